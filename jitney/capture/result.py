@@ -1,0 +1,92 @@
+"""What capturing one frame gives: a graph, what it assumes, what it changes, how it ends."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from types import CodeType
+from typing import Any
+
+import torch
+
+from jitney.capture.guard import Guard
+from jitney.capture.recipe import Effect, Recipe
+from jitney.capture.source import Source
+
+
+@dataclass(frozen=True)
+class GraphInput:
+    """A placeholder of the graph: where its value comes from, and the fake it was traced with.
+
+    ``source`` of a SymInt placeholder is a `SizeOf` or the source of a Python int/float.
+    ``static``: parameters, buffers and tensors marked by ``mark_static_address``.
+    """
+
+    name: str
+    source: Source
+    example: Any
+    static: bool = False
+
+
+@dataclass(frozen=True)
+class FrameState:
+    """One Python frame stopped in the middle.
+
+    Innermost frame: ``offset`` is the instruction that broke and ``stack`` its stack *before* it.
+    Outer frames: ``offset`` is the instruction whose call is under way, ``stack`` what is below
+    its operands (bottom first), and ``pushes`` says whether the call's result is pushed. Both
+    continue at the instruction after (or at a jump's target).
+    """
+
+    code: CodeType
+    function_name: str
+    globals: Recipe
+    offset: int
+    stack: tuple[Recipe, ...]
+    locals: tuple[tuple[str, Recipe], ...]  # bound ones only; cell variables hold a cell recipe
+    closure: tuple[Recipe, ...]  # free variables' cells, in co_freevars order
+    kwnames: tuple[str, ...] = ()  # set by KW_NAMES for the call at ``offset``
+    pushes: bool = True
+    lineno: int = 0
+
+
+@dataclass(frozen=True)
+class Return:
+    value: Recipe
+
+
+@dataclass(frozen=True)
+class Raise:
+    """The frame ends with an exception the user's own code raised."""
+
+    exception: Recipe
+
+
+@dataclass(frozen=True)
+class Break:
+    """The frame stops at something that must run eager; ``frames`` innermost first."""
+
+    frames: tuple[FrameState, ...]
+    kind: str
+    reason: str
+    hint: str
+    where: str  # "file:line" of the user's code
+
+
+Exit = Return | Raise | Break
+
+
+@dataclass
+class Capture:
+    """A captured frame. ``graph`` takes ``inputs`` in order and returns a flat tuple; it is None
+    when nothing was computed with tensors. ``shape_env`` owns the algebra of symbolic inputs;
+    its guards are final only after the backend ran (`guards_of_shapes`)."""
+
+    graph: torch.fx.GraphModule | None
+    inputs: tuple[GraphInput, ...]
+    guards: tuple[Guard, ...]
+    effects: tuple[Effect, ...]
+    exit: Exit
+    shape_env: Any = None
+    fake_mode: Any = None
+    tracing_context: Any = None
+    statistics: dict[str, Any] = field(default_factory=dict)

@@ -1,0 +1,205 @@
+"""How to reach an object again on the next call: the path from the frame's inputs to it.
+
+A frame's roots are its locals at entry, its function (closure, globals) and the process
+(modules). Sources are interned by value; `Source.fetch` walks one slowly (for tests and
+explanations), the compiled guard and the glue walk shared prefixes once.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import FunctionType
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Roots:
+    """What a frame starts from: its bound locals (cells unwrapped) and the function it runs."""
+
+    locals: Mapping[str, Any]
+    function: FunctionType
+
+
+class Source:
+    """Base of all sources. ``str(source)`` reads like the Python that reaches the object."""
+
+    def fetch(self, roots: Roots) -> Any:
+        """The object there now; raises what the access raises (KeyError, AttributeError, …)."""
+        raise TypeError(type(self).__name__)
+
+
+@dataclass(frozen=True)
+class Local(Source):
+    """A local of the frame at entry: an argument, or a value a resume function was given."""
+
+    name: str
+
+    def fetch(self, roots: Roots) -> Any:
+        return roots.locals[self.name]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True)
+class Function(Source):
+    """The function the frame runs (its ``__globals__``, ``__closure__``, … follow as `Attr`)."""
+
+    def fetch(self, roots: Roots) -> Any:
+        return roots.function
+
+    def __str__(self) -> str:
+        return "<function>"
+
+
+@dataclass(frozen=True)
+class ModuleOf(Source):
+    """``sys.modules[name]``."""
+
+    name: str
+
+    def fetch(self, roots: Roots) -> Any:
+        return sys.modules[self.name]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True)
+class Fixed(Source):
+    """A given object, wherever it is found: kept alive, no lookup. For type objects, the globals
+    dict of an inlined function with no module, C singletons. Guards on what lies below it are as
+    good as any; the object itself needs none."""
+
+    value: Any
+
+    def __hash__(self) -> int:
+        return id(self.value)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Fixed) and other.value is self.value
+
+    def fetch(self, roots: Roots) -> Any:
+        return self.value
+
+    def __str__(self) -> str:
+        return getattr(self.value, "__qualname__", None) or f"<{type(self.value).__name__}>"
+
+
+@dataclass(frozen=True)
+class Attr(Source):
+    """``getattr(base, name)`` by C-level lookup of an object whose attribute is no Python code:
+    slots, getset and member descriptors, ``__dict__``, ``__class__``, function parts, tensor
+    ``.grad``. Instance-dict attributes are ``DictItem(Attr(base, "__dict__"), name)``."""
+
+    base: Source
+    name: str
+
+    def fetch(self, roots: Roots) -> Any:
+        return getattr(self.base.fetch(roots), self.name)
+
+    def __str__(self) -> str:
+        return f"{self.base}.{self.name}"
+
+
+@dataclass(frozen=True)
+class DictItem(Source):
+    """``dict.__getitem__(base, key)``; ``key`` hashable and guarded by equality.
+
+    Prints as an attribute when ``base`` is an instance ``__dict__``.
+    """
+
+    base: Source
+    key: Any
+
+    def fetch(self, roots: Roots) -> Any:
+        return dict.__getitem__(self.base.fetch(roots), self.key)
+
+    def __str__(self) -> str:
+        if isinstance(self.base, Attr) and self.base.name in ("__dict__", "__globals__"):
+            owner = self.base.base
+            return self.key if isinstance(owner, Function) else f"{owner}.{self.key}"
+        return f"{self.base}[{self.key!r}]"
+
+
+@dataclass(frozen=True)
+class DictKey(Source):
+    """The ``position``-th key of a dict, for keys that are objects (tensors, modules)."""
+
+    base: Source
+    position: int
+
+    def fetch(self, roots: Roots) -> Any:
+        return list(dict.keys(self.base.fetch(roots)))[self.position]
+
+    def __str__(self) -> str:
+        return f"list({self.base})[{self.position}]"
+
+
+@dataclass(frozen=True)
+class Item(Source):
+    """``base[index]`` of a list, tuple, deque, set-in-order or subclass, by C-level access."""
+
+    base: Source
+    index: int
+
+    def fetch(self, roots: Roots) -> Any:
+        base = self.base.fetch(roots)
+        if isinstance(base, list):
+            return list.__getitem__(base, self.index)
+        if isinstance(base, tuple):
+            return tuple.__getitem__(base, self.index)
+        return list(base)[self.index]
+
+    def __str__(self) -> str:
+        return f"{self.base}[{self.index}]"
+
+
+@dataclass(frozen=True)
+class CellContents(Source):
+    """``base.cell_contents`` of a closure cell."""
+
+    base: Source
+
+    def fetch(self, roots: Roots) -> Any:
+        return self.base.fetch(roots).cell_contents
+
+    def __str__(self) -> str:
+        return f"{self.base}"
+
+
+@dataclass(frozen=True)
+class TypeLookup(Source):
+    """What ``name`` resolves to along ``type(base).__mro__``, unbound (``_PyType_Lookup``)."""
+
+    base: Source
+    name: str
+
+    def fetch(self, roots: Roots) -> Any:
+        for cls in type(self.base.fetch(roots)).__mro__:
+            if self.name in cls.__dict__:
+                return cls.__dict__[self.name]
+        raise AttributeError(self.name)
+
+    def __str__(self) -> str:
+        return f"type({self.base}).{self.name}"
+
+
+@dataclass(frozen=True)
+class SizeOf(Source):
+    """``base.size(dim)`` (``what`` "size"), ``.stride(dim)`` or ``.storage_offset()``."""
+
+    base: Source
+    what: str
+    dim: int = 0
+
+    def fetch(self, roots: Roots) -> Any:
+        tensor = self.base.fetch(roots)
+        if self.what == "storage_offset":
+            return tensor.storage_offset()
+        return getattr(tensor, self.what)(self.dim)
+
+    def __str__(self) -> str:
+        return f"{self.base}.{self.what}({self.dim})"

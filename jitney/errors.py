@@ -1,0 +1,39 @@
+"""What can go wrong, told apart by whose turn it is to act.
+
+`UserError`: the call or the code is wrong; the message names the line and a fix.
+`Unsupported`: we cannot capture this; a graph break, or an error under ``fullgraph=True``.
+`CompilerBug`: our fault; the message asks for a report. A miscompile is never silent.
+"""
+
+from __future__ import annotations
+
+
+class JitneyError(Exception):
+    """Base of all our errors; ``id`` is stable across versions."""
+
+    id = "jitney"
+
+
+class UserError(JitneyError):
+    """The user's own mistake: wrong arguments, a ``fullgraph=True`` that cannot hold."""
+
+    id = "user-error"
+
+
+class Unsupported(JitneyError):
+    """Code that cannot be captured; ``kind`` is a stable id, ``hint`` says what to write instead.
+
+    ``where`` is the user's "file:line" once known.
+    """
+
+    id = "unsupported"
+
+    def __init__(self, kind: str, message: str, hint: str = "", where: str = "") -> None:
+        super().__init__(message)
+        self.kind, self.message, self.hint, self.where = kind, message, hint, where
+
+
+class CompilerBug(JitneyError):
+    """An invariant of ours does not hold."""
+
+    id = "compiler-bug"

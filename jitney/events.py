@@ -1,0 +1,74 @@
+"""The small log that stages write to and diagnostics read: facts, not text.
+
+`jitney.diagnostics` renders it; nothing that compiles reads it back.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Event:
+    """One fact: ``kind`` ("graph_break", "recompile", "stage", "kernel", …) and its data.
+
+    ``at`` and durations in seconds on `time.perf_counter`'s clock.
+    """
+
+    kind: str
+    at: float
+    data: dict[str, Any] = field(default_factory=dict)
+
+
+class Log:
+    """The last events of the process, and listeners told of each as it comes. Thread-safe."""
+
+    def __init__(self, keep: int = 20000) -> None:
+        self._events: deque[Event] = deque(maxlen=keep)
+        self._listeners: tuple[Callable[[Event], None], ...] = ()
+        self._lock = threading.Lock()
+
+    def emit(self, kind: str, **data: Any) -> None:
+        """Adds a fact and tells the listeners."""
+        event = Event(kind, time.perf_counter(), data)
+        self._events.append(event)
+        for listener in self._listeners:
+            listener(event)
+
+    @contextmanager
+    def stage(self, name: str, **data: Any) -> Iterator[None]:
+        """Times a stage of the compile: emits "stage_start", then "stage" with ``seconds``."""
+        self.emit("stage_start", name=name, **data)
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.emit("stage", name=name, seconds=time.perf_counter() - start, **data)
+
+    def events(self, kind: str | None = None) -> list[Event]:
+        """A snapshot, oldest first; of one kind if given."""
+        return [e for e in list(self._events) if kind is None or e.kind == kind]
+
+    def listen(self, listener: Callable[[Event], None]) -> Callable[[], None]:
+        """Calls ``listener`` with each event from now on; returns how to stop it."""
+        with self._lock:
+            self._listeners = (*self._listeners, listener)
+
+        def stop() -> None:
+            with self._lock:
+                self._listeners = tuple(x for x in self._listeners if x is not listener)
+
+        return stop
+
+    def clear(self) -> None:
+        """Forgets everything so far."""
+        self._events.clear()
+
+
+log = Log()

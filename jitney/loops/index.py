@@ -1,0 +1,414 @@
+"""The index algebra: integer polynomials over loop axes, symbolic sizes and loaded integers.
+
+An `Index` is a sum of integer multiples of products of atoms, kept in one canonical order, so
+that two equal polynomials are equal Python values. Atoms carry their own ranges, so simplifying
+``(64 * i + j) // 64`` to ``i`` needs no context.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A loop counter: takes every integer in ``0 <= axis < extent``."""
+
+    name: str
+    extent: Index
+
+
+@dataclass(frozen=True)
+class Dim:
+    """A size unknown at compile time, one symbol of torch's ShapeEnv; ``low <= dim <= high``."""
+
+    name: str
+    low: int = 2
+    high: int | None = None
+    hint: int = field(default=64, compare=False)
+
+
+@dataclass(frozen=True)
+class Value:
+    """The integer a `Let`, a `Reduce` or a loop before it bound to ``name`` (gathers use it)."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class FloorDiv:
+    """``numerator // denominator`` where it could not be simplified away."""
+
+    numerator: Index
+    denominator: Index
+
+
+@dataclass(frozen=True)
+class Mod:
+    """``numerator % denominator`` (result has the denominator's sign) where it stays."""
+
+    numerator: Index
+    denominator: Index
+
+
+Atom = Axis | Dim | Value | FloorDiv | Mod
+Monomial = tuple[Atom, ...]
+
+
+@dataclass(frozen=True)
+class Index:
+    """``const + sum(coefficient * product(monomial))``, canonical; build with `index`."""
+
+    terms: tuple[tuple[Monomial, int], ...] = ()
+    const: int = 0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_hash", hash((self.terms, self.const)))
+
+    def __hash__(self) -> int:
+        return self._hash  # type: ignore[attr-defined,no-any-return]
+
+    def __add__(self, other: IndexLike) -> Index:
+        other = index(other)
+        if not other.terms:
+            return Index(self.terms, self.const + other.const) if other.const else self
+        return _from_dict(_summed(self, other), self.const + other.const)
+
+    def __neg__(self) -> Index:
+        return self * -1
+
+    def __sub__(self, other: IndexLike) -> Index:
+        return self + index(other) * -1
+
+    def __mul__(self, other: IndexLike) -> Index:
+        return _product(self, index(other))
+
+    def __floordiv__(self, other: IndexLike) -> Index:
+        return floor_div(self, index(other))
+
+    def __mod__(self, other: IndexLike) -> Index:
+        return modulo(self, index(other))
+
+    __radd__ = __add__
+    __rmul__ = __mul__
+
+    def __rsub__(self, other: IndexLike) -> Index:
+        return index(other) - self
+
+    @property
+    def is_const(self) -> bool:
+        return not self.terms
+
+    def __int__(self) -> int:
+        if self.terms:
+            raise ValueError(f"{self} is not a constant")
+        return self.const
+
+    def __str__(self) -> str:
+        parts = [_term_text(m, c) for m, c in self.terms]
+        if self.const or not parts:
+            parts.append(str(self.const))
+        return " + ".join(parts).replace("+ -", "- ")
+
+    def atoms(self) -> frozenset[Atom]:
+        """Every atom in it, those inside floor-divisions and remainders included."""
+        found: set[Atom] = set()
+        for monomial, _ in self.terms:
+            for atom in monomial:
+                found.add(atom)
+                if isinstance(atom, FloorDiv | Mod):
+                    found |= atom.numerator.atoms() | atom.denominator.atoms()
+        return frozenset(found)
+
+    def coefficient(self, axis: Axis) -> Index | None:
+        """The stride along ``axis``: how much the index grows when it grows by one.
+
+        None when it does not enter linearly (inside `//` or `%`, or squared).
+        """
+        total: dict[Monomial, int] = {}
+        const = 0
+        for monomial, factor in self.terms:
+            if axis in monomial:
+                rest = tuple(a for a in monomial if a != axis)
+                if len(rest) != len(monomial) - 1 or _mentions(rest, axis):
+                    return None
+                if rest:
+                    total[rest] = total.get(rest, 0) + factor
+                else:
+                    const += factor
+            elif _mentions(monomial, axis):
+                return None
+        return _from_dict(total, const)
+
+    def substitute(self, mapping: Mapping[Atom, IndexLike]) -> Index:
+        """Each atom replaced by an expression; divisions are simplified anew."""
+        if not self.terms or not mapping:
+            return self
+        result = index(self.const)
+        for monomial, factor in self.terms:
+            product = index(factor)
+            for atom in monomial:
+                product = product * _substituted(atom, mapping)
+            result = result + product
+        return result
+
+    def bounds(self) -> tuple[int | None, int | None]:
+        """Inclusive least and greatest value; None where no bound is known."""
+        return _bounds(self)
+
+    def evaluate(self, values: Callable[[Atom], int] | Mapping[Atom, int]) -> int:
+        """The integer it is once every axis, dim and value has one."""
+        look = values.__getitem__ if isinstance(values, Mapping) else values
+        total = self.const
+        for monomial, factor in self.terms:
+            for atom in monomial:
+                if isinstance(atom, FloorDiv):
+                    factor *= atom.numerator.evaluate(look) // atom.denominator.evaluate(look)
+                elif isinstance(atom, Mod):
+                    factor *= atom.numerator.evaluate(look) % atom.denominator.evaluate(look)
+                else:
+                    factor *= look(atom)
+            total += factor
+        return total
+
+    def hint(self) -> int:
+        """A likely value of a size expression: every dim at its hint, used only to choose."""
+        return self.evaluate(lambda atom: atom.hint if isinstance(atom, Dim) else 0)
+
+
+IndexLike = Index | Axis | Dim | Value | FloorDiv | Mod | int
+
+
+def index(value: IndexLike) -> Index:
+    """An integer or an atom as an `Index`."""
+    if isinstance(value, Index):
+        return value
+    if isinstance(value, int):
+        return Index((), int(value))
+    return Index((((value,), 1),), 0)
+
+
+@lru_cache(maxsize=65536)
+def floor_div(a: Index, b: Index) -> Index:
+    """``a // b``, with what divides evenly, and what is known to be a remainder, taken out."""
+    if b.is_const and b.const == 1:
+        return a
+    if a.is_const and b.is_const and b.const != 0:
+        return index(a.const // b.const)
+    whole, rest = _split_multiple(a, b)
+    if whole is not None and (whole.terms or whole.const):
+        return whole + floor_div(rest, b)
+    if _in_range(a, b):
+        return index(0)
+    shared = _common_factor(a, b)
+    if shared > 1:
+        return floor_div(_divided(a, shared), _divided(b, shared))
+    if len(a.terms) == 1 and not a.const and a.terms[0][1] == 1 and len(a.terms[0][0]) == 1:
+        inner = a.terms[0][0][0]
+        if isinstance(inner, FloorDiv) and b.is_const and inner.denominator.is_const:
+            return floor_div(inner.numerator, inner.denominator * b)
+    return index(FloorDiv(a, b))
+
+
+@lru_cache(maxsize=65536)
+def modulo(a: Index, b: Index) -> Index:
+    """``a % b`` with multiples of ``b`` dropped."""
+    if a.is_const and b.is_const and b.const != 0:
+        return index(a.const % b.const)
+    _, rest = _split_multiple(a, b)
+    if rest != a:
+        return modulo(rest, b)
+    if _in_range(a, b):
+        return a
+    shared = _common_factor(a, b)
+    if shared > 1:
+        return modulo(_divided(a, shared), _divided(b, shared)) * shared
+    return index(Mod(a, b))
+
+
+def _split_multiple(a: Index, b: Index) -> tuple[Index | None, Index]:
+    """``a`` as ``whole * b + rest`` with the terms of ``a`` that are multiples of ``b``."""
+    if b.is_const:
+        if b.const <= 0:
+            return None, a
+        whole = {m: c // b.const for m, c in a.terms if c % b.const == 0}
+        rest = {m: c for m, c in a.terms if c % b.const}
+        return (_from_dict(whole, a.const // b.const), _from_dict(rest, a.const % b.const))
+    if len(b.terms) != 1 or b.const:
+        return None, a
+    (divisor, factor), whole, rest = b.terms[0], {}, {}
+    for monomial, c in a.terms:
+        left = _without(monomial, divisor)
+        if left is None or c % factor:
+            rest[monomial] = c
+        else:
+            whole[left] = whole.get(left, 0) + c // factor
+    const = whole.pop((), 0)
+    return _from_dict(whole, const), _from_dict(rest, a.const)
+
+
+def _without(monomial: Monomial, divisor: Monomial) -> Monomial | None:
+    rest = list(monomial)
+    for atom in divisor:
+        if atom not in rest:
+            return None
+        rest.remove(atom)
+    return tuple(rest)
+
+
+def _in_range(a: Index, b: Index) -> bool:
+    """Whether ``0 <= a < b`` for certain."""
+    low, _ = a.bounds()
+    if low is None or low < 0:
+        return False
+    gap_low, _ = (b - a).bounds()
+    if gap_low is not None and gap_low > 0:
+        return True
+    return _axis_below_extent(a, b)
+
+
+def _axis_below_extent(a: Index, b: Index) -> bool:
+    """``sum(stride * axis) < b`` for axes whose extents multiply up to ``b`` symbolically."""
+    bound = index(a.const)
+    for monomial, c in a.terms:
+        axes = [x for x in monomial if isinstance(x, Axis)]
+        if len(axes) != 1 or c < 0 or any(not isinstance(x, Axis | Dim) for x in monomial):
+            return False
+        rest = Index(((tuple(x for x in monomial if x not in axes), c),), 0)
+        rest = rest if rest.terms[0][0] else index(c)
+        bound = bound + rest * (axes[0].extent - 1)
+    gap_low, _ = (b - bound).bounds()
+    return gap_low is not None and gap_low > 0
+
+
+def _common_factor(a: Index, b: Index) -> int:
+    return math.gcd(*[c for _, c in a.terms], a.const, *[c for _, c in b.terms], b.const)
+
+
+def _divided(a: Index, by: int) -> Index:
+    return Index(tuple((m, c // by) for m, c in a.terms), a.const // by)
+
+
+def _summed(a: Index, b: Index) -> dict[Monomial, int]:
+    total = dict(a.terms)
+    for monomial, factor in b.terms:
+        total[monomial] = total.get(monomial, 0) + factor
+    return total
+
+
+@lru_cache(maxsize=65536)
+def _product(a: Index, b: Index) -> Index:
+    if not b.terms:
+        if b.const == 1:
+            return a
+        scaled = {m: c * b.const for m, c in a.terms}
+        return _from_dict(scaled, a.const * b.const)
+    if not a.terms:
+        return _product(b, a)
+    total: dict[Monomial, int] = {}
+    for ma, ca in (*a.terms, ((), a.const)):
+        for mb, cb in (*b.terms, ((), b.const)):
+            key = tuple(sorted((*ma, *mb), key=_atom_key))
+            total[key] = total.get(key, 0) + ca * cb
+    return _from_dict(total, total.pop((), 0))
+
+
+def _from_dict(terms: Mapping[Monomial, int], const: int) -> Index:
+    kept = [(m, c) for m, c in terms.items() if c]
+    if len(kept) > 1:
+        kept.sort(key=lambda item: tuple(_atom_key(a) for a in item[0]))
+    return Index(tuple(kept), const)
+
+
+@lru_cache(maxsize=65536)
+def _atom_key(atom: Atom) -> tuple[str, str]:
+    return (type(atom).__name__, atom_text(atom))
+
+
+def _mentions(monomial: Monomial, axis: Atom) -> bool:
+    return any(
+        isinstance(a, FloorDiv | Mod)
+        and (axis in a.numerator.atoms() or axis in a.denominator.atoms())
+        for a in monomial
+    )
+
+
+def _substituted(atom: Atom, mapping: Mapping[Atom, IndexLike]) -> Index:
+    if atom in mapping:
+        return index(mapping[atom])
+    if isinstance(atom, FloorDiv):
+        return atom.numerator.substitute(mapping) // atom.denominator.substitute(mapping)
+    if isinstance(atom, Mod):
+        return atom.numerator.substitute(mapping) % atom.denominator.substitute(mapping)
+    return index(atom)
+
+
+Bounds = tuple[int | None, int | None]
+
+
+@lru_cache(maxsize=65536)
+def _bounds(a: Index) -> Bounds:
+    low: int | None = a.const
+    high: int | None = a.const
+    for monomial, factor in a.terms:
+        part: Bounds = (factor, factor)
+        for atom in monomial:
+            part = _times(part, _atom_bounds(atom))
+        low = None if low is None or part[0] is None else low + part[0]
+        high = None if high is None or part[1] is None else high + part[1]
+    return low, high
+
+
+def _times(a: Bounds, b: Bounds) -> Bounds:
+    if None not in a and None not in b:
+        products = [x * y for x in a for y in b]  # type: ignore[operator]
+        return min(products), max(products)
+    nonnegative = all(x[0] is not None and x[0] >= 0 for x in (a, b))
+    if nonnegative:
+        return a[0] * b[0], None  # type: ignore[operator]
+    if a[0] is not None and a[1] is not None and a[1] <= 0 and b[0] is not None and b[0] >= 0:
+        return None, a[1] * b[0]
+    return None, None
+
+
+def _atom_bounds(atom: Atom) -> Bounds:
+    if isinstance(atom, Axis):
+        high = atom.extent.bounds()[1]
+        return 0, None if high is None else max(high - 1, 0)
+    if isinstance(atom, Dim):
+        return atom.low, atom.high
+    if isinstance(atom, Mod):
+        top = atom.denominator.bounds()
+        return (0, None if top[1] is None else top[1] - 1) if _positive(top) else (None, None)
+    if isinstance(atom, FloorDiv):
+        below, above = atom.numerator.bounds()
+        least = atom.denominator.bounds()[0]
+        if below is None or below < 0 or least is None or least < 1:
+            return None, None
+        top_den = atom.denominator.bounds()[1]
+        return (
+            0 if top_den is None else below // top_den,
+            None if above is None else above // least,
+        )
+    return None, None
+
+
+def _positive(bounds: Bounds) -> bool:
+    return bounds[0] is not None and bounds[0] > 0
+
+
+def _term_text(monomial: Monomial, factor: int) -> str:
+    product = "*".join(atom_text(a) for a in monomial)
+    return product if factor == 1 else f"{factor}*{product}"
+
+
+def atom_text(atom: Atom) -> str:
+    """An atom as it prints inside an index."""
+    if isinstance(atom, FloorDiv):
+        return f"(({atom.numerator}) // ({atom.denominator}))"
+    if isinstance(atom, Mod):
+        return f"(({atom.numerator}) % ({atom.denominator}))"
+    return atom.name

@@ -1,0 +1,349 @@
+"""LoopProgram: what a graph of ATen ops becomes before kernels are made of it.
+
+Everything here is frozen data, comparable, hashable and printable as Python. A program is a list
+of nodes run in order: loop nests, templates (GEMM, attention) and extern calls. Scalars of a nest
+form expression trees (`Expr`), its statements a short tree (`Stmt`). The kind of a loop follows
+from where it stands: axes of a `LoopNest` are parallel, axes of a `Loop` serial, axes of a
+`Reduce` reduced. How they map to vectors, tiles and threads is each backend's own schedule.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from jitney.loops.index import Axis, Dim, Index
+
+Scalar = bool | int | float
+
+# ---------------------------------------------------------------- expressions
+
+
+@dataclass(frozen=True)
+class Const:
+    """A literal; ``value`` may be nan or ±inf for float dtypes."""
+
+    value: Scalar
+    dtype: torch.dtype
+
+
+@dataclass(frozen=True)
+class Load:
+    """``buffer[index]``, ``index`` counted in elements from the buffer's data pointer.
+
+    Where ``mask`` (a bool expression) is false nothing is read and the value is ``other``.
+    """
+
+    buffer: str
+    index: Index
+    dtype: torch.dtype
+    mask: Expr | None = None
+    other: Scalar = 0
+
+
+@dataclass(frozen=True)
+class Ref:
+    """The value a `Let`, `Reduction` or template accumulator bound to ``name``."""
+
+    name: str
+    dtype: torch.dtype
+
+
+@dataclass(frozen=True)
+class IndexValue:
+    """An index as a number: ``arange``, positions, a symbolic size in arithmetic."""
+
+    index: Index
+    dtype: torch.dtype
+
+
+@dataclass(frozen=True)
+class ScalarArg:
+    """A Python float (or int) handed over at run time instead of baked in."""
+
+    name: str
+    dtype: torch.dtype
+
+
+@dataclass(frozen=True)
+class Op:
+    """``op`` applied to ``args``; the table `OPS` says what each means. ``cast`` converts."""
+
+    op: str
+    args: tuple[Expr, ...]
+    dtype: torch.dtype
+
+
+Expr = Const | Load | Ref | IndexValue | ScalarArg | Op
+
+#: Opcode -> number of arguments. Operands share the result's dtype, but for comparisons
+#: (bool result), ``where`` (bool first operand) and ``cast``. Meanings are eager's: max/min keep
+#: NaN; ``floordiv`` and ``remainder`` round to -inf, ``truncdiv`` and ``fmod`` to zero; integer
+#: arithmetic wraps; bit operations on bool are logical; ``round`` is half to even.
+OPS: dict[str, int] = {
+    **dict.fromkeys(("add", "sub", "mul", "div", "floordiv", "truncdiv", "remainder", "fmod"), 2),
+    **dict.fromkeys(("pow", "atan2", "hypot", "copysign", "nextafter", "max", "min"), 2),
+    **dict.fromkeys(("fmax", "fmin", "and", "or", "xor", "shl", "shr"), 2),
+    **dict.fromkeys(("eq", "ne", "lt", "le", "gt", "ge"), 2),
+    **dict.fromkeys(("neg", "abs", "sign", "not", "reciprocal", "sqrt", "rsqrt", "square"), 1),
+    **dict.fromkeys(("exp", "exp2", "expm1", "log", "log2", "log10", "log1p"), 1),
+    **dict.fromkeys(("sin", "cos", "tan", "asin", "acos", "atan"), 1),
+    **dict.fromkeys(("sinh", "cosh", "tanh", "asinh", "acosh", "atanh"), 1),
+    **dict.fromkeys(("erf", "erfc", "erfinv", "lgamma", "digamma", "sigmoid"), 1),
+    **dict.fromkeys(("floor", "ceil", "trunc", "round", "isnan", "isinf", "signbit"), 1),
+    **dict.fromkeys(("cast", "bitcast"), 1),
+    **dict.fromkeys(("where", "fma"), 3),
+    # (seed, offset, element) -> one draw of eager's CUDA Philox stream; `loops/random.py`.
+    **dict.fromkeys(("philox_uniform", "philox_normal", "philox_bits"), 3),
+}
+
+#: Reduction -> identity is the backend's; ``any``/``all`` on bool; ``argmax``/``argmin`` give the
+#: first position (i64) of the extreme, a NaN winning; ``welford`` gives (mean, m2, count).
+REDUCTIONS = ("sum", "prod", "max", "min", "any", "all", "xor", "argmax", "argmin", "welford")
+
+# ---------------------------------------------------------------- statements
+
+
+@dataclass(frozen=True)
+class Let:
+    """Binds a scalar; an integer one may be used inside an index as ``Value(name)``."""
+
+    name: str
+    value: Expr
+
+
+@dataclass(frozen=True)
+class Store:
+    """Writes ``value`` (of the buffer's dtype). ``mode`` is "set", or "add" for a scatter whose
+    positions may collide (atomic where iterations run in parallel)."""
+
+    buffer: str
+    index: Index
+    value: Expr
+    mask: Expr | None = None
+    mode: str = "set"
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """One result of a `Reduce`. ``names`` has one entry, three for welford.
+
+    ``dtype`` is the accumulator's; ``value`` has that dtype (argmax's value keeps its own).
+    """
+
+    names: tuple[str, ...]
+    op: str
+    value: Expr
+    dtype: torch.dtype
+
+
+@dataclass(frozen=True)
+class Reduce:
+    """Runs ``body`` over ``axes`` and reduces; its results are in scope after it.
+
+    ``body`` holds Lets (and Stores of values that do not depend on the results).
+    """
+
+    axes: tuple[Axis, ...]
+    body: tuple[Stmt, ...]
+    results: tuple[Reduction, ...]
+
+
+@dataclass(frozen=True)
+class Loop:
+    """Runs ``body`` over ``axes`` in order; iterations may be vectorised (they do not conflict,
+    but for ``Store(mode="add")``)."""
+
+    axes: tuple[Axis, ...]
+    body: tuple[Stmt, ...]
+
+
+Stmt = Let | Store | Reduce | Loop
+
+# ---------------------------------------------------------------- nodes
+
+
+@dataclass(frozen=True)
+class LoopNest:
+    """One kernel: ``body`` for every point of ``axes`` (outermost first), in any order.
+
+    ``origins``: names of the FX nodes it came from, for reports.
+    """
+
+    name: str
+    axes: tuple[Axis, ...]
+    body: tuple[Stmt, ...]
+    origins: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Access:
+    """An operand of a template: ``buffer[index]`` with ``index`` over the template's axes."""
+
+    buffer: str
+    index: Index
+    dtype: torch.dtype
+
+
+@dataclass(frozen=True)
+class Gemm:
+    """``acc[batch, m, n] = sum_k a[batch, m, k] * b[batch, k, n]``, then ``epilogue``.
+
+    ``a_value`` (if any) is the expression used for an element of A instead of a plain load (a
+    prologue, e.g. a norm; ``row_prologue`` statements over (batch, m) run before it, such as the
+    norm's own reduction). ``epilogue`` runs for every (batch, m, n) with ``Ref("acc",
+    acc_dtype)`` in scope and holds the stores. ``b_is_parameter``: B is a parameter of the model,
+    which ``freeze`` may lay out once. ``m.extent == 1`` is a GEMV.
+    """
+
+    name: str
+    batch: tuple[Axis, ...]
+    m: Axis
+    n: Axis
+    k: Axis
+    a: Access
+    b: Access
+    acc_dtype: torch.dtype
+    epilogue: tuple[Stmt, ...]
+    row_prologue: tuple[Stmt, ...] = ()
+    a_value: Expr | None = None
+    b_is_parameter: bool = False
+    origins: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Attention:
+    """Softmax attention of one head per point of ``batch`` (batch and query-head axes).
+
+    ``out[batch, s, d] = sum_t softmax_t(scale * q[batch, s, :] . k[batch, t, :] + mask) v[t, d]``.
+    Accesses range over ``batch`` and the axes named; grouped queries show in the index of k and v
+    (head axis // group). ``mask`` is additive (float) or keep (bool), or None. ``causal`` keeps
+    ``t <= s + causal_offset``; ``window`` further keeps ``t > s + causal_offset - window``.
+    ``logsumexp`` (over batch, s; f32), when given, is stored for the backward pass.
+    """
+
+    name: str
+    batch: tuple[Axis, ...]
+    s: Axis
+    t: Axis
+    d: Axis  # of q and k, reduced
+    dv: Axis  # of v and the output
+    q: Access
+    k: Access
+    v: Access
+    out: Access
+    scale: Expr
+    mask: Access | None = None
+    causal: bool = False
+    causal_offset: Index = Index()
+    window: int | None = None
+    logsumexp: Access | None = None
+    origins: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class BufferView:
+    """A buffer seen as a strided tensor (``offset`` in elements); an extern call's operand."""
+
+    buffer: str
+    shape: tuple[Index, ...]
+    strides: tuple[Index, ...]
+    offset: Index = Index()
+
+
+@dataclass(frozen=True)
+class Extern:
+    """A library or ATen call kept as it is.
+
+    ``target`` names an overload ("aten.convolution.default"); ``args``/``kwargs`` nest tuples,
+    lists, scalars, dtypes, `Index` for symbolic ints, `ScalarArg` and `BufferView`. Results go to
+    ``outputs`` in order (None where a result is not a tensor or is unused): new tensors owned by
+    torch, or, when the op writes into its arguments, none at all. ``mutates``: buffers written.
+    ``effectful`` externs (RNG, prints) keep their order among themselves. ``reason`` says why it
+    was not lowered.
+    """
+
+    name: str
+    target: str
+    args: tuple[Any, ...]
+    kwargs: tuple[tuple[str, Any], ...]
+    outputs: tuple[str | None, ...]
+    mutates: tuple[str, ...] = ()
+    effectful: bool = False
+    reason: str = ""
+    origins: tuple[str, ...] = ()
+
+
+Node = LoopNest | Gemm | Attention | Extern
+
+# ---------------------------------------------------------------- program
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """Storage a node reads or writes; indices into it count elements of ``dtype``.
+
+    ``kind``: "input" (the caller's tensor; ``shape``/``strides`` as guarded), "output" (allocated
+    by torch for each call), "temp" (lives in the workspace), "extern" (made by an extern call),
+    "constant" (a tensor lifted into the program, ``LoopProgram.constants``).
+    """
+
+    name: str
+    kind: str
+    dtype: torch.dtype
+    device: torch.device
+    shape: tuple[Index, ...]
+    strides: tuple[Index, ...]
+    is_parameter: bool = False
+
+
+@dataclass(frozen=True)
+class Output:
+    """A result: a view of a buffer (of the whole buffer in the common case)."""
+
+    view: BufferView
+
+
+@dataclass(frozen=True)
+class IntOutput:
+    """A result that is a Python int (a symbolic size, or a constant)."""
+
+    value: Index
+
+
+@dataclass(frozen=True)
+class ScalarOutput:
+    """A result that is a runtime scalar given as argument, or a constant such as None."""
+
+    value: Any
+
+
+ProgramOutput = Output | IntOutput | ScalarOutput
+
+
+@dataclass(frozen=True)
+class LoopProgram:
+    """A whole compiled graph. ``arguments`` in call order: buffer names of kind "input", `Dim`s
+    and `ScalarArg`s. ``slots`` places temp buffers in the workspace (`plan_memory`): name ->
+    byte offset; ``workspace`` is its size in bytes."""
+
+    arguments: tuple[str | Dim | ScalarArg, ...]
+    buffers: tuple[Buffer, ...]
+    nodes: tuple[Node, ...]
+    outputs: tuple[ProgramOutput, ...]
+    slots: tuple[tuple[str, Index], ...] = ()
+    workspace: Index = Index()
+
+    def buffer(self, name: str) -> Buffer:
+        """The buffer of that name; KeyError if there is none."""
+        return self.buffer_table()[name]
+
+    def buffer_table(self) -> dict[str, Buffer]:
+        """Buffers by name (computed once per program)."""
+        table = self.__dict__.get("_table")
+        if table is None:
+            table = {b.name: b for b in self.buffers}
+            object.__setattr__(self, "_table", table)
+        return table

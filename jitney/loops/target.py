@@ -1,0 +1,22 @@
+"""Facts about the machine that choices may depend on, as one frozen value."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Target:
+    """``kind`` "cpu" or "cuda". Sizes in bytes; ``vector_bits`` of one SIMD register (CPU)."""
+
+    kind: str
+    name: str
+    features: frozenset[str] = frozenset()
+    cores: int = 1
+    vector_bits: int = 256
+    l1: int = 32 << 10
+    l2: int = 1 << 20
+    l3: int = 32 << 20
+    multiprocessors: int = 0
+    shared_memory: int = 0
+    capability: tuple[int, int] = (0, 0)
