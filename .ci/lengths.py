@@ -1,0 +1,60 @@
+"""Fails when a Python file or function is too long, or torch's private API is named elsewhere.
+
+Files stop at 500 lines, functions at 50; private API lives in `jitney/torch_api.py` alone.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+FILE_LINES = 500
+FUNCTION_LINES = 50
+PRIVATE = re.compile(
+    r"torch\._(dynamo|inductor|functorch|subclasses|guards|prims_common|decomp|C\._)"
+    r"|torch\.fx\.experimental"
+)
+ROOMS = re.compile(r"(^|/)(utils?|core|common|helpers?|misc)(/|\.py$)")
+
+
+def tracked() -> list[Path]:
+    """The Python files that git knows, of this tree."""
+    out = subprocess.run(["git", "ls-files", "*.py"], capture_output=True, text=True, check=True)
+    return [Path(p) for p in out.stdout.split() if Path(p).exists()]
+
+
+def complaints(path: Path) -> list[str]:
+    """What is wrong with one file, a line each."""
+    text = path.read_text()
+    lines = text.splitlines()
+    found = []
+    if len(lines) > FILE_LINES:
+        found.append(f"{path}: {len(lines)} lines, at most {FILE_LINES}")
+    if ROOMS.search(str(path)):
+        found.append(f"{path}: a name that says nothing")
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            length = (node.end_lineno or node.lineno) - node.lineno + 1
+            if length > FUNCTION_LINES:
+                found.append(f"{path}:{node.lineno} {node.name}: {length} lines")
+    if path.parts[0] == "jitney" and path.name != "torch_api.py":
+        found += [
+            f"{path}:{number}: torch's private API outside torch_api.py"
+            for number, line in enumerate(lines, 1)
+            if PRIVATE.search(line.split("#")[0])
+        ]
+    return found
+
+
+def main() -> int:
+    """Prints every complaint; 1 if there was one."""
+    found = [line for path in tracked() for line in complaints(path)]
+    print("\n".join(found) or "lengths: fine")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
