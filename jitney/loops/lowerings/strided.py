@@ -1,0 +1,97 @@
+"""`StridedTensor`: how lowering sees a tensor, so that views cost nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from jitney.loops.index import Index, IndexLike, index
+from jitney.loops.ir import Access, BufferView, Expr, Load, Scalar
+
+
+@dataclass(frozen=True)
+class StridedTensor:
+    """Elements ``buffer[offset + sum(position * strides)]``; all counted in elements."""
+
+    buffer: str
+    dtype: torch.dtype
+    shape: tuple[Index, ...]
+    strides: tuple[Index, ...]
+    offset: Index = Index()
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    @property
+    def numel(self) -> Index:
+        """The number of elements."""
+        total = index(1)
+        for size in self.shape:
+            total = total * size
+        return total
+
+    def at(self, position: Sequence[IndexLike]) -> Index:
+        """The element index of a position (one entry a dimension)."""
+        total = self.offset
+        for where, stride in zip(position, self.strides, strict=True):
+            total = total + index(where) * stride
+        return total
+
+    def load(
+        self, position: Sequence[IndexLike], mask: Expr | None = None, other: Scalar = 0
+    ) -> Load:
+        """The element at a position, broadcast from the right where it has fewer dimensions."""
+        own = position[len(position) - self.ndim :]
+        return Load(self.buffer, self.at(own), self.dtype, mask, other)
+
+    def access(self, position: Sequence[IndexLike]) -> Access:
+        """The element at a position as an operand of a template."""
+        return Access(self.buffer, self.at(position), self.dtype)
+
+    def as_view(self) -> BufferView:
+        """The operand of an extern call that this tensor is."""
+        return BufferView(self.buffer, self.shape, self.strides, self.offset)
+
+    def expand(self, shape: Sequence[Index]) -> StridedTensor:
+        """Broadcast to ``shape`` (stride 0 along dimensions of size one or missing)."""
+        pad = len(shape) - self.ndim
+        strides = [index(0)] * pad
+        for own, size, stride in zip(self.shape, shape[pad:], self.strides, strict=True):
+            strides.append(stride if own == size else index(0))
+        return replace(self, shape=tuple(shape), strides=tuple(strides))
+
+    def permute(self, order: Sequence[int]) -> StridedTensor:
+        """Dimensions in the given order."""
+        return replace(
+            self,
+            shape=tuple(self.shape[d] for d in order),
+            strides=tuple(self.strides[d] for d in order),
+        )
+
+    def transpose(self) -> StridedTensor:
+        """The last two dimensions exchanged."""
+        order = list(range(self.ndim))
+        order[-1], order[-2] = order[-2], order[-1]
+        return self.permute(order)
+
+    def narrow(self, dim: int, start: IndexLike, size: IndexLike) -> StridedTensor:
+        """Elements ``start … start + size`` along ``dim``."""
+        shape = list(self.shape)
+        shape[dim] = index(size)
+        offset = self.offset + index(start) * self.strides[dim]
+        return replace(self, shape=tuple(shape), offset=offset)
+
+    def select(self, dim: int, at: IndexLike) -> StridedTensor:
+        """The slice at one position of ``dim``, which goes away."""
+        keep = [d for d in range(self.ndim) if d != dim % self.ndim]
+        return replace(self.permute(keep), offset=self.offset + index(at) * self.strides[dim])
+
+    def unsqueeze(self, dim: int) -> StridedTensor:
+        """A dimension of size one before ``dim`` (0 … ndim)."""
+        shape, strides = list(self.shape), list(self.strides)
+        shape.insert(dim, index(1))
+        strides.insert(dim, index(0))
+        return replace(self, shape=tuple(shape), strides=tuple(strides))
