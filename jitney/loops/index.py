@@ -71,6 +71,9 @@ class Index:
     def __hash__(self) -> int:
         return self._hash  # type: ignore[attr-defined,no-any-return]
 
+    def __reduce__(self) -> tuple[type[Index], tuple[object, int]]:
+        return Index, (self.terms, self.const)  # the kept hash is this process's own
+
     def __add__(self, other: IndexLike) -> Index:
         other = index(other)
         if not other.terms:
@@ -206,6 +209,9 @@ def floor_div(a: Index, b: Index) -> Index:
     shared = _common_factor(a, b)
     if shared > 1:
         return floor_div(_divided(a, shared), _divided(b, shared))
+    step = _step_below(a, b)
+    if step is not None:
+        return floor_div(_split_multiple(a, step)[0] or a, _exact(b, step))
     if len(a.terms) == 1 and not a.const and a.terms[0][1] == 1 and len(a.terms[0][0]) == 1:
         inner = a.terms[0][0][0]
         if isinstance(inner, FloorDiv) and b.is_const and inner.denominator.is_const:
@@ -226,6 +232,10 @@ def modulo(a: Index, b: Index) -> Index:
     shared = _common_factor(a, b)
     if shared > 1:
         return modulo(_divided(a, shared), _divided(b, shared)) * shared
+    step = _step_below(a, b)
+    if step is not None:
+        whole, low = _split_multiple(a, step)
+        return modulo(whole or a, _exact(b, step)) * step + low
     return index(Mod(a, b))
 
 
@@ -248,6 +258,36 @@ def _split_multiple(a: Index, b: Index) -> tuple[Index | None, Index]:
             whole[left] = whole.get(left, 0) + c // factor
     const = whole.pop((), 0)
     return _from_dict(whole, const), _from_dict(rest, a.const)
+
+
+def _step_below(a: Index, b: Index) -> Index | None:
+    """A divisor ``g > 1`` of ``b`` such that ``a`` is a multiple of ``g`` plus ``0 <= rest < g``.
+
+    Then ``a // b == (a // g) // (b // g)``: the low digits of a mixed-radix number drop out.
+    """
+    steps: set[Index] = set()
+    for monomial, c in a.terms:
+        if b.is_const:
+            steps.add(index(math.gcd(c, b.const)))
+        elif len(b.terms) == 1 and not b.const:
+            divisor, factor = b.terms[0]
+            common = tuple(x for x in set(divisor) & set(monomial) if isinstance(x, Dim))
+            steps.add(_from_dict({common: math.gcd(c, factor)}, 0) if common else
+                      index(math.gcd(c, factor)))
+    for step in sorted(steps, key=Index.hint, reverse=True):
+        if step == b or (step.is_const and step.const <= 1):
+            continue
+        whole, rest = _split_multiple(a, step)
+        if whole is not None and whole.terms and rest != a and _in_range(rest, step):
+            return step
+    return None
+
+
+def _exact(b: Index, step: Index) -> Index:
+    """``b // step`` where it divides evenly."""
+    whole, _ = _split_multiple(b, step)
+    assert whole is not None
+    return whole
 
 
 def _without(monomial: Monomial, divisor: Monomial) -> Monomial | None:
@@ -319,8 +359,28 @@ def _product(a: Index, b: Index) -> Index:
 def _from_dict(terms: Mapping[Monomial, int], const: int) -> Index:
     kept = [(m, c) for m, c in terms.items() if c]
     if len(kept) > 1:
+        joined = _joined(kept, const)
+        if joined is not None:
+            return joined
         kept.sort(key=lambda item: tuple(_atom_key(a) for a in item[0]))
     return Index(tuple(kept), const)
+
+
+def _joined(terms: list[tuple[Monomial, int]], const: int) -> Index | None:
+    """``b * (x // b) + x % b`` put back together as ``x``; None where there is no such pair."""
+    for monomial, c in terms:
+        for atom in monomial:
+            if not isinstance(atom, Mod):
+                continue
+            quotient = atom.numerator // atom.denominator
+            rest = Index(((_without(monomial, (atom,)) or (), c),), 0)
+            rest = rest if rest.terms[0][0] else index(c)
+            partner = quotient * atom.denominator * rest
+            if len(partner.terms) != 1 or partner.const or partner.terms[0] not in terms:
+                continue
+            left = [t for t in terms if t != (monomial, c) and t != partner.terms[0]]
+            return Index(tuple(left), const) + atom.numerator * rest
+    return None
 
 
 @lru_cache(maxsize=65536)

@@ -21,6 +21,23 @@ Scalar = bool | int | float
 # ---------------------------------------------------------------- expressions
 
 
+class _HashOnce:
+    """Expression trees share subtrees, so a node's hash is computed once and kept.
+
+    It is not pickled: hashes of strings differ from process to process.
+    """
+
+    def __hash__(self) -> int:
+        found = self.__dict__.get("_hash")
+        if found is None:
+            found = hash(tuple(self.__dict__.values()))
+            object.__setattr__(self, "_hash", found)
+        return int(found)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {k: v for k, v in self.__dict__.items() if k != "_hash"}
+
+
 @dataclass(frozen=True)
 class Const:
     """A literal; ``value`` may be nan or ±inf for float dtypes."""
@@ -30,7 +47,7 @@ class Const:
 
 
 @dataclass(frozen=True)
-class Load:
+class Load(_HashOnce):
     """``buffer[index]``, ``index`` counted in elements from the buffer's data pointer.
 
     Where ``mask`` (a bool expression) is false nothing is read and the value is ``other``.
@@ -41,6 +58,8 @@ class Load:
     dtype: torch.dtype
     mask: Expr | None = None
     other: Scalar = 0
+
+    __hash__ = _HashOnce.__hash__
 
 
 @dataclass(frozen=True)
@@ -68,12 +87,14 @@ class ScalarArg:
 
 
 @dataclass(frozen=True)
-class Op:
+class Op(_HashOnce):
     """``op`` applied to ``args``; the table `OPS` says what each means. ``cast`` converts."""
 
     op: str
     args: tuple[Expr, ...]
     dtype: torch.dtype
+
+    __hash__ = _HashOnce.__hash__
 
 
 Expr = Const | Load | Ref | IndexValue | ScalarArg | Op
