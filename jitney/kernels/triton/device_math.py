@@ -1,0 +1,203 @@
+"""Scalar functions that Triton's own `tl.math` lacks or that must keep eager's special values.
+
+All take and return tiles of one float or integer dtype; they run on the GPU and, unchanged, under
+``TRITON_INTERPRET=1``.
+"""
+
+# Triton compiles these bodies; the annotations a Python reader expects mean nothing to it.
+# mypy: disable-error-code="no-untyped-def, no-any-return"
+# ruff: noqa: ANN001, ANN201, D103
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def tanh(x):
+    # 1 - 2/(e^2|x| + 1) loses digits near 0, where the odd Taylor series serves (|x| < 0.25).
+    a = tl.abs(x)
+    s = x * x
+    near = x + x * s * (-0.33333333 + s * (0.13333333 + s * (-0.05396825 + s * 0.021869488)))
+    far = 1.0 - 2.0 / (tl.exp(2.0 * a) + 1.0)
+    far = tl.where(x < 0, -far, far)
+    return tl.where(a < 0.25, near, far)
+
+
+@triton.jit
+def sigmoid(x):
+    return 1.0 / (1.0 + tl.exp(-x))
+
+
+@triton.jit
+def expm1(x):
+    s = x * (1.0 + x * (0.5 + x * (0.16666667 + x * (0.041666668 + x * 0.008333334))))
+    return tl.where(tl.abs(x) < 0.2, s, tl.exp(x) - 1.0)
+
+
+@triton.jit
+def log1p(x):
+    # Kahan: log(u) * x / (u - 1) with u = 1 + x rounded.
+    u = 1.0 + x
+    small = u == 1.0
+    safe = tl.where(small, 2.0, u)
+    value = tl.where(u == float("inf"), u, tl.log(safe) * (x / (safe - 1.0)))
+    return tl.where(small, x, value)
+
+
+@triton.jit
+def sinh(x):
+    e = expm1(tl.abs(x))
+    y = 0.5 * (e + e / (e + 1.0))
+    y = tl.where(e == float("inf"), e, y)
+    return tl.where(x < 0, -y, y)
+
+
+@triton.jit
+def cosh(x):
+    e = tl.exp(tl.abs(x))
+    return 0.5 * e + 0.5 / e
+
+
+@triton.jit
+def maximum(a, b):
+    return tl.where((a != a) | (b != b), a + b, tl.maximum(a, b))
+
+
+@triton.jit
+def minimum(a, b):
+    return tl.where((a != a) | (b != b), a + b, tl.minimum(a, b))
+
+
+@triton.jit
+def trunc(x):
+    return tl.where(x < 0, tl.ceil(x), tl.floor(x))
+
+
+@triton.jit
+def round_even(x):
+    f = tl.floor(x)
+    d = x - f
+    odd = (f - 2.0 * tl.floor(f * 0.5)) != 0
+    up = (d > 0.5) | ((d == 0.5) & odd)
+    y = tl.where(up, f + 1.0, f)
+    return tl.where((x - x) != 0, x, y)
+
+
+@triton.jit
+def floordiv(a, b):
+    q = a // b
+    return tl.where((a % b != 0) & ((a < 0) != (b < 0)), q - 1, q)
+
+
+@triton.jit
+def remainder_int(a, b):
+    r = a % b
+    return tl.where((r != 0) & ((r < 0) != (b < 0)), r + b, r)
+
+
+@triton.jit
+def sign(x):
+    return tl.where(x > 0, 1, 0).to(x.dtype) - tl.where(x < 0, 1, 0).to(x.dtype)
+
+
+@triton.jit
+def combine_max(a, b):
+    return tl.where((a != a) | (b != b), a + b, tl.maximum(a, b))
+
+
+@triton.jit
+def combine_min(a, b):
+    return tl.where((a != a) | (b != b), a + b, tl.minimum(a, b))
+
+
+@triton.jit
+def combine_max_int(a, b):
+    return tl.maximum(a, b)
+
+
+@triton.jit
+def combine_min_int(a, b):
+    return tl.minimum(a, b)
+
+
+@triton.jit
+def combine_prod(a, b):
+    return a * b
+
+
+@triton.jit
+def combine_or(a, b):
+    return a | b
+
+
+@triton.jit
+def combine_and(a, b):
+    return a & b
+
+
+@triton.jit
+def combine_xor(a, b):
+    return a ^ b
+
+
+@triton.jit
+def combine_argmax(va, ia, vb, ib):
+    # A NaN is the greatest; of equals the first position wins.
+    na, nb = va != va, vb != vb
+    equal = (va == vb) | (na & nb)
+    left = tl.where(equal, ia < ib, na | (~nb & (va > vb)))
+    return tl.where(left, va, vb), tl.where(left, ia, ib)
+
+
+@triton.jit
+def combine_argmin(va, ia, vb, ib):
+    na, nb = va != va, vb != vb
+    equal = (va == vb) | (na & nb)
+    left = tl.where(equal, ia < ib, na | (~nb & (va < vb)))
+    return tl.where(left, va, vb), tl.where(left, ia, ib)
+
+
+@triton.jit
+def combine_welford(mean_a, m2_a, n_a, mean_b, m2_b, n_b):
+    # Chan, Golub and LeVeque 1979: merging two partial means and sums of squares.
+    n = n_a + n_b
+    ratio = tl.where(n == 0, 0.0, n_b / tl.where(n == 0, 1.0, n))
+    delta = mean_b - mean_a
+    return mean_a + delta * ratio, m2_a + m2_b + delta * delta * n_a * ratio, n
+
+
+@triton.jit
+def remainder(a, b, r):
+    # r = fmod(a, b), exact, has a's sign; Python's remainder has b's.
+    y = tl.where((r != 0) & ((r < 0) != (b < 0)), r + b, r)
+    return y
+
+
+@triton.jit
+def fmax(a, b):
+    return tl.where(a != a, b, tl.where(b != b, a, tl.maximum(a, b)))
+
+
+@triton.jit
+def fmin(a, b):
+    return tl.where(a != a, b, tl.where(b != b, a, tl.minimum(a, b)))
+
+
+@triton.jit
+def signbit(x):
+    return (x < 0) | ((x == 0) & (1.0 / x < 0))
+
+
+@triton.jit
+def welford_step(mean, m2, n, x, inside):
+    # Welford 1962, one new value per lane; lanes outside the row keep what they have.
+    inside = inside & (n == n)
+    n_new = n + 1.0
+    delta = x - mean
+    mean_new = mean + delta / n_new
+    m2_new = m2 + delta * (x - mean_new)
+    return (
+        tl.where(inside, mean_new, mean),
+        tl.where(inside, m2_new, m2),
+        tl.where(inside, n_new, n),
+    )

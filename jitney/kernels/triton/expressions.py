@@ -1,0 +1,193 @@
+"""Expression trees as Triton source text."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from jitney.errors import CompilerBug
+from jitney.loops.index import Atom, FloorDiv, Index, Mod
+
+#: torch dtype -> Triton's name of a value of it.
+TYPES: dict[torch.dtype, str] = {
+    torch.float32: "tl.float32",
+    torch.float64: "tl.float64",
+    torch.float16: "tl.float16",
+    torch.bfloat16: "tl.bfloat16",
+    torch.int8: "tl.int8",
+    torch.int16: "tl.int16",
+    torch.int32: "tl.int32",
+    torch.int64: "tl.int64",
+    torch.uint8: "tl.uint8",
+    torch.uint16: "tl.uint16",
+    torch.uint32: "tl.uint32",
+    torch.uint64: "tl.uint64",
+    torch.bool: "tl.int1",
+}
+
+#: torch dtype -> the element's name in a kernel signature.
+SIGNATURE: dict[torch.dtype, str] = {
+    torch.float32: "fp32",
+    torch.float64: "fp64",
+    torch.float16: "fp16",
+    torch.bfloat16: "bf16",
+    torch.int8: "i8",
+    torch.int16: "i16",
+    torch.int32: "i32",
+    torch.int64: "i64",
+    torch.uint8: "u8",
+    torch.uint16: "u16",
+    torch.uint32: "u32",
+    torch.uint64: "u64",
+    torch.bool: "i1",
+}
+
+_SAME_FOR_ALL: dict[str, str] = {
+    "add": "{0} + {1}",
+    "sub": "{0} - {1}",
+    "mul": "{0} * {1}",
+    "and": "{0} & {1}",
+    "or": "{0} | {1}",
+    "xor": "{0} ^ {1}",
+    "shl": "{0} << {1}",
+    "shr": "{0} >> {1}",
+    "eq": "{0} == {1}",
+    "ne": "{0} != {1}",
+    "lt": "{0} < {1}",
+    "le": "{0} <= {1}",
+    "gt": "{0} > {1}",
+    "ge": "{0} >= {1}",
+    "neg": "-{0}",
+    "abs": "tl.abs({0})",
+    "sign": "dm.sign({0})",
+    "square": "{0} * {0}",
+    "where": "tl.where({0}, {1}, {2})",
+}
+
+_FLOAT: dict[str, str] = {
+    "div": "{0} / {1}",
+    "floordiv": "tl.floor({0} / {1})",
+    "truncdiv": "dm.trunc({0} / {1})",
+    "remainder": "dm.remainder({0}, {1}, lib.fmod({0}, {1}))",
+    "fmod": "lib.fmod({0}, {1})",
+    "pow": "lib.pow({0}, {1})",
+    "atan2": "lib.atan2({0}, {1})",
+    "hypot": "lib.hypot({0}, {1})",
+    "copysign": "lib.copysign({0}, {1})",
+    "nextafter": "lib.nextafter({0}, {1})",
+    "max": "dm.maximum({0}, {1})",
+    "min": "dm.minimum({0}, {1})",
+    "fmax": "dm.fmax({0}, {1})",
+    "fmin": "dm.fmin({0}, {1})",
+    "reciprocal": "1.0 / {0}",
+    "sqrt": "tl.sqrt_rn({0})",
+    "rsqrt": "tl.rsqrt({0})",
+    "exp": "tl.exp({0})",
+    "exp2": "tl.exp2({0})",
+    "expm1": "dm.expm1({0})",
+    "log": "tl.log({0})",
+    "log2": "tl.log2({0})",
+    "log10": "lib.log10({0})",
+    "log1p": "dm.log1p({0})",
+    "tanh": "dm.tanh({0})",
+    "sinh": "dm.sinh({0})",
+    "cosh": "dm.cosh({0})",
+    "sigmoid": "dm.sigmoid({0})",
+    "erf": "tl.erf({0})",
+    "floor": "tl.floor({0})",
+    "ceil": "tl.ceil({0})",
+    "trunc": "dm.trunc({0})",
+    "round": "dm.round_even({0})",
+    "isnan": "{0} != {0}",
+    "isinf": 'tl.abs({0}) == float("inf")',
+    "signbit": "dm.signbit({0})",
+    "fma": "tl.fma({0}, {1}, {2})",
+    **{
+        name: f"lib.{name}({{0}})"
+        for name in "sin cos tan asin acos atan asinh acosh atanh erfc erfinv lgamma".split()
+    },
+}
+
+_INTEGER: dict[str, str] = {
+    "floordiv": "dm.floordiv({0}, {1})",
+    "truncdiv": "{0} // {1}",
+    "remainder": "dm.remainder_int({0}, {1})",
+    "fmod": "{0} % {1}",
+    "max": "tl.maximum({0}, {1})",
+    "min": "tl.minimum({0}, {1})",
+    "fmax": "tl.maximum({0}, {1})",
+    "fmin": "tl.minimum({0}, {1})",
+    "floor": "{0}",
+    "ceil": "{0}",
+    "trunc": "{0}",
+    "round": "{0}",
+    "isnan": "{0} != {0}",
+    "isinf": "{0} != {0}",
+    "signbit": "{0} < 0",
+    "philox_uniform": "tl.rand({0}, {2})",
+}
+
+
+def literal(value: bool | int | float, dtype: torch.dtype) -> str:
+    """A scalar as Triton text of the given dtype; nan and the infinities included."""
+    if dtype == torch.bool:
+        return "1" if value else "0"
+    if not dtype.is_floating_point:
+        return str(int(value))
+    number = float(value)
+    if math.isnan(number) or math.isinf(number):
+        return f'float("{number}")'
+    return repr(number)
+
+
+def operation(op: str, args: list[str], operand: torch.dtype, result: torch.dtype) -> str:
+    """``op`` applied to the variables ``args``; ``operand`` is the dtype they have.
+
+    Raises CompilerBug for an opcode this backend has no text for: `has_operation` asks first.
+    """
+    if op == "cast":
+        if result == torch.bool:
+            return f"{args[0]} != 0"
+        return f"{args[0]}.to({TYPES[result]})"
+    if op == "bitcast":
+        return f"{args[0]}.to({TYPES[result]}, bitcast=True)"
+    if op == "not":
+        return f"{args[0]} == 0" if operand == torch.bool else f"~{args[0]}"
+    if operand == torch.bool and op in ("add", "mul", "max", "min"):
+        op = "or" if op in ("add", "max") else "and"
+    template = _SAME_FOR_ALL.get(op) or _own(op, operand)
+    if template is None:
+        raise CompilerBug(f"no Triton text for {op} on {operand}")
+    return template.format(*args)
+
+
+def has_operation(op: str, operand: torch.dtype) -> bool:
+    """Whether `operation` knows ``op`` for operands of that dtype."""
+    known = op in _SAME_FOR_ALL or op in ("cast", "bitcast", "not")
+    return known or _own(op, operand) is not None
+
+
+def _own(op: str, operand: torch.dtype) -> str | None:
+    return (_FLOAT if operand.is_floating_point else _INTEGER).get(op)
+
+
+def index_text(value: Index, names: dict[Atom, str]) -> str:
+    """An index as text, each atom under the name it has in the kernel."""
+    parts = []
+    for monomial, factor in value.terms:
+        factors = [_atom_text(atom, names) for atom in monomial]
+        if factor != 1:
+            factors.append(str(factor))
+        parts.append(" * ".join(factors))
+    if value.const or not parts:
+        parts.append(str(value.const))
+    return " + ".join(parts)
+
+
+def _atom_text(atom: Atom, names: dict[Atom, str]) -> str:
+    if isinstance(atom, FloorDiv | Mod):
+        sign = "//" if isinstance(atom, FloorDiv) else "%"
+        top, bottom = index_text(atom.numerator, names), index_text(atom.denominator, names)
+        return f"(({top}) {sign} ({bottom}))"
+    return names[atom]

@@ -1,0 +1,145 @@
+"""How a loop nest maps to Triton programs: tile sizes, warps, and which loops are unrolled."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from jitney.loops.index import Axis, Index, index
+from jitney.loops.ir import Expr, Load, Loop, LoopNest, Op, Reduce, Stmt, Store
+from jitney.loops.target import Target
+
+#: A row is held in registers as one tile up to this many elements.
+ROW_LIMIT = 16384
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """``x_block`` points of the parallel axes per program; a reduction of at most ``row_limit``
+    points is one tile, a longer one a loop of ``r_block``. ``tile_axis``: the parallel axis that
+    gets a tile dimension of its own (``y_block``) because some access is contiguous along it."""
+
+    x_block: int
+    r_block: int
+    row_limit: int
+    num_warps: int
+    tile_axis: Axis | None = None
+    y_block: int = 1
+
+
+def schedule_nest(nest: LoopNest, target: Target) -> Schedule:
+    """A schedule from the nest's shape alone; ``max-autotune`` measures others beside it."""
+    width = widest_row(nest.body)
+    points = count(nest.axes).hint()
+    if width is None:
+        return _pointwise(nest, points, target)
+    return _reduction(nest, points, width, target)
+
+
+def count(axes: tuple[Axis, ...]) -> Index:
+    """The number of points of the axes' product."""
+    total = index(1)
+    for axis in axes:
+        total = total * axis.extent
+    return total
+
+
+def widest_row(body: tuple[Stmt, ...]) -> int | None:
+    """The (likely) size of the largest inner loop; None for a nest with none."""
+    sizes = [count(s.axes).hint() for s in body if isinstance(s, Reduce | Loop)]
+    return max(sizes) if sizes else None
+
+
+def _pointwise(nest: LoopNest, points: int, target: Target) -> Schedule:
+    across = _transposed_axis(nest)
+    if across is not None:
+        return Schedule(64, 1, 1, 4, across, 32)
+    block = 1024
+    while block > 128 and points < block * 2 * max(target.multiprocessors, 1):
+        block //= 2
+    return Schedule(block, 1, 1, 4 if block >= 512 else max(1, block // 128))
+
+
+def _reduction(nest: LoopNest, points: int, width: int, target: Target) -> Schedule:
+    if _reduces_columns(nest):
+        x_block = 64
+        while x_block > 16 and points < x_block * max(target.multiprocessors, 1):
+            x_block //= 2
+        r_block = 32 if width >= 32 else power_of_two(width)
+        return Schedule(x_block, r_block, 0, 8 if x_block * r_block >= 1024 else 4)
+    if width <= ROW_LIMIT:
+        tile = power_of_two(width)
+        x_block = max(1, min(1024 // tile, power_of_two(points)))
+        warps = 1 if tile * x_block <= 256 else min(16, max(2, tile * x_block // 512))
+        return Schedule(x_block, tile, ROW_LIMIT, power_of_two(warps))
+    return Schedule(1, 4096, 0, 8)
+
+
+def power_of_two(value: int) -> int:
+    """The least power of two that is at least ``value`` (1 for 0)."""
+    return 1 << max(value - 1, 0).bit_length()
+
+
+def loads(body: tuple[Stmt, ...]) -> list[Load]:
+    """Every load of the statements, nested ones included."""
+    found: list[Load] = []
+
+    def of_expr(expr: Expr) -> None:
+        if isinstance(expr, Load):
+            found.append(expr)
+            if expr.mask is not None:
+                of_expr(expr.mask)
+        elif isinstance(expr, Op):
+            for arg in expr.args:
+                of_expr(arg)
+
+    def of_stmt(stmt: Stmt) -> None:
+        if isinstance(stmt, Reduce | Loop):
+            for inner in stmt.body:
+                of_stmt(inner)
+            for result in stmt.results if isinstance(stmt, Reduce) else ():
+                of_expr(result.value)
+        else:
+            of_expr(stmt.value)
+            if isinstance(stmt, Store) and stmt.mask is not None:
+                of_expr(stmt.mask)
+
+    for stmt in body:
+        of_stmt(stmt)
+    return found
+
+
+def _reduces_columns(nest: LoopNest) -> bool:
+    """Whether loads are contiguous along the last parallel axis rather than the reduced one."""
+    if not nest.axes:
+        return False
+    inner = [s for s in nest.body if isinstance(s, Reduce | Loop)]
+    last, along = nest.axes[-1], inner[0].axes[-1]
+    votes = 0
+    for load in loads(nest.body):
+        if _is_one(load.index.coefficient(along)):
+            votes -= 1
+        elif _is_one(load.index.coefficient(last)) and along in load.index.atoms():
+            votes += 1
+    return votes > 0
+
+
+def _transposed_axis(nest: LoopNest) -> Axis | None:
+    """The axis along which a load is contiguous where the store is not, if there is one."""
+    stores = [s for s in nest.body if isinstance(s, Store)]
+    if len(nest.axes) < 2 or not stores:
+        return None
+    last = nest.axes[-1]
+    if any(not _is_one(s.index.coefficient(last)) for s in stores):
+        return None
+    for load in loads(nest.body):
+        stride = load.index.coefficient(last)
+        if stride is None or (stride.is_const and stride.const <= 1):
+            continue
+        for axis in nest.axes[:-1]:
+            if _is_one(load.index.coefficient(axis)) and axis.extent.hint() >= 16:
+                return axis
+    return None
+
+
+def _is_one(stride: Index | None) -> bool:
+    return stride is not None and stride.is_const and stride.const == 1

@@ -1,0 +1,166 @@
+"""Triton kernels of loop nests, run in Triton's interpreter against the reference interpreter."""
+
+import hashlib
+
+import pytest
+import torch
+
+pytest.importorskip("triton")
+
+from jitney.kernels.triton.compile_kernels import load_function
+from jitney.kernels.triton.emit_nest import emit_nest
+from jitney.kernels.triton.schedule_nest import Schedule, schedule_nest
+from jitney.loops.index import Axis, index
+from jitney.loops.interpret import interpret
+from jitney.loops.ir import (
+    Buffer,
+    BufferView,
+    Const,
+    Load,
+    Loop,
+    LoopNest,
+    LoopProgram,
+    Op,
+    Output,
+    Reduce,
+    Reduction,
+    Ref,
+    Store,
+)
+from jitney.loops.target import Target
+
+F32 = torch.float32
+H200 = Target("cuda", "NVIDIA H200", multiprocessors=132, capability=(9, 0))
+
+
+def run(nest, tensors, out_dtypes, schedule=None):
+    """Runs ``nest`` in Triton's interpreter; outputs (named o0, o1, …) are written in place."""
+    source = emit_nest(nest, schedule or schedule_nest(nest, H200))
+    text = source.text(interpret=True)
+    kernel = load_function(hashlib.sha256(text.encode()).hexdigest()[:32], text)
+    grid = tuple(int(g) for g in source.grid) or (1,)
+    kernel[grid](*[tensors[p.name] for p in source.parameters])
+
+
+def reference(nest, inputs, outputs):
+    buffers = [
+        Buffer(n, kind, t.dtype, t.device, tuple(map(index, t.shape)), tuple(map(index, t.stride())))
+        for kind, table in (("input", inputs), ("output", outputs))
+        for n, t in table.items()
+    ]
+    outs = tuple(
+        Output(BufferView(b.name, b.shape, b.strides)) for b in buffers if b.kind == "output"
+    )
+    program = LoopProgram(tuple(inputs), tuple(buffers), (nest,), outs)
+    return interpret(program, {}, list(inputs.values()))
+
+
+def check(nest, inputs, outputs, schedule=None, tolerance=1e-5):
+    expected = reference(nest, inputs, outputs)
+    run(nest, {**inputs, **outputs}, None, schedule)
+    for got, want in zip(outputs.values(), expected, strict=True):
+        torch.testing.assert_close(got, want, rtol=tolerance, atol=tolerance, equal_nan=True)
+
+
+def axes(*sizes):
+    return tuple(Axis(f"i{n}", index(s)) for n, s in enumerate(sizes))
+
+
+@pytest.mark.parametrize("size", [1, 7, 1024, 3000])
+@pytest.mark.parametrize("op", ["tanh", "exp", "sigmoid", "erf", "expm1", "log1p", "sin", "round"])
+def test_pointwise(size, op):
+    (i,) = axes(size)
+    x = torch.randn(size) * 3
+    x = x.abs() if op == "log1p" else x
+    value = Op(op, (Load("a", index(i), F32),), F32)
+    nest = LoopNest("n", (i,), (Store("o0", index(i), value),))
+    check(nest, {"a": x}, {"o0": torch.full((size,), 7.0)})
+
+
+def test_special_values_are_kept():
+    x = torch.tensor([float("nan"), float("inf"), -float("inf"), 0.0, -0.0, 1e-38, 88.0, -88.0])
+    (i,) = axes(8)
+    for op in ("tanh", "sigmoid", "expm1", "round", "trunc", "sinh", "cosh"):
+        value = Op(op, (Load("a", index(i), F32),), F32)
+        nest = LoopNest("n", (i,), (Store("o0", index(i), value),))
+        check(nest, {"a": x}, {"o0": torch.full((8,), 7.0)})
+
+
+def test_broadcast_and_transpose():
+    i, j = axes(40, 70)
+    value = Op("add", (Load("a", index(j) * 40 + i, F32), Load("b", index(j), F32)), F32)
+    nest = LoopNest("n", (i, j), (Store("o0", index(i) * 70 + j, value),))
+    inputs = {"a": torch.randn(70, 40), "b": torch.randn(70)}
+    assert schedule_nest(nest, H200).tile_axis == i
+    check(nest, inputs, {"o0": torch.zeros(40, 70)})
+
+
+def softmax_nest(rows, columns):
+    i, j = axes(rows, columns)
+    x = Load("a", index(i) * columns + j, F32)
+    shifted = Op("exp", (Op("sub", (x, Ref("m", F32)), F32),), F32)
+    body = (
+        Reduce((j,), (), (Reduction(("m",), "max", x, F32),)),
+        Reduce((j,), (), (Reduction(("s",), "sum", shifted, F32),)),
+        Loop((j,), (Store("o0", index(i) * columns + j, Op("div", (shifted, Ref("s", F32)), F32)),)),
+    )
+    return LoopNest("softmax", (i,), body)
+
+
+@pytest.mark.parametrize("columns", [1, 5, 64, 100])
+def test_row_reduction_in_one_tile_and_in_a_loop(columns):
+    nest = softmax_nest(9, columns)
+    inputs = {"a": torch.randn(9, columns)}
+    check(nest, inputs, {"o0": torch.zeros(9, columns)})
+    check(nest, inputs, {"o0": torch.zeros(9, columns)}, Schedule(2, 16, 0, 1))
+
+
+@pytest.mark.parametrize("op", ["sum", "prod", "max", "min", "argmax", "argmin"])
+@pytest.mark.parametrize("schedule", [None, Schedule(4, 16, 0, 4)])
+def test_reductions_keep_nan_and_first_positions(op, schedule):
+    i, j = axes(6, 37)
+    x = torch.randint(-3, 4, (6, 37)).float()
+    x[2, 5] = float("nan")
+    x[3] = 1.0
+    dtype = torch.int64 if op.startswith("arg") else F32
+    load = Load("a", index(i) * 37 + j, F32)
+    body = (
+        Reduce((j,), (), (Reduction(("r",), op, load, dtype),)),
+        Store("o0", index(i), Ref("r", dtype)),
+    )
+    check(LoopNest("n", (i,), body), {"a": x}, {"o0": torch.zeros(6, dtype=dtype)}, schedule)
+
+
+@pytest.mark.parametrize("schedule", [None, Schedule(4, 16, 0, 4)])
+def test_welford(schedule):
+    i, j = axes(6, 37)
+    load = Load("a", index(i) * 37 + j, F32)
+    body = (
+        Reduce((j,), (), (Reduction(("mean", "m2", "n"), "welford", load, F32),)),
+        Store("o0", index(i), Ref("mean", F32)),
+        Store("o1", index(i), Op("div", (Ref("m2", F32), Ref("n", F32)), F32)),
+    )
+    x = torch.randn(6, 37) + 1000
+    check(LoopNest("n", (i,), body), {"a": x}, {"o0": torch.zeros(6), "o1": torch.zeros(6)}, schedule, 1e-4)
+
+
+def test_column_sum():
+    j, i = axes(50, 90)[0], Axis("c", index(90))
+    load = Load("a", index(j) * 90 + i, F32)
+    body = (
+        Reduce((j,), (), (Reduction(("r",), "sum", load, F32),)),
+        Store("o0", index(i), Ref("r", F32)),
+    )
+    nest = LoopNest("n", (i,), body)
+    assert schedule_nest(nest, H200).row_limit == 0
+    check(nest, {"a": torch.randn(50, 90)}, {"o0": torch.zeros(90)})
+
+
+def test_bf16_mask_and_constants():
+    (i,) = axes(10)
+    inside = Op("lt", (Load("b", index(i), torch.int64), Const(4, torch.int64)), torch.bool)
+    load = Load("a", index(i), torch.bfloat16, inside, 2.0)
+    value = Op("cast", (Op("exp", (Op("cast", (load,), F32),), F32),), torch.bfloat16)
+    nest = LoopNest("n", (i,), (Store("o0", index(i), value),))
+    inputs = {"a": torch.randn(10).bfloat16(), "b": torch.arange(10)}
+    check(nest, inputs, {"o0": torch.zeros(10).bfloat16()}, tolerance=1e-2)
