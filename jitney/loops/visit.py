@@ -1,0 +1,213 @@
+"""Walking and rebuilding the IR: expressions inside statements inside nodes.
+
+Rewrites keep what did not change as the same object, so that identity stays a cheap test. An
+expression may share subtrees: each shared one is visited once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+
+from jitney.loops import ir
+from jitney.loops.index import Axis, Index, Value
+
+Rewrite = Callable[[ir.Expr], ir.Expr]
+
+
+def expr_nodes(exprs: Iterable[ir.Expr]) -> Iterator[ir.Expr]:
+    """Every distinct expression object under ``exprs``, operands before users."""
+    seen: set[int] = set()
+    stack: list[tuple[ir.Expr, bool]] = [(e, False) for e in exprs]
+    while stack:
+        expr, done = stack.pop()
+        if done:
+            yield expr
+            continue
+        if id(expr) in seen:
+            continue
+        seen.add(id(expr))
+        children = operands(expr)
+        if not children:
+            yield expr
+            continue
+        stack.append((expr, True))
+        stack.extend((child, False) for child in reversed(children))
+
+
+def operands(expr: ir.Expr) -> tuple[ir.Expr, ...]:
+    """The expressions directly under this one."""
+    if isinstance(expr, ir.Op):
+        return expr.args
+    if isinstance(expr, ir.Load) and expr.mask is not None:
+        return (expr.mask,)
+    return ()
+
+
+def statements(body: Iterable[ir.Stmt]) -> Iterator[ir.Stmt]:
+    """Every statement, outer before inner, in order."""
+    for stmt in body:
+        yield stmt
+        if isinstance(stmt, ir.Loop | ir.Reduce):
+            yield from statements(stmt.body)
+
+
+def stmt_exprs(stmt: ir.Stmt) -> tuple[ir.Expr, ...]:
+    """The expressions of the statement itself, not of statements inside it."""
+    if isinstance(stmt, ir.Let):
+        return (stmt.value,)
+    if isinstance(stmt, ir.Store):
+        return (stmt.value,) if stmt.mask is None else (stmt.value, stmt.mask)
+    if isinstance(stmt, ir.Reduce):
+        return tuple(r.value for r in stmt.results)
+    return ()
+
+
+def body_exprs(body: Iterable[ir.Stmt]) -> Iterator[ir.Expr]:
+    """Every distinct expression of a block and the blocks inside it."""
+    return expr_nodes([e for stmt in statements(body) for e in stmt_exprs(stmt)])
+
+
+def loads(body: Iterable[ir.Stmt]) -> list[ir.Load]:
+    """Every distinct load object of a block, in order."""
+    return [e for e in body_exprs(body) if isinstance(e, ir.Load)]
+
+
+def stores(body: Iterable[ir.Stmt]) -> list[ir.Store]:
+    """Every store of a block, in order."""
+    return [s for s in statements(body) if isinstance(s, ir.Store)]
+
+
+def views(value: object) -> Iterator[ir.BufferView]:
+    """Every buffer view nested in an extern's arguments."""
+    if isinstance(value, ir.BufferView):
+        yield value
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from views(item)
+
+
+def reads(node: ir.Node) -> list[str]:
+    """Names of the buffers a node may read, in order, once each."""
+    if isinstance(node, ir.LoopNest):
+        names = [e.buffer for e in loads(node.body)]
+        names += [s.buffer for s in stores(node.body) if s.mode == "add"]
+    elif isinstance(node, ir.Gemm):
+        names = [node.b.buffer] if node.a_value is not None else [node.a.buffer, node.b.buffer]
+        inner = expr_nodes([node.a_value] if node.a_value is not None else [])
+        names += [e.buffer for e in inner if isinstance(e, ir.Load)]
+        names += [e.buffer for e in loads(node.row_prologue + node.epilogue)]
+        names += [s.buffer for s in stores(node.epilogue) if s.mode == "add"]
+    elif isinstance(node, ir.Attention):
+        names = [node.q.buffer, node.k.buffer, node.v.buffer]
+        names += [node.mask.buffer] if node.mask is not None else []
+        names += [e.buffer for e in expr_nodes([node.scale]) if isinstance(e, ir.Load)]
+    else:
+        names = [v.buffer for v in views((node.args, [v for _, v in node.kwargs]))]
+    return list(dict.fromkeys(names))
+
+
+def writes(node: ir.Node) -> list[str]:
+    """Names of the buffers a node writes, in order, once each."""
+    if isinstance(node, ir.LoopNest):
+        names = [s.buffer for s in stores(node.body)]
+    elif isinstance(node, ir.Gemm):
+        names = [s.buffer for s in stores(node.row_prologue + node.epilogue)]
+    elif isinstance(node, ir.Attention):
+        names = [node.out.buffer] + ([node.logsumexp.buffer] if node.logsumexp else [])
+    else:
+        names = [n for n in node.outputs if n is not None] + list(node.mutates)
+    return list(dict.fromkeys(names))
+
+
+def map_expr(expr: ir.Expr, leaf: Rewrite, memo: dict[int, ir.Expr]) -> ir.Expr:
+    """``expr`` with ``leaf`` applied bottom-up to every node; ``memo`` by object identity.
+
+    The caller keeps the original expressions alive as long as ``memo``.
+    """
+    found = memo.get(id(expr))
+    if found is not None:
+        return found
+    result = expr
+    if isinstance(expr, ir.Op):
+        args = tuple(map_expr(a, leaf, memo) for a in expr.args)
+        if any(new is not old for new, old in zip(args, expr.args, strict=True)):
+            result = ir.Op(expr.op, args, expr.dtype)
+    elif isinstance(expr, ir.Load) and expr.mask is not None:
+        mask = map_expr(expr.mask, leaf, memo)
+        if mask is not expr.mask:
+            result = replace(expr, mask=mask)
+    result = leaf(result)
+    memo[id(expr)] = result
+    return result
+
+
+class Renaming:
+    """Axes and bound names replaced throughout statements and expressions."""
+
+    def __init__(self, axes: dict[Axis, Index], names: dict[str, str] | None = None) -> None:
+        self.names = names or {}
+        self.atoms: dict[object, object] = dict(axes)
+        self.atoms.update({Value(old): Value(new) for old, new in self.names.items()})
+        self._memo: dict[int, ir.Expr] = {}
+        self._alive: list[ir.Expr] = []
+
+    def index(self, value: Index) -> Index:
+        """The index with atoms replaced."""
+        return value.substitute(self.atoms) if value.terms else value  # type: ignore[arg-type]
+
+    def expr(self, expr: ir.Expr) -> ir.Expr:
+        """The expression with atoms and names replaced."""
+        self._alive.append(expr)
+        return map_expr(expr, self._leaf, self._memo)
+
+    def _leaf(self, expr: ir.Expr) -> ir.Expr:
+        if isinstance(expr, ir.Load):
+            moved = self.index(expr.index)
+            if moved is expr.index:
+                return expr
+            return ir.Load(expr.buffer, moved, expr.dtype, expr.mask, expr.other)
+        if isinstance(expr, ir.Ref) and expr.name in self.names:
+            return ir.Ref(self.names[expr.name], expr.dtype)
+        if isinstance(expr, ir.IndexValue):
+            return ir.IndexValue(self.index(expr.index), expr.dtype)
+        return expr
+
+    def block(self, body: tuple[ir.Stmt, ...]) -> tuple[ir.Stmt, ...]:
+        """The statements with atoms and names replaced; axes of inner loops stay."""
+        return tuple(self.stmt(s) for s in body)
+
+    def stmt(self, stmt: ir.Stmt) -> ir.Stmt:
+        """One statement with atoms and names replaced."""
+        if isinstance(stmt, ir.Let):
+            return ir.Let(self.names.get(stmt.name, stmt.name), self.expr(stmt.value))
+        if isinstance(stmt, ir.Store):
+            mask = None if stmt.mask is None else self.expr(stmt.mask)
+            where, value = self.index(stmt.index), self.expr(stmt.value)
+            return ir.Store(stmt.buffer, where, value, mask, stmt.mode)
+        if isinstance(stmt, ir.Loop):
+            return ir.Loop(stmt.axes, self.block(stmt.body))
+        body = self.block(stmt.body)
+        results = tuple(
+            ir.Reduction(
+                tuple(self.names.get(n, n) for n in r.names), r.op, self.expr(r.value), r.dtype
+            )
+            for r in stmt.results
+        )
+        return ir.Reduce(stmt.axes, body, results)
+
+
+def bound_names(body: Iterable[ir.Stmt]) -> list[str]:
+    """Every name a `Let` or a `Reduce` binds in a block and the blocks inside it."""
+    names: list[str] = []
+    for stmt in statements(body):
+        if isinstance(stmt, ir.Let):
+            names.append(stmt.name)
+        elif isinstance(stmt, ir.Reduce):
+            names.extend(n for r in stmt.results for n in r.names)
+    return names
+
+
+def inner_axes(body: Iterable[ir.Stmt]) -> list[Axis]:
+    """Every axis a `Loop` or a `Reduce` of a block runs over."""
+    return [a for s in statements(body) if isinstance(s, ir.Loop | ir.Reduce) for a in s.axes]
