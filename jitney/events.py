@@ -34,7 +34,7 @@ class Log:
         self._listeners: tuple[Callable[[Event], None], ...] = ()
         self._lock = threading.Lock()
 
-    def emit(self, kind: str, **data: Any) -> None:
+    def emit(self, kind: str, /, **data: Any) -> None:
         """Adds a fact and tells the listeners."""
         event = Event(kind, time.perf_counter(), data)
         self._events.append(event)
@@ -42,7 +42,7 @@ class Log:
             listener(event)
 
     @contextmanager
-    def stage(self, name: str, **data: Any) -> Iterator[None]:
+    def stage(self, name: str, /, **data: Any) -> Iterator[None]:
         """Times a stage of the compile: emits "stage_start", then "stage" with ``seconds``."""
         self.emit("stage_start", name=name, **data)
         start = time.perf_counter()
