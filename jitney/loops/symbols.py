@@ -1,0 +1,80 @@
+"""torch's symbolic sizes as `Index`: a one-way translation that keeps what is known of ranges."""
+
+from __future__ import annotations
+
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+
+from jitney import torch_api
+from jitney.errors import Unsupported
+from jitney.loops.index import Dim, Index, floor_div, index, modulo
+
+#: What was translated of each ShapeEnv. A symbol keeps the range it was first seen with, so that
+#: equal sizes stay equal values (a range can only narrow: the first one stays true).
+_tables: WeakKeyDictionary[Any, dict[Any, Index]] = WeakKeyDictionary()
+
+
+def to_index(value: int | torch.SymInt) -> Index:
+    """A size as an `Index`: symbols become `Dim`s with the range and hint ShapeEnv knows.
+
+    Raises Unsupported where the expression has no counterpart (a maximum, a float).
+    """
+    if not isinstance(value, torch.SymInt):
+        return index(int(value))
+    known, expr, shape_env = torch_api.symbolic_expression(value)
+    if known is not None:
+        return index(known)
+    return _translated(expr, shape_env, _tables.setdefault(shape_env, {}))
+
+
+def _translated(expr: Any, shape_env: Any, table: dict[Any, Index]) -> Index:
+    found = table.get(expr)
+    if found is None:
+        found = table[expr] = _translate(expr, shape_env, table)
+    return found
+
+
+def _translate(expr: Any, shape_env: Any, table: dict[Any, Index]) -> Index:
+    if expr.is_Symbol:
+        low, high, hint = torch_api.symbol_range(expr, shape_env)
+        low = -(1 << 62) if low is None else low
+        return index(Dim(expr.name, low, high, 64 if hint is None else hint))
+    if expr.is_Integer:
+        return index(int(expr))
+    kind = type(expr).__name__
+    if kind == "Pow":
+        base, power = expr.args
+        if not power.is_Integer or int(power) < 0:
+            raise _no_counterpart(expr)
+        result = index(1)
+        for _ in range(int(power)):
+            result = result * _translated(base, shape_env, table)
+        return result
+    parts = [_translated(arg, shape_env, table) for arg in expr.args]
+    if kind == "Add":
+        total = parts[0]
+        for part in parts[1:]:
+            total = total + part
+        return total
+    if kind == "Mul":
+        product = parts[0]
+        for part in parts[1:]:
+            product = product * part
+        return product
+    if kind in ("FloorDiv", "CleanDiv"):
+        return floor_div(*parts)
+    if kind in ("Mod", "PythonMod"):
+        return modulo(*parts)
+    if kind == "ModularIndexing":
+        return modulo(floor_div(parts[0], parts[1]), parts[2])
+    raise _no_counterpart(expr)
+
+
+def _no_counterpart(expr: Any) -> Unsupported:
+    return Unsupported(
+        "symbolic-size",
+        f"the size {expr} depends on symbolic sizes in a way loop nests cannot express",
+        "mark this size static, or compute it outside the compiled region",
+    )

@@ -1,0 +1,50 @@
+"""torch's symbolic sizes, translated."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import (
+    DimDynamic,
+    ShapeEnv,
+    StatelessSymbolicContext,
+    constrain_range,
+)
+
+from jitney.errors import Unsupported
+from jitney.loops.index import Dim
+from jitney.loops.symbols import to_index
+
+
+@pytest.fixture
+def sizes():
+    mode = FakeTensorMode(shape_env=ShapeEnv())
+    dynamic = StatelessSymbolicContext([DimDynamic.DYNAMIC, DimDynamic.DYNAMIC])
+    return mode.from_tensor(torch.randn(6, 8), symbolic_context=dynamic).shape
+
+
+def test_integers_pass_through():
+    assert int(to_index(7)) == 7
+
+
+def test_expressions_keep_their_value(sizes):
+    a, b = sizes
+    for expr in (a, a * b + 1, a // 3, a % 5, (a * b) // 2, a * a * 3 - b, -a // 4):
+        translated = to_index(expr)
+        assert translated.hint() == expr.node.hint
+    assert to_index(a * b) == to_index(b) * to_index(a)
+
+
+def test_ranges_travel_and_stay(sizes):
+    a, _ = sizes
+    (dim,) = to_index(a).atoms()
+    assert isinstance(dim, Dim) and dim.low == 2 and dim.high is None and dim.hint == 6
+    constrain_range(a, min=4, max=10)
+    assert to_index(a + 1) - 1 == to_index(a)
+
+
+def test_what_has_no_counterpart_is_unsupported(sizes):
+    a, b = sizes
+    with pytest.raises(Unsupported, match="symbolic"):
+        to_index(torch.sym_max(a, b))
