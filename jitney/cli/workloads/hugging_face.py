@@ -70,7 +70,7 @@ def make_decode(recipe: Recipe, size: Size, dtype: torch.dtype) -> Task:
 
     model: Any = build_model(recipe, size).eval().to(dtype)
     positions = 64 if size == "small" else 512
-    cache = StaticCache(config=model.config, max_cache_len=positions)
+    cache: Any = StaticCache(config=model.config, max_cache_len=positions)
     prompt = torch.randint(5, model.config.vocab_size, (recipe.batch, positions // 2))
     token = torch.randint(5, model.config.vocab_size, (recipe.batch, 1))
     with torch.no_grad():

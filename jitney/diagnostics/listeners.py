@@ -1,0 +1,25 @@
+"""The listeners that the environment asks for: JITNEY_LOGS, JITNEY_DEBUG, and a terminal."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+
+from jitney.diagnostics.dumps import dump
+from jitney.diagnostics.logs import print_logs
+from jitney.diagnostics.progress import show_progress
+
+
+def install(environ: Mapping[str, str] | None = None) -> None:
+    """Starts what ``environ`` (os.environ) asks for. Called once, when `jitney` is imported."""
+    environ = os.environ if environ is None else environ
+    if environ.get("JITNEY_LOGS"):
+        print_logs(environ["JITNEY_LOGS"])
+    level = environ.get("JITNEY_DEBUG", "")
+    if level.isdigit() and int(level) > 0:
+        dump(int(level), environ.get("JITNEY_DEBUG_DIR"))
+    elif level and level != "0":
+        print(f"JITNEY_DEBUG: {level!r} is not a level; levels are 1 to 6", file=sys.stderr)
+    if environ.get("JITNEY_PROGRESS", "1") != "0" and sys.stderr.isatty():
+        show_progress()

@@ -1,0 +1,97 @@
+"""`JITNEY_LOGS=graph_breaks,recompiles`: artifacts printed to stderr as they come.
+
+Names are those of `TORCH_LOGS` where both have them.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any, TextIO
+
+from jitney.events import Event, log
+
+
+def lazy(value: Any) -> str:
+    """Texts that cost time to make come as callables."""
+    return str(value() if callable(value) else value)
+
+
+def shown(data: dict[str, Any], *names: str) -> str:
+    """``name=value`` for those of the fields that are there."""
+    return " ".join(f"{n}={data[n]}" for n in names if data.get(n) not in (None, ""))
+
+
+def graph_break(data: dict[str, Any]) -> str:
+    hint = f"\n  instead: {data['hint']}" if data.get("hint") else ""
+    return f"{data.get('where', '')}: {data.get('kind')}: {data.get('reason', '')}{hint}"
+
+
+def recompile(data: dict[str, Any]) -> str:
+    return f"{data.get('frame', '')}: guard failed: {data.get('failed', '')}"
+
+
+def guards(data: dict[str, Any]) -> str:
+    rows = data.get("guards", ())
+    return "\n".join([f"{data.get('frame', '')}: {len(rows)} guards", *(f"  {g}" for g in rows)])
+
+
+def code(data: dict[str, Any]) -> str:
+    return (
+        shown(data, "name", "graph", "stage", "frame")
+        + "\n"
+        + lazy(data.get("code") or data.get("source") or data.get("text") or "")
+    )
+
+
+def captured(data: dict[str, Any]) -> str:
+    return shown(data, "frame", "nodes") + "\n" + lazy(data.get("graph") or "")
+
+
+def stage(data: dict[str, Any]) -> str:
+    return f"{data['name']} {data['seconds']:.3f} s"
+
+
+def lowered(data: dict[str, Any]) -> str:
+    return f"{shown(data, 'graph')} stay extern: {data.get('extern') or 'none'}"
+
+
+Format = Callable[[dict[str, Any]], str]
+ARTIFACTS: dict[str, dict[str, Format]] = {
+    "graph_breaks": {
+        "graph_break": graph_break,
+        "fallback": lambda d: shown(d, "what", "reason", "where"),
+    },
+    "recompiles": {"recompile": recompile, "recompile_limit": recompile},
+    "guards": {"guards": guards},
+    "graph_code": {"capture": captured},
+    "aot_graphs": {"graph": code},
+    "loops": {"loops": code},
+    "fusion": {"fusion": lambda d: shown(d, "graph", "a", "b", "allowed", "decision")},
+    "output_code": {"kernel": code},
+    "perf_hints": {"lowered": lowered},
+    "stages": {"stage": stage},
+    "cache": {"cache": lambda d: shown(d, "what", "hit", "reason", "key")},
+}
+
+
+def printer(artifact: str, stream: TextIO) -> Callable[[Event], None]:
+    """A listener that prints one artifact."""
+    formats = ARTIFACTS[artifact]
+
+    def listener(event: Event) -> None:
+        if event.kind in formats:
+            print(f"[jitney {artifact}] {formats[event.kind](event.data)}", file=stream)
+
+    return listener
+
+
+def print_logs(setting: str, stream: TextIO | None = None) -> list[Callable[[], None]]:
+    """Starts printing the artifacts named in ``setting``; returns how to stop each."""
+    stream = stream or sys.stderr
+    names = [name.strip().lstrip("+") for name in setting.split(",") if name.strip()]
+    wrong = [name for name in names if name not in ARTIFACTS]
+    if wrong:
+        accepted = ", ".join(ARTIFACTS)
+        print(f"JITNEY_LOGS: no artifact {', '.join(wrong)}; there are: {accepted}", file=stream)
+    return [log.listen(printer(name, stream)) for name in names if name in ARTIFACTS]

@@ -1,0 +1,212 @@
+"""What compiling something amounted to, as data: made from the event log, rendered elsewhere."""
+
+from __future__ import annotations
+
+import linecache
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from jitney.events import Event
+
+
+@dataclass(frozen=True)
+class Break:
+    """A graph break: stable ``kind``, why, what to write instead, and the user's line."""
+
+    kind: str
+    reason: str
+    hint: str
+    where: str
+    line: str
+    count: int = 1
+
+
+@dataclass(frozen=True)
+class Recompile:
+    """A frame compiled again; ``failed`` is the guard that did not hold: source and value."""
+
+    frame: str
+    failed: str
+    count: int = 1
+
+
+@dataclass(frozen=True)
+class Fallback:
+    """Something that ran eager, and why."""
+
+    what: str
+    reason: str
+    where: str
+    count: int = 1
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Total ``seconds`` in a stage of the compile over ``count`` runs of it."""
+
+    name: str
+    seconds: float
+    count: int
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A kernel of ours or an extern call: ``bytes`` moved and ``flops`` done per launch."""
+
+    name: str
+    kind: str
+    shape: str
+    bytes: int
+    flops: int
+    count: int = 1
+
+    def floor(self, bandwidth: float, peak: float) -> float:
+        """Seconds a launch takes at least, given bytes/s and FLOP/s of the host (a roofline)."""
+        return max(self.bytes / bandwidth, self.flops / peak)
+
+
+@dataclass(frozen=True)
+class Report:
+    """Everything known about the compiles since the log was cleared.
+
+    ``lowered`` and ``extern`` count ATen calls by name; ``captured`` counts torch calls inside
+    graphs and ``operations`` those of an eager run (0 when not measured).
+    """
+
+    graphs: int = 0
+    captured: int = 0
+    operations: int = 0
+    guards: int = 0
+    breaks: tuple[Break, ...] = ()
+    recompiles: tuple[Recompile, ...] = ()
+    fallbacks: tuple[Fallback, ...] = ()
+    stages: tuple[Stage, ...] = ()
+    kernels: tuple[Kernel, ...] = ()
+    lowered: dict[str, int] = field(default_factory=dict)
+    extern: dict[str, int] = field(default_factory=dict)
+    cache: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def coverage(self) -> float:
+        """Share of torch operations inside compiled graphs, 0 to 1."""
+        if not self.graphs:
+            return 0.0
+        if not self.breaks and not self.fallbacks:
+            return 1.0
+        return min(1.0, self.captured / self.operations) if self.operations else 0.0
+
+    @property
+    def lowered_share(self) -> float:
+        """Share of ATen calls that became our kernels, 0 to 1."""
+        ours, theirs = sum(self.lowered.values()), sum(self.extern.values())
+        return ours / (ours + theirs) if ours + theirs else 1.0
+
+
+def report(events: Iterable[Event], operations: int = 0) -> Report:
+    """The report of a stretch of the log; ``operations`` is a count of eager's torch calls."""
+    events = list(events)
+    captures = [e.data for e in events if e.kind == "capture"]
+    with_graph = [c for c in captures if c.get("nodes")]
+    return Report(
+        graphs=len(with_graph),
+        captured=sum(c["nodes"] for c in with_graph),
+        operations=operations,
+        guards=sum(c.get("guards", 0) for c in captures),
+        breaks=breaks_of(events),
+        recompiles=recompiles_of(events),
+        fallbacks=fallbacks_of(events),
+        stages=stages_of(events),
+        kernels=kernels_of(events),
+        lowered=added(events, "lowered"),
+        extern=added(events, "extern"),
+        cache=dict(Counter(cache_name(e.data) for e in events if e.kind == "cache")),
+    )
+
+
+def text_of(data: dict[str, Any], name: str) -> str:
+    """A field as text, empty when missing."""
+    value = data.get(name)
+    return "" if value is None else str(value)
+
+
+def breaks_of(events: list[Event]) -> tuple[Break, ...]:
+    """Breaks, same ones counted."""
+    rows = Counter(
+        tuple(text_of(e.data, k) for k in ("kind", "reason", "hint", "where"))
+        for e in events
+        if e.kind == "graph_break"
+    )
+    return tuple(
+        Break(kind, reason, hint, where, source_line(where), count)
+        for (kind, reason, hint, where), count in rows.items()
+    )
+
+
+def source_line(where: str) -> str:
+    """The user's line at "file:line", empty when it cannot be read."""
+    file, _, line = where.rpartition(":")
+    return linecache.getline(file, int(line)).strip() if line.isdigit() else ""
+
+
+def recompiles_of(events: list[Event]) -> tuple[Recompile, ...]:
+    """Recompiles and limits that were hit, same ones counted."""
+    rows = Counter(
+        (text_of(e.data, "frame"), text_of(e.data, "failed"))
+        for e in events
+        if e.kind in ("recompile", "recompile_limit")
+    )
+    return tuple(Recompile(frame, failed, count) for (frame, failed), count in rows.items())
+
+
+def fallbacks_of(events: list[Event]) -> tuple[Fallback, ...]:
+    """What ran eager, same ones counted."""
+    rows = Counter(
+        tuple(text_of(e.data, k) for k in ("what", "reason", "where"))
+        for e in events
+        if e.kind == "fallback"
+    )
+    return tuple(
+        Fallback(what, reason, where, count) for (what, reason, where), count in rows.items()
+    )
+
+
+def stages_of(events: list[Event]) -> tuple[Stage, ...]:
+    """Seconds per stage, in the order in which stages first ended."""
+    seconds: dict[str, list[float]] = {}
+    for event in events:
+        if event.kind == "stage":
+            seconds.setdefault(event.data["name"], []).append(event.data["seconds"])
+    return tuple(Stage(name, sum(times), len(times)) for name, times in seconds.items())
+
+
+def kernels_of(events: list[Event]) -> tuple[Kernel, ...]:
+    """Kernels, same ones counted, those that move or compute most first."""
+    rows = Counter(
+        (
+            text_of(e.data, "name"),
+            text_of(e.data, "kind"),
+            text_of(e.data, "shape"),
+            int(e.data.get("bytes") or 0),
+            int(e.data.get("flops") or 0),
+        )
+        for e in events
+        if e.kind == "kernel"
+    )
+    kernels = [Kernel(*row, count) for row, count in rows.items()]
+    return tuple(sorted(kernels, key=lambda k: -k.count * max(10 * k.bytes, k.flops)))
+
+
+def added(events: list[Event], name: str) -> dict[str, int]:
+    """Counts by ATen name over all graphs, most first."""
+    total: Counter[str] = Counter()
+    for event in events:
+        if event.kind == "lowered":
+            total.update(event.data.get(name) or {})
+    return dict(total.most_common())
+
+
+def cache_name(data: dict[str, Any]) -> str:
+    """As in "object hit" or "object miss"."""
+    return f"{text_of(data, 'what')} {'hit' if data.get('hit') else 'miss'}"

@@ -1,0 +1,120 @@
+"""Reports from events, their renderings, the logs and the dumps."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from jitney.diagnostics import render
+from jitney.diagnostics.dumps import dump
+from jitney.diagnostics.logs import print_logs
+from jitney.diagnostics.progress import Progress
+from jitney.diagnostics.report import report
+from jitney.events import Event, log
+
+
+@pytest.fixture(autouse=True)
+def clean_log() -> Iterator[None]:
+    log.clear()
+    yield
+    log.clear()
+
+
+def emit_a_compile() -> None:
+    with log.stage("capture"):
+        log.emit("capture", frame="f (x.py:1)", nodes=9, guards=4, graph=lambda: "the graph")
+    for _ in range(2):
+        log.emit(
+            "graph_break",
+            kind="print",
+            reason="prints",
+            hint="log",
+            where=f"{__file__}:1",
+            frame="f",
+        )
+    log.emit("recompile", frame="f", failed="L['x'].shape[0] == 3, is 4")
+    log.emit("lowered", graph="g", lowered={"aten.add": 2, "aten.mm": 1}, extern={"aten.sort": 1})
+    log.emit("kernel", graph="g", name="k0", kind="loop", bytes=400, flops=0, source=lambda: "ir")
+    log.emit("fallback", what="device", reason="meta", where="")
+
+
+def test_report_counts_what_happened() -> None:
+    emit_a_compile()
+    made = report(log.events(), operations=10)
+    assert (made.graphs, made.captured, made.guards) == (1, 9, 4)
+    assert made.breaks[0].count == 2
+    assert "Reports from events" in made.breaks[0].line
+    assert made.recompiles[0].failed.endswith("is 4")
+    assert made.lowered_share == 0.75
+    assert made.coverage == 0.9
+    assert [s.name for s in made.stages] == ["capture"]
+
+
+def test_nothing_captured_is_no_coverage() -> None:
+    assert report([]).coverage == 0.0
+
+
+def test_renderings_hold_every_fact() -> None:
+    emit_a_compile()
+    made = report(log.events(), operations=10)
+    text, page = render.as_text(made), render.as_html(made)
+    for fact in ("90%", "print: prints", "is 4", "aten.sort", "k0", "capture", "meta"):
+        assert fact in text
+        assert fact in page
+    data = json.loads(render.as_json(made))
+    assert data["breaks"][0]["count"] == 2
+    assert data["lowered_share"] == 0.75
+
+
+def test_long_tables_are_cut_in_text_only() -> None:
+    events = [Event("lowered", 0.0, {"extern": {f"aten.op{i}": 1 for i in range(50)}})]
+    assert "and 20 more" in render.as_text(report(events))
+    assert "aten.op49" in render.as_html(report(events))
+
+
+def test_logs_print_the_artifacts_asked_for() -> None:
+    stream = io.StringIO()
+    stops = print_logs("graph_breaks,+graph_code,output_code", stream)
+    emit_a_compile()
+    for stop in stops:
+        stop()
+    emit_a_compile()
+    text = stream.getvalue()
+    assert text.count("print: prints") == 2
+    assert "the graph" in text
+    assert "ir" in text
+    assert "guard failed" not in text
+
+
+def test_an_unknown_artifact_names_those_there_are() -> None:
+    stream = io.StringIO()
+    assert print_logs("grpah_breaks", stream) == []
+    assert "graph_breaks" in stream.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("level", "kinds"), [(1, set()), (2, {"capture"}), (5, {"capture", "kernel"})]
+)
+def test_dumps_by_level(tmp_path: Path, level: int, kinds: set[str]) -> None:
+    finish = dump(level, str(tmp_path))
+    emit_a_compile()
+    finish()
+    files = sorted(p.name for p in tmp_path.iterdir() if p.name != "summary.txt")
+    assert {name.split("_")[1] for name in files} == kinds
+    assert "coverage" in (tmp_path / "summary.txt").read_text()
+
+
+def test_progress_shows_only_long_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = io.StringIO()
+    progress = Progress(stream)
+    progress(Event("stage_start", 0.0, {"name": "lower"}))
+    assert stream.getvalue() == ""
+    progress.began -= 5
+    progress(Event("kernel", 0.0, {}))
+    assert "lower, 1 kernels, 5 s" in stream.getvalue()
+    progress(Event("stage", 0.0, {"name": "lower", "seconds": 5.0}))
+    assert stream.getvalue().endswith("\r")
