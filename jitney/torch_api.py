@@ -5,6 +5,8 @@ One section per folder that uses it. Modules that are slow to import are importe
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -113,3 +115,109 @@ def bump_version(tensor: torch.Tensor) -> None:
     """Tells autograd that ``tensor`` was written to (inference tensors keep no version)."""
     if not tensor.is_inference():
         torch.autograd.graph.increment_version(tensor)
+
+# ---------------------------------------------------------------- state
+
+
+def _autocast_state() -> tuple[Any, ...]:
+    per_device = (
+        (torch.is_autocast_enabled(device), torch.get_autocast_dtype(device))
+        for device in ("cpu", "cuda")
+    )
+    return (*per_device, torch.is_autocast_cache_enabled())
+
+
+def _set_autocast_state(state: tuple[Any, ...]) -> None:
+    *per_device, cache = state
+    for device, (enabled, dtype) in zip(("cpu", "cuda"), per_device):
+        torch.set_autocast_enabled(device, enabled)
+        torch.set_autocast_dtype(device, dtype)
+    torch.set_autocast_cache_enabled(cache)
+
+
+def _default_device() -> Any:
+    from torch.utils._device import DeviceContext
+    from torch.overrides import _get_current_function_mode_stack
+
+    for mode in reversed(_get_current_function_mode_stack()):
+        if isinstance(mode, DeviceContext):
+            return mode.device
+    return None
+
+
+def _set_inference_mode(enabled: bool) -> None:
+    raise TypeError("inference mode is a scope: it cannot be left changed by a frame")
+
+
+def _mode_counts() -> tuple[int, int]:
+    return torch._C._len_torch_function_stack(), torch._C._len_torch_dispatch_stack()
+
+
+_STATE: dict[str, tuple[Callable[[], Any], Callable[[Any], None]]] = {
+    "grad_enabled": (torch.is_grad_enabled, torch._C._set_grad_enabled),
+    "inference_mode": (torch.is_inference_mode_enabled, _set_inference_mode),
+    "autocast": (_autocast_state, _set_autocast_state),
+    "default_dtype": (torch.get_default_dtype, torch.set_default_dtype),
+    "default_device": (_default_device, torch.set_default_device),
+    "deterministic": (
+        torch.are_deterministic_algorithms_enabled,
+        torch.use_deterministic_algorithms,
+    ),
+}
+
+
+def state_names() -> tuple[str, ...]:
+    """What a ``STATE`` guard and a ``SetState`` effect may name."""
+    return tuple(_STATE)
+
+
+def state_reader(name: str) -> Callable[[], Any]:
+    """The function that reads a piece of process or thread state (KeyError: unknown name)."""
+    return _STATE[name][0]
+
+
+def read_state(name: str) -> Any:
+    """The state now, in a form that compares by value."""
+    return _STATE[name][0]()
+
+
+def set_state(name: str, value: Any) -> None:
+    """Makes the state what `read_state` gave."""
+    _STATE[name][1](value)
+
+
+def active_modes() -> tuple[int, int]:
+    """How many torch function modes and dispatch modes are active in this thread."""
+    return _mode_counts()
+
+
+def without_torch_function() -> Any:
+    """A scope in which subclasses' ``__torch_function__`` is not called."""
+    return torch._C.DisableTorchFunctionSubclass()
+
+
+def no_overlap(tensor: torch.Tensor, others: tuple[torch.Tensor, ...]) -> bool:
+    """Whether the memory ``tensor`` spans is apart from that of each of ``others``."""
+    start, end = _span(tensor)
+    for other in others:
+        low, high = _span(other)
+        if low < end and start < high:
+            return False
+    return True
+
+
+def _span(tensor: torch.Tensor) -> tuple[int, int]:
+    start = tensor.data_ptr()
+    if tensor.numel() == 0:
+        return start, start
+    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride()))
+    return start, start + (last + 1) * tensor.element_size()
+
+
+def shape_expression_names() -> dict[str, Any]:
+    """What the text of a ShapeEnv guard may name besides its symbols."""
+    import math
+
+    from torch.fx.experimental.symbolic_shapes import SYMPY_INTERP
+
+    return {**SYMPY_INTERP, "math": math, "torch": torch}
