@@ -1,0 +1,68 @@
+"""Comparisons that guards make, stricter than Python's ``==``."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from jitney.capture.guard import ABSENT
+
+
+def fully_equal(value: Any, expected: Any) -> bool:
+    """Same type and same value all the way down: 1 is not True, 0.0 is not -0.0, nan is nan."""
+    if value is expected:
+        return True
+    kind = type(expected)
+    if type(value) is not kind:
+        return False
+    if kind is float:
+        return _same_float(value, expected)
+    if kind is complex:
+        return _same_float(value.real, expected.real) and _same_float(value.imag, expected.imag)
+    if isinstance(expected, tuple | list):
+        if len(value) != len(expected):
+            return False
+        return all(fully_equal(a, b) for a, b in zip(value, expected))
+    if isinstance(expected, frozenset | set):
+        return value == expected and _types_of(value) == _types_of(expected)
+    if isinstance(expected, dict):
+        if len(value) != len(expected):
+            return False
+        return all(
+            fully_equal(a, b) and fully_equal(value[a], expected[b])
+            for a, b in zip(value, expected)
+        )
+    if kind is slice:
+        return all(
+            fully_equal(getattr(value, part), getattr(expected, part))
+            for part in ("start", "stop", "step")
+        )
+    return bool(value == expected)
+
+
+def _same_float(a: float, b: float) -> bool:
+    if a != a:
+        return b != b
+    return a == b and math.copysign(1.0, a) == math.copysign(1.0, b)
+
+
+def _types_of(values: Any) -> dict[Any, type]:
+    return {v: type(v) for v in values}
+
+
+def same_keys(value: dict[Any, Any], expected: tuple[Any, ...]) -> bool:
+    """Whether a dict has exactly these keys in this order, objects of the same types."""
+    if dict.__len__(value) != len(expected):
+        return False
+    return all(
+        a is b or (type(a) is type(b) and a == b) for a, b in zip(dict.__iter__(value), expected)
+    )
+
+
+def type_attribute_is(value: Any, name: str, expected: Any) -> bool:
+    """Whether ``name`` along the type's mro is the object ``expected`` (`ABSENT`: not there)."""
+    for cls in type(value).__mro__:
+        found = cls.__dict__.get(name, ABSENT)
+        if found is not ABSENT:
+            return found is expected
+    return expected is ABSENT
