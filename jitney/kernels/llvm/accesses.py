@@ -1,0 +1,225 @@
+"""Loads and stores of one element per lane: vector, uniform, or gathered."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from jitney.kernels.llvm.conversions import broadcast, cast, lane
+from jitney.kernels.llvm.operations import emit_op, i_and, select
+from jitney.kernels.llvm.ssa import Ssa, constant, llvm_type, memory_type, vector_of
+from jitney.loops.index import Index, index
+from jitney.loops.ir import Load, Store
+
+if TYPE_CHECKING:
+    from jitney.kernels.llvm.expressions import Scope
+
+_ZERO, _ONE = index(0), index(1)
+_ZERO_MEMORY = "@jitney.zero = private unnamed_addr constant [64 x i8] zeroinitializer, align 64"
+
+
+def load(scope: Scope, node: Load, own: Ssa | None) -> Ssa:
+    """The value of a Load; ``own`` is its emitted mask."""
+    stride = scope.indices.stride(node.index)
+    if stride == _ZERO and (own is None or not own.lanes):
+        return _load_uniform(scope, node, own)
+    if stride == _ZERO and own is not None:
+        return _load_uniform_where_any(scope, node, own)
+    mask = _both(scope, scope.mask, own)
+    if stride == _ONE:
+        return _load_vector(scope, node, mask)
+    return _gather(scope, node, mask)
+
+
+def address(scope: Scope, buffer: str, position: Index, dtype: torch.dtype) -> str:
+    """The pointer to lane 0's element."""
+    pointer, element = scope.operands.pointer(buffer), memory_type(dtype)
+    for offset in scope.indices.offsets(position):
+        pointer = scope.text.pure(f"getelementptr {element}, ptr {pointer}, i64 {offset}", "p")
+    return pointer
+
+
+def _read(scope: Scope, buffer: str, code: str) -> str:
+    if buffer in scope.operands.written:
+        return scope.text.emit(code)
+    return scope.text.read(code)
+
+
+def _from_memory(scope: Scope, name: str, dtype: torch.dtype, lanes: int) -> Ssa:
+    if dtype != torch.bool:
+        return Ssa(name, dtype, lanes)
+    return cast(scope.text, Ssa(name, torch.uint8, lanes), torch.bool)
+
+
+def _load_uniform(scope: Scope, node: Load, own: Ssa | None) -> Ssa:
+    pointer = address(scope, node.buffer, node.index, node.dtype)
+    if own is not None:
+        scope.text.declare(_ZERO_MEMORY)
+        pointer = scope.text.pure(f"select i1 {own.name}, ptr {pointer}, ptr @jitney.zero")
+    kind = memory_type(node.dtype)
+    name = _read(scope, node.buffer, f"load {kind}, ptr {pointer}, align {node.dtype.itemsize}")
+    value = _from_memory(scope, name, node.dtype, 0)
+    if own is None:
+        return value
+    return select(scope.text, own, value, constant(node.other, node.dtype))
+
+
+def _load_uniform_where_any(scope: Scope, node: Load, own: Ssa) -> Ssa:
+    wanted = _both(scope, own, scope.mask)
+    assert wanted is not None
+    some = Ssa(
+        scope.text.call("i1", f"llvm.vector.reduce.or.v{wanted.lanes}i1", wanted.typed), torch.bool
+    )
+    value = _load_uniform(scope, node, some)
+    return select(scope.text, own, value, constant(node.other, node.dtype))
+
+
+def _load_vector(scope: Scope, node: Load, mask: Ssa | None) -> Ssa:
+    pointer = address(scope, node.buffer, node.index, node.dtype)
+    lanes, size = scope.width, node.dtype.itemsize
+    kind = memory_type(node.dtype, lanes)
+    if mask is None:
+        name = _read(scope, node.buffer, f"load {kind}, ptr {pointer}, align {size}")
+        return _from_memory(scope, name, node.dtype, lanes)
+    other = _other(node, lanes)
+    callee = f"llvm.masked.load.{_suffix(kind)}.p0"
+    scope.text.declare(f"declare {kind} @{callee}(ptr, i32, <{lanes} x i1>, {kind})")
+    code = f"call {kind} @{callee}(ptr {pointer}, i32 {size}, {mask.typed}, {other})"
+    return _from_memory(scope, _read(scope, node.buffer, code), node.dtype, lanes)
+
+
+def _gather(scope: Scope, node: Load, mask: Ssa | None) -> Ssa:
+    positions = scope.indices.value(node.index)
+    lanes, size = positions.lanes, node.dtype.itemsize
+    pointers = _pointers(scope, node.buffer, positions, node.dtype)
+    mask = mask if mask is not None else constant(True, torch.bool, lanes)
+    kind = memory_type(node.dtype, lanes)
+    callee = f"llvm.masked.gather.{_suffix(kind)}.v{lanes}p0"
+    scope.text.declare(f"declare {kind} @{callee}(<{lanes} x ptr>, i32, <{lanes} x i1>, {kind})")
+    code = (
+        f"call {kind} @{callee}(<{lanes} x ptr> {pointers}, i32 {size}, {mask.typed}, "
+        f"{_other(node, lanes)})"
+    )
+    return _from_memory(scope, _read(scope, node.buffer, code), node.dtype, lanes)
+
+
+def _other(node: Load, lanes: int) -> str:
+    dtype = torch.uint8 if node.dtype == torch.bool else node.dtype
+    return constant(node.other, dtype, lanes).typed
+
+
+def _pointers(scope: Scope, buffer: str, positions: Ssa, dtype: torch.dtype) -> str:
+    base = scope.operands.pointer(buffer)
+    return scope.text.pure(f"getelementptr {memory_type(dtype)}, ptr {base}, {positions.typed}")
+
+
+def _suffix(kind: str) -> str:
+    """``<16 x float>`` as intrinsics spell it: ``v16f32``."""
+    lanes, _, element = kind.strip("<>").split(" ")
+    short = {"float": "f32", "double": "f64", "half": "f16"}.get(element, element)
+    return f"v{lanes}{short}"
+
+
+def _both(scope: Scope, a: Ssa | None, b: Ssa | None) -> Ssa | None:
+    """The lanes allowed by both masks, as a vector."""
+    if a is None or b is None:
+        one = a if a is not None else b
+        if one is None or one.lanes or not scope.width:
+            return one
+        return broadcast(scope.text, one, scope.width)
+    lanes = max(a.lanes, b.lanes)
+    return i_and(scope.text, [broadcast(scope.text, m, lanes) for m in (a, b)])
+
+
+# ---------------------------------------------------------------- stores
+
+
+def store(scope: Scope, node: Store, value: Ssa, own: Ssa | None) -> None:
+    """Writes ``value``; ``own`` is the Store's emitted mask."""
+    stride = scope.indices.stride(node.index)
+    dtype = value.dtype
+    if stride == _ZERO and not scope.width:
+        _store_scalar(scope, node, value, own)
+        return
+    value = broadcast(scope.text, value, scope.width or value.lanes)
+    mask = _both(scope, scope.mask, own)
+    if node.mode == "add" and (stride is None or not stride.is_const or stride == _ZERO):
+        _store_each_lane(scope, node, value, mask)
+        return
+    if stride == _ONE:
+        _store_vector(scope, node, value, mask)
+        return
+    if node.mode == "add":
+        there = _gather(scope, Load(node.buffer, node.index, dtype), mask)
+        value = emit_op(scope.text, "add", [there, value], dtype)
+    _scatter(scope, node, value, mask)
+
+
+def _to_memory(scope: Scope, value: Ssa) -> Ssa:
+    return cast(scope.text, value, torch.uint8) if value.dtype == torch.bool else value
+
+
+def _store_scalar(scope: Scope, node: Store, value: Ssa, own: Ssa | None) -> None:
+    pointer = address(scope, node.buffer, node.index, value.dtype)
+    mask = own if scope.mask is None else _both(scope, scope.mask, own)
+    if mask is None:
+        _write(scope, node, value, pointer)
+        return
+    with scope.text.when(mask.name):
+        _write(scope, node, value, pointer)
+
+
+def _write(scope: Scope, node: Store, value: Ssa, pointer: str) -> None:
+    dtype, size = value.dtype, value.dtype.itemsize
+    if node.mode == "add":
+        kind = memory_type(dtype)
+        there = scope.text.emit(f"load {kind}, ptr {pointer}, align {size}")
+        value = emit_op(scope.text, "add", [_from_memory(scope, there, dtype, 0), value], dtype)
+    scope.text.do(f"store {_to_memory(scope, value).typed}, ptr {pointer}, align {size}")
+
+
+def _store_vector(scope: Scope, node: Store, value: Ssa, mask: Ssa | None) -> None:
+    dtype, size = value.dtype, value.dtype.itemsize
+    if node.mode == "add":
+        there = _load_vector(scope, Load(node.buffer, node.index, dtype), mask)
+        value = emit_op(scope.text, "add", [there, value], dtype)
+    pointer = address(scope, node.buffer, node.index, dtype)
+    value = _to_memory(scope, value)
+    if mask is None:
+        scope.text.do(f"store {value.typed}, ptr {pointer}, align {size}")
+        return
+    callee = f"llvm.masked.store.{_suffix(value.type)}.p0"
+    scope.text.declare(f"declare void @{callee}({value.type}, ptr, i32, {mask.type})")
+    scope.text.do(f"call void @{callee}({value.typed}, ptr {pointer}, i32 {size}, {mask.typed})")
+
+
+def _scatter(scope: Scope, node: Store, value: Ssa, mask: Ssa | None) -> None:
+    positions = scope.indices.value(node.index)
+    pointers = _pointers(scope, node.buffer, broadcast(scope.text, positions, value.lanes), value.dtype)
+    value, lanes = _to_memory(scope, value), value.lanes
+    mask = mask if mask is not None else constant(True, torch.bool, lanes)
+    where = vector_of("ptr", lanes)
+    callee = f"llvm.masked.scatter.{_suffix(value.type)}.v{lanes}p0"
+    scope.text.declare(f"declare void @{callee}({value.type}, {where}, i32, {mask.type})")
+    scope.text.do(
+        f"call void @{callee}({value.typed}, {where} {pointers}, "
+        f"i32 {value.dtype.itemsize}, {mask.typed})"
+    )
+
+
+def _store_each_lane(scope: Scope, node: Store, value: Ssa, mask: Ssa | None) -> None:
+    """Lanes may hit one element: one after the other."""
+    positions = broadcast(scope.text, scope.indices.value(node.index), value.lanes)
+    base, element = scope.operands.pointer(node.buffer), memory_type(value.dtype)
+    for k in range(value.lanes):
+        here = lane(scope.text, positions, k)
+        pointer = scope.text.pure(f"getelementptr {element}, ptr {base}, i64 {here.name}")
+        if mask is None:
+            _write(scope, node, lane(scope.text, value, k), pointer)
+            continue
+        with scope.text.when(lane(scope.text, mask, k).name):
+            _write(scope, node, lane(scope.text, value, k), pointer)
+
+
+__all__ = ["address", "llvm_type", "load", "store"]

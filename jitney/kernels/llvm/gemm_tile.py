@@ -1,0 +1,163 @@
+"""The register tile all matrix products share: a few rows of A times a few vectors of B.
+
+A tile function is written once per module and called by every node that needs its shape, so a
+GEMM costs the compiler its driver and epilogue only. On Zen 4 (one 512-bit FMA a cycle) 6 rows by
+4 vectors reach 98% of peak with A unpacked at any leading dimension; 14 by 2 reach it only with A
+packed, since 14 rows at a stride of 4 KiB fall into one L1 set (docs/decisions/020-gemm-tile.md).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+
+from jitney.kernels.llvm.ssa import ELEMENT, Ssa, constant, intrinsic_suffix, is_float
+from jitney.kernels.llvm.text import FunctionText
+
+
+@dataclass(frozen=True)
+class Tile:
+    """``rows`` by ``vectors`` of ``lanes`` elements accumulated in ``dtype``.
+
+    ``pairs``: A and B hold bfloat16 pairs along k, multiplied by the AVX-512 BF16 dot product
+    into f32; ``k`` then counts pairs. ``ahead`` > 0 prefetches B that many k steps ahead (for B
+    read in place, whose rows lie too far apart for the hardware's own prefetcher).
+    """
+
+    rows: int
+    vectors: int
+    lanes: int
+    dtype: torch.dtype
+    pairs: bool = False
+    ahead: int = 0
+
+    @property
+    def width(self) -> int:
+        """Columns of the tile."""
+        return self.vectors * self.lanes
+
+    @property
+    def name(self) -> str:
+        """The function's name, unique to its content."""
+        kind = "bf16pairs" if self.pairs else ELEMENT[self.dtype]
+        ahead = f"_ahead{self.ahead}" if self.ahead else ""
+        return f"jitney_tile_{kind}_{self.rows}x{self.vectors}x{self.lanes}{ahead}"
+
+
+@dataclass(frozen=True)
+class Routine:
+    """A function shared by nodes: its name, and the module texts (each written once) it needs."""
+
+    name: str
+    texts: frozenset[str]
+
+
+@lru_cache(maxsize=256)
+def tile_routine(tile: Tile) -> Routine:
+    """``void @name(ptr rows, i64 a_step, ptr b, i64 b_step, i64 k, ptr out, i64 out_step, ptr
+    next, i64 next_step)``: ``out[r, :] = sum_k a[r, k] * b[k, :]`` for ``k > 0``.
+
+    ``rows`` is a table of pointers to the rows of A; the steps are in bytes: from one k to the
+    next in A, in B, from one row to the next of ``out``. One line of ``next + k * next_step`` is
+    prefetched a step, to have the following panel near.
+    """
+    f = FunctionText(
+        tile.name,
+        ("ptr %rows", "i64 %a_step", "ptr %b", "i64 %b_step", "i64 %k", "ptr %out")
+        + ("i64 %out_step", "ptr %next", "i64 %next_step"),
+    )
+    rows = []
+    for r in range(tile.rows):
+        slot = f.pure(f"getelementptr i8, ptr %rows, i64 {8 * r}")
+        rows.append(f.emit(f"load ptr, ptr {slot}, align 8", "row"))
+    zero = constant(0, tile.dtype, tile.lanes)
+    offset = constant(0, torch.int64)
+    sums = [zero] * (tile.rows * tile.vectors)
+    with f.loop("0", "%k", carried=(offset, offset, offset, *sums), nonempty=True) as loop:
+        a_at, b_at, next_at, *sums = loop.carried
+        sums = _one_step(f, tile, rows, a_at, b_at, sums)
+        line = f.emit(f"getelementptr i8, ptr %next, i64 {next_at.name}")
+        _prefetch(f, line)
+        steps = ((a_at, "%a_step"), (b_at, "%b_step"), (next_at, "%next_step"))
+        moved = [Ssa(f.emit(f"add i64 {x.name}, {s}"), torch.int64) for x, s in steps]
+        loop.next = (*moved, *sums)
+    for r in range(tile.rows):
+        for v in range(tile.vectors):
+            value = loop.results[3 + r * tile.vectors + v]
+            row = f.pure(f"mul i64 %out_step, {r}")
+            at = f.pure(f"getelementptr i8, ptr %out, i64 {row}")
+            at = f.pure(f"getelementptr i8, ptr {at}, i64 {_vector_bytes(tile) * v}")
+            f.do(f"store {value.typed}, ptr {at}, align {tile.dtype.itemsize}")
+    return Routine(tile.name, frozenset({f.finish(linkage="internal"), *f.declarations}))
+
+
+def _one_step(
+    f: FunctionText, tile: Tile, rows: list[str], a_at: Ssa, b_at: Ssa, sums: list[Ssa]
+) -> list[Ssa]:
+    """The sums after one more k (or pair of k)."""
+    b_row = f.emit(f"getelementptr i8, ptr %b, i64 {b_at.name}")
+    columns = []
+    for v in range(tile.vectors):
+        at = f.emit(f"getelementptr i8, ptr {b_row}, i64 {_vector_bytes(tile) * v}")
+        columns.append(f.emit(f"load {zero_type(tile)}, ptr {at}, align 4", "b"))
+    if tile.ahead:
+        far = f.pure(f"mul i64 %b_step, {tile.ahead}")
+        far = f.emit(f"getelementptr i8, ptr {b_row}, i64 {far}")
+        for line in range(0, _vector_bytes(tile) * tile.vectors, 64):
+            _prefetch(f, f.emit(f"getelementptr i8, ptr {far}, i64 {line}"))
+    result = []
+    for r in range(tile.rows):
+        at = f.emit(f"getelementptr i8, ptr {rows[r]}, i64 {a_at.name}")
+        scalar = "i32" if tile.pairs else ELEMENT[tile.dtype]
+        one = f.emit(f"load {scalar}, ptr {at}, align 1", "a")
+        wide = splat(f, one, scalar, tile.lanes)
+        for v in range(tile.vectors):
+            result.append(multiply_add(f, tile, wide, columns[v], sums[r * tile.vectors + v]))
+    return result
+
+
+def splat(f: FunctionText, scalar: str, element: str, lanes: int) -> str:
+    """``scalar`` in every lane."""
+    kind = f"<{lanes} x {element}>"
+    first = f.emit(f"insertelement {kind} poison, {element} {scalar}, i64 0")
+    mask = f"<{lanes} x i32> zeroinitializer"
+    return f.emit(f"shufflevector {kind} {first}, {kind} poison, {mask}")
+
+
+def zero_type(tile: Tile) -> str:
+    """The LLVM type of a vector of B as the tile loads it."""
+    return f"<{tile.lanes} x {'i32' if tile.pairs else ELEMENT[tile.dtype]}>"
+
+
+def multiply_add(f: FunctionText, tile: Tile, a: str, b: str, total: Ssa) -> Ssa:
+    """``total + a * b``, fused where the dtype has a fused form."""
+    kind = zero_type(tile)
+    if tile.pairs:
+        return Ssa(_dot_pairs(f, tile.lanes, total, a, b), tile.dtype, tile.lanes)
+    if is_float(tile.dtype):
+        callee = f"llvm.fma.{intrinsic_suffix(tile.dtype, tile.lanes)}"
+        f.declare(f"declare {kind} @{callee}({kind}, {kind}, {kind})")
+        code = f"call {kind} @{callee}({kind} {a}, {kind} {b}, {total.typed})"
+        return Ssa(f.emit(code, "s"), tile.dtype, tile.lanes)
+    product = f.emit(f"mul {kind} {a}, {b}")
+    return Ssa(f.emit(f"add {kind} {total.name}, {product}", "s"), tile.dtype, tile.lanes)
+
+
+def _dot_pairs(f: FunctionText, lanes: int, total: Ssa, a: str, b: str) -> str:
+    callee = f"llvm.x86.avx512bf16.dpbf16ps.{lanes * 32}"
+    words, pairs = f"<{lanes} x i32>", f"<{2 * lanes} x bfloat>"
+    f.declare(f"declare {total.type} @{callee}({total.type}, {pairs}, {pairs})")
+    left = f.emit(f"bitcast {words} {a} to {pairs}")
+    right = f.emit(f"bitcast {words} {b} to {pairs}")
+    return f.emit(f"call {total.type} @{callee}({total.typed}, {pairs} {left}, {pairs} {right})")
+
+
+def _prefetch(f: FunctionText, pointer: str) -> None:
+    f.declare("declare void @llvm.prefetch.p0(ptr, i32, i32, i32)")
+    f.do(f"call void @llvm.prefetch.p0(ptr {pointer}, i32 0, i32 3, i32 1)")
+
+
+def _vector_bytes(tile: Tile) -> int:
+    return tile.lanes * tile.dtype.itemsize

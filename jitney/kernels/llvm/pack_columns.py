@@ -1,0 +1,142 @@
+"""Lays columns of B out as the tile reads them: ``out[k, 0:width]``, one panel per call.
+
+Rows of B whose k is contiguous (a linear layer's weight) are transposed four k at a time: each
+register gathers four-element pieces of the rows ``j, j + 4, j + 8, …``, so that two rounds of
+in-lane shuffles are all it takes (0.2 cycles an element on Zen 4; 4% of a GEMM of 128 rows).
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import torch
+
+from jitney.kernels.llvm.gemm_tile import Routine
+from jitney.kernels.llvm.text import FunctionText
+
+PARAMETERS = ("ptr %b", "i64 %b_step", "i64 %k", "i64 %count", "ptr %out")
+
+
+@lru_cache(maxsize=64)
+def transpose_routine(lanes: int, vectors: int) -> Routine:
+    """``void @name(ptr b, i64 b_step, i64 k, i64 count, ptr out)`` for 4-byte elements.
+
+    ``out[i, j] = b[j][i]`` with rows of B ``b_step`` bytes apart, k contiguous, ``count`` rows
+    valid: the others repeat the last one.
+    """
+    name = f"jitney_pack_transpose_{vectors}x{lanes}"
+    f = FunctionText(name, PARAMETERS)
+    last = f.pure("sub i64 %count, 1")
+    whole = f.pure("and i64 %k, -4")
+    line = lanes * vectors * 4
+    with f.loop("0", str(lanes * vectors), step=lanes, nonempty=True) as part:
+        rows = [_clamped_row(f, part.index, r, last) for r in range(lanes)]
+        column = f.emit(f"getelementptr i32, ptr %out, i64 {part.index}")
+        with f.loop("0", whole, step=4) as loop:
+            _transpose_four(f, lanes, rows, loop.index, column, line)
+        with f.loop(whole, "%k") as loop:
+            at = f.emit(f"mul i64 {loop.index}, {line}")
+            at = f.emit(f"getelementptr i8, ptr {column}, i64 {at}")
+            for r in range(lanes):
+                source = f.emit(f"getelementptr i32, ptr {rows[r]}, i64 {loop.index}")
+                value = f.emit(f"load i32, ptr {source}, align 1")
+                target = f.emit(f"getelementptr i8, ptr {at}, i64 {4 * r}")
+                f.do(f"store i32 {value}, ptr {target}, align 4")
+    return Routine(name, frozenset({f.finish(linkage="internal"), *f.declarations}))
+
+
+def _clamped_row(f: FunctionText, first: str, row: int, last: str) -> str:
+    f.declare("declare i64 @llvm.smin.i64(i64, i64)")
+    index = f.emit(f"add i64 {first}, {row}")
+    index = f.emit(f"call i64 @llvm.smin.i64(i64 {index}, i64 {last})")
+    offset = f.emit(f"mul i64 {index}, %b_step")
+    return f.emit(f"getelementptr i8, ptr %b, i64 {offset}")
+
+
+def _transpose_four(
+    f: FunctionText, lanes: int, rows: list[str], k: str, column: str, line: int
+) -> None:
+    pieces = []
+    for row in rows:
+        at = f.emit(f"getelementptr i32, ptr {row}, i64 {k}")
+        pieces.append(f.emit(f"load <4 x i32>, ptr {at}, align 1"))
+    wide = [_joined(f, pieces[j::4], 4) for j in range(4)]
+    lows = [_interleave(f, lanes, wide[i], wide[i + 1], 1, 0) for i in (0, 2)]
+    highs = [_interleave(f, lanes, wide[i], wide[i + 1], 1, 2) for i in (0, 2)]
+    results = [_interleave(f, lanes, *pair, 2, start) for pair in (lows, highs) for start in (0, 2)]
+    for j, result in enumerate(results):
+        at = f.emit(f"add i64 {k}, {j}")
+        at = f.emit(f"mul i64 {at}, {line}")
+        at = f.emit(f"getelementptr i8, ptr {column}, i64 {at}")
+        f.do(f"store <{lanes} x i32> {result}, ptr {at}, align 4")
+
+
+def _joined(f: FunctionText, parts: list[str], lanes: int) -> str:
+    """Vectors of ``lanes`` words side by side in one."""
+    while len(parts) > 1:
+        kind = f"<{lanes} x i32>"
+        order = _mask(range(2 * lanes))
+        parts = [
+            f.emit(f"shufflevector {kind} {a}, {kind} {b}, {order}")
+            for a, b in zip(parts[::2], parts[1::2], strict=True)
+        ]
+        lanes *= 2
+    return parts[0]
+
+
+def _interleave(f: FunctionText, lanes: int, a: str, b: str, unit: int, start: int) -> str:
+    """Within each 128-bit lane: two words from ``start`` on, of ``a`` and ``b`` in turn, ``unit``
+    words at a time."""
+    order = []
+    for base in range(0, lanes, 4):
+        for piece in range(2 // unit):
+            words = [base + start + piece * unit + u for u in range(unit)]
+            order += words + [lanes + w for w in words]
+    kind = f"<{lanes} x i32>"
+    return f.emit(f"shufflevector {kind} {a}, {kind} {b}, {_mask(order)}")
+
+
+def _mask(order: object) -> str:
+    numbers = list(order)  # type: ignore[call-overload]
+    return f"<{len(numbers)} x i32> <" + ", ".join(f"i32 {n}" for n in numbers) + ">"
+
+
+@lru_cache(maxsize=64)
+def copy_routine(dtype: torch.dtype, lanes: int, vectors: int) -> Routine:
+    """As `transpose_routine`, for B whose columns are contiguous: ``out[i, j] = b[i][j]`` with
+    rows ``b_step`` bytes apart; columns from ``count`` on become 0."""
+    size = dtype.itemsize
+    name = f"jitney_pack_copy{size}_{vectors}x{lanes}"
+    f = FunctionText(name, PARAMETERS)
+    word = f"i{8 * size}"
+    kind = f"<{lanes} x {word}>"
+    masks = [_lanes_below(f, lanes, v * lanes) for v in range(vectors)]
+    with f.loop("0", "%k") as loop:
+        source = f.emit(f"mul i64 {loop.index}, %b_step")
+        source = f.emit(f"getelementptr i8, ptr %b, i64 {source}")
+        target = f.emit(f"mul i64 {loop.index}, {lanes * vectors * size}")
+        target = f.emit(f"getelementptr i8, ptr %out, i64 {target}")
+        for v in range(vectors):
+            at = f.emit(f"getelementptr i8, ptr {source}, i64 {v * lanes * size}")
+            value = _masked_load(f, kind, lanes, at, masks[v])
+            at = f.emit(f"getelementptr i8, ptr {target}, i64 {v * lanes * size}")
+            f.do(f"store {kind} {value}, ptr {at}, align {size}")
+    return Routine(name, frozenset({f.finish(linkage="internal"), *f.declarations}))
+
+
+def _lanes_below(f: FunctionText, lanes: int, first: int) -> str:
+    numbers = ", ".join(f"i64 {first + i}" for i in range(lanes))
+    kind = f"<{lanes} x i64>"
+    one = f.pure(f"insertelement {kind} poison, i64 %count, i64 0")
+    count = f.pure(f"shufflevector {kind} {one}, {kind} poison, <{lanes} x i32> zeroinitializer")
+    return f.pure(f"icmp slt {kind} <{numbers}>, {count}")
+
+
+def _masked_load(f: FunctionText, kind: str, lanes: int, at: str, mask: str) -> str:
+    suffix = f"v{lanes}{kind.split('x ')[1][:-1]}"
+    f.declare(f"declare {kind} @llvm.masked.load.{suffix}.p0(ptr, i32, <{lanes} x i1>, {kind})")
+    return f.emit(
+        f"call {kind} @llvm.masked.load.{suffix}.p0(ptr {at}, i32 1, <{lanes} x i1> {mask}, "
+        f"{kind} zeroinitializer)"
+    )
+
