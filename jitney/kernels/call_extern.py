@@ -1,0 +1,55 @@
+"""Running an `Extern` node: its recorded arguments become tensors and ints, then torch is called."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from jitney.errors import CompilerBug
+from jitney.loops.index import Atom, Index
+from jitney.loops.ir import BufferView, Extern, ScalarArg
+
+#: Makes the tensor a view stands for, given the sizes of this call.
+ViewTensor = Callable[[BufferView], torch.Tensor]
+
+
+class ExternCall:
+    """An extern node made ready: the overload looked up once, arguments read off per call."""
+
+    def __init__(self, node: Extern) -> None:
+        self.node = node
+        self.overload = overload(node.target)
+
+    def run(
+        self, view: ViewTensor, sizes: Mapping[Atom, int], scalars: Mapping[str, Any]
+    ) -> tuple[Any, ...]:
+        """Calls the op; returns one value per entry of ``node.outputs``."""
+
+        def value(arg: Any) -> Any:
+            if isinstance(arg, BufferView):
+                return view(arg)
+            if isinstance(arg, Index):
+                return int(arg) if arg.is_const else arg.evaluate(sizes)
+            if isinstance(arg, ScalarArg):
+                return scalars[arg.name]
+            if isinstance(arg, list | tuple):
+                return [value(a) for a in arg]
+            return arg
+
+        args = [value(a) for a in self.node.args]
+        kwargs = {name: value(a) for name, a in self.node.kwargs}
+        result = self.overload(*args, **kwargs)
+        if not self.node.outputs:
+            return ()
+        results = tuple(result) if isinstance(result, list | tuple) else (result,)
+        if len(results) < len(self.node.outputs):
+            raise CompilerBug(f"{self.node.target} gave {len(results)} results")
+        return results
+
+
+def overload(target: str) -> Any:
+    """The overload object of a name such as "aten.convolution.default"."""
+    namespace, name, variant = target.split(".")
+    return getattr(getattr(getattr(torch.ops, namespace), name), variant)

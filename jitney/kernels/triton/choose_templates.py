@@ -1,0 +1,280 @@
+"""Which matrix products and attentions become kernels of ours on a GPU, and which stay library calls.
+
+Runs before fusion, so that what is around them fuses with what they became. A product with few
+rows is bound by reading its weights once: it becomes a plain row reduction, to be fused with the
+norm before it and the activation after it. A large one is cuBLAS's (measured: a plain Triton GEMM
+reaches 0.5 to 0.8 of it), its bias riding along.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+
+from jitney.kernels.triton.decode_attention import can_split_decode
+from jitney.loops.decision import Decision, no, yes
+from jitney.loops.index import Axis, FloorDiv, Index, index
+from jitney.loops.ir import (
+    Access,
+    Attention,
+    Buffer,
+    BufferView,
+    Const,
+    Expr,
+    Extern,
+    Gemm,
+    Let,
+    Load,
+    LoopNest,
+    LoopProgram,
+    Node,
+    Op,
+    Reduce,
+    Reduction,
+    Ref,
+    Stmt,
+    Store,
+)
+from jitney.loops.visit import map_expr, statements, stmt_exprs
+
+#: Up to this many rows of A a product is a row reduction over B.
+FEW_ROWS = 1
+
+
+def choose_templates(program: LoopProgram) -> LoopProgram:
+    """``program`` without `Gemm` nodes, and with `Attention` only where we have the kernel."""
+    chosen = _Choices(program)
+    for node in program.nodes:
+        chosen.add(node)
+    return replace(program, nodes=tuple(chosen.nodes), buffers=tuple(chosen.buffers.values()))
+
+
+def is_row_reduction(gemm: Gemm) -> Decision:
+    """Whether reading B once, row by row, is the whole cost of the product."""
+    if not gemm.m.extent.is_const or int(gemm.m.extent) > FEW_ROWS:
+        return no(f"{gemm.m.extent} rows share each weight: the library's tiles win")
+    along_k = gemm.b.index.coefficient(gemm.k)
+    if along_k is None or not along_k.is_const or int(along_k) != 1:
+        return no("the weights are not contiguous along the reduced axis")
+    return yes("one row: bound by reading the weights")
+
+
+class _Choices:
+    def __init__(self, program: LoopProgram) -> None:
+        self.nodes: list[Node] = []
+        self.buffers: dict[str, Buffer] = {b.name: b for b in program.buffers}
+
+    def add(self, node: Node) -> None:
+        if isinstance(node, Gemm):
+            if is_row_reduction(node):
+                self.nodes.append(gemm_as_nest(node))
+            else:
+                self._library_gemm(node)
+        elif isinstance(node, Attention) and not can_split_decode(node):
+            self._library_attention(node)
+        else:
+            self.nodes.append(node)
+
+    def _temporary(self, name: str, like: Buffer, shape: tuple[Index, ...]) -> Buffer:
+        strides, step = [], index(1)
+        for size in reversed(shape):
+            strides.append(step)
+            step = step * size
+        made = Buffer(name, "extern", like.dtype, like.device, shape, tuple(reversed(strides)))
+        self.buffers[name] = made
+        return made
+
+    def _library_gemm(self, gemm: Gemm) -> None:
+        bias, epilogue = split_bias(gemm)
+        a, b = self._matrix(gemm, gemm.a, gemm.m, gemm.k), self._matrix(gemm, gemm.b, gemm.k, gemm.n)
+        axes = (*gemm.batch, gemm.m, gemm.n)
+        like = self.buffers[gemm.a.buffer]
+        out = self._temporary(gemm.name + "_product", like, tuple(x.extent for x in axes))
+        if bias is not None:
+            target, args = "aten.addmm.default", (_vector(bias, gemm.n), a, b)
+        else:
+            target = "aten.bmm.default" if gemm.batch else "aten.mm.default"
+            args = (a, b)  # type: ignore[assignment]
+        reason = "the library's GEMM is faster at this size"
+        self.nodes.append(
+            Extern(gemm.name, target, args, (), (out.name,), reason=reason, origins=gemm.origins)
+        )
+        where = index(0)
+        for axis, stride in zip(axes, out.strides, strict=True):
+            where = where + stride * index(axis)
+        product: Expr = Load(out.name, where, out.dtype)
+        if out.dtype != gemm.acc_dtype:
+            product = Op("cast", (product,), gemm.acc_dtype)
+        body = tuple(_with_acc(s, product) for s in epilogue)
+        nest = LoopNest(gemm.name + "_epilogue", _real(axes), _without_units(body, axes), gemm.origins)
+        self.nodes.append(nest)
+
+    def _matrix(self, gemm: Gemm, access: Access, rows: Axis, columns: Axis) -> BufferView:
+        axes = (*gemm.batch, rows, columns) if gemm.batch else (rows, columns)
+        view = strided_view(access, axes)
+        if len(axes) <= 3:
+            return view
+        return _merged_batch(view, len(gemm.batch))
+
+    def _library_attention(self, node: Attention) -> None:
+        q, k, v = (
+            strided_view(x, (*node.batch, *axes))
+            for x, axes in (
+                (node.q, (node.s, node.d)),
+                (node.k, (node.t, node.d)),
+                (node.v, (node.t, node.dv)),
+            )
+        )
+        mask = None if node.mask is None else strided_view(node.mask, (*node.batch, node.s, node.t))
+        grouped = q.shape[-3] != k.shape[-3]
+        scale = node.scale.value if isinstance(node.scale, Const) else None
+        kwargs = (("scale", scale), ("enable_gqa", grouped))
+        target = "aten.scaled_dot_product_attention.default"
+        args = (q, k, v, mask, 0.0, node.causal)
+        old = self.buffers[node.out.buffer]
+        self.buffers[old.name] = replace(old, kind="extern")
+        reason = "torch's attention kernels are faster for many queries"
+        self.nodes.append(
+            Extern(node.name, target, args, kwargs, (old.name,), reason=reason, origins=node.origins)
+        )
+
+
+def gemm_as_nest(gemm: Gemm) -> LoopNest:
+    """A product as the row reduction it is; the accumulator gets a name of its own."""
+    a: Expr = gemm.a_value or Load(gemm.a.buffer, gemm.a.index, gemm.a.dtype)
+    b: Expr = Load(gemm.b.buffer, gemm.b.index, gemm.b.dtype)
+    product = Op("mul", (_cast(a, gemm.acc_dtype), _cast(b, gemm.acc_dtype)), gemm.acc_dtype)
+    name = gemm.name + "_acc"
+    total = Reduce((gemm.k,), (), (Reduction((name,), "sum", product, gemm.acc_dtype),))
+    epilogue = tuple(_with_acc(s, Ref(name, gemm.acc_dtype)) for s in gemm.epilogue)
+    axes = (*gemm.batch, gemm.m, gemm.n)
+    body = _without_units((*gemm.row_prologue, total, *epilogue), axes)
+    return LoopNest(gemm.name, _real(axes), body, gemm.origins)
+
+
+def split_bias(gemm: Gemm) -> tuple[Load | None, tuple[Stmt, ...]]:
+    """A bias over ``n`` that every use of the accumulator adds first, and the rest.
+
+    ``add(acc, bias)`` becomes ``acc``: the library adds it before it rounds, as eager does.
+    """
+    if gemm.batch:
+        return None, gemm.epilogue
+    sums = [e for s in statements(gemm.epilogue) for e in stmt_exprs(s)]
+    found: list[Load] = []
+
+    def peel(expr: Expr) -> Expr:
+        bias = _added_to_acc(expr, gemm)
+        if bias is None:
+            return expr
+        found.append(bias)
+        return Ref("acc", gemm.acc_dtype)
+
+    memo: dict[int, Expr] = {}
+    for expr in sums:
+        map_expr(expr, peel, memo)
+    if len(found) != 1 or _uses_acc(sums) != 1:
+        return None, gemm.epilogue
+    return found[0], tuple(_mapped(s, peel) for s in gemm.epilogue)
+
+
+def _added_to_acc(expr: Expr, gemm: Gemm) -> Load | None:
+    if not isinstance(expr, Op) or expr.op != "add":
+        return None
+    for acc, other in (expr.args, expr.args[::-1]):
+        inner = other.args[0] if isinstance(other, Op) and other.op == "cast" else other
+        if not (isinstance(acc, Ref) and acc.name == "acc" and isinstance(inner, Load)):
+            continue
+        stride = inner.index.coefficient(gemm.n)
+        alone = inner.index.atoms() <= {gemm.n} and inner.mask is None
+        if alone and stride is not None and stride.is_const and inner.dtype == gemm.a.dtype:
+            return inner
+    return None
+
+
+def _uses_acc(exprs: list[Expr]) -> int:
+    count = 0
+    stack = list(exprs)
+    while stack:
+        expr = stack.pop()
+        if isinstance(expr, Ref) and expr.name == "acc":
+            count += 1
+        elif isinstance(expr, Op):
+            stack.extend(expr.args)
+        elif isinstance(expr, Load) and expr.mask is not None:
+            stack.append(expr.mask)
+    return count
+
+
+def strided_view(access: Access, axes: tuple[Axis, ...]) -> BufferView:
+    """An access over ``axes`` as a strided tensor; ``axis // group`` makes a shorter dimension."""
+    shape: list[Index] = []
+    strides: list[Index] = []
+    rest = access.index
+    for axis in axes:
+        size, stride, atom = axis.extent, rest.coefficient(axis), index(axis)
+        for found in rest.atoms():
+            if isinstance(found, FloorDiv) and found.numerator == index(axis):
+                size, atom = axis.extent // found.denominator, index(found)
+                stride = _stride_of(rest, found)
+        if stride is None:
+            raise ValueError(f"{access.buffer}[{access.index}] is not strided along {axis.name}")
+        shape.append(size)
+        strides.append(stride)
+        rest = rest - stride * atom
+    return BufferView(access.buffer, tuple(shape), tuple(strides), rest)
+
+
+def _stride_of(value: Index, atom: FloorDiv) -> Index:
+    marker = Axis("group", index(1 << 30))
+    stride = value.substitute({atom: marker}).coefficient(marker)
+    if stride is None:
+        raise ValueError(f"{value} is not linear in {atom}")
+    return stride
+
+
+def _merged_batch(view: BufferView, count: int) -> BufferView:
+    """The first ``count`` dimensions as one; they must be nested without gaps."""
+    size, stride = view.shape[count - 1], view.strides[count - 1]
+    for outer in reversed(range(count - 1)):
+        if view.shape[outer] != index(1) and view.strides[outer] != size * stride:
+            raise ValueError(f"batch dimensions of {view.buffer} are not nested")
+        size = size * view.shape[outer]
+    return replace(
+        view, shape=(size, *view.shape[count:]), strides=(stride, *view.strides[count:])
+    )
+
+
+def _vector(load: Load, axis: Axis) -> BufferView:
+    stride = load.index.coefficient(axis)
+    assert stride is not None
+    return BufferView(load.buffer, (axis.extent,), (stride,), load.index - stride * index(axis))
+
+
+def _cast(expr: Expr, dtype: torch.dtype) -> Expr:
+    return expr if expr.dtype == dtype else Op("cast", (expr,), dtype)
+
+
+def _with_acc(stmt: Stmt, value: Expr) -> Stmt:
+    return _mapped(stmt, lambda e: value if isinstance(e, Ref) and e.name == "acc" else e)
+
+
+def _mapped(stmt: Stmt, leaf) -> Stmt:  # type: ignore[no-untyped-def]
+    memo: dict[int, Expr] = {}
+    if isinstance(stmt, Let):
+        return replace(stmt, value=map_expr(stmt.value, leaf, memo))
+    if isinstance(stmt, Store):
+        mask = None if stmt.mask is None else map_expr(stmt.mask, leaf, memo)
+        return replace(stmt, value=map_expr(stmt.value, leaf, memo), mask=mask)
+    raise ValueError("an epilogue holds Lets and Stores only")
+
+
+def _real(axes: tuple[Axis, ...]) -> tuple[Axis, ...]:
+    return tuple(a for a in axes if a.extent != index(1))
+
+
+def _without_units(body: tuple[Stmt, ...], axes: tuple[Axis, ...]) -> tuple[Stmt, ...]:
+    """Axes of extent one are at their only point, 0."""
+    from jitney.loops.visit import Renaming
+
+    return Renaming({a: index(0) for a in axes if a.extent == index(1)}).block(body)
