@@ -221,3 +221,150 @@ def shape_expression_names() -> dict[str, Any]:
     from torch.fx.experimental.symbolic_shapes import SYMPY_INTERP
 
     return {**SYMPY_INTERP, "math": math, "torch": torch}
+
+# ---------------------------------------------------------------- capture
+
+
+def new_capture_mode() -> tuple[Any, Any]:
+    """(FakeTensorMode, ShapeEnv) for one capture: data-dependent sizes and scalars raise."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+    shape_env = ShapeEnv(allow_scalar_outputs=False, allow_dynamic_output_shape_ops=False)
+    return FakeTensorMode(shape_env=shape_env, static_shapes=True), shape_env
+
+
+def new_tracing_context(fake_mode: Any) -> Any:
+    """The context that torch backends expect to find around them."""
+    from torch._guards import TracingContext
+
+    return TracingContext(fake_mode)
+
+
+def is_fake(value: Any) -> bool:
+    """Whether it is a FakeTensor."""
+    from torch._subclasses.fake_tensor import FakeTensor
+
+    return isinstance(value, FakeTensor)
+
+
+def fake_of(mode: Any, tensor: torch.Tensor) -> Any:
+    """A FakeTensor with the static sizes of ``tensor``."""
+    return mode.from_tensor(tensor, static_shapes=True)
+
+
+def unsupported_by_fakes() -> tuple[type[BaseException], ...]:
+    """What FakeTensors raise when an answer depends on data."""
+    from torch._subclasses import fake_tensor
+    from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+
+    return (
+        fake_tensor.DataDependentOutputException,
+        fake_tensor.DynamicOutputShapeException,
+        fake_tensor.UnsupportedFakeTensorException,
+        GuardOnDataDependentSymNode,
+    )
+
+
+def mark_of(tensor: torch.Tensor, mark: str) -> Any:
+    """A mark torch's ``mark_dynamic`` and siblings leave on a tensor ("dynamic",
+    "weak_dynamic", "static": sets of dims; "address": a string or None)."""
+    name = {
+        "dynamic": "_dynamo_dynamic_indices",
+        "weak_dynamic": "_dynamo_weak_dynamic_indices",
+        "static": "_dynamo_static_indices",
+        "address": "_dynamo_static_input_type",
+    }[mark]
+    return getattr(tensor, name, None if mark == "address" else frozenset())
+
+
+def is_symbolic(value: Any) -> bool:
+    """A SymInt, SymFloat or SymBool that is not a constant, or a tensor with such a size."""
+    if isinstance(value, torch.Tensor):
+        return any(is_symbolic(size) for size in (*value.shape, *value.stride()))
+    if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
+        return not value.node.expr.is_number
+    return False
+
+
+def python_dispatcher() -> Any:
+    """torch's Python dispatcher: Python kernels of composite ops, which keep sizes symbolic."""
+    from torch._dispatch.python import enable_python_dispatcher
+
+    return enable_python_dispatcher()
+
+
+def dispatch_modes_off() -> Any:
+    """A context without any dispatch mode (function modes stay)."""
+    from torch.utils._python_dispatch import _disable_current_modes
+
+    return _disable_current_modes()
+
+
+def functional_mode() -> Any:
+    """torch's functionalization as a dispatch mode."""
+    from torch._subclasses.functional_tensor import FunctionalTensorMode
+
+    return FunctionalTensorMode()
+
+
+def to_functional(tensor: torch.Tensor) -> torch.Tensor:
+    """``tensor`` wrapped for functionalization; requires_grad and leafness kept."""
+    from torch._subclasses.functional_tensor import FunctionalTensor
+
+    wrapped: torch.Tensor = FunctionalTensor.to_functional(tensor)
+    return wrapped
+
+
+def from_functional(tensor: torch.Tensor) -> torch.Tensor:
+    """The current value of a functional tensor, pending mutations applied."""
+    from torch._subclasses.functional_tensor import FunctionalTensor
+
+    if not isinstance(tensor, FunctionalTensor):
+        return tensor
+    torch._sync(tensor)
+    inner: torch.Tensor = torch._from_functional_tensor(tensor.elem)
+    return inner
+
+
+def written_under_no_grad(tensor: torch.Tensor) -> bool:
+    """Whether every write to a functional tensor happened under no_grad."""
+    check = torch._functionalize_are_all_mutations_under_no_grad_or_inference_mode
+    return bool(check(tensor.elem))  # type: ignore[attr-defined]
+
+
+def fake_tangent(fake_mode: Any, result: torch.Tensor) -> torch.Tensor:
+    """A fake gradient of ``result``: its sizes and strides, row-major where it overlaps itself."""
+    with dispatch_modes_off(), fake_mode, torch.no_grad():
+        return torch.empty_like(result)
+
+
+def graph_module(root: dict[str, Any], graph: torch.fx.Graph) -> torch.fx.GraphModule:
+    """A GraphModule whose Python code is written only when it is called or read."""
+    from torch.fx._lazy_graph_module import _LazyGraphModule
+
+    module: torch.fx.GraphModule = _LazyGraphModule(root, graph, "Region")
+    return module
+
+
+def hint_of(size: Any) -> int:
+    """A likely value of a size that may be symbolic (4096 where nothing is known)."""
+    if isinstance(size, int):
+        return size
+    if size.node.has_hint():
+        return int(size.node.hint)
+    return 4096
+
+
+def has_side_effects(op: Any) -> bool:
+    """Whether an op must not be dropped though nothing reads its value (asserts, prints)."""
+    return op in torch.fx.node._side_effectful_functions
+
+
+# ---------------------------------------------------------------- cuda
+
+
+def raw_cuda_stream(device: torch.device) -> int:
+    """The handle of torch's current CUDA stream on ``device``."""
+    number = device.index if device.index is not None else torch.cuda.current_device()
+    return int(torch._C._cuda_getCurrentRawStream(number))

@@ -11,6 +11,12 @@ import torch
 from jitney.errors import CompilerBug
 from jitney.kernels.call_extern import ExternCall
 from jitney.kernels.triton.compile_kernels import Binary, compile_kernels
+from jitney.kernels.triton.decode_attention import (
+    Scratch,
+    emit_decode_attention,
+    scratch_of,
+    split_count,
+)
 from jitney.kernels.triton.emit_nest import emit_nest
 from jitney.kernels.triton.kernel_source import KernelSource
 from jitney.kernels.triton.launch import Launch, LaunchTable
@@ -18,6 +24,7 @@ from jitney.kernels.triton.load_binary import current_stream, load_binary
 from jitney.kernels.triton.schedule_nest import Schedule, schedule_nest
 from jitney.loops.index import Atom, Dim
 from jitney.loops.ir import (
+    Attention,
     BufferView,
     Extern,
     IntOutput,
@@ -50,15 +57,21 @@ def build_program(
 
     Nodes must be nests and extern calls (`choose_libraries` turns templates into those).
     """
-    sources: dict[str, KernelSource] = {}
+    sources: dict[str, tuple[KernelSource, ...]] = {}
+    scratch: list[Scratch] = []
     for node in program.nodes:
         if isinstance(node, LoopNest):
             schedule = (tuned or {}).get(node) or schedule_nest(node, target)
-            sources[node.name] = emit_nest(node, schedule)
+            sources[node.name] = (emit_nest(node, schedule),)
+        elif isinstance(node, Attention):
+            splits = split_count(node, target.multiprocessors)
+            sources[node.name] = emit_decode_attention(node, splits)
+            scratch.append(scratch_of(node, splits))
         elif not isinstance(node, Extern):
             raise CompilerBug(f"{type(node).__name__} {node.name} reached the Triton backend")
-    binaries = compile_kernels(sources.values(), target.capability)
-    return GpuProgram(program, constants, sources, binaries)
+    every = [source for several in sources.values() for source in several]
+    binaries = compile_kernels(every, target.capability)
+    return GpuProgram(program, constants, sources, binaries, tuple(scratch))
 
 
 class GpuProgram:
@@ -69,8 +82,9 @@ class GpuProgram:
         self,
         program: LoopProgram,
         constants: dict[str, torch.Tensor],
-        sources: Mapping[str, KernelSource],
+        sources: Mapping[str, tuple[KernelSource, ...]],
         binaries: Mapping[str, Binary],
+        scratch: tuple[Scratch, ...] = (),
     ) -> None:
         self.program, self.constants = program, constants
         self.device = _device(program)
@@ -78,31 +92,37 @@ class GpuProgram:
         for argument in program.arguments:
             if isinstance(argument, Dim | ScalarArg):
                 self._slots[argument.name] = len(self._slots)
+        for extra in scratch:
+            self._slots[extra.name] = len(self._slots)
         self._launches: list[Launch] = []
         self._steps = self._plan(sources, binaries)
         self._tables: list[LaunchTable] = []
-        self._temps = [(name, offset) for name, offset in program.slots]
+        self._temps = list(program.slots)
+        self.workspace = program.workspace
+        for extra in scratch:  # stands beside the planned workspace, aligned as it is
+            self._temps.append((extra.name, self.workspace))
+            self.workspace = self.workspace + (4 * extra.elements + 255) // 256 * 256
         self._made = [b for b in program.buffers if b.kind == "output"]
 
     def _plan(
-        self, sources: Mapping[str, KernelSource], binaries: Mapping[str, Binary]
+        self, sources: Mapping[str, tuple[KernelSource, ...]], binaries: Mapping[str, Binary]
     ) -> list[Segment | ExternCall]:
         steps: list[Segment | ExternCall] = []
         for node in self.program.nodes:
             if isinstance(node, Extern):
                 steps.append(ExternCall(node))
                 continue
-            source = sources[node.name]
-            loaded = load_binary(binaries[source.key], self.device)
-            slots = tuple(self._slots[p.name] for p in source.parameters)
-            number = len(self._launches)
-            launch = Launch(loaded.function, source.grid, loaded.threads, loaded.shared, slots)
-            self._launches.append(launch)
-            last = steps[-1] if steps else None
+            first = len(self._launches)
+            for source in sources[node.name]:
+                loaded = load_binary(binaries[source.key], self.device)
+                slots = tuple(self._slots[p.name] for p in source.parameters)
+                grid, threads = source.grid, loaded.threads
+                self._launches.append(Launch(loaded.function, grid, threads, loaded.shared, slots))
+            last, added = steps[-1] if steps else None, len(self._launches) - first
             if isinstance(last, Segment):
-                steps[-1] = Segment(last.first, last.count + 1)
+                steps[-1] = Segment(last.first, last.count + added)
             else:
-                steps.append(Segment(number, 1))
+                steps.append(Segment(first, added))
         return steps
 
     def __call__(self, *args: Any) -> tuple[Any, ...]:
@@ -159,7 +179,7 @@ class _Call:
         self.table.values[self.owner._slots[name]] = value
 
     def _lease_workspace(self) -> None:
-        size = self.owner.program.workspace.evaluate(self.sizes)
+        size = self.owner.workspace.evaluate(self.sizes)
         self.workspace = torch.empty(size, dtype=torch.uint8, device=self.owner.device)
         base = self.workspace.data_ptr()
         for name, offset in self.owner._temps:

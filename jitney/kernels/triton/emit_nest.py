@@ -8,8 +8,8 @@ does not vary along one is not repeated along it. Equal subexpressions are compu
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 
@@ -34,6 +34,7 @@ from jitney.loops.ir import (
     Stmt,
     Store,
 )
+from jitney.loops.visit import body_exprs
 
 Depends = frozenset[str]
 NONE: Depends = frozenset()
@@ -67,6 +68,7 @@ class NestEmitter:
         self.refs: dict[str, tuple[str, Depends]] = {}
         self.masks: dict[str, str] = {}
         self.parameters: dict[str, Parameter] = {}
+        self.row_name, self.row_block = "r", schedule.r_block
         self.has_rows = any(isinstance(s, Reduce | Loop) for s in nest.body)
         self.dims = ("y",) * (schedule.tile_axis is not None) + ("x",) + ("r",) * self.has_rows
 
@@ -197,34 +199,50 @@ class NestEmitter:
                 for result in stmt.results:
                     self._reduce_tile(result)
         else:
-            partials = [self._accumulators(r) for r in stmt.results]
+            varies = self._varies(stmt)
+            partials = [self._accumulators(r, varies) for r in stmt.results]
             with self._rows(stmt.axes):
                 self._statements(stmt.body)
                 for result, names in zip(stmt.results, partials, strict=True):
                     self._accumulate(result, names)
             for result, names in zip(stmt.results, partials, strict=True):
-                self._finish(result, names)
+                self._finish(result, names, varies)
+
+    def _varies(self, stmt: Reduce) -> Depends:
+        """The tile dimensions the results' partial values need: a row shared by all of ``x``
+        (a norm before a matrix product) is reduced once, not once for each point."""
+        if stmt.body:
+            return frozenset(self.dims)
+        inner = dict.fromkeys(stmt.axes, frozenset("r"))
+        on = frozenset("r")
+        for expr in body_exprs((stmt,)):
+            if isinstance(expr, Load | IndexValue):
+                for atom in expr.index.atoms():
+                    on |= inner.get(atom) or self.depends.get(atom, NONE)  # type: ignore[arg-type]
+            elif isinstance(expr, Ref):
+                on |= self.refs[expr.name][1]
+        return on
 
     # ------------------------------------------------------------ reductions
 
     def _reduce_tile(self, result: Reduction) -> None:
         value, on = self._expr(result.value)
-        value = self._spread(value, on, frozenset(self.dims))
+        every = on | {"r"}
+        value = self._spread(value, on, every)
         if result.op == "welford":
-            self._welford_tile(result, value)
+            self._welford_tile(result, value, every)
             return
         if "r" in self.masks:
             value = f"tl.where({self.masks['r']}, {value}, {self._identity(result)})"
-        value = self._bind(value, frozenset(self.dims))[0]
+        value = self._bind(value, every)[0]
         if result.op.startswith("arg"):
-            position = self._spread(f"{self.row_name}.to(tl.int64)", frozenset("r"), None)
-            self._finish(result, (value, position))
+            position = self._spread(f"{self.row_name}.to(tl.int64)", frozenset("r"), every)
+            self._finish(result, (value, position), every)
         else:
-            self._finish(result, (value,))
+            self._finish(result, (value,), every)
 
-    def _welford_tile(self, result: Reduction, value: str) -> None:
+    def _welford_tile(self, result: Reduction, value: str, every: Depends) -> None:
         """Two passes over registers: exact mean first, then squared distances from it."""
-        every = frozenset(self.dims)
         kept = every - {"r"}
         axis = self.dims.index("r")
         inside = self.masks.get("r")
@@ -242,8 +260,8 @@ class NestEmitter:
             return f"{self.row_block}.0"
         return f"tl.sum({inside}.to(tl.float32))"
 
-    def _accumulators(self, result: Reduction) -> tuple[str, ...]:
-        shape = self._shape()
+    def _accumulators(self, result: Reduction, on: Depends) -> tuple[str, ...]:
+        shape = self._shape(on, self.schedule.r_block)
         kinds = {"welford": ("0.0", "0.0", "0.0")}.get(result.op, (self._identity(result),))
         names = []
         for kind in kinds:
@@ -282,10 +300,10 @@ class NestEmitter:
         for name, new in ((best, new_best), (position, new_position)):
             self._line(f"{name} = tl.where({inside}, {new}, {name})" if inside else f"{name} = {new}")
 
-    def _finish(self, result: Reduction, names: tuple[str, ...]) -> None:
+    def _finish(self, result: Reduction, names: tuple[str, ...], on: Depends) -> None:
         """Reduces accumulators (or a whole row's tile) along ``r``."""
         axis = self.dims.index("r")
-        kept = frozenset(self.dims) - {"r"}
+        kept = on - {"r"}
         if result.op == "sum":
             value = self._bind(f"tl.sum({names[0]}, {axis}){self._keep()}", kept)[0]
             self._bind_results(result.names, (value,), kept)
@@ -384,19 +402,16 @@ class NestEmitter:
 
     # ------------------------------------------------------------ text
 
-    def _spread(self, text: str, has: Depends, needs: Depends | None) -> str:
+    def _spread(self, text: str, has: Depends, needs: Depends) -> str:
         """``text`` repeated along the tile dimensions it lacks."""
-        needs = frozenset(self.dims) if needs is None else needs
         if needs <= has:
             return text
         return f"tl.broadcast_to({text}, {self._shape(needs)})"
 
-    def _shape(self, on: Depends | None = None) -> str:
+    def _shape(self, on: Depends, row_block: int | None = None) -> str:
         sizes = {"x": self.schedule.x_block, "y": self.schedule.y_block}
-        sizes["r"] = getattr(self, "row_block", self.schedule.r_block)
-        if on is None:
-            sizes["r"] = self.schedule.r_block
-        shape = [str(sizes[d]) if on is None or d in on else "1" for d in self.dims]
+        sizes["r"] = row_block or self.row_block
+        shape = [str(sizes[d]) if d in on else "1" for d in self.dims]
         return "[" + ", ".join(shape) + "]"
 
     def _keep(self) -> str:
