@@ -19,8 +19,11 @@ Loss = Callable[[Callable[..., Any]], Tensor]
 
 
 def training(module: torch.nn.Module, loss_of: Loss) -> Task:
-    """A task whose step gives the loss and the gradient of every parameter, by name."""
-    optimizer = torch.optim.AdamW(module.parameters(), lr=1e-4)
+    """A task whose step gives the loss and the gradient of every parameter, by name.
+
+    The learning rate is 0: AdamW does all its work and every step can be compared with the first.
+    """
+    optimizer = torch.optim.AdamW(module.parameters(), lr=0.0)
 
     def step(fn: Callable[..., Any]) -> dict[str, Any]:
         optimizer.zero_grad(set_to_none=True)

@@ -1,0 +1,77 @@
+"""Cold compile, warm start and peak memory of one side, each in a process of its own.
+
+Run as a module it measures in this process and prints JSON; `first_call` starts two such
+processes that share an empty cache folder: the first is cold, the second warm.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import asdict, dataclass
+
+import torch
+
+from jitney.cli.sides import SIDES
+from jitney.cli.targets import find
+
+
+@dataclass(frozen=True)
+class FirstCall:
+    """Seconds of compile (first call minus a steady call) and peak resident memory in bytes."""
+
+    cold: float
+    warm: float
+    peak_memory: int
+
+
+def measure(side: str, target: str, size: str, dtype: str) -> dict[str, float]:
+    """In this process: first call minus the median of five later ones; imports excluded."""
+    task = find(target).build(size, getattr(torch, dtype))  # type: ignore[arg-type]
+    torch.compile(lambda x: x)  # imports
+    start = time.perf_counter()
+    fn = SIDES[side](task)
+    task.step(fn)
+    first = time.perf_counter() - start
+    steady = []
+    for _ in range(5):
+        task.reset()
+        start = time.perf_counter()
+        task.step(fn)
+        steady.append(time.perf_counter() - start)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return {"compile": first - sorted(steady)[2], "peak_memory": peak}
+
+
+def first_call(side: str, target: str, size: str, dtype: str) -> FirstCall:
+    """Two fresh processes with one fresh cache."""
+    with tempfile.TemporaryDirectory(prefix="jitney-bench-") as folder:
+        environ = {
+            **os.environ,
+            "TORCHINDUCTOR_CACHE_DIR": f"{folder}/inductor",
+            "JITNEY_CACHE_DIR": f"{folder}/jitney",
+        }
+        command = [sys.executable, "-m", __spec__.name, side, target, size, dtype]
+        results = []
+        for _ in range(2):
+            done = subprocess.run(command, env=environ, capture_output=True, text=True)
+            if done.returncode:
+                raise RuntimeError(f"{side} on {target}: {done.stderr[-2000:]}")
+            results.append(json.loads(done.stdout.splitlines()[-1]))
+    cold, warm = results
+    peak = int(cold["peak_memory"])
+    return FirstCall(max(cold["compile"], 0.0), max(warm["compile"], 0.0), peak)
+
+
+def as_data(call: FirstCall) -> dict[str, float]:
+    """Plain data."""
+    return asdict(call)
+
+
+if __name__ == "__main__":
+    print(json.dumps(measure(*sys.argv[1:5])))

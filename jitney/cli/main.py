@@ -1,0 +1,103 @@
+"""The command line: `jitney bench`, `jitney explain`, `jitney demo`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, cast
+
+import torch
+import typer
+
+from jitney.cli import bench as benches
+from jitney.cli.host import measure_host
+from jitney.cli.sides import chosen
+from jitney.cli.targets import find
+from jitney.cli.workloads import WORKLOADS, Size
+from jitney.diagnostics import render
+from jitney.diagnostics.explain import explain as explain_call
+from jitney.errors import JitneyError
+
+app = typer.Typer(add_completion=False, no_args_is_help=True, help="A JIT compiler for PyTorch.")
+
+Targets = Annotated[
+    list[str] | None,
+    typer.Argument(help="Built-in names (see --list) or package.module:factory."),
+]
+SizeOption = Annotated[str, typer.Option(help="small or base")]
+DtypeOption = Annotated[str, typer.Option(help="float32, bfloat16, …")]
+
+
+@app.command()
+def bench(
+    targets: Targets = None,
+    sides: Annotated[str, typer.Option(help="default, frozen, all, or names by comma")] = "default",
+    size: SizeOption = "base",
+    dtype: DtypeOption = "float32",
+    runs: Annotated[int, typer.Option(help="Runs of each side, at least 50 unless slow.")] = 50,
+    seconds: Annotated[float, typer.Option(help="Time after which a slow one stops.")] = 60.0,
+    compile_time: Annotated[bool, typer.Option(help="Cold and warm start in processes.")] = True,
+    host: Annotated[bool, typer.Option("--host", help="Measure the machine.")] = False,
+    list_names: Annotated[bool, typer.Option("--list", help="Built-in workloads.")] = False,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write the data here.")] = None,
+) -> None:
+    """Times eager, torch.compile and Jitney side by side in one process."""
+    if list_names:
+        for workload in WORKLOADS.values():
+            print(f"{workload.name:22} {workload.about}")
+        return
+    machine = measure_host()
+    print(f"host: {machine}; torch {torch.__version__}, Python {sys.version.split()[0]}")
+    if host or not targets:
+        return
+    results = []
+    for target in targets:
+        result = benches.bench(
+            target, chosen(sides), cast(Size, size), dtype, runs, seconds, compile_time
+        )
+        results.append(result)
+        print(benches.as_text(result), flush=True)
+    if json_file:
+        data = {"host": vars(machine), "results": [r.as_data() for r in results]}
+        json_file.write_text(json.dumps(data, indent=2))
+
+
+@app.command()
+def explain(
+    target: Annotated[str, typer.Argument(help="A built-in name or package.module:factory.")],
+    size: SizeOption = "small",
+    dtype: DtypeOption = "float32",
+    form: Annotated[str, typer.Option("--format", help="text, json or html")] = "text",
+) -> None:
+    """Compiles one workload and tells what happened to it."""
+    task = find(target).build(cast(Size, size), getattr(torch, dtype))
+    made = explain_call(task.module, lambda fn: task.step(fn))
+    renderers = {"text": render.as_text, "json": render.as_json, "html": render.as_html}
+    if form not in renderers:
+        raise typer.BadParameter(f"there are: {', '.join(renderers)}")
+    print(renderers[form](made))
+
+
+@app.command()
+def demo(size: SizeOption = "base", seconds: float = 20.0) -> None:
+    """BERT and a small Llama from configs: time, compile time and error, side by side."""
+    print(f"host: {measure_host()}")
+    for target in ("bert", "llama"):
+        result = benches.bench(
+            target, chosen("default"), cast(Size, size), seconds=seconds, compile_time=True
+        )
+        print(benches.as_text(result), flush=True)
+
+
+def main() -> None:
+    """Runs the command line; our own errors end it with one line, not a stack."""
+    try:
+        app()
+    except JitneyError as error:
+        print(f"jitney: {error}", file=sys.stderr)
+        sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,41 @@
+"""What the command line may name: a built-in workload, or any importable factory."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+
+import torch
+
+from jitney.cli.workloads import WORKLOADS, Size, Task, Workload
+from jitney.cli.workloads.task import inference
+from jitney.errors import UserError
+
+
+def find(target: str) -> Workload:
+    """A workload by name, or ``package.module:factory``.
+
+    A factory takes nothing and returns a `Task`, or a module and its arguments as
+    ``(module, args)`` or ``(module, args, kwargs)``.
+    """
+    if target in WORKLOADS:
+        return WORKLOADS[target]
+    if ":" not in target:
+        names = ", ".join(WORKLOADS)
+        raise UserError(f"no workload {target!r}; there are: {names}; or package.module:factory")
+    module_name, _, name = target.partition(":")
+    sys.path.insert(0, os.getcwd())
+    try:
+        factory = getattr(importlib.import_module(module_name), name)
+    except (ImportError, AttributeError) as error:
+        raise UserError(f"cannot import {target}: {error}") from error
+
+    def make(size: Size, dtype: torch.dtype) -> Task:
+        made = factory()
+        if isinstance(made, Task):
+            return made
+        module, args, kwargs = (*made, {}) if len(made) == 2 else made
+        return inference(module, dtype, *args, **kwargs)
+
+    return Workload(target, f"from {module_name}", make)
