@@ -11,10 +11,244 @@ What later passes may rely on (`fuse_nests` does the merging):
 - a reduction is one nest over the kept axes: ``(Reduce, Store…)``. Softmax, layer norm and the
   like are one nest over rows: Reduce statements, then a `Loop` of stores;
 - a scatter, and whatever writes in place, is a nest that stores into a buffer with an earlier
-  writer; such buffers are the only ones with two writers;
+  writer; only such buffers (inputs among them) have more than one. An expression that loads such
+  a buffer must not move past a write of it, unless it reads the very element that is written;
 - axis names are local to a nest, names of Lets and Reductions are unique in the program;
 - 16-bit floats are computed in f32: loads are cast, stores cast back;
 - writes to inputs come where ``aten.copy_`` stands, or earlier where the old value is dead.
 """
 
 from __future__ import annotations
+
+import operator
+from dataclasses import replace
+from operator import getitem
+from typing import Any
+
+import torch
+from torch import fx
+from torch._ops import OpOverload
+
+from jitney.errors import Unsupported
+from jitney.loops.index import Dim, Index
+from jitney.loops.ir import (
+    IntOutput,
+    IndexValue,
+    LoopProgram,
+    Op,
+    Output,
+    ProgramOutput,
+    ScalarArg,
+    ScalarOutput,
+)
+from jitney.loops.lowerings import LOWERABLE, Builder, Refused, StridedTensor, find_lowering
+from jitney.loops.lowerings.expressions import as_expr
+from jitney.loops.lowerings.liveness import Liveness, analyse_liveness
+from jitney.loops.lowerings.views import is_view, lower_view
+from jitney.loops.symbols import to_index
+from jitney.loops.target import Target
+
+aten = torch.ops.aten
+Lowered = dict[fx.Node, Any]
+
+#: Arithmetic of symbolic floats: Python operator -> opcode.
+_SCALAR_OPS = {
+    operator.add: "add",
+    operator.sub: "sub",
+    operator.mul: "mul",
+    operator.truediv: "div",
+    operator.pow: "pow",
+    operator.neg: "neg",
+}
+
+
+def lower_graph(gm: fx.GraphModule, target: Target) -> tuple[LoopProgram, dict[str, torch.Tensor]]:
+    """Lowers a functional graph whose nodes carry fake tensors in ``meta["val"]``.
+
+    Placeholders may be tensors, symbolic ints and floats. The second result holds tensors the
+    graph owns, by buffer name. Whatever has no lowering is an `Extern` with a reason.
+    Raises `Unsupported` for a graph with calls that are not ATen-like operators.
+    """
+    b = Builder(target)
+    live = analyse_liveness(gm.graph)
+    values: Lowered = {}
+    arguments: list[str | Dim | ScalarArg] = []
+    outputs: tuple[ProgramOutput, ...] = ()
+    for node in gm.graph.nodes:
+        b.node, b.fake = node, node.meta.get("val")
+        if node.op == "placeholder":
+            values[node], argument = _placeholder(b)
+            arguments.append(argument)
+        elif node.op == "get_attr":
+            values[node] = _constant(b, gm)
+        elif node.op == "call_function":
+            values[node] = _call(b, values, live)
+        elif node.op == "output":
+            outputs = tuple(_output(_argument(x, values)) for x in _flat(node.args[0]))
+        else:
+            raise Unsupported("graph-node", f"a graph node of kind {node.op}")
+    program = LoopProgram(tuple(arguments), tuple(b.buffers), tuple(b.nodes), outputs)
+    return _allocate_outputs(program), b.constants
+
+
+def _placeholder(b: Builder) -> tuple[Any, str | Dim | ScalarArg]:
+    fake, name = b.fake, b.node.name
+    if isinstance(fake, torch.Tensor):
+        parameter = bool(b.node.meta.get("is_parameter"))
+        value = b.add_buffer(name, "input", fake, is_parameter=parameter)
+        return value, value.buffer
+    if isinstance(fake, torch.SymInt):
+        size = to_index(fake)
+        atom = next(iter(size.atoms()), None) if len(size.terms) == 1 else None
+        if isinstance(atom, Dim) and size == Index((((atom,), 1),), 0):
+            return size, atom
+        return size, ScalarArg(b.fresh(name), torch.int64)
+    dtype = torch.int64 if isinstance(fake, int) else torch.float64
+    scalar = ScalarArg(b.fresh(name), dtype)
+    return (fake if isinstance(fake, bool | int) else scalar), scalar
+
+
+def _constant(b: Builder, gm: fx.GraphModule) -> StridedTensor:
+    value: Any = gm
+    for part in str(b.node.target).split("."):
+        value = getattr(value, part)
+    if not isinstance(value, torch.Tensor):
+        raise Unsupported("graph-attribute", f"the graph holds {type(value).__name__}")
+    fake = b.fake if isinstance(b.fake, torch.Tensor) else value
+    tensor = b.add_buffer(b.node.name, "constant", fake)
+    b.constants[tensor.buffer] = value.detach()
+    return tensor
+
+
+def _argument(argument: Any, values: Lowered) -> Any:
+    """A graph argument with nodes replaced by what they were lowered to."""
+    if isinstance(argument, fx.Node):
+        return values[argument]
+    if isinstance(argument, tuple | list):
+        return type(argument)(_argument(item, values) for item in argument)
+    if isinstance(argument, slice):
+        return slice(*(_argument(x, values) for x in (argument.start, argument.stop)))
+    return argument
+
+
+def _call(b: Builder, values: Lowered, live: Liveness) -> Any:
+    node, target = b.node, b.node.target
+    if isinstance(b.fake, torch.SymInt | int) and not isinstance(b.fake, bool):
+        return to_index(b.fake)
+    args = tuple(_argument(a, values) for a in node.args)
+    kwargs = {key: _argument(a, values) for key, a in node.kwargs.items()}
+    if target is getitem:
+        return args[0][args[1]]
+    if target is aten.copy_.default:
+        return _write_back(b, args[0], args[1])
+    if isinstance(b.fake, torch.SymFloat | float):
+        return _scalar_call(target, args)
+    if not isinstance(target, OpOverload):
+        return _unknown_call(target)
+    b.may_overwrite = live.may_overwrite(node)
+    mark = b.mark()
+    try:
+        if is_view(target):
+            base = node.args[0]
+            assert isinstance(base, fx.Node)
+            return lower_view(b, args[0], base.meta["val"])
+        lowering = find_lowering(target)
+        if lowering is None:
+            raise Refused("no lowering")
+        _check_tensors(b, args, kwargs)
+        return lowering(b, *args, **kwargs)
+    except Refused as refusal:
+        b.take_back(mark)
+        return _library_call(b, args, kwargs, str(refusal))
+
+
+def _unknown_call(target: Any) -> Any:
+    name = getattr(target, "__name__", str(target))
+    if name in ("_assert_scalar", "_assert_async", "sym_constrain_range"):
+        return None
+    raise Unsupported("graph-call", f"the graph calls {name}, which is not an ATen operator")
+
+
+def _check_tensors(b: Builder, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Refuses dtypes, devices and layouts that loop nests do not know."""
+    found = [x for x in _flat((args, tuple(kwargs.values()))) if isinstance(x, StridedTensor)]
+    fakes = [x for x in _flat(b.fake) if isinstance(x, torch.Tensor)]
+    for dtype in (*(x.dtype for x in found), *(x.dtype for x in fakes)):
+        if dtype not in LOWERABLE:
+            raise Refused(f"{dtype} is left to the library")
+    inputs = [a.meta.get("val") for a in b.node.all_input_nodes]
+    for fake in (*fakes, *(x for x in inputs if isinstance(x, torch.Tensor))):
+        if fake.layout is not torch.strided or fake.is_neg():
+            raise Refused("a layout or a lazy negation that loops do not read")
+        if fake.device.type != b.target.kind:
+            raise Refused(f"a tensor on {fake.device}")
+
+
+def _library_call(
+    b: Builder, args: tuple[Any, ...], kwargs: dict[str, Any], reason: str
+) -> Any:
+    """The node as an `Extern`; a result that would alias an argument is copied at once."""
+    target = b.node.target
+    assert isinstance(target, OpOverload)
+    many = isinstance(b.fake, tuple | list)
+    fakes = [x if isinstance(x, torch.Tensor) else None for x in _flat(b.fake)]
+    if any(r.alias_info is not None for r in target._schema.returns) and fakes:
+        views = b.extern(target, args, kwargs, fakes, reason)
+        results: tuple[Any, ...] = tuple(
+            _materialised(b, view, fake) for view, fake in zip(views, fakes, strict=True)
+        )
+    else:
+        results = b.extern(target, args, kwargs, fakes, reason)
+    if not many:
+        return results[0] if results else None
+    return results
+
+
+def _materialised(b: Builder, view: StridedTensor | None, fake: torch.Tensor | None) -> Any:
+    if view is None or fake is None:
+        return None
+    copy = aten._conj_physical.default if fake.is_conj() else aten.clone.default
+    return b.extern(copy, (view,), {}, [fake], "no workspace memory behind an alias")[0]
+
+
+def _write_back(b: Builder, destination: StridedTensor, value: StridedTensor) -> StridedTensor:
+    """``aten.copy_`` to an input: nothing when the value already lies there."""
+    if value != destination:
+        b.copy(destination, value)
+    return destination
+
+
+def _scalar_call(target: Any, args: tuple[Any, ...]) -> Any:
+    """Arithmetic on runtime floats, as an f64 expression (Python computes in doubles too)."""
+    operands = tuple(as_expr(a, torch.float64) for a in args)
+    if getattr(target, "__name__", "") == "sym_float":
+        return operands[0]
+    if target not in _SCALAR_OPS:
+        raise Unsupported("graph-scalar", f"a symbolic float is computed by {target}")
+    return Op(_SCALAR_OPS[target], operands, torch.float64)
+
+
+def _flat(value: Any) -> list[Any]:
+    if isinstance(value, tuple | list):
+        return [leaf for item in value for leaf in _flat(item)]
+    return [value]
+
+
+def _output(value: Any) -> ProgramOutput:
+    if isinstance(value, StridedTensor):
+        return Output(value.as_view())
+    if isinstance(value, Index):
+        return IntOutput(value)
+    if isinstance(value, IndexValue):
+        return IntOutput(value.index)
+    return ScalarOutput(value)
+
+
+def _allocate_outputs(program: LoopProgram) -> LoopProgram:
+    """Temporaries that leave the program become outputs, allocated by torch for each call."""
+    escaping = {o.view.buffer for o in program.outputs if isinstance(o, Output)}
+    buffers = tuple(
+        replace(x, kind="output") if x.kind == "temp" and x.name in escaping else x
+        for x in program.buffers
+    )
+    return replace(program, buffers=buffers)

@@ -1,0 +1,21 @@
+"""Lowerings of ATen ops, one file per family, registered in one table by op object."""
+
+from __future__ import annotations
+
+from jitney.loops.lowerings import activations, pointwise, reductions
+from jitney.loops.lowerings.builder import Builder
+from jitney.loops.lowerings.expressions import LOWERABLE
+from jitney.loops.lowerings.registry import Refused, find_lowering, lowered_ops
+from jitney.loops.lowerings.strided import StridedTensor
+
+FAMILIES = (activations, pointwise, reductions)
+
+__all__ = [
+    "LOWERABLE",
+    "Builder",
+    "FAMILIES",
+    "Refused",
+    "StridedTensor",
+    "find_lowering",
+    "lowered_ops",
+]

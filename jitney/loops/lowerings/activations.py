@@ -1,0 +1,319 @@
+"""Activations and other smooth pointwise formulas, and their derivatives."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+
+from jitney.loops.ir import Const, Expr
+from jitney.loops.lowerings.builder import Builder
+from jitney.loops.lowerings.elementwise import elementwise
+from jitney.loops.lowerings.expressions import (
+    add,
+    apply,
+    cast,
+    compute_dtype,
+    const,
+    div,
+    is_int,
+    maximum,
+    minimum,
+    mul,
+    sub,
+    where,
+)
+from jitney.loops.lowerings.registry import Refused, lowers
+from jitney.loops.lowerings.strided import StridedTensor
+
+aten = torch.ops.aten
+
+
+def like(number: float, x: Expr) -> Const:
+    """A literal of the expression's dtype."""
+    return const(number, x.dtype)
+
+
+def exp(x: Expr) -> Expr:
+    return apply("exp", x)
+
+
+@elementwise(aten.relu)
+def relu(x: Expr) -> Expr:
+    return maximum(x, like(0, x))
+
+
+@elementwise(aten.threshold)
+def threshold(x: Expr, bound: Expr, value: Expr) -> Expr:
+    return where(apply("le", x, bound), value, x)
+
+
+@elementwise(aten.threshold_backward)
+def threshold_backward(grad: Expr, x: Expr, bound: Expr) -> Expr:
+    return where(apply("le", x, bound), like(0, grad), grad)
+
+
+@elementwise(aten.gelu)
+def gelu(x: Expr, approximate: str = "none") -> Expr:
+    half, one = like(0.5, x), like(1, x)
+    if approximate == "tanh":
+        return mul(mul(half, x), add(one, apply("tanh", _gelu_inner(x))))
+    return mul(mul(x, half), add(one, apply("erf", mul(x, like(math.sqrt(0.5), x)))))
+
+
+def _gelu_inner(x: Expr) -> Expr:
+    """``sqrt(2 / pi) * (x + 0.044715 x^3)``."""
+    cube = mul(mul(x, x), x)
+    return mul(like(math.sqrt(2 / math.pi), x), add(x, mul(like(0.044715, x), cube)))
+
+
+@elementwise(aten.gelu_backward)
+def gelu_backward(grad: Expr, x: Expr, *, approximate: str = "none") -> Expr:
+    half, one = like(0.5, x), like(1, x)
+    if approximate == "tanh":
+        inner = apply("tanh", _gelu_inner(x))
+        slope = add(one, mul(like(3 * 0.044715, x), mul(x, x)))
+        slope = mul(like(math.sqrt(2 / math.pi), x), slope)
+        tail = mul(mul(mul(half, x), sub(one, mul(inner, inner))), slope)
+        return mul(grad, add(mul(half, add(one, inner)), tail))
+    cdf = mul(half, add(one, apply("erf", mul(x, like(math.sqrt(0.5), x)))))
+    pdf = mul(exp(mul(mul(x, x), like(-0.5, x))), like(1 / math.sqrt(2 * math.pi), x))
+    return mul(grad, add(cdf, mul(x, pdf)))
+
+
+@elementwise(aten.silu)
+def silu(x: Expr) -> Expr:
+    return div(x, add(like(1, x), exp(apply("neg", x))))
+
+
+@elementwise(aten.silu_backward)
+def silu_backward(grad: Expr, x: Expr) -> Expr:
+    s, one = apply("sigmoid", x), like(1, x)
+    return mul(grad, mul(s, add(one, mul(x, sub(one, s)))))
+
+
+@elementwise(aten.sigmoid_backward)
+def sigmoid_backward(grad: Expr, out: Expr) -> Expr:
+    return mul(grad, mul(sub(like(1, out), out), out))
+
+
+@elementwise(aten.tanh_backward)
+def tanh_backward(grad: Expr, out: Expr) -> Expr:
+    return mul(grad, sub(like(1, out), mul(out, out)))
+
+
+@elementwise(aten.leaky_relu)
+def leaky_relu(x: Expr, slope: Expr | None = None) -> Expr:
+    slope = like(0.01, x) if slope is None else slope
+    return where(apply("gt", x, like(0, x)), x, mul(x, slope))
+
+
+@elementwise(aten.leaky_relu_backward)
+def leaky_relu_backward(grad: Expr, x: Expr, slope: Expr, _from_result: bool) -> Expr:
+    return where(apply("gt", x, like(0, x)), grad, mul(grad, slope))
+
+
+@elementwise(aten.elu)
+def elu(
+    x: Expr,
+    alpha: Expr | None = None,
+    scale: Expr | None = None,
+    input_scale: Expr | None = None,
+) -> Expr:
+    alpha, scale, input_scale = (like(1, x) if v is None else v for v in (alpha, scale, input_scale))
+    negative = mul(mul(alpha, scale), apply("expm1", mul(x, input_scale)))
+    return where(apply("le", x, like(0, x)), negative, mul(x, scale))
+
+
+@elementwise(aten.elu_backward)
+def elu_backward(
+    grad: Expr, alpha: Expr, scale: Expr, input_scale: Expr, is_result: bool, x: Expr
+) -> Expr:
+    if is_result:
+        negative = mul(mul(grad, input_scale), add(x, mul(alpha, scale)))
+    else:
+        slope = mul(mul(alpha, scale), exp(mul(x, input_scale)))
+        negative = mul(mul(grad, input_scale), slope)
+    return where(apply("le", x, like(0, x)), negative, mul(grad, scale))
+
+
+@elementwise(aten.softplus)
+def softplus(x: Expr, beta: Expr | None = None, threshold: Expr | None = None) -> Expr:
+    beta = like(1, x) if beta is None else beta
+    threshold = like(20, x) if threshold is None else threshold
+    scaled = mul(x, beta)
+    return where(apply("gt", scaled, threshold), x, div(apply("log1p", exp(scaled)), beta))
+
+
+@elementwise(aten.softplus_backward)
+def softplus_backward(grad: Expr, x: Expr, beta: Expr, threshold: Expr) -> Expr:
+    scaled = mul(x, beta)
+    z = exp(scaled)
+    return where(apply("gt", scaled, threshold), grad, div(mul(grad, z), add(z, like(1, z))))
+
+
+@elementwise(aten.hardtanh)
+def hardtanh(x: Expr, low: Expr | None = None, high: Expr | None = None) -> Expr:
+    low = like(-1, x) if low is None else low
+    return minimum(maximum(x, low), like(1, x) if high is None else high)
+
+
+@elementwise(aten.hardtanh_backward)
+def hardtanh_backward(grad: Expr, x: Expr, low: Expr, high: Expr) -> Expr:
+    outside = apply("or", apply("le", x, low), apply("ge", x, high))
+    return where(outside, like(0, grad), grad)
+
+
+@elementwise(aten.hardsigmoid)
+def hardsigmoid(x: Expr) -> Expr:
+    shifted = minimum(maximum(add(x, like(3, x)), like(0, x)), like(6, x))
+    return div(shifted, like(6, x))
+
+
+@elementwise(aten.hardsigmoid_backward)
+def hardsigmoid_backward(grad: Expr, x: Expr) -> Expr:
+    inside = apply("and", apply("gt", x, like(-3, x)), apply("lt", x, like(3, x)))
+    return where(inside, mul(grad, like(1 / 6, x)), like(0, x))
+
+
+@elementwise(aten.hardswish)
+def hardswish(x: Expr) -> Expr:
+    gate = minimum(maximum(add(x, like(3, x)), like(0, x)), like(6, x))
+    return div(mul(x, gate), like(6, x))
+
+
+@elementwise(aten.hardswish_backward)
+def hardswish_backward(grad: Expr, x: Expr) -> Expr:
+    slope = add(div(x, like(3, x)), like(0.5, x))
+    inner = where(apply("lt", x, like(3, x)), mul(grad, slope), grad)
+    return where(apply("le", x, like(-3, x)), like(0, x), inner)
+
+
+@elementwise(aten.mish)
+def mish(x: Expr) -> Expr:
+    return mul(x, apply("tanh", apply("log1p", exp(x))))
+
+
+@elementwise(aten.softshrink)
+def softshrink(x: Expr, bound: Expr | None = None) -> Expr:
+    bound = like(0.5, x) if bound is None else bound
+    negative = where(apply("lt", x, apply("neg", bound)), add(x, bound), mul(x, like(0, x)))
+    return where(apply("gt", x, bound), sub(x, bound), negative)
+
+
+@elementwise(aten.hardshrink)
+def hardshrink(x: Expr, bound: Expr | None = None) -> Expr:
+    bound = like(0.5, x) if bound is None else bound
+    inside = apply("and", apply("ge", x, apply("neg", bound)), apply("le", x, bound))
+    return where(inside, like(0, x), x)
+
+
+@elementwise(aten.softshrink_backward, aten.hardshrink_backward)
+def shrink_backward(grad: Expr, x: Expr, bound: Expr) -> Expr:
+    inside = apply("and", apply("ge", x, apply("neg", bound)), apply("le", x, bound))
+    return where(inside, like(0, grad), grad)
+
+
+@lowers(aten.log_sigmoid_forward)
+def log_sigmoid(b: Builder, x: StridedTensor) -> tuple[StridedTensor, StridedTensor]:
+    """``min(x, 0) - log1p(exp(-|x|))``; the buffer result is empty on CUDA, unused by us."""
+    out, buffer = (b.allocate(fake) for fake in b.fake)
+    if b.used(1):
+        raise Refused("the buffer of log_sigmoid_forward is read")
+
+    def value(position: Any) -> Expr:
+        v = cast(x.load(position), compute_dtype(x.dtype))
+        tail = apply("log1p", exp(apply("neg", apply("abs", v))))
+        return sub(minimum(v, like(0, v)), tail)
+
+    return b.compute(out, value), buffer
+
+
+@elementwise(aten.log_sigmoid_backward)
+def log_sigmoid_backward(grad: Expr, x: Expr, _buffer: Expr) -> Expr:
+    z = exp(apply("neg", apply("abs", x)))
+    negative = apply("lt", x, like(0, x))
+    sign = where(negative, like(1, x), like(-1, x))
+    most = where(negative, like(1, x), like(0, x))
+    return mul(grad, sub(most, mul(sign, div(z, add(like(1, z), z)))))
+
+
+# ---------------------------------------------------------------- combinations
+
+
+@elementwise(aten.addcmul)
+def addcmul(x: Expr, a: Expr, b: Expr, *, value: Expr | None = None) -> Expr:
+    return add(x, mul(mul(a, b), like(1, x) if value is None else value))
+
+
+@elementwise(aten.addcdiv)
+def addcdiv(x: Expr, a: Expr, b: Expr, *, value: Expr | None = None) -> Expr:
+    return add(x, mul(div(a, b), like(1, x) if value is None else value))
+
+
+@elementwise(aten.lerp)
+def lerp(start: Expr, end: Expr, weight: Expr) -> Expr:
+    """Eager's two forms: the one exact at the nearer end."""
+    change = sub(end, start)
+    near = add(start, mul(weight, change))
+    far = sub(end, mul(change, sub(like(1, weight), weight)))
+    if isinstance(weight, Const):
+        return near if abs(float(weight.value)) < 0.5 else far
+    return where(apply("lt", apply("abs", weight), like(0.5, weight)), near, far)
+
+
+@elementwise(aten.frac)
+def frac(x: Expr) -> Expr:
+    return sub(x, apply("trunc", x))
+
+
+@elementwise(aten.nan_to_num)
+def nan_to_num(
+    x: Expr, nan: float | None = None, posinf: float | None = None, neginf: float | None = None
+) -> Expr:
+    if not x.dtype.is_floating_point:
+        return x
+    top = like(torch.finfo(x.dtype).max if posinf is None else posinf, x)
+    bottom = like(torch.finfo(x.dtype).min if neginf is None else neginf, x)
+    x = where(apply("isnan", x), like(nan or 0.0, x), x)
+    x = where(apply("eq", x, like(math.inf, x)), top, x)
+    return where(apply("eq", x, like(-math.inf, x)), bottom, x)
+
+
+@elementwise(aten.xlogy)
+def xlogy(x: Expr, y: Expr) -> Expr:
+    product = where(apply("eq", x, like(0, x)), like(0, x), mul(x, apply("log", y)))
+    return where(apply("isnan", y), y, product)
+
+
+@elementwise(aten.logaddexp)
+def logaddexp(x: Expr, y: Expr) -> Expr:
+    most, least = maximum(x, y), minimum(x, y)
+    same = apply("and", apply("isinf", most), apply("eq", x, y))
+    return where(same, x, add(most, apply("log1p", exp(sub(least, most)))))
+
+
+@elementwise(aten.heaviside)
+def heaviside(x: Expr, at_zero: Expr) -> Expr:
+    step = where(apply("lt", x, like(0, x)), like(0, x), like(1, x))
+    return where(apply("eq", x, like(0, x)), at_zero, step)
+
+
+@elementwise(aten.deg2rad)
+def deg2rad(x: Expr) -> Expr:
+    return mul(x, like(math.pi / 180, x))
+
+
+@elementwise(aten.rad2deg)
+def rad2deg(x: Expr) -> Expr:
+    return mul(x, like(180 / math.pi, x))
+
+
+@elementwise(aten.logit)
+def logit(x: Expr, eps: float | None = None) -> Expr:
+    if is_int(x.dtype):
+        raise Refused("integers are promoted first")
+    if eps is not None:
+        x = minimum(maximum(x, like(eps, x)), like(1 - eps, x))
+    return apply("log", div(x, sub(like(1, x), x)))

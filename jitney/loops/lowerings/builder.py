@@ -1,0 +1,246 @@
+"""`Builder`: the program under construction, and what every lowering needs from it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import fx
+
+from jitney.loops.index import Axis, Index, IndexLike, Value, index
+from jitney.loops.ir import (
+    Buffer,
+    Const,
+    Expr,
+    Extern,
+    Let,
+    LoopNest,
+    Node,
+    Op,
+    Ref,
+    Reduce,
+    Reduction,
+    Stmt,
+    Store,
+)
+from jitney.loops.lowerings.expressions import apply, cast, const, index_expr
+from jitney.loops.lowerings.registry import Refused
+from jitney.loops.lowerings.strided import StridedTensor
+from jitney.loops.symbols import to_index
+from jitney.loops.target import Target
+
+Position = tuple[Index, ...]
+
+
+@dataclass(frozen=True)
+class Mark:
+    """How far a program had grown, to take back what a refused lowering emitted."""
+
+    buffers: int
+    nodes: int
+
+
+class Builder:
+    """Collects buffers and nodes; ``node`` is the FX node being lowered, ``fake`` its meta value.
+
+    ``may_overwrite``: the storage of the node's first argument is free once the node has run.
+    """
+
+    def __init__(self, target: Target) -> None:
+        self.target = target
+        self.buffers: list[Buffer] = []
+        self.nodes: list[Node] = []
+        self.constants: dict[str, torch.Tensor] = {}
+        self.node: fx.Node
+        self.fake: Any = None
+        self.may_overwrite = False
+        self._taken: set[str] = set()
+
+    # ------------------------------------------------------------ names and buffers
+
+    def fresh(self, hint: str) -> str:
+        """A name no buffer, node, Let or Reduction of the program has yet."""
+        name, count = hint, 0
+        while name in self._taken:
+            count += 1
+            name = f"{hint}_{count}"
+        self._taken.add(name)
+        return name
+
+    def add_buffer(self, name: str, kind: str, fake: torch.Tensor, **fields: Any) -> StridedTensor:
+        """Declares a buffer with the shape, strides and dtype of ``fake``."""
+        shape = tuple(to_index(size) for size in fake.shape)
+        strides = tuple(to_index(stride) for stride in fake.stride())
+        name = self.fresh(name)
+        device = fake.device
+        self.buffers.append(Buffer(name, kind, fake.dtype, device, shape, strides, **fields))
+        return StridedTensor(name, fake.dtype, shape, strides)
+
+    def allocate(self, fake: torch.Tensor | None = None) -> StridedTensor:
+        """A temporary for a result like ``fake`` (the node's own by default)."""
+        return self.add_buffer(self.node.name, "temp", self.fake if fake is None else fake)
+
+    def allocate_as(self, shape: Sequence[Index], dtype: torch.dtype) -> StridedTensor:
+        """A row-major temporary that no FX value stands for."""
+        strides: list[Index] = []
+        step = index(1)
+        for size in reversed(shape):
+            strides.insert(0, step)
+            step = step * size
+        name = self.fresh(self.node.name)
+        device = self.device()
+        buffer = Buffer(name, "temp", dtype, device, tuple(shape), tuple(strides))
+        self.buffers.append(buffer)
+        return StridedTensor(name, dtype, tuple(shape), tuple(strides))
+
+    def device(self) -> torch.device:
+        """The device of the node's (first) result."""
+        fake = self.fake
+        while isinstance(fake, tuple | list):
+            fake = next(x for x in fake if x is not None)
+        device: torch.device = fake.device
+        return device
+
+    def used(self, result: int) -> bool:
+        """Whether anything reads that result of the node."""
+        return any(user.args[1] == result for user in self.node.users)
+
+    def mark(self) -> Mark:
+        """Remembers the state, for `take_back`."""
+        return Mark(len(self.buffers), len(self.nodes))
+
+    def take_back(self, mark: Mark) -> None:
+        """Drops what was emitted since ``mark``."""
+        del self.buffers[mark.buffers :]
+        del self.nodes[mark.nodes :]
+
+    # ------------------------------------------------------------ nests
+
+    def axes(
+        self, shape: Sequence[Index], prefix: str = "i", strides: Sequence[Index] | None = None
+    ) -> tuple[tuple[Axis, ...], Position]:
+        """Axes over ``shape`` (none for size 1), by falling stride, and the position they make."""
+        position: list[Index] = []
+        made: list[tuple[int, Axis]] = []
+        for dim, size in enumerate(shape):
+            if size.is_const and size.const == 1:
+                position.append(index(0))
+                continue
+            axis = Axis(f"{prefix}{dim}", size)
+            position.append(index(axis))
+            made.append((-strides[dim].hint() if strides is not None else dim, axis))
+        made.sort(key=lambda item: item[0])
+        return tuple(axis for _, axis in made), tuple(position)
+
+    def emit(self, axes: Sequence[Axis], body: Sequence[Stmt]) -> None:
+        """Appends a nest; nothing if it has no iterations."""
+        if any(axis.extent.is_const and axis.extent.const == 0 for axis in axes):
+            return
+        name = self.fresh(f"{self.node.name}_nest")
+        self.nodes.append(LoopNest(name, tuple(axes), tuple(body), (self.node.name,)))
+
+    def compute(
+        self,
+        out: StridedTensor,
+        value: Callable[[Position], Expr],
+        lets: Callable[[Position], Sequence[Let]] = lambda position: (),
+    ) -> StridedTensor:
+        """Fills ``out`` elementwise: one nest, ``value`` giving the expression at a position."""
+        axes, position = self.axes(out.shape, strides=out.strides)
+        body: list[Stmt] = list(lets(position))
+        body.append(Store(out.buffer, out.at(position), cast(value(position), out.dtype)))
+        self.emit(axes, body)
+        return out
+
+    def fill(self, out: StridedTensor, value: bool | int | float) -> StridedTensor:
+        """Sets every element of ``out``."""
+        return self.compute(out, lambda _: const(value, out.dtype))
+
+    def copy(self, out: StridedTensor, source: StridedTensor) -> StridedTensor:
+        """Stores ``source`` (broadcast) into ``out``, converting."""
+        return self.compute(out, source.load)
+
+    def own(self, base: StridedTensor) -> StridedTensor:
+        """The node's result holding the values of ``base``: base itself where the node may
+        overwrite it, else a copy. What the node then stores into it are its second writes."""
+        strides = tuple(to_index(stride) for stride in self.fake.stride())
+        if self.may_overwrite and base.strides == strides and base.dtype == self.fake.dtype:
+            return base
+        return self.copy(self.allocate(), base)
+
+    # ------------------------------------------------------------ statements
+
+    def let_index(self, value: Expr, size: IndexLike, hint: str) -> tuple[tuple[Let, ...], Index]:
+        """Statements and the `Index` for a loaded position along a dimension of ``size``.
+
+        Negative positions count from the end, as in Python; what is out of range after that is
+        held inside, so that no kernel reads or writes outside a tensor.
+        """
+        value = cast(value, torch.int64)
+        extent = index_expr(index(size))
+        raw = self.fresh(f"{hint}_raw")
+        name = self.fresh(hint)
+        loaded = Ref(raw, torch.int64)
+        zero = const(0, torch.int64)
+        wrapped = apply("where", apply("lt", loaded, zero), apply("add", loaded, extent), loaded)
+        last = apply("sub", extent, const(1, torch.int64))
+        held = apply("max", zero, apply("min", wrapped, last))
+        return (Let(raw, value), Let(name, held)), index(Value(name))
+
+    def reduce(
+        self, axes: Sequence[Axis], op: str, value: Expr, lets: Sequence[Stmt] = ()
+    ) -> tuple[Reduce, Ref]:
+        """One reduction and the reference to its result (argmax and argmin give i64)."""
+        name = self.fresh(f"{self.node.name}_{op}")
+        result = Reduction((name,), op, value, value.dtype)
+        dtype = torch.int64 if op in ("argmax", "argmin") else value.dtype
+        if op in ("argmax", "argmin"):
+            result = replace(result, dtype=torch.int64)
+        return Reduce(tuple(axes), tuple(lets), (result,)), Ref(name, dtype)
+
+    # ------------------------------------------------------------ externs
+
+    def extern(
+        self,
+        target: Any,
+        args: Sequence[Any],
+        kwargs: dict[str, Any],
+        fakes: Sequence[torch.Tensor | None],
+        reason: str,
+    ) -> tuple[StridedTensor | None, ...]:
+        """Appends an ATen call; one result per fake (None: not a tensor)."""
+        results = tuple(
+            None if fake is None else self.add_buffer(self.node.name, "extern", fake)
+            for fake in fakes
+        )
+        random = torch.Tag.nondeterministic_seeded in getattr(target, "tags", ())
+        self.nodes.append(
+            Extern(
+                self.fresh(f"{self.node.name}_call"),
+                str(target),
+                tuple(_extern_argument(arg) for arg in args),
+                tuple((key, _extern_argument(arg)) for key, arg in kwargs.items()),
+                tuple(None if result is None else result.buffer for result in results),
+                effectful=random,
+                reason=reason,
+                origins=(self.node.name,),
+            )
+        )
+        return results
+
+
+def _extern_argument(value: Any) -> Any:
+    """A lowered argument as `Extern` holds it."""
+    if isinstance(value, StridedTensor):
+        return value.as_view()
+    if isinstance(value, Index):
+        return value.const if value.is_const else value
+    if isinstance(value, tuple | list):
+        return type(value)(_extern_argument(item) for item in value)
+    if isinstance(value, Const):
+        return value.value
+    if isinstance(value, Op | Ref):
+        raise Refused("a computed runtime scalar cannot be handed to a library call")
+    return value

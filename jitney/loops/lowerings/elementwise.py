@@ -1,0 +1,94 @@
+"""How an elementwise op is lowered: operands to expressions, one nest for the result."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+
+from jitney.loops.ir import Expr
+from jitney.loops.lowerings.builder import Builder, Position
+from jitney.loops.lowerings.expressions import as_expr, cast, compute_dtype
+from jitney.loops.lowerings.registry import OpKey, lowers
+from jitney.loops.lowerings.strided import StridedTensor
+
+Formula = Callable[..., Expr]
+
+
+@lru_cache(maxsize=4096)
+def operand_flags(op: OpOverload) -> dict[str, bool]:
+    """Argument name -> whether the schema takes a tensor or a number there (an operand)."""
+    flags = {}
+    for argument in op._schema.arguments:
+        kind = str(argument.type).removeprefix("Optional[").removesuffix("]")
+        flags[argument.name] = kind in ("Tensor", "number", "Scalar")
+    return flags
+
+
+def elementwise(*ops: OpKey | None, operands: str = "result") -> Callable[[Formula], Formula]:
+    """Registers ``formula(*operand expressions, *other arguments) -> Expr`` as a lowering.
+
+    Operands (what the schema calls Tensor or Scalar) come as expressions in the compute dtype of
+    the result (``operands="result"``) or of the promoted operands ("promoted": comparisons), or in
+    dtypes of their own ("own": tensors unconverted, numbers as they are). The other arguments
+    come as they are. The formula's value is cast to the result's dtype.
+    """
+
+    def register(formula: Formula) -> Formula:
+        def lowering(b: Builder, *args: Any, **kwargs: Any) -> StridedTensor:
+            target = b.node.target
+            assert isinstance(target, OpOverload)
+            flags = operand_flags(target)
+            names = [argument.name for argument in target._schema.arguments]
+            dtype = _operand_dtype(b, operands)
+
+            def operand(name: str, value: Any, position: Position) -> Any:
+                if not flags[name] or value is None:
+                    return value
+                if isinstance(value, StridedTensor):
+                    loaded = value.load(position)
+                    return loaded if dtype is None else cast(loaded, dtype)
+                return value if dtype is None else as_expr(value, dtype)
+
+            def value_at(position: Position) -> Expr:
+                plain = [operand(n, a, position) for n, a in zip(names, args, strict=False)]
+                named = {n: operand(n, a, position) for n, a in kwargs.items()}
+                return formula(*plain, **named)
+
+            return b.compute(b.allocate(), value_at)
+
+        lowers(*ops)(lowering)
+        return formula
+
+    return register
+
+
+def _operand_dtype(b: Builder, operands: str) -> torch.dtype | None:
+    if operands == "own":
+        return None
+    if operands == "result":
+        return compute_dtype(b.fake.dtype)
+    return compute_dtype(promoted_dtype(b))
+
+
+def promoted_dtype(b: Builder) -> torch.dtype:
+    """The dtype eager promotes the node's first two operands to."""
+    operands: list[Any] = []
+    for argument in b.node.args:
+        value = fake_of(argument)
+        if isinstance(value, torch.SymInt | torch.SymFloat):
+            value = 1 if isinstance(value, torch.SymInt) else 1.0
+        if isinstance(value, torch.Tensor | int | float):
+            operands.append(value)
+    if len(operands) == 1:
+        dtype: torch.dtype = operands[0].dtype
+        return dtype
+    return torch.result_type(operands[0], operands[1])
+
+
+def fake_of(argument: Any) -> Any:
+    """The fake value of a graph argument; a literal is itself."""
+    return argument.meta.get("val") if isinstance(argument, torch.fx.Node) else argument

@@ -1,0 +1,78 @@
+"""Which values of an FX graph share storage, and when each storage is read for the last time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from operator import getitem
+
+import torch
+from torch import fx
+
+from jitney.loops.lowerings.views import is_view
+
+aten = torch.ops.aten
+END = 1 << 60
+
+
+@dataclass
+class Liveness:
+    """``root[node]``: the node whose storage a value views. ``last_read[root]``: position of the
+    last node that reads that storage, `END` when it leaves the graph. ``written_back``:
+    placeholders that an ``aten.copy_`` overwrites before the graph ends."""
+
+    position: dict[fx.Node, int] = field(default_factory=dict)
+    root: dict[fx.Node, fx.Node] = field(default_factory=dict)
+    last_read: dict[fx.Node, int] = field(default_factory=dict)
+    written_back: set[fx.Node] = field(default_factory=set)
+
+    def may_overwrite(self, node: fx.Node) -> bool:
+        """Whether ``node`` may write its result over the storage of its first argument.
+
+        That needs a storage of the program's own, or one of an input that is overwritten anyway;
+        no later reader of the old value; no other operand in the same storage.
+        """
+        base = node.args[0] if node.args else None
+        if not isinstance(base, fx.Node):
+            return False
+        root = self.root[base]
+        if self.last_read[root] > self.position[node]:
+            return False
+        if any(self.root[a] is root for a in node.all_input_nodes if a is not base):
+            return False
+        if sum(1 for a in _flat_args(node) if a is base) > 1:
+            return False
+        if root.op == "placeholder":
+            return root in self.written_back and self.last_read[self.root[node]] < END
+        return root.op == "call_function"
+
+
+def _flat_args(node: fx.Node) -> list[fx.Node]:
+    found: list[fx.Node] = []
+    fx.map_arg((node.args, node.kwargs), found.append)
+    return found
+
+
+def analyse_liveness(graph: fx.Graph) -> Liveness:
+    """Roots and last reads of every value; a ``copy_`` writes its first argument, reads it not."""
+    live = Liveness()
+    for position, node in enumerate(graph.nodes):
+        live.position[node] = position
+        root = live.root[node] = _root(live, node)
+        live.last_read.setdefault(root, position)
+        reads = node.all_input_nodes
+        if node.target is aten.copy_.default:
+            reads = [a for a in node.args[1:2] if isinstance(a, fx.Node)]
+            live.written_back.add(live.root[node.args[0]])
+        for source in reads:
+            when = END if node.op == "output" else position
+            live.last_read[live.root[source]] = max(live.last_read[live.root[source]], when)
+    return live
+
+
+def _root(live: Liveness, node: fx.Node) -> fx.Node:
+    base = node.args[0] if node.op == "call_function" and node.args else None
+    if not isinstance(base, fx.Node):
+        return node
+    if node.target is aten.copy_.default or is_view(node.target):
+        return live.root[base]
+    return live.root[base] if node.target is getitem else node

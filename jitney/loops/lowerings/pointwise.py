@@ -1,0 +1,399 @@
+"""Arithmetic, comparison, logic and casts: ops whose element depends on one element each."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from jitney.loops.index import Index
+from jitney.loops.ir import Const, Expr, Op
+from jitney.loops.lowerings.builder import Builder
+from jitney.loops.lowerings.elementwise import Formula, elementwise
+from jitney.loops.lowerings.expressions import (
+    Operand,
+    add,
+    apply,
+    as_expr,
+    cast,
+    compute_dtype,
+    computed,
+    const,
+    div,
+    is_int,
+    maximum,
+    minimum,
+    mul,
+    sub,
+    where,
+)
+from jitney.loops.lowerings.registry import OpKey, Refused, lowers
+from jitney.loops.lowerings.strided import StridedTensor
+
+aten = torch.ops.aten
+prims = torch.ops.prims
+
+#: op -> opcode of `ir.OPS`, computed in the result's compute dtype.
+UNARY: dict[OpKey | None, str] = {
+    aten.exp: "exp",
+    aten.exp2: "exp2",
+    aten.expm1: "expm1",
+    aten.log: "log",
+    aten.log2: "log2",
+    aten.log10: "log10",
+    aten.log1p: "log1p",
+    aten.sin: "sin",
+    aten.cos: "cos",
+    aten.tan: "tan",
+    aten.asin: "asin",
+    aten.acos: "acos",
+    aten.atan: "atan",
+    aten.sinh: "sinh",
+    aten.cosh: "cosh",
+    aten.tanh: "tanh",
+    aten.asinh: "asinh",
+    aten.acosh: "acosh",
+    aten.atanh: "atanh",
+    aten.erf: "erf",
+    aten.erfc: "erfc",
+    aten.erfinv: "erfinv",
+    aten.lgamma: "lgamma",
+    aten.digamma: "digamma",
+    aten.sigmoid: "sigmoid",
+    aten.sqrt: "sqrt",
+    aten.rsqrt: "rsqrt",
+    aten.reciprocal: "reciprocal",
+    aten.neg: "neg",
+    aten.square: "square",
+}
+#: The same, but the identity on integers and bool.
+ROUNDING: dict[OpKey, str] = {
+    aten.floor: "floor",
+    aten.ceil: "ceil",
+    aten.trunc: "trunc",
+    aten.round.default: "round",
+}
+BINARY: dict[OpKey, str] = {
+    aten.atan2: "atan2",
+    aten.hypot: "hypot",
+    aten.copysign: "copysign",
+    aten.nextafter: "nextafter",
+    aten.fmax: "fmax",
+    aten.fmin: "fmin",
+    aten.bitwise_and: "and",
+    aten.bitwise_or: "or",
+    aten.bitwise_xor: "xor",
+}
+COMPARISONS: dict[OpKey, str] = {
+    aten.eq: "eq",
+    aten.ne: "ne",
+    aten.lt: "lt",
+    aten.le: "le",
+    aten.gt: "gt",
+    aten.ge: "ge",
+}
+
+
+def _apply(opcode: str) -> Formula:
+    def formula(*operands: Expr) -> Expr:
+        return apply(opcode, *operands)
+
+    return formula
+
+
+def _register_tables() -> None:
+    for op, opcode in UNARY.items():
+        elementwise(op)(_apply(opcode))
+    for op, opcode in BINARY.items():
+        elementwise(op)(_apply(opcode))
+    for op, opcode in COMPARISONS.items():
+        elementwise(op, operands="promoted")(_apply(opcode))
+    for op, opcode in ROUNDING.items():
+
+        def rounding(x: Expr, opcode: str = opcode) -> Expr:
+            return apply(opcode, x) if x.dtype.is_floating_point else x
+
+        elementwise(op)(rounding)
+
+
+_register_tables()
+
+
+@elementwise(aten.abs)
+def absolute(x: Expr) -> Expr:
+    return x if x.dtype in (torch.bool, torch.uint8) else apply("abs", x)
+
+
+@elementwise(aten.sign, aten.sgn)
+def sign(x: Expr) -> Expr:
+    return x if x.dtype is torch.bool else apply("sign", x)
+
+
+@elementwise(aten.add, prims.add)
+def added(x: Expr, y: Expr, alpha: Expr | None = None) -> Expr:
+    return add(x, y if alpha is None else mul(y, alpha))
+
+
+@elementwise(aten.sub, prims.sub)
+def subtracted(x: Expr, y: Expr, alpha: Expr | None = None) -> Expr:
+    return sub(x, y if alpha is None else mul(y, alpha))
+
+
+@elementwise(aten.rsub)
+def subtracted_from(x: Expr, y: Expr, alpha: Expr | None = None) -> Expr:
+    return sub(y, x if alpha is None else mul(x, alpha))
+
+
+@elementwise(aten.mul, prims.mul)
+def multiplied(x: Expr, y: Expr) -> Expr:
+    return mul(x, y)
+
+
+def checked_divisor(x: Expr, y: Expr) -> None:
+    """Refuses an integer division whose divisor could be zero: eager raises there."""
+    if not x.dtype.is_floating_point and not (isinstance(y, Const) and y.value not in (0, -1)):
+        raise Refused("an integer division by zero must raise eager's error")
+
+
+@elementwise(aten.div, aten.true_divide)
+def divided(x: Expr, y: Expr, rounding_mode: str | None = None) -> Expr:
+    if rounding_mode is None:
+        return div(x, y)
+    checked_divisor(x, y)
+    if rounding_mode == "floor":
+        return apply("floordiv", x, y)
+    return apply("trunc", div(x, y)) if x.dtype.is_floating_point else apply("truncdiv", x, y)
+
+
+@elementwise(aten.floor_divide)
+def floor_divided(x: Expr, y: Expr) -> Expr:
+    checked_divisor(x, y)
+    return apply("floordiv", x, y)
+
+
+@elementwise(aten.remainder)
+def remainder(x: Expr, y: Expr) -> Expr:
+    checked_divisor(x, y)
+    return apply("remainder", x, y)
+
+
+@elementwise(aten.fmod)
+def fmod(x: Expr, y: Expr) -> Expr:
+    checked_divisor(x, y)
+    return apply("fmod", x, y)
+
+
+@elementwise(aten.maximum)
+def larger(x: Expr, y: Expr) -> Expr:
+    return maximum(x, y)
+
+
+@elementwise(aten.minimum)
+def smaller(x: Expr, y: Expr) -> Expr:
+    return minimum(x, y)
+
+
+@elementwise(aten.clamp)
+def clamp(x: Expr, low: Expr | None = None, high: Expr | None = None) -> Expr:
+    x = x if low is None else maximum(x, low)
+    return x if high is None else minimum(x, high)
+
+
+@elementwise(aten.clamp_min)
+def clamp_min(x: Expr, low: Expr) -> Expr:
+    return maximum(x, low)
+
+
+@elementwise(aten.clamp_max)
+def clamp_max(x: Expr, high: Expr) -> Expr:
+    return minimum(x, high)
+
+
+@elementwise(aten.bitwise_not)
+def bitwise_not(x: Expr) -> Expr:
+    return apply("not", x)
+
+
+@elementwise(aten.__lshift__, aten.bitwise_left_shift)
+def shifted_left(x: Expr, y: Expr) -> Expr:
+    return _shifted("shl", x, y)
+
+
+@elementwise(aten.__rshift__, aten.bitwise_right_shift)
+def shifted_right(x: Expr, y: Expr) -> Expr:
+    return _shifted("shr", x, y)
+
+
+def _shifted(opcode: str, x: Expr, y: Expr) -> Expr:
+    if not is_int(x.dtype):
+        raise Refused("a shift of floats")
+    if not (isinstance(y, Const) and 0 <= y.value < torch.iinfo(x.dtype).bits):
+        raise Refused("a shift by a count that may be out of range")
+    return apply(opcode, x, y)
+
+
+@elementwise(aten.pow, prims.pow)
+def power(x: Expr, y: Expr) -> Expr:
+    """Exponents for which eager multiplies, or takes a root, do the same here."""
+    if is_int(x.dtype):
+        return _integer_power(x, y)
+    if x.dtype is torch.bool:
+        raise Refused("a power of bools")
+    exponent = y.value if isinstance(y, Const) else None
+    if exponent == 2:
+        return mul(x, x)
+    if exponent == 3:
+        return mul(mul(x, x), x)
+    roots = {0.5: "sqrt", -0.5: "rsqrt", -1: "reciprocal"}
+    if exponent in roots:
+        return apply(roots[exponent], x)
+    return x if exponent == 1 else apply("pow", x, y)
+
+
+def _integer_power(x: Expr, y: Expr) -> Expr:
+    if not (isinstance(y, Const) and 0 <= y.value <= 8):
+        raise Refused("an integer power whose exponent is not a small literal")
+    result: Expr = const(1, x.dtype)
+    for _ in range(int(y.value)):
+        result = mul(result, x)
+    return result
+
+
+@elementwise(aten.where.self, prims.where, operands="own")
+def selected(condition: Expr, x: Operand, y: Operand) -> Expr:
+    return where(condition, *_promoted(x, y))
+
+
+def _promoted(x: Operand, y: Operand) -> tuple[Expr, Expr]:
+    dtypes = [v.dtype for v in (x, y) if not isinstance(v, bool | int | float | Index)]
+    dtype = dtypes[0]
+    for other in dtypes[1:]:
+        dtype = torch.promote_types(dtype, other)
+    return as_expr(x, dtype), as_expr(y, dtype)
+
+
+@lowers(aten.where.ScalarSelf, aten.where.ScalarOther, aten.where.Scalar)
+def where_scalar(
+    b: Builder, condition: StridedTensor, x: StridedTensor | Operand, y: StridedTensor | Operand
+) -> StridedTensor:
+    out = b.allocate()
+
+    def side(value: StridedTensor | Operand, position: tuple[Index, ...]) -> Expr:
+        operand = value.load(position) if isinstance(value, StridedTensor) else value
+        return as_expr(operand, out.dtype)
+
+    return b.compute(out, lambda p: where(condition.load(p), side(x, p), side(y, p)))
+
+
+@lowers(aten.masked_fill)
+def masked_fill(
+    b: Builder, x: StridedTensor, mask: StridedTensor, value: StridedTensor | Operand
+) -> StridedTensor:
+    out = b.allocate()
+
+    def value_at(position: tuple[Index, ...]) -> Expr:
+        filled = value.load(position) if isinstance(value, StridedTensor) else value
+        kept = x.load(position)
+        return where(mask.load(position), as_expr(filled, kept.dtype), kept)
+
+    return b.compute(out, value_at)
+
+
+@elementwise(aten.logical_not, operands="own")
+def logical_not(x: Expr) -> Expr:
+    return apply("not", cast(x, torch.bool))
+
+
+@elementwise(aten.logical_and, operands="own")
+def logical_and(x: Expr, y: Expr) -> Expr:
+    return apply("and", cast(x, torch.bool), cast(y, torch.bool))
+
+
+@elementwise(aten.logical_or, operands="own")
+def logical_or(x: Expr, y: Expr) -> Expr:
+    return apply("or", cast(x, torch.bool), cast(y, torch.bool))
+
+
+@elementwise(aten.logical_xor, operands="own")
+def logical_xor(x: Expr, y: Expr) -> Expr:
+    return apply("xor", cast(x, torch.bool), cast(y, torch.bool))
+
+
+def _float_test(opcode: str) -> Formula:
+    def formula(x: Expr) -> Expr:
+        if not x.dtype.is_floating_point:
+            return const(False, torch.bool)
+        return apply(opcode, computed(x))
+
+    return formula
+
+
+elementwise(aten.isnan, operands="own")(_float_test("isnan"))
+elementwise(aten.isinf, operands="own")(_float_test("isinf"))
+
+
+@elementwise(aten.signbit, operands="own")
+def signbit(x: Expr) -> Expr:
+    if x.dtype.is_floating_point:
+        return apply("signbit", computed(x))
+    if x.dtype is torch.bool:
+        return const(False, torch.bool)
+    return apply("lt", x, const(0, x.dtype))
+
+
+def _equals_infinity(value: float) -> Formula:
+    def formula(x: Expr) -> Expr:
+        if not x.dtype.is_floating_point:
+            return const(False, torch.bool)
+        x = computed(x)
+        return apply("eq", x, const(value, x.dtype))
+
+    return formula
+
+
+elementwise(aten.isposinf, operands="own")(_equals_infinity(math.inf))
+elementwise(aten.isneginf, operands="own")(_equals_infinity(-math.inf))
+
+
+@elementwise(
+    aten._to_copy,
+    aten.clone,
+    aten.positive,
+    aten.lift_fresh_copy,
+    prims.clone,
+    operands="own",
+)
+def copied(x: Expr, **_options: object) -> Expr:
+    return x
+
+
+@elementwise(prims.convert_element_type, operands="own")
+def converted(x: Expr, dtype: torch.dtype) -> Expr:
+    return x
+
+
+@lowers(aten.copy.default)
+def copy(
+    b: Builder, x: StridedTensor, source: StridedTensor, non_blocking: bool = False
+) -> StridedTensor:
+    return b.copy(b.allocate(), source)
+
+
+@lowers(aten.fill.Scalar, aten.fill.Tensor)
+def fill(b: Builder, x: StridedTensor, value: StridedTensor | Operand) -> StridedTensor:
+    out = b.allocate()
+    if isinstance(value, StridedTensor):
+        return b.copy(out, value)
+    return b.compute(out, lambda _: as_expr(value, out.dtype))
+
+
+def bitcastable(source: torch.dtype, to: torch.dtype) -> bool:
+    """Two dtypes of one size that a register can be read as either of."""
+    return source.itemsize == to.itemsize and torch.bool not in (source, to)
+
+
+@lowers(aten.view.dtype)
+def view_dtype(b: Builder, x: StridedTensor, dtype: torch.dtype) -> StridedTensor:
+    if not bitcastable(x.dtype, dtype) or compute_dtype(dtype) != dtype:
+        raise Refused("a reinterpretation between element sizes")
+    return b.compute(b.allocate(), lambda p: Op("bitcast", (x.load(p),), dtype))

@@ -1,0 +1,60 @@
+"""Views: index maps over the base's buffer, taken from the strides torch itself gives them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+
+from jitney.errors import CompilerBug
+from jitney.loops.lowerings.builder import Builder
+from jitney.loops.lowerings.registry import Refused, optional_op
+from jitney.loops.lowerings.strided import StridedTensor
+from jitney.loops.symbols import to_index
+
+aten = torch.ops.aten
+
+#: Views whose schema does not say so: functionalisation promises that nothing writes to them.
+_UNANNOTATED = frozenset(
+    op
+    for op in (
+        aten._unsafe_view.default,
+        aten.unsafe_split.Tensor,
+        aten.unsafe_split_with_sizes.default,
+        getattr(aten, "unsafe_chunk", None) and aten.unsafe_chunk.default,
+        aten.lift.default,
+        optional_op("broadcast_in_dim", "prims") and torch.ops.prims.broadcast_in_dim.default,
+    )
+    if op is not None
+)
+
+
+def is_view(op: Any) -> bool:
+    """Whether every result of ``op`` is a view of its first argument."""
+    if not isinstance(op, OpOverload):
+        return False
+    if op in _UNANNOTATED:
+        return True
+    if op is aten.view.dtype or op._schema.is_mutable:
+        return False
+    returns = op._schema.returns
+    return bool(returns) and all(r.alias_info is not None for r in returns)
+
+
+def lower_view(b: Builder, base: StridedTensor, base_fake: torch.Tensor) -> Any:
+    """The node's result(s) as views of ``base``: shape, strides and offset are the fake's own."""
+    fakes = b.fake if isinstance(b.fake, tuple | list) else (b.fake,)
+    views = tuple(_view_of(base, base_fake, fake) for fake in fakes)
+    return views if isinstance(b.fake, tuple | list) else views[0]
+
+
+def _view_of(base: StridedTensor, base_fake: torch.Tensor, fake: torch.Tensor) -> StridedTensor:
+    if fake.dtype != base_fake.dtype or fake.is_conj() or fake.is_neg():
+        raise Refused("a view that reinterprets elements")
+    if base.strides != tuple(to_index(stride) for stride in base_fake.stride()):
+        raise CompilerBug(f"strides of {base.buffer} differ from the traced ones")
+    shape = tuple(to_index(size) for size in fake.shape)
+    strides = tuple(to_index(stride) for stride in fake.stride())
+    moved = to_index(fake.storage_offset()) - to_index(base_fake.storage_offset())
+    return StridedTensor(base.buffer, base.dtype, shape, strides, base.offset + moved)

@@ -1,0 +1,64 @@
+"""Traces a function to ATen, lowers it, and runs the program in the reference interpreter."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import fx
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from jitney.loops.interpret import interpret
+from jitney.loops.ir import Extern, LoopProgram
+from jitney.loops.lower_graph import lower_graph
+from jitney.loops.target import Target
+from jitney.loops.verify import verify
+
+CPU = Target("cpu", "test")
+
+
+def trace(fn: Callable[..., Any], *args: Any, symbolic: bool = False) -> fx.GraphModule:
+    """A functional ATen graph with fake tensors in ``meta["val"]``."""
+    mode = "symbolic" if symbolic else "fake"
+    return make_fx(torch.func.functionalize(fn), tracing_mode=mode)(*args)
+
+
+def lower(fn: Callable[..., Any], *args: Any) -> LoopProgram:
+    """The program of a function."""
+    return lower_graph(trace(fn, *args), CPU)[0]
+
+
+def externs(program: LoopProgram) -> list[str]:
+    """Targets of the calls that were not lowered."""
+    return [node.target for node in program.nodes if isinstance(node, Extern)]
+
+
+def check(
+    fn: Callable[..., Any], *args: Any, allow_extern: bool = False, **tolerance: Any
+) -> LoopProgram:
+    """The lowered function equals eager: values, dtypes, shapes, strides and mutated inputs."""
+    gm = trace(fn, *args)
+    program, constants = lower_graph(gm, CPU)
+    verify(program)
+    if not allow_extern:
+        assert externs(program) == []
+    eager_args, our_args = _copies(args), _copies(args)
+    expected = torch.utils._pytree.tree_leaves(fn(*eager_args))
+    ours = interpret(program, constants, torch.utils._pytree.tree_leaves(our_args))
+    assert len(ours) == len(expected)
+    for mine, reference in zip([*ours, *our_args], [*expected, *eager_args], strict=True):
+        if isinstance(reference, torch.Tensor):
+            torch.testing.assert_close(mine, reference, equal_nan=True, **tolerance)
+            assert _strides(mine) == _strides(reference)
+        else:
+            assert mine == reference
+    return program
+
+
+def _copies(args: Any) -> list[Any]:
+    return [a.detach().clone() if isinstance(a, torch.Tensor) else a for a in args]
+
+
+def _strides(tensor: torch.Tensor) -> list[int]:
+    return [s for s, n in zip(tensor.stride(), tensor.shape, strict=True) if n > 1]
