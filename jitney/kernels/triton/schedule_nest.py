@@ -66,12 +66,36 @@ def _reduction(nest: LoopNest, points: int, width: int, target: Target) -> Sched
             x_block //= 2
         r_block = 32 if width >= 32 else power_of_two(width)
         return Schedule(x_block, r_block, 0, 8 if x_block * r_block >= 1024 else 4)
+    if _streams_weights(nest) and width >= 1024:
+        return _one_row_product(nest, width)
     if width <= ROW_LIMIT:
         tile = power_of_two(width)
         x_block = max(1, min(1024 // tile, power_of_two(points)))
         warps = 1 if tile * x_block <= 256 else min(16, max(2, tile * x_block // 512))
         return Schedule(x_block, tile, ROW_LIMIT, power_of_two(warps))
     return Schedule(1, 4096, 0, 8)
+
+
+def _one_row_product(nest: LoopNest, width: int) -> Schedule:
+    """Within 5% of the best of 46 schedules at Llama's shapes (docs/decisions/011-gpu-gemv.md)."""
+    shared_row = sum(isinstance(s, Reduce) for s in nest.body) > 1
+    r_block = 1024 if width > 8192 or width <= 1024 else 2048
+    return Schedule(2 if shared_row and r_block == 2048 else 1, r_block, 0, 4)
+
+
+def _streams_weights(nest: LoopNest) -> bool:
+    """Whether rows of one operand meet one row that all share: a product with a vector."""
+    for stmt in nest.body:
+        if not isinstance(stmt, Reduce):
+            continue
+        across = {a for a in nest.axes}
+        inner = set(stmt.axes)
+        found = [load.index.atoms() for load in loads((stmt,))]
+        rows = any(atoms & across and atoms & inner for atoms in found)
+        shared = any(atoms & inner and not atoms & across for atoms in found)
+        if rows and shared:
+            return True
+    return False
 
 
 def power_of_two(value: int) -> int:
