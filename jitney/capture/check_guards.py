@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from jitney import torch_api
-from jitney.capture.compare import fully_equal, same_keys, type_attribute_is
+from jitney.capture.compare import class_attribute_is, fully_equal, same_keys, type_attribute_is
 from jitney.capture.emit_fetch import FUNCTION, Writer, build_function
 from jitney.capture.guard import Guard, Kind, TensorFacts
 from jitney.capture.source import Source
@@ -98,6 +98,12 @@ def _type_attr(writer: Writer, source: Source, expected: tuple[str, Any]) -> str
     return f"{writer.constant(type_attribute_is)}({arguments})"
 
 
+def _class_attr(writer: Writer, source: Source, expected: tuple[str, Any]) -> str:
+    name, value = expected
+    arguments = f"{writer.fetch(source)}, {name!r}, {writer.constant(value)}"
+    return f"{writer.constant(class_attribute_is)}({arguments})"
+
+
 def _no_attr(writer: Writer, source: Source, expected: str) -> str:
     has = writer.constant(hasattr)
     return f"not {has}({writer.fetch(source)}, {expected!r})"
@@ -180,6 +186,7 @@ _CONDITIONS: dict[Kind, Callable[[Writer, Source, Any], str]] = {
     Kind.HAS_KEY: _has_key,
     Kind.NO_KEY: _no_key,
     Kind.TYPE_ATTR: _type_attr,
+    Kind.CLASS_ATTR: _class_attr,
     Kind.NO_ATTR: _no_attr,
     Kind.TENSOR: _tensor,
     Kind.SAME: _same,

@@ -61,8 +61,13 @@ def same_keys(value: dict[Any, Any], expected: tuple[Any, ...]) -> bool:
 
 def type_attribute_is(value: Any, name: str, expected: Any) -> bool:
     """Whether ``name`` along the type's mro is the object ``expected`` (`ABSENT`: not there)."""
-    for cls in type(value).__mro__:
-        found = cls.__dict__.get(name, ABSENT)
+    return class_attribute_is(type(value), name, expected)
+
+
+def class_attribute_is(cls: type, name: str, expected: Any) -> bool:
+    """Whether ``name`` along a class's own mro is the object ``expected`` (`ABSENT`: not there)."""
+    for base in cls.__mro__:
+        found = base.__dict__.get(name, ABSENT)
         if found is not ABSENT:
             return found is expected
     return expected is ABSENT

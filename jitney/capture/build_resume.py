@@ -1,0 +1,306 @@
+"""Step and resume functions: a frame stopped in the middle, continued as ordinary functions.
+
+A `Point` is a place to continue: a code object, an instruction, what is bound there.
+A *resume function* is the original code behind a prologue that puts locals and stack back and
+jumps to the point. A *step function* does the same for the instruction that broke the graph, lets
+CPython execute it inside the original exception ranges, and returns a `Tail` for the successor
+that was taken, so that loops with a break in them do not grow the Python stack.
+"""
+
+from __future__ import annotations
+
+import dis
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from types import CodeType
+from typing import Any
+
+from bytecode import FreeVar, Instr, Label
+
+from jitney.capture.edit_code import Editor, jump_to, list_code
+from jitney.errors import Unsupported
+
+OLD_CALLS = sys.version_info < (3, 12)  # PRECALL, LOAD_METHOD, directed conditional jumps
+THUNK = "<call>"
+_METHOD_FORMS = ("LOAD_ATTR", "LOAD_SUPER_ATTR")
+_NEVER_FALLS = ("RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS", "RERAISE")
+_UNRESUMABLE = ("SEND", "YIELD_VALUE", "GET_AWAITABLE", "END_ASYNC_FOR", "CLEANUP_THROW")
+
+
+@dataclass(frozen=True)
+class Point:
+    """Where a frame continues: before instruction ``index`` of ``code`` (never itself a resume
+    function's code), with ``nulls`` telling which stack slots hold NULL, ``names`` bound."""
+
+    code: CodeType
+    index: int
+    nulls: tuple[bool, ...]
+    names: tuple[str, ...]
+
+    @property
+    def line(self) -> int:
+        return list_code(self.code).lines[self.index] or self.code.co_firstlineno
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """Parameters of the point's resume function: stack values bottom first, then locals."""
+        return (*_stack_names(self.nulls), *self.names)
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """Variables whose cells form the resume function's closure."""
+        return (*self.code.co_cellvars, *self.code.co_freevars)
+
+
+@dataclass(frozen=True)
+class Step:
+    """A step function's code and where it can continue.
+
+    Parameters: one continuation per successor (what the `Tail` will call), for an outer frame the
+    thunk that makes the call, then the point's own arguments.
+    """
+
+    code: CodeType
+    successors: tuple[Point, ...]
+
+
+class Tail:
+    """What a step returns: call ``enter(closure, *arguments)`` next."""
+
+    __slots__ = ("arguments", "closure", "enter")
+
+    def __init__(
+        self, enter: Callable[..., Any], closure: tuple[Any, ...], arguments: tuple[Any, ...]
+    ) -> None:
+        self.enter, self.closure, self.arguments = enter, closure, arguments
+
+
+def run_tails(result: Any) -> Any:
+    """Runs what a step left to do until there is a value."""
+    while type(result) is Tail:
+        enter, closure, arguments = result.enter, result.closure, result.arguments
+        del result
+        result = enter(closure, *arguments)
+        del arguments
+    return result
+
+
+@lru_cache(maxsize=4096)
+def resume_code(point: Point) -> CodeType:
+    """Code of the function that continues at ``point``; it keeps the user's name and lines."""
+    editor = Editor(point.code)
+    label = Label()
+    editor.items.insert(editor.position(point.index), label)
+    prologue = [*_restore_stack(point), jump_to(label)]
+    _set_line(prologue, point.line)
+    code = editor.assemble(prologue, point.arguments, extra_stack=len(point.nulls) + 4)
+    _ORIGINS[id(code)] = (code, point)
+    return code
+
+
+_ORIGINS: dict[int, tuple[CodeType, Point]] = {}
+
+
+def is_resume(code: CodeType) -> bool:
+    """Whether ``code`` was made here to continue a frame."""
+    return id(code) in _ORIGINS
+
+
+def stopped_at(
+    code: CodeType, offset: int, nulls: tuple[bool, ...], names: tuple[str, ...]
+) -> Point:
+    """The point for a frame of ``code`` stopped at ``offset``; inside a resume function, the same
+    place of the code it was made from, so that a loop comes back to the same point."""
+    index = list_code(code).index_at(offset)
+    origin = _ORIGINS.get(id(code))
+    if origin is not None:
+        index -= len(list_code(code).names) - len(list_code(origin[1].code).names)
+        code = origin[1].code
+    if list_code(code).names[index] in _UNRESUMABLE:
+        raise Unsupported("resume-generator", "a break while a generator is being advanced")
+    names = tuple(n for n in names if not n.startswith("<"))
+    return Point(code, index, nulls, names)
+
+
+@lru_cache(maxsize=4096)
+def step_code(point: Point, outer: bool = False, pushes: bool = True) -> Step:
+    """The step function at ``point``. ``outer``: instead of the instruction, call the thunk, and
+    push its result if ``pushes``."""
+    editor = Editor(point.code)
+    first, last, instructions = _instruction_group(editor, point.index)
+    label, original, fall, jump = Label(), Label(), Label(), Label()
+    enters = ["<next>"]
+    if outer:
+        inserted, after, jumped = _thunk_call(point, pushes)
+    else:
+        inserted, after, jumped = _native(point, last, instructions, jump)
+        enters += ["<jump>"] if jumped is not None else []
+    inserted = [jump_to(original), label, *inserted, jump_to(fall), original]
+    _set_line(inserted, point.line)
+    listing = list_code(point.code)
+    following = Point(point.code, last + 1, after.nulls, _bound_after(point, last))
+    successors = [following] if listing.names[last] not in _NEVER_FALLS or outer else []
+    tails: list[Any] = []
+    if successors:
+        tails += [fall, *_leave("<next>", following, after.virtual)]
+    else:
+        tails += [fall, Instr("LOAD_CONST", None), Instr("RETURN_VALUE")]
+    if jumped is not None:
+        target = listing.targets[last]
+        if target is None:
+            raise Unsupported("resume-jump", f"no target of {listing.names[last]}")
+        skip = listing.names[last] == "FOR_ITER" and not OLD_CALLS
+        taken = Point(point.code, target + skip, jumped.nulls, point.names)
+        successors.append(taken)
+        tails += [jump, *([Instr("END_FOR")] if skip else []), *_leave("<jump>", taken, None)]
+    _set_line(tails, point.line)
+    position = editor.position(first)
+    editor.items[position:position] = inserted
+    editor.items += tails
+    arguments = (*enters, *([THUNK] if outer else []), *point.arguments)
+    prologue = [*_restore_stack(point), jump_to(label)]
+    _set_line(prologue, point.line)
+    room = len(point.nulls) + len(point.names) + 8
+    return Step(editor.assemble(prologue, arguments, extra_stack=room), tuple(successors))
+
+
+@dataclass(frozen=True)
+class _After:
+    """The stack behind an instruction: NULL slots, and a slot that is NULL for the successor but
+    was never pushed (a method load done as a plain attribute load)."""
+
+    nulls: tuple[bool, ...]
+    virtual: int | None = None
+
+
+def _instruction_group(editor: Editor, index: int) -> tuple[int, int, list[Instr]]:
+    """The instruction at ``index`` with the KW_NAMES and PRECALL that belong to its CALL:
+    indices of the first and last, and copies to execute."""
+    listing = list_code(editor.original)
+    last = index
+    while listing.names[last] in ("KW_NAMES", "PRECALL"):
+        last += 1
+    first = last
+    while first > 0 and listing.names[first - 1] in ("KW_NAMES", "PRECALL"):
+        first -= 1
+    copies = [editor.items[editor.position(i)].copy() for i in range(first, last + 1)]
+    return first, last, copies
+
+
+def _native(
+    point: Point, last: int, instructions: list[Instr], jump: Label
+) -> tuple[list[Any], _After, _After | None]:
+    """The instruction itself, its conditional jump going to ``jump``."""
+    listing = list_code(point.code)
+    name, argument = listing.names[last], listing.arguments[last]
+    depth = len(point.nulls)
+    instruction = instructions[-1]
+    if name == "LOAD_METHOD" or (name in _METHOD_FORMS and not OLD_CALLS and (argument or 0) & 1):
+        kept = depth + _effect("LOAD_ATTR", 0) - (2 if name == "LOAD_SUPER_ATTR" else 0) - 1
+        return [_plain_load(instruction)], _After(
+            (*point.nulls[:kept], True, False), virtual=kept
+        ), None
+    if name == "PUSH_NULL" or (name == "LOAD_GLOBAL" and (argument or 0) & 1):
+        pushed = (True,) if name == "PUSH_NULL" else (True, False)
+        return instructions, _After((*point.nulls, *pushed)), None
+    if listing.targets[last] is None:
+        after = _grown(point.nulls, _effect(name, argument), call=name.startswith("CALL"))
+        return instructions, _After(after), None
+    copy = Instr(name.replace("BACKWARD", "FORWARD"), jump, location=instruction.location)
+    if name == "FOR_ITER":
+        return [copy], _After(_grown(point.nulls, 1)), _After(point.nulls[:-1])
+    taken = _After(_grown(point.nulls, _effect(name, argument, jump=True)))
+    return [copy], _After(_grown(point.nulls, _effect(name, argument, jump=False))), taken
+
+
+def _bound_after(point: Point, last: int) -> tuple[str, ...]:
+    """Locals bound once the instruction has run."""
+    listing = list_code(point.code)
+    if listing.names[last] not in ("STORE_FAST", "DELETE_FAST"):
+        return point.names
+    changed = point.code.co_varnames[listing.arguments[last] or 0]
+    others = tuple(name for name in point.names if name != changed)
+    return (*others, changed) if listing.names[last] == "STORE_FAST" else others
+
+
+def _thunk_call(point: Point, pushes: bool) -> tuple[list[Any], _After, None]:
+    call: list[Any] = [Instr("PUSH_NULL"), Instr("LOAD_FAST", THUNK), *_call(0)]
+    if not pushes:
+        return [*call, Instr("POP_TOP")], _After(point.nulls), None
+    listing = list_code(point.code)
+    name, argument = listing.names[point.index], listing.arguments[point.index]
+    if name in _METHOD_FORMS and not OLD_CALLS and (argument or 0) & 1 or name == "LOAD_METHOD":
+        return call, _After((*point.nulls, True, False), virtual=len(point.nulls)), None
+    return call, _After((*point.nulls, False)), None
+
+
+def _leave(enter: str, to: Point, virtual: int | None) -> list[Any]:
+    """Pops the stack into hidden locals and returns ``Tail(enter, closure, arguments)``."""
+    code: list[Any] = []
+    for slot in reversed(range(len(to.nulls))):
+        if slot != virtual:
+            hidden = "<null>" if to.nulls[slot] else f"<stack {slot}>"
+            code.append(Instr("STORE_FAST", hidden))
+    code += [Instr("PUSH_NULL"), Instr("LOAD_CONST", Tail), Instr("LOAD_FAST", enter)]
+    code += [Instr("LOAD_CLOSURE", FreeVar(name)) for name in to.cells]
+    code.append(Instr("BUILD_TUPLE", len(to.cells)))
+    code += [Instr("LOAD_FAST", name) for name in to.arguments]
+    code += [Instr("BUILD_TUPLE", len(to.arguments)), *_call(3), Instr("RETURN_VALUE")]
+    return code
+
+
+def _restore_stack(point: Point) -> list[Any]:
+    code: list[Any] = []
+    for slot, null in enumerate(point.nulls):
+        if null:
+            code.append(Instr("PUSH_NULL"))
+        else:
+            code.append(Instr("LOAD_FAST", f"<stack {slot}>"))
+    code += [Instr("DELETE_FAST", name) for name in _stack_names(point.nulls)]
+    return code
+
+
+def _stack_names(nulls: tuple[bool, ...]) -> tuple[str, ...]:
+    return tuple(f"<stack {slot}>" for slot, null in enumerate(nulls) if not null)
+
+
+def _call(count: int) -> list[Instr]:
+    return [*([Instr("PRECALL", count)] if OLD_CALLS else []), Instr("CALL", count)]
+
+
+def _plain_load(instruction: Instr) -> Instr:
+    """A method load as the attribute load that gives the bound method."""
+    argument: Any = instruction.arg
+    where = instruction.location
+    if instruction.name == "LOAD_METHOD":
+        return Instr("LOAD_ATTR", argument, location=where)
+    if instruction.name == "LOAD_ATTR":
+        return Instr("LOAD_ATTR", (False, argument[1]), location=where)
+    return Instr("LOAD_SUPER_ATTR", (False, *argument[1:]), location=where)
+
+
+def _effect(name: str, argument: int | None, jump: bool | None = None) -> int:
+    """Growth of the stack; CALL counted with the PRECALL before it."""
+    if name == "CALL":
+        return -((argument or 0) + 1)
+    opcode = dis.opmap[name]
+    if opcode < dis.HAVE_ARGUMENT:
+        argument = None
+    return dis.stack_effect(opcode, argument, jump=jump)
+
+
+def _grown(nulls: tuple[bool, ...], effect: int, *, call: bool = False) -> tuple[bool, ...]:
+    """``nulls`` after an instruction: only a call takes a NULL off the stack, and its result
+    is where the NULL was."""
+    size = len(nulls) + effect
+    if effect >= 0:
+        return (*nulls, *([False] * effect))
+    return (*nulls[: size - 1], False) if call else nulls[:size]
+
+
+def _set_line(items: list[Any], line: int) -> None:
+    for item in items:
+        if isinstance(item, Instr) and item.location is None:
+            item.lineno = line

@@ -1,0 +1,128 @@
+"""A code object as a list of instructions that can be entered and left in the middle.
+
+Offsets are CPython's byte offsets; indices count instructions (labels and exception-table marks
+not among them), so that the same instruction of an edited copy is found again.
+"""
+
+from __future__ import annotations
+
+import dis
+import inspect
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from types import CodeType
+from typing import Any
+
+from bytecode import Bytecode, CellVar, CompilerFlags, FreeVar, Instr, Label
+
+from jitney.errors import Unsupported
+
+_NO_RESUME = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
+_ENTRY = ("COPY_FREE_VARS", "MAKE_CELL")
+
+
+@dataclass(frozen=True)
+class Listing:
+    """One code object's instructions: opcode name, raw argument and byte offset of each."""
+
+    names: tuple[str, ...]
+    arguments: tuple[int | None, ...]
+    offsets: tuple[int, ...]
+    lines: tuple[int | None, ...]
+    targets: tuple[int | None, ...]  # index jumped to
+
+    def index_at(self, offset: int) -> int:
+        """Index of the instruction at ``offset`` (its EXTENDED_ARG prefixes count as it)."""
+        for index, own in enumerate(self.offsets):
+            if own >= offset:
+                return index
+        raise IndexError(offset)
+
+
+@lru_cache(maxsize=4096)
+def list_code(code: CodeType) -> Listing:
+    """The instructions of ``code``, EXTENDED_ARG folded into what they extend."""
+    found = [i for i in dis.get_instructions(code) if i.opname != "EXTENDED_ARG"]
+    offsets = [i.offset for i in found]
+    line = code.co_firstlineno
+    lines: list[int | None] = []
+    for i in found:
+        line = (i.positions.lineno if i.positions else None) or line
+        lines.append(line)
+    jumps = {*dis.hasjrel, *dis.hasjabs}
+    listing = Listing(
+        tuple(i.opname for i in found),
+        tuple(i.arg for i in found),
+        tuple(offsets),
+        tuple(lines),
+        tuple(None for _ in found),
+    )
+    targets = tuple(listing.index_at(i.argval) if i.opcode in jumps else None for i in found)
+    return Listing(listing.names, listing.arguments, listing.offsets, listing.lines, targets)
+
+
+class Editor:
+    """An editable copy of a code object whose cell variables have become free variables, so that
+    whoever makes the function hands the cells in; arguments and name are chosen by the caller."""
+
+    def __init__(self, code: CodeType) -> None:
+        if code.co_flags & _NO_RESUME:
+            raise Unsupported("resume-generator", "a generator's frame cannot be resumed")
+        self.original = code
+        self.cells = (*code.co_cellvars, *code.co_freevars)
+        self.body = Bytecode.from_code(code, conserve_exception_block_stackdepth=True)
+        self.items: list[Any] = list(self.body)
+        started = False
+        for position, item in enumerate(self.items):
+            if isinstance(item, Instr):
+                if item.name in _ENTRY:
+                    if started:
+                        raise Unsupported("resume-cell", "a comprehension's variable in a closure")
+                    self.items[position] = Instr("NOP", location=item.location)
+                elif isinstance(item.arg, CellVar):
+                    item.arg = FreeVar(item.arg.name)
+                started = started or item.name == "RESUME"
+
+    def position(self, index: int) -> int:
+        """Place in ``items`` of the ``index``-th instruction."""
+        count = -1
+        for position, item in enumerate(self.items):
+            if isinstance(item, Instr):
+                count += 1
+                if count == index:
+                    return position
+        raise IndexError(index)
+
+    def assemble(
+        self,
+        prologue: Sequence[Any],
+        arguments: Sequence[str],
+        *,
+        extra_stack: int,
+    ) -> CodeType:
+        """The new code object: entry, ``prologue``, then the items as edited."""
+        code, body = self.original, self.body
+        start: list[Any] = []
+        if self.cells:
+            start.append(Instr("COPY_FREE_VARS", len(self.cells)))
+        start.append(Instr("RESUME", 0))
+        line = code.co_firstlineno
+        for item in (*start, *prologue):
+            if isinstance(item, Instr) and item.location is None:
+                item.lineno = line
+        body[:] = [*start, *prologue, *self.items]
+        body.argnames = list(arguments)
+        body.argcount, body.posonlyargcount, body.kwonlyargcount = len(arguments), 0, 0
+        body.cellvars, body.freevars = [], list(self.cells)
+        body.flags = CompilerFlags(
+            code.co_flags & ~(inspect.CO_VARARGS | inspect.CO_VARKEYWORDS)
+        )
+        return body.to_code(
+            stacksize=code.co_stacksize + extra_stack, compute_exception_stack_depths=False
+        )
+
+
+def jump_to(label: Label) -> Instr:
+    """An unconditional forward jump."""
+    return Instr("JUMP_FORWARD", label)
