@@ -110,6 +110,9 @@ class _Machine:
             self.gemm(node)
         elif isinstance(node, ir.Attention):
             self.attention(node)
+        elif isinstance(node, ir.Together):
+            for nest in node.nests:
+                self.run(nest)
         else:
             self.extern(node)
 

@@ -297,7 +297,20 @@ class Extern:
     origins: tuple[str, ...] = ()
 
 
-Node = LoopNest | Gemm | Attention | Extern
+@dataclass(frozen=True)
+class Together:
+    """Nests that do not depend on each other, run by one launch (`group_launches`, GPU only)."""
+
+    name: str
+    nests: tuple[LoopNest, ...]
+
+    @property
+    def origins(self) -> tuple[str, ...]:
+        """The origins of all its nests."""
+        return tuple(dict.fromkeys(o for nest in self.nests for o in nest.origins))
+
+
+Node = LoopNest | Gemm | Attention | Extern | Together
 
 # ---------------------------------------------------------------- program
 

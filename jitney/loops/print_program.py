@@ -66,6 +66,9 @@ def node_lines(node: ir.Node) -> list[str]:
         return _gemm_lines(node, came)
     if isinstance(node, ir.Attention):
         return _attention_lines(node, came)
+    if isinstance(node, ir.Together):
+        inner = [line for nest in node.nests for line in node_lines(nest)]
+        return [f"together:  # {node.name}", *("    " + line for line in inner)]
     args = [_argument_text(a) for a in node.args]
     args += [f"{k}={_argument_text(v)}" for k, v in node.kwargs]
     results = ", ".join(n or "_" for n in node.outputs)

@@ -87,15 +87,18 @@ def _check_node(node: ir.Node, table: dict[str, ir.Buffer], written: set[str]) -
             raise Broken(f"unknown buffer {name}")
         if table[name].kind == "constant":
             raise Broken(f"constant {name} is written")
+    if isinstance(node, ir.Together):
+        _check_together(node)
     inside = set(visit.writes(node)) if not isinstance(node, ir.Extern) else set()
     for name in visit.reads(node):
         if name not in table:
             raise Broken(f"unknown buffer {name}")
         if name not in written and name not in inside:
             raise Broken(f"{name} is read before it is written")
-    if isinstance(node, ir.LoopNest):
-        _check_block(node.body, _Scope(table, set()).inside(node.axes))
-    elif isinstance(node, ir.Gemm):
+    for nest in node.nests if isinstance(node, ir.Together) else (node,):
+        if isinstance(nest, ir.LoopNest):
+            _check_block(nest.body, _Scope(table, set()).inside(nest.axes))
+    if isinstance(node, ir.Gemm):
         _check_gemm(node, table)
     elif isinstance(node, ir.Attention):
         for access in (node.q, node.k, node.v, node.out, node.mask, node.logsumexp):
@@ -103,6 +106,14 @@ def _check_node(node: ir.Node, table: dict[str, ir.Buffer], written: set[str]) -
                 axes = set((*node.batch, node.s, node.t, node.d, node.dv))
                 _check_access(access.buffer, access.index, access.dtype, _Scope(table, axes))
     written |= set(visit.writes(node))
+
+
+def _check_together(node: ir.Together) -> None:
+    for number, nest in enumerate(node.nests):
+        made = set(visit.writes(nest))
+        others = node.nests[:number] + node.nests[number + 1 :]
+        if any(made & {*visit.reads(o), *visit.writes(o)} for o in others):
+            raise Broken(f"{nest.name} writes what its neighbours in {node.name} use")
 
 
 def _check_gemm(node: ir.Gemm, table: dict[str, ir.Buffer]) -> None:

@@ -89,7 +89,9 @@ def views(value: object) -> Iterator[ir.BufferView]:
 
 def reads(node: ir.Node) -> list[str]:
     """Names of the buffers a node may read, in order, once each."""
-    if isinstance(node, ir.LoopNest):
+    if isinstance(node, ir.Together):
+        names = [name for nest in node.nests for name in reads(nest)]
+    elif isinstance(node, ir.LoopNest):
         names = [e.buffer for e in loads(node.body)]
         names += [s.buffer for s in stores(node.body) if s.mode == "add"]
     elif isinstance(node, ir.Gemm):
@@ -109,7 +111,9 @@ def reads(node: ir.Node) -> list[str]:
 
 def writes(node: ir.Node) -> list[str]:
     """Names of the buffers a node writes, in order, once each."""
-    if isinstance(node, ir.LoopNest):
+    if isinstance(node, ir.Together):
+        names = [name for nest in node.nests for name in writes(nest)]
+    elif isinstance(node, ir.LoopNest):
         names = [s.buffer for s in stores(node.body)]
     elif isinstance(node, ir.Gemm):
         names = [s.buffer for s in stores(node.row_prologue + node.epilogue)]
@@ -211,3 +215,18 @@ def bound_names(body: Iterable[ir.Stmt]) -> list[str]:
 def inner_axes(body: Iterable[ir.Stmt]) -> list[Axis]:
     """Every axis a `Loop` or a `Reduce` of a block runs over."""
     return [a for s in statements(body) if isinstance(s, ir.Loop | ir.Reduce) for a in s.axes]
+
+
+def map_stmt(stmt: ir.Stmt, leaf: Rewrite, memo: dict[int, ir.Expr] | None = None) -> ir.Stmt:
+    """The statement, and those inside it, with ``leaf`` applied to every expression."""
+    memo = {} if memo is None else memo
+    if isinstance(stmt, ir.Let):
+        return ir.Let(stmt.name, map_expr(stmt.value, leaf, memo))
+    if isinstance(stmt, ir.Store):
+        mask = None if stmt.mask is None else map_expr(stmt.mask, leaf, memo)
+        return ir.Store(stmt.buffer, stmt.index, map_expr(stmt.value, leaf, memo), mask, stmt.mode)
+    body = tuple(map_stmt(s, leaf, memo) for s in stmt.body)
+    if isinstance(stmt, ir.Loop):
+        return ir.Loop(stmt.axes, body)
+    results = tuple(replace(r, value=map_expr(r.value, leaf, memo)) for r in stmt.results)
+    return ir.Reduce(stmt.axes, body, results)

@@ -18,7 +18,7 @@ from jitney.kernels.triton.decode_attention import (
     split_count,
 )
 from jitney.kernels.triton.emit_nest import emit_nest
-from jitney.kernels.triton.kernel_source import KernelSource
+from jitney.kernels.triton.kernel_source import KernelSource, join_sources
 from jitney.kernels.triton.launch import Launch, LaunchTable
 from jitney.kernels.triton.load_binary import current_stream, load_binary
 from jitney.kernels.triton.schedule_nest import Schedule, schedule_nest
@@ -32,6 +32,7 @@ from jitney.loops.ir import (
     LoopProgram,
     Output,
     ScalarArg,
+    Together,
 )
 from jitney.loops.target import Target
 
@@ -63,6 +64,8 @@ def build_program(
         if isinstance(node, LoopNest):
             schedule = (tuned or {}).get(node) or schedule_nest(node, target)
             sources[node.name] = (emit_nest(node, schedule),)
+        elif isinstance(node, Together):
+            sources[node.name] = emit_together(node, target)
         elif isinstance(node, Attention):
             splits = split_count(node, target.multiprocessors)
             sources[node.name] = emit_decode_attention(node, splits)
@@ -72,6 +75,14 @@ def build_program(
     every = [source for several in sources.values() for source in several]
     binaries = compile_kernels(every, target.capability)
     return GpuProgram(program, constants, sources, binaries, tuple(scratch))
+
+
+def emit_together(group: Together, target: Target) -> tuple[KernelSource, ...]:
+    """One kernel for the group; nests whose grids have more dimensions keep their own."""
+    parts = [emit_nest(nest, schedule_nest(nest, target)) for nest in group.nests]
+    flat = tuple(p for p in parts if len(p.grid) == 1)
+    rest = tuple(p for p in parts if len(p.grid) > 1)
+    return (join_sources(group.name, flat), *rest) if len(flat) > 1 else tuple(parts)
 
 
 class GpuProgram:

@@ -1,0 +1,95 @@
+"""Nests that do not wait for each other share a launch.
+
+Each launch costs the GPU a start and a drain (1-2 µs even inside a CUDA graph); small kernels
+that are independent (the three projections of a query, the writes to a cache) run as one. Runs
+before `plan_memory`, which must see a group's buffers as alive at the same time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from jitney.loops.decision import Decision, no, yes
+from jitney.loops.index import index
+from jitney.loops.ir import Extern, Loop, LoopNest, LoopProgram, Node, Reduce, Together
+from jitney.loops.visit import reads, writes
+
+#: Nests in one launch at most.
+MOST = 6
+
+
+def group_launches(program: LoopProgram) -> LoopProgram:
+    """``program`` with independent nests joined; nodes keep an order that respects every use."""
+    groups: list[_Group] = []
+    for node in program.nodes:
+        earliest = _first_allowed(groups, node)
+        home = _home(groups, node, earliest)
+        if home is None:
+            groups.append(_Group([node]))
+        else:
+            home.nodes.append(node)
+        (home or groups[-1]).note(node)
+    return replace(program, nodes=tuple(g.node() for g in groups))
+
+
+@dataclass
+class _Group:
+    nodes: list[Node]
+    read: set[str] = field(default_factory=set)
+    written: set[str] = field(default_factory=set)
+
+    def note(self, node: Node) -> None:
+        self.read |= set(reads(node))
+        self.written |= set(writes(node))
+
+    def node(self) -> Node:
+        if len(self.nodes) == 1:
+            return self.nodes[0]
+        nests = tuple(n for n in self.nodes if isinstance(n, LoopNest))
+        return Together(nests[0].name + "_and_more", nests)
+
+
+def _first_allowed(groups: list[_Group], node: Node) -> int:
+    """The first group ``node`` may join: after all it depends on."""
+    uses, makes = set(reads(node)), set(writes(node))
+    for position in reversed(range(len(groups))):
+        group = groups[position]
+        if uses & group.written or makes & (group.read | group.written):
+            return position + 1
+        if isinstance(group.nodes[0], Extern) and group.nodes[0].effectful:
+            return position + 1
+    return 0
+
+
+def _home(groups: list[_Group], node: Node, earliest: int) -> _Group | None:
+    """The last group it may join: late enough to keep lives of buffers short."""
+    for group in reversed(groups[earliest:]):
+        if can_share_launch(group.nodes, node):
+            return group
+    return None
+
+
+def can_share_launch(group: list[Node], node: Node) -> Decision:
+    """Whether ``node`` may run in the launch of ``group``, which it does not depend on."""
+    first = group[0]
+    if not isinstance(node, LoopNest) or not isinstance(first, LoopNest):
+        return no("only loop nests share a launch")
+    if len(group) >= MOST:
+        return no("the launch is full")
+    if not all(a.extent.is_const for n in (first, node) for a in n.axes):
+        return no("its grid is symbolic")
+    if _shape(first) != _shape(node):
+        return no("rows of different lengths want different tiles")
+    return yes("independent and alike")
+
+
+def _shape(nest: LoopNest) -> tuple[object, ...]:
+    """What must agree for one tile size and warp count to suit all: the inner loops' lengths."""
+    sizes = []
+    for stmt in nest.body:
+        if isinstance(stmt, Reduce | Loop):
+            total = index(1)
+            for axis in stmt.axes:
+                total = total * axis.extent
+            sizes.append(total)
+    return tuple(sizes)

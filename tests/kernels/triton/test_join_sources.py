@@ -1,0 +1,54 @@
+"""Several nests in one launch give what they give alone."""
+
+import hashlib
+
+import pytest
+import torch
+
+pytest.importorskip("triton")
+
+from jitney.kernels.triton.build_program import emit_together
+from jitney.kernels.triton.compile_kernels import load_function
+from jitney.loops.group_launches import group_launches
+from jitney.loops.index import Axis, index
+from jitney.loops.ir import Buffer, Load, LoopNest, LoopProgram, Op, Store, Together
+from jitney.loops.target import Target
+
+F32 = torch.float32
+H200 = Target("cuda", "NVIDIA H200", multiprocessors=132, capability=(9, 0))
+
+
+def scaled(name, source, out, size, op):
+    i = Axis("i", index(size))
+    return LoopNest(name, (i,), (Store(out, index(i), Op(op, (Load(source, index(i), F32),), F32)),))
+
+
+def program(nodes):
+    names = ("a", "b", "c", "d")
+    cpu = torch.device("cpu")
+    buffers = tuple(
+        Buffer(n, "input" if n == "a" else "temp", F32, cpu, (index(300),), (index(1),)) for n in names
+    )
+    return LoopProgram(("a",), buffers, nodes, ())
+
+
+def test_independent_nests_share_a_launch():
+    first, second = scaled("f", "a", "b", 300, "neg"), scaled("s", "a", "c", 200, "square")
+    after = scaled("t", "b", "d", 300, "abs")
+    grouped = group_launches(program((first, second, after))).nodes
+    assert [type(n) for n in grouped] == [Together, LoopNest]
+    (source,) = emit_together(grouped[0], H200)
+    text = source.text(interpret=True)
+    kernel = load_function(hashlib.sha256(text.encode()).hexdigest()[:32], text)
+    a = torch.randn(300)
+    tensors = {"a": a, "b": torch.zeros(300), "c": torch.zeros(300)}
+    kernel[(int(source.grid[0]),)](*[tensors[p.name] for p in source.parameters])
+    assert torch.equal(tensors["b"], -a)
+    assert torch.equal(tensors["c"][:200], a[:200] ** 2) and not tensors["c"][200:].any()
+
+
+def test_a_nest_never_moves_before_what_it_reads_or_overwrites():
+    first, second = scaled("f", "a", "b", 300, "neg"), scaled("s", "b", "c", 300, "neg")
+    overwrites = scaled("o", "a", "b", 300, "abs")
+    grouped = group_launches(program((first, second, overwrites))).nodes
+    assert [n.name for n in grouped] == ["f", "s", "o"]
