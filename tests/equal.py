@@ -24,7 +24,7 @@ def fresh(inputs: Any, dtype: torch.dtype | None = None) -> Any:
 
     def copied(value: Any) -> Any:
         if not isinstance(value, torch.Tensor):
-            return copy.deepcopy(value, memo)
+            return value if callable(value) else copy.deepcopy(value, memo)
         if dtype is None or not value.is_floating_point():
             return copy.deepcopy(value, memo) if value.is_leaf else value.detach().clone()
         return value.detach().to(dtype).requires_grad_(value.requires_grad)

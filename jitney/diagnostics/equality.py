@@ -138,7 +138,7 @@ def compare_values(
             yield Difference(path, f"{wrong} of {expected.numel()} elements differ")
         return
     if expected.is_complex():
-        actual, expected = torch.view_as_real(actual), torch.view_as_real(expected)
+        actual, expected = (torch.view_as_real(t.resolve_conj()) for t in (actual, expected))
         reference = None
     special = ~torch.isfinite(expected)
     if not torch.equal(special, ~torch.isfinite(actual)) or not torch.equal(

@@ -1,0 +1,53 @@
+"""Every float32 sample of torch's op_db through jitney.compile: nothing wrong, nothing crashes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.conformance import op_db
+
+SAMPLED = (
+    "add", "sum", "nn.functional.softmax.with_dtype", "nn.functional.layer_norm", "where", "cat",
+    "index_select", "cumsum", "sort", "matmul", "nn.functional.gelu", "amax", "transpose", "var",
+)  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(0)
+def test_every_sample_equals_eager() -> None:
+    outcomes = op_db.run_all(list(op_db.all_ops()), op_db.jitney_compile)
+    Path("docs/op_coverage.md").write_text(op_db.table(outcomes))
+    bad = [o for o in outcomes.values() if o.kind in ("wrong", "crash")]
+    assert not bad, "\n".join(f"{o.name}: {op_db.reason(o)}" for o in bad)
+    assert sum(o.kind == "lowered" for o in outcomes.values()) >= 350
+
+
+def test_the_harness_sees_a_wrong_result() -> None:
+    def wrong(fn):  # type: ignore[no-untyped-def]
+        def compiled(value, args, kwargs):  # type: ignore[no-untyped-def]
+            return fn(value, args, kwargs) * 1.001
+
+        return compiled
+
+    assert op_db.check_op("exp", 2, wrong).kind == "wrong"
+
+
+def test_the_harness_survives_a_crash(tmp_path: Path) -> None:
+    def crash(fn):  # type: ignore[no-untyped-def]
+        import os
+
+        os._exit(3)
+
+    outcomes = op_db.run_all(["exp"], crash, 1, tmp_path / "results.jsonl")
+    assert outcomes["exp"].kind == "crash"
+    assert "exit status 3" in op_db.table(outcomes)
+
+
+def test_finished_ops_are_not_run_again(tmp_path: Path) -> None:
+    file = tmp_path / "results.jsonl"
+    op_db.run_all(["exp"], lambda fn: fn, 1, file)
+    before = file.read_text()
+    op_db.run_all(["exp"], lambda fn: fn, 1, file)
+    assert file.read_text() == before
