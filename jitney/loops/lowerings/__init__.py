@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from jitney.loops.lowerings import activations, pointwise, reductions
+from jitney.loops.lowerings import (
+    activations,
+    attention,
+    matmul,
+    normalisation,
+    pointwise,
+    reductions,
+)
 from jitney.loops.lowerings.builder import Builder
 from jitney.loops.lowerings.expressions import LOWERABLE
 from jitney.loops.lowerings.registry import Refused, find_lowering, lowered_ops
 from jitney.loops.lowerings.strided import StridedTensor
 
-FAMILIES = (activations, pointwise, reductions)
+FAMILIES = (activations, attention, matmul, normalisation, pointwise, reductions)
 
 __all__ = [
     "LOWERABLE",

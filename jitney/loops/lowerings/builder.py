@@ -107,6 +107,10 @@ class Builder:
         """Whether anything reads that result of the node."""
         return any(user.args[1] == result for user in self.node.users)
 
+    def is_parameter(self, buffer: str) -> bool:
+        """Whether a buffer is a parameter of the model."""
+        return any(x.is_parameter for x in self.buffers if x.name == buffer)
+
     def mark(self) -> Mark:
         """Remembers the state, for `take_back`."""
         return Mark(len(self.buffers), len(self.nodes))
