@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -368,3 +369,28 @@ def raw_cuda_stream(device: torch.device) -> int:
     """The handle of torch's current CUDA stream on ``device``."""
     number = device.index if device.index is not None else torch.cuda.current_device()
     return int(torch._C._cuda_getCurrentRawStream(number))
+
+
+def find_op(name: str) -> Any:
+    """The overload called "aten.view.default"."""
+    namespace, packet, overload = name.split(".")
+    return getattr(getattr(getattr(torch.ops, namespace), packet), overload)
+
+
+def make_infra_mode(mode: Any, node_of: Callable[[torch.Tensor], Any]) -> None:
+    """Gives a dispatch mode the tracer's place: below functionalization, above fake tensors.
+
+    ``node_of``: the graph node of a tensor, KeyError if there is none (torch annotates nodes).
+    """
+    mode._mode_key = torch._C._TorchDispatchModeKey.PROXY
+    mode.tracer = SimpleNamespace(tensor_tracker=_TensorTracker(node_of))
+
+
+class _TensorTracker:
+    """What torch's functionalization reads of its own tracer."""
+
+    def __init__(self, node_of: Callable[[torch.Tensor], Any]) -> None:
+        self._node_of = node_of
+
+    def __getitem__(self, tensor: torch.Tensor) -> Any:
+        return SimpleNamespace(proxy=SimpleNamespace(node=self._node_of(tensor)))

@@ -1,0 +1,93 @@
+"""The autograd node of a compiled region: what torch calls when the user calls ``backward()``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.autograd.function import once_differentiable
+
+from jitney.graph.region import Input, RegionFacts, Result, ResultFacts
+
+Compiled = Callable[..., Any]
+
+
+def autograd_function(facts: RegionFacts, forward: Compiled, backward: Compiled) -> Compiled:
+    """``call(*inputs) -> results`` whose gradients ``backward`` computes.
+
+    Saved tensors go through ``save_for_backward``, so that a later write to one of them is an
+    error and saved-tensor hooks see them. Differentiating the gradients again raises torch's
+    error for a function that can be differentiated once.
+    """
+    node = _node_class(facts, forward, backward)
+    grad_inputs = facts.grad_inputs
+    apply = node.apply
+
+    def call(*inputs: Any) -> Any:
+        return apply(inputs, *[inputs[i] for i in grad_inputs])
+
+    return call
+
+
+def _node_class(facts: RegionFacts, forward: Compiled, backward: Compiled) -> Any:
+    count = len(facts.results)
+    fixed = tuple(i for i, r in enumerate(facts.results) if r.tangent is None and r.dtype)
+    expected = _tangent_results(facts)
+    dynamic = tuple(i for i in expected if None in _shape_of(facts.results[i]))
+
+    def run_backward(ctx: Any, grads: tuple[Any, ...]) -> tuple[Any, ...]:
+        tangents = [
+            _prepared(grads[i], facts.results[i], ctx.like.get(i) if dynamic else None)
+            for i in expected
+        ]
+        return (None, *backward(*ctx.sizes, *ctx.saved_tensors, *tangents))
+
+    class CompiledRegion(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, inputs: tuple[Any, ...], *_: Any) -> Any:
+            values = forward(*inputs)
+            ctx.set_materialize_grads(False)
+            ctx.save_for_backward(
+                *[
+                    inputs[place.index] if type(place) is Input else values[place.index]
+                    for place in facts.saved_tensors
+                ]
+            )
+            ctx.sizes = [
+                inputs[place.index] if type(place) is Input else values[place.index]
+                for place in facts.saved_sizes
+            ]
+            if dynamic:
+                ctx.like = {i: torch.empty_like(values[i], device="meta") for i in dynamic}
+            if fixed:
+                ctx.mark_non_differentiable(*[values[i] for i in fixed])
+            return tuple(values[:count])
+
+        @staticmethod
+        def backward(ctx: Any, *grads: Any) -> Any:
+            if torch.is_grad_enabled():
+                return once_differentiable(run_backward)(ctx, grads)
+            return run_backward(ctx, grads)
+
+    return CompiledRegion
+
+
+def _tangent_results(facts: RegionFacts) -> tuple[int, ...]:
+    """The differentiable results, in the order the backward graph takes their gradients."""
+    known = [(r.tangent, index) for index, r in enumerate(facts.results) if r.tangent is not None]
+    return tuple(index for _, index in sorted(known))
+
+
+def _shape_of(result: ResultFacts) -> tuple[int | None, ...]:
+    return (*(result.sizes or ()), *(result.strides or ()))
+
+
+def _prepared(grad: Any, result: ResultFacts, like: torch.Tensor | None) -> torch.Tensor:
+    """A gradient with the sizes and strides the backward graph was compiled for."""
+    sizes = result.sizes if like is None else like.shape
+    strides = result.tangent_strides if like is None else like.stride()
+    if grad is not None and grad.stride() == strides:
+        return grad  # type: ignore[no-any-return]
+    fresh = torch.empty_strided(sizes, strides, dtype=result.dtype, device=result.device)  # type: ignore[arg-type]
+    return fresh.zero_() if grad is None else fresh.copy_(grad)

@@ -1,0 +1,164 @@
+"""How the outputs of a traced graph relate to its inputs and to each other.
+
+Decides which values the forward graph returns (results), and which outputs are taken again at
+run time as views of an input or of a result, so that the user sees eager's aliasing.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import fx
+
+from jitney.errors import Unsupported
+from jitney.graph.functionalize import Direct
+from jitney.graph.recorder import OpKind, Recorder, op_kind
+from jitney.graph.region import Input, Literal, OutputRule, Repeat, Result, View, ViewStep
+
+
+@dataclass
+class Results:
+    """The forward graph's results as they are found: nodes, and the tensors of the user's graph
+    they stand for (None for sizes)."""
+
+    nodes: list[fx.Node] = field(default_factory=list)
+    tensors: list[torch.Tensor | None] = field(default_factory=list)
+
+    def add(self, node: fx.Node, tensor: torch.Tensor | None) -> Result:
+        """The result for ``node``, a new one unless the very tensor is one already."""
+        for index, known in enumerate(self.tensors):
+            if self.nodes[index] is node and (known is tensor or tensor is None):
+                return Result(index)
+        self.nodes.append(node)
+        self.tensors.append(tensor)
+        return Result(len(self.nodes) - 1)
+
+
+def describe_outputs(
+    outputs: Sequence[Any], fed: Sequence[Any], recorder: Recorder, layer: Direct, results: Results
+) -> tuple[OutputRule, ...]:
+    """A rule for each output; ``results`` receives what the forward graph must return.
+
+    ``fed``: what the graph was run on, mutations applied.
+    """
+    described = _Outputs(tuple(fed), recorder, layer, results)
+    described.count_sharers(outputs)
+    rules: list[OutputRule] = []
+    seen: dict[int, int] = {}
+    for position, output in enumerate(outputs):
+        if isinstance(output, torch.Tensor) and id(output) in seen:
+            rules.append(Repeat(seen[id(output)]))
+            continue
+        seen[id(output)] = position
+        rules.append(described.rule(output))
+    return tuple(rules)
+
+
+class _Outputs:
+    def __init__(
+        self, fed: tuple[Any, ...], recorder: Recorder, layer: Direct, results: Results
+    ) -> None:
+        self.fed, self.recorder, self.layer, self.results = fed, recorder, layer, results
+        self.inputs = {id(t): i for i, t in enumerate(fed) if isinstance(t, torch.Tensor)}
+        self.input_nodes = {
+            recorder.node_of(layer.value(t)): i
+            for i, t in reversed(list(enumerate(fed)))
+            if isinstance(t, torch.Tensor)
+        }
+        self.sharers: dict[fx.Node, list[torch.Tensor]] = {}
+
+    def count_sharers(self, outputs: Sequence[Any]) -> None:
+        """Groups the outputs that are views of one intermediate tensor."""
+        for output in outputs:
+            if isinstance(output, torch.Tensor) and id(output) not in self.inputs:
+                group = self.sharers.setdefault(self._root_node(output), [])
+                if not any(member is output for member in group):
+                    group.append(output)
+
+    def rule(self, output: Any) -> OutputRule:
+        if isinstance(output, torch.SymInt | torch.SymFloat | torch.SymBool):
+            node = self.recorder.symbols.node_of(output)
+            return self.results.add(node, None) if isinstance(node, fx.Node) else Literal(node)
+        if not isinstance(output, torch.Tensor):
+            return Literal(output)
+        if id(output) in self.inputs:
+            return Input(self.inputs[id(output)])
+        root = self._root_node(output)
+        if root in self.input_nodes:
+            index = self.input_nodes[root]
+            return self._view(Input(index), self.fed[index], output, root)
+        group = self.sharers[root]
+        if len(group) == 1:
+            return self._own_result(output)
+        holder = self._holder(group, root)
+        base = self.results.add(root, holder)
+        if output is holder:
+            return base
+        return self._view(base, holder, output, root)
+
+    def _view(
+        self, base: Input | Result, owner: torch.Tensor, output: torch.Tensor, root: fx.Node
+    ) -> View:
+        grad_mode = torch.is_grad_enabled()
+        if output.requires_grad and not (owner.requires_grad and grad_mode):
+            raise Unsupported("grad-of-view", "a view that requires grad where its base does not")
+        steps = self._steps(output, root)
+        detached = not output.requires_grad and owner.requires_grad and grad_mode
+        return View(base, steps, detached or not (steps or output.requires_grad))
+
+    def _own_result(self, output: torch.Tensor) -> Result:
+        value = self.layer.value(output)
+        node = self.recorder.node_of(value)
+        if node.op == "get_attr":
+            value = torch.clone(value)
+            node = self.recorder.node_of(value)
+        return self.results.add(node, output)
+
+    def _holder(self, group: list[torch.Tensor], root: fx.Node) -> torch.Tensor:
+        """The tensor of the user's graph that owns the memory the group shares."""
+        for member in group:
+            value = self.layer.value(member)
+            if self.recorder.node_of(value) is root and value is self.recorder.root_of(value):
+                return member
+        for member in group:
+            base = member._base if type(self.layer) is not Direct else None
+            base = base if base is not None else self.recorder.root_of(self.layer.value(member))
+            if self.recorder.node_of(self.layer.value(base)) is root:
+                return base
+        raise Unsupported("shared-outputs", "outputs share memory in a way that cannot be rebuilt")
+
+    def _root_node(self, output: torch.Tensor) -> fx.Node:
+        value = self.layer.value(output)
+        root = self.recorder.node_of(self.recorder.root_of(value))
+        return root
+
+    def _steps(self, output: torch.Tensor, root: fx.Node) -> tuple[ViewStep, ...]:
+        """The view ops from ``root`` to ``output``, in order."""
+        steps: list[ViewStep] = []
+        node = self.recorder.node_of(self.layer.value(output))
+        while node is not root:
+            item = None
+            if node.target is operator.getitem:
+                node, item = node.args[0], node.args[1]  # type: ignore[assignment]
+            if not isinstance(node.target, torch._ops.OpOverload):
+                raise Unsupported("shared-outputs", f"an output shares memory through {node}")
+            if op_kind(node.target) is not OpKind.VIEW:
+                raise Unsupported("shared-outputs", f"an output shares memory through {node}")
+            args = tuple(self._step_argument(a) for a in node.args[1:])
+            kwargs = tuple((k, self._step_argument(v)) for k, v in node.kwargs.items())
+            steps.append(ViewStep(str(node.target), args, kwargs, item))  # type: ignore[arg-type]
+            node = node.args[0]  # type: ignore[assignment]
+        return tuple(reversed(steps))
+
+    def _step_argument(self, value: Any) -> Any:
+        if isinstance(value, fx.Node):
+            if isinstance(value.meta["val"], torch.Tensor):
+                raise Unsupported("shared-outputs", "a view op with two tensors")
+            return self.results.add(value, None)
+        if isinstance(value, list | tuple):
+            return tuple(self._step_argument(item) for item in value)
+        return value

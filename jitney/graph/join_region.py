@@ -1,0 +1,192 @@
+"""From a recorded graph and what its outputs mean to a `Region`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+
+from jitney import torch_api
+from jitney.events import log
+from jitney.graph.describe_outputs import Results
+from jitney.graph.effects import memory_owner
+from jitney.graph.partition import Partition, partition
+from jitney.graph.recorder import Recorder
+from jitney.graph.region import (
+    Input,
+    Mutation,
+    OutputRule,
+    Region,
+    RegionFacts,
+    Result,
+    ResultFacts,
+)
+from jitney.graph.remove_dead_code import remove_dead_code
+from jitney.graph.simplify import simplify
+
+
+@dataclass(frozen=True)
+class Gradients:
+    """What autograd recorded: ``inputs`` that get the gradients ``nodes`` compute (None: zero)
+    from the ``tangents`` of ``results``."""
+
+    inputs: tuple[int, ...]
+    results: tuple[int, ...]
+    tangents: tuple[fx.Node, ...]
+    nodes: list[fx.Node | None]
+
+
+def join_region(
+    recorder: Recorder,
+    input_count: int,
+    rules: tuple[OutputRule, ...],
+    results: Results,
+    mutations: tuple[Mutation, ...],
+    copies: list[tuple[fx.Node, fx.Node]],
+    gradients: Gradients | None,
+) -> Region:
+    """Ends the graph with the copies into inputs and its outputs, cleans it, splits it."""
+    graph = recorder.graph
+    _end_graph(graph, results, copies, gradients)
+    simplify(graph)
+    output = graph.output_node()
+    result_nodes, gradient_nodes = output.args[0]  # type: ignore[misc]
+    facts: dict[str, Any] = {}
+    backward = None
+    kept: list[fx.Node] = []
+    tangents = dict(zip(gradients.results, range(input_count))) if gradients else {}
+    if gradients is not None and any(n is not None for n in gradient_nodes):
+        with log.stage("partition"):
+            written = [placeholder for placeholder, _ in copies]
+            split = partition(graph, result_nodes, gradient_nodes, gradients.tangents, written)
+        own_gradients(split.backward)
+        backward = torch_api.graph_module(recorder.constants, split.backward)
+        kept, facts = _saved(split, graph, list(result_nodes))
+        facts["grad_inputs"] = gradients.inputs
+    graph.erase_node(output)
+    kept = [_unshared(graph, node, result_nodes) for node in kept]
+    graph.output((*result_nodes, *kept))
+    _drop_late(graph)
+    return Region(
+        torch_api.graph_module(recorder.constants, graph),
+        backward,
+        RegionFacts(
+            input_count=input_count,
+            outputs=rules,
+            results=tuple(
+                _result_facts(node.meta["val"], tangents.get(index))
+                for index, node in enumerate(result_nodes)
+            ),
+            mutations=mutations,
+            **facts,
+        ),
+    )
+
+
+def _end_graph(
+    graph: fx.Graph,
+    results: Results,
+    copies: list[tuple[fx.Node, fx.Node]],
+    gradients: Gradients | None,
+) -> None:
+    written = {placeholder for placeholder, _ in copies}
+    for placeholder in written:
+        _keep_old_value(graph, placeholder)
+    for placeholder, value in copies:
+        node = graph.call_function(torch.ops.aten.copy_.default, (placeholder, value))
+        node.meta["val"] = placeholder.meta["val"]
+    graph.output((tuple(results.nodes), tuple(gradients.nodes if gradients else ())))
+
+
+def _keep_old_value(graph: fx.Graph, placeholder: fx.Node) -> None:
+    """The backward graph must not see an input's new value where it wants the old one."""
+    readers = [user for user in placeholder.users if user.meta.get("backward")]
+    if readers:
+        first = next(n for n in graph.nodes if n.op != "placeholder")
+        with graph.inserting_before(first):
+            copy = graph.call_function(torch.ops.aten.clone.default, (placeholder,))
+        copy.meta["val"] = placeholder.meta["val"]
+        for reader in readers:
+            reader.replace_input_with(placeholder, copy)
+
+
+def _saved(
+    split: Partition, graph: fx.Graph, results: list[fx.Node]
+) -> tuple[list[fx.Node], dict[str, Any]]:
+    """What the forward graph returns beyond its results, and where saved values are found."""
+    inputs = [node for node in graph.nodes if node.op == "placeholder"]
+    position = {node: index for index, node in reversed(list(enumerate(results)))}
+    kept: list[fx.Node] = []
+
+    def place(node: fx.Node) -> Input | Result:
+        if node.op == "placeholder":
+            return Input(inputs.index(node))
+        if node not in position:
+            position[node] = len(results) + len(kept)
+            kept.append(node)
+        return Result(position[node])
+
+    return kept, {
+        "saved_tensors": tuple(place(node) for node in split.saved_tensors),
+        "saved_sizes": tuple(place(node) for node in split.saved_sizes),
+    }
+
+
+def _unshared(graph: fx.Graph, node: fx.Node, results: Sequence[fx.Node]) -> fx.Node:
+    """A kept value in memory of its own: in-place writes to a result must not reach it unseen."""
+    owner = memory_owner(node)
+    if owner.op != "placeholder" and all(memory_owner(r) is not owner for r in results):
+        return node
+    return _copied(graph, node)
+
+
+def own_gradients(graph: fx.Graph) -> None:
+    """Gives each gradient memory of its own: ``.grad`` keeps it, and may be added to in place."""
+    output = graph.output_node()
+    owners: set[fx.Node] = set()
+    gradients = []
+    for node in output.args[0]:  # type: ignore[union-attr]
+        if isinstance(node, fx.Node):
+            owner = memory_owner(node)
+            if owner in owners or owner.op in ("placeholder", "get_attr"):
+                with graph.inserting_before(output):
+                    node = _copied(graph, node)
+            owners.add(owner)
+        gradients.append(node)
+    output.args = (tuple(gradients),)
+
+
+def _copied(graph: fx.Graph, node: fx.Node) -> fx.Node:
+    copy = graph.call_function(torch.ops.aten.clone.default, (node,))
+    copy.meta["val"] = torch.empty_like(node.meta["val"])
+    return copy
+
+
+def _drop_late(graph: fx.Graph) -> None:
+    """Removes what only the backward graph needs, the tangents' placeholders among it."""
+    for node in reversed(graph.nodes):
+        is_tangent = node.op == "placeholder" and node.name.startswith("tangent_")
+        if not node.users and (node.meta.get("backward") or is_tangent):
+            graph.erase_node(node)
+    remove_dead_code(graph)
+
+
+def _result_facts(value: Any, tangent: int | None) -> ResultFacts:
+    if not isinstance(value, torch.Tensor):
+        return ResultFacts()
+    gradient = None if tangent is None else torch.empty_like(value)
+    return ResultFacts(
+        _known(value.shape),
+        _known(value.stride()),
+        value.dtype,
+        value.device,
+        tangent,
+        None if gradient is None else _known(gradient.stride()),
+    )
+
+
+def _known(sizes: Sequence[Any]) -> tuple[int | None, ...]:
+    return tuple(None if torch_api.is_symbolic(size) else int(size) for size in sizes)

@@ -1,0 +1,288 @@
+"""Writes down every ATen call made below autograd, on fake tensors, as an FX graph.
+
+This is the tracer of torch's AOT path, made lean: one dispatch mode, one dictionary from fake
+tensors to nodes. In-place calls become their functional forms here where no view of the tensor
+is alive; anything harder raises `NeedsFunctionalization`, and the region is traced again with
+torch's functionalization above this mode.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from enum import Enum
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import fx
+from torch._ops import OpOverload
+
+from jitney import torch_api
+from jitney.errors import Unsupported
+from jitney.graph.symbol_nodes import SymbolNodes
+
+Decompositions = Mapping[OpOverload, Callable[..., Any]]
+
+
+class NeedsFunctionalization(Exception):
+    """A mutation that only torch's functionalization can take out."""
+
+
+class OpKind(Enum):
+    """What recording a call takes, told by the op's schema."""
+
+    PLAIN = "plain"
+    VIEW = "view"  # results share the first tensor argument's memory
+    ALIAS = "alias"  # a view that is the tensor itself: detach, alias, lift_fresh
+    IN_PLACE = "in_place"  # writes its first argument and returns it
+    MUTATES = "mutates"  # writes in any other way
+    COMPOSITE = "composite"
+    QUERY = "query"  # metadata of a tensor
+
+
+_ALIASES = ("aten.detach.default", "aten.alias.default", "aten.lift_fresh.default")
+_BATCH_NORMS = ("aten.native_batch_norm.default", "aten._native_batch_norm_legit.default")
+
+
+@lru_cache(maxsize=4096)
+def op_kind(op: OpOverload) -> OpKind:
+    """How calls of ``op`` are recorded."""
+    if op.namespace == "prim":
+        return OpKind.QUERY
+    if str(op) in _ALIASES:
+        return OpKind.ALIAS
+    if str(op) in _BATCH_NORMS:
+        return OpKind.MUTATES
+    schema = op._schema
+    written = [a for a in schema.arguments if a.alias_info is not None and a.alias_info.is_write]
+    if written:
+        in_place = len(written) == 1 and written[0] is schema.arguments[0]
+        in_place = in_place and op._opname.endswith("_") and not op._opname.endswith("__")
+        simple = in_place and torch.Tag.inplace_view not in op.tags and functional_form(op)
+        return OpKind.IN_PLACE if simple else OpKind.MUTATES
+    if torch_api.is_composite(op):
+        return OpKind.COMPOSITE
+    if any(r.alias_info is not None for r in schema.returns):
+        return OpKind.VIEW
+    return OpKind.PLAIN
+
+
+_FUNCTIONAL_NAMES = {
+    "aten.bernoulli_.float": "aten.bernoulli.p",
+    "aten.normal_.default": "aten.normal_functional.default",
+}
+
+
+@lru_cache(maxsize=1024)
+def functional_form(op: OpOverload) -> OpOverload | None:
+    """``aten.add_.Tensor`` -> ``aten.add.Tensor``; None if there is no such overload."""
+    if str(op) in _FUNCTIONAL_NAMES:
+        found: OpOverload = torch_api.find_op(_FUNCTIONAL_NAMES[str(op)])
+        return found
+    packet = getattr(getattr(torch.ops, op.namespace), op._opname[:-1], None)
+    return getattr(packet, op._overloadname, None) if packet is not None else None
+
+
+class Recorder(torch_api.dispatch_mode_class()):  # type: ignore[misc]
+    """Records into ``graph``; ``origin`` is the torch-level node being run (kept in node meta).
+
+    Every recorded node has ``meta["val"]`` (its fake value) and ``meta["origin"]``. Enter a fake
+    mode below it.
+    """
+
+    def __init__(self, decompositions: Decompositions, fake_mode: Any) -> None:
+        super().__init__()
+        self._fake_mode = fake_mode
+        self.graph = fx.Graph()
+        self.constants: dict[str, torch.Tensor] = {}
+        self.symbols = SymbolNodes(self.graph)
+        self.origin: fx.Node | None = None
+        self.in_backward = False
+        self._decompositions = decompositions
+        self._nodes: dict[int, fx.Node] = {}
+        self._roots: dict[int, torch.Tensor] = {}  # of views only
+        self._alive: list[torch.Tensor] = []  # ids stay unique while tensors live
+        self._families: dict[int, list[torch.Tensor]] = {}  # root id -> views of it
+
+    # ------------------------------------------------------------ tensors and nodes
+
+    def placeholder(self, name: str, value: Any) -> fx.Node:
+        """Adds an input (before every other kind of node) holding the fake ``value``."""
+        with self._before_first(("get_attr", "call_function")):
+            node = self.graph.placeholder(name)
+        node.meta["val"] = value
+        if isinstance(value, torch.Tensor):
+            self.track(value, node)
+            self.symbols.define_sizes(value, node)
+        elif isinstance(value, torch.SymInt | torch.SymFloat):
+            self.symbols.define(value, node)
+        return node
+
+    def track(self, tensor: torch.Tensor, node: fx.Node, root: torch.Tensor | None = None) -> None:
+        """From now on ``tensor`` is computed by ``node``; ``root`` owns its memory if it is a
+        view."""
+        self._nodes[id(tensor)] = node
+        self._alive.append(tensor)
+        if root is not None:
+            self._roots[id(tensor)] = root
+            self._families.setdefault(id(root), []).append(tensor)
+
+    def node_of(self, tensor: torch.Tensor) -> fx.Node:
+        """The node that computes ``tensor`` now; a real tensor becomes a constant."""
+        node = self._nodes.get(id(tensor))
+        if node is None:
+            node = self._lift(tensor)
+        return node
+
+    def known_node(self, tensor: torch.Tensor) -> fx.Node:
+        """Like `node_of`; KeyError for a tensor never seen."""
+        return self._nodes[id(tensor)]
+
+    def root_of(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The tensor whose memory ``tensor`` is a view of; itself if of none."""
+        return self._roots.get(id(tensor), tensor)
+
+    def lift(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A fake that stands for a real tensor, a constant of the graph."""
+        node = self.node_of(tensor)
+        with torch_api.dispatch_modes_off():
+            fake = self._fake_mode.from_tensor(tensor.detach())
+        node.meta["val"] = fake
+        self.track(fake, node)
+        return fake
+
+    def _lift(self, tensor: torch.Tensor) -> fx.Node:
+        if torch_api.fake_mode_of(tensor) is not None:
+            raise Unsupported("foreign-fake", "a fake tensor that this trace did not make")
+        if torch_api.is_tensor_subclass(tensor):
+            raise Unsupported("subclass", f"a tensor of type {type(tensor).__name__}")
+        name = f"constant_{len(self.constants)}"
+        self.constants[name] = tensor.detach()
+        with self._before_first(("call_function",)):
+            node = self.graph.create_node("get_attr", name)
+        node.meta["val"] = tensor
+        self.track(tensor, node)
+        return node
+
+    def _before_first(self, ops: tuple[str, ...]) -> Any:
+        anchor = next((n for n in self.graph.nodes if n.op in ops), None)
+        return nullcontext() if anchor is None else self.graph.inserting_before(anchor)
+
+    def argument(self, value: Any) -> Any:
+        """A call's argument as a graph argument."""
+        if isinstance(value, torch.Tensor):
+            return self.node_of(value)
+        if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
+            return self.symbols.node_of(value)
+        if isinstance(value, list | tuple):
+            items = [self.argument(item) for item in value]
+            return items if isinstance(value, list) else tuple(items)
+        return value
+
+    # ------------------------------------------------------------ calls
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # called a thousand times a trace: no wrapper that switches Dynamo off
+
+    def __torch_dispatch__(
+        self, func: OpOverload, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        kind = op_kind(func)
+        if kind is OpKind.PLAIN or kind is OpKind.VIEW:
+            expand = self._decompositions.get(func)
+            if expand is not None:
+                with self:
+                    out = expand(*args, **kwargs)
+                if out is not NotImplemented:
+                    return out
+            return self._record(func, args, kwargs, kind is OpKind.VIEW)
+        if kind is OpKind.QUERY:
+            return func(*args, **kwargs)
+        if kind is OpKind.ALIAS:
+            return self._record_alias(func, args, kwargs)
+        if kind is OpKind.IN_PLACE:
+            return self._record_in_place(func, args, kwargs)
+        if kind is OpKind.COMPOSITE:
+            with self:
+                out = func.decompose(*args, **kwargs)
+            if out is not NotImplemented:
+                return out
+            return self._record(func, args, kwargs, False)
+        raise NeedsFunctionalization(str(func))
+
+    def _record(self, func: OpOverload, args: Any, kwargs: Any, view: bool) -> Any:
+        out = func(*args, **kwargs)
+        if not isinstance(out, torch.Tensor | tuple | list | torch.SymInt | torch.SymFloat):
+            return out
+        if isinstance(out, torch.SymInt | torch.SymFloat) and self.symbols.knows(out):
+            return out
+        node = self._call(func, args, kwargs, out)
+        root = self.root_of(_first_tensor(args)) if view else None
+        if isinstance(out, torch.Tensor):
+            self.track(out, node, root)
+        elif isinstance(out, tuple | list):
+            self._track_items(out, node, root)
+        else:
+            self.symbols.define(out, node)
+        return out
+
+    def _call(self, func: Any, args: Any, kwargs: Any, out: Any) -> fx.Node:
+        node_args = tuple(self.argument(a) for a in args)
+        node_kwargs = {k: self.argument(v) for k, v in kwargs.items()}
+        name = getattr(func, "_opname", "item")
+        node = self.graph.create_node("call_function", func, node_args, node_kwargs, name)
+        node.meta["val"] = out
+        node.meta["origin"] = self.origin
+        if self.in_backward:
+            node.meta["backward"] = True
+        return node
+
+    def _track_items(self, out: Any, node: fx.Node, root: torch.Tensor | None) -> None:
+        for position, item in enumerate(out):
+            if isinstance(item, torch.Tensor):
+                self.track(item, self._call(operator.getitem, (), {}, item), root)
+                self._nodes[id(item)].args = (node, position)
+
+    def _record_alias(self, func: OpOverload, args: Any, kwargs: Any) -> Any:
+        source = args[0]
+        node = self.node_of(source)
+        out = func(*args, **kwargs)
+        if torch_api.fake_mode_of(source) is None and torch_api.fake_mode_of(out) is not None:
+            node.meta["val"] = out
+            self.track(out, node)
+        else:
+            self.track(out, node, self.root_of(source))
+        return out
+
+    # ------------------------------------------------------------ mutation
+
+    def _record_in_place(self, func: OpOverload, args: Any, kwargs: Any) -> Any:
+        target, functional = args[0], functional_form(func)
+        assert functional is not None
+        root, node = self.root_of(target), self.node_of(target)
+        family = [root, *self._families.get(id(root), ())]
+        if any(self._nodes[id(member)] is not node for member in family):
+            raise NeedsFunctionalization(str(func))
+        with self:
+            out = functional(*args, **kwargs)
+            if out.dtype != target.dtype:
+                out = torch.ops.aten._to_copy.default(out, dtype=target.dtype)
+        if out.shape != target.shape or out.stride() != target.stride():
+            raise NeedsFunctionalization(str(func))
+        new_node = self.node_of(out)
+        for member in family:
+            self._nodes[id(member)] = new_node
+        return target
+
+
+def _first_tensor(args: Any) -> torch.Tensor:
+    for argument in args:
+        if isinstance(argument, torch.Tensor):
+            return argument
+        if isinstance(argument, list | tuple) and argument:
+            return _first_tensor(argument)
+    raise Unsupported("view-of-nothing", "a view op without a tensor argument")

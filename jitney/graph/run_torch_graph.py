@@ -1,0 +1,70 @@
+"""Runs a torch-level graph node by node, so that what is recorded knows where it came from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torch import fx
+
+from jitney.errors import Unsupported
+
+
+def run_torch_graph(
+    gm: fx.GraphModule,
+    inputs: Sequence[Any],
+    attribute: Callable[[str], Any],
+    at: Callable[[fx.Node], None],
+) -> tuple[Any, ...]:
+    """The flat tuple ``gm`` returns for ``inputs``; ``at`` is told of each node before it runs.
+
+    ``attribute`` gives the value of a ``get_attr`` node. Raises Unsupported for a graph that does
+    not return a flat tuple or list.
+    """
+    values: dict[fx.Node, Any] = {}
+    supply = iter(inputs)
+    for node in gm.graph.nodes:
+        if node.op == "placeholder":
+            values[node] = next(supply)
+            continue
+        if node.op == "get_attr":
+            values[node] = attribute(node.target)
+            continue
+        args, kwargs = _values_of(node.args, values), _values_of(node.kwargs, values)
+        if node.op == "output":
+            return _flat(args[0])
+        at(node)
+        values[node] = _call(gm, node, args, kwargs)
+    raise Unsupported("no-output", "a graph without an output node")
+
+
+def _call(gm: fx.GraphModule, node: fx.Node, args: Any, kwargs: Any) -> Any:
+    if node.op == "call_function":
+        return node.target(*args, **kwargs)  # type: ignore[operator]
+    if node.op == "call_method":
+        return getattr(args[0], str(node.target))(*args[1:], **kwargs)
+    return gm.get_submodule(str(node.target))(*args, **kwargs)
+
+
+def _values_of(value: Any, values: dict[fx.Node, Any]) -> Any:
+    if isinstance(value, fx.Node):
+        return values[value]
+    if isinstance(value, tuple):
+        items = [_values_of(item, values) for item in value]
+        return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
+    if isinstance(value, list):
+        return [_values_of(item, values) for item in value]
+    if isinstance(value, dict):
+        return {key: _values_of(item, values) for key, item in value.items()}
+    if isinstance(value, slice):
+        parts = (value.start, value.stop, value.step)
+        return slice(*(_values_of(part, values) for part in parts))
+    return value
+
+
+def _flat(result: Any) -> tuple[Any, ...]:
+    if not isinstance(result, tuple | list):
+        return (result,)
+    if any(isinstance(item, tuple | list | dict) for item in result):
+        raise Unsupported("nested-output", "a graph whose outputs are nested")
+    return tuple(result)

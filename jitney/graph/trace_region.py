@@ -1,0 +1,233 @@
+"""A torch-level graph becomes ATen graphs: forward, backward and the facts that join them.
+
+The graph runs once on fake tensors under a `Recorder`; where its results require grad, autograd
+runs under the same recorder and the joint graph is split. Pure and simply mutating graphs take
+one pass; the rest is traced again under torch's functionalization.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from contextlib import ExitStack, nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import fx
+
+from jitney import torch_api
+from jitney.errors import Unsupported
+from jitney.events import log
+from jitney.graph.decompositions import decompositions
+from jitney.graph.describe_outputs import Results, describe_outputs
+from jitney.graph.functionalize import Direct, FunctionalRecorder, Functionalized
+from jitney.graph.join_region import Gradients, join_region
+from jitney.graph.recorder import NeedsFunctionalization, Recorder
+from jitney.graph.region import Mutation, OutputRule, Region
+from jitney.graph.run_torch_graph import run_torch_graph
+
+
+def trace_region(
+    gm: fx.GraphModule,
+    example_inputs: Sequence[Any] = (),
+    *,
+    fake_mode: Any = None,
+    keep: Collection[Any] = (),
+) -> Region:
+    """Traces ``gm``, whose placeholders carry fake examples in meta (else ``example_inputs``).
+
+    Whether there is a backward graph follows from the outputs: they require grad or they do not,
+    under the grad mode in force now. ``keep``: ops (overloads or packets) not to decompose.
+    Raises Unsupported for what must run eager.
+    """
+    given, fake_mode = _fake_inputs(gm, example_inputs, fake_mode)
+    _refuse(given)
+    table = decompositions(frozenset(keep))
+    with torch_api.preserved_modes(), torch_api.autocast_cache_off(), log.stage("trace"):
+        try:
+            return _trace(gm, given, fake_mode, Recorder(table, fake_mode), Direct())
+        except NeedsFunctionalization as reason:
+            log.emit("functionalized", reason=str(reason))
+    with torch_api.preserved_modes(), torch_api.autocast_cache_off(), log.stage("trace"):
+        try:
+            return _trace(gm, given, fake_mode, FunctionalRecorder(table, fake_mode), Functionalized())
+        except NeedsFunctionalization as reason:
+            raise Unsupported("mutation", f"a mutation that stays: {reason}") from reason
+
+
+@dataclass
+class _Trace:
+    """One run of the graph: the inputs' fakes (``leaves`` for autograd), what the graph was
+    ``fed``, what it returned."""
+
+    given: tuple[Any, ...]
+    placeholders: list[fx.Node] = field(default_factory=list)
+    leaves: list[Any] = field(default_factory=list)
+    fed: list[Any] = field(default_factory=list)
+    fed_nodes: list[fx.Node | None] = field(default_factory=list)
+    attributes: dict[str, torch.Tensor] = field(default_factory=dict)
+
+
+def _trace(
+    gm: fx.GraphModule, given: tuple[Any, ...], fake_mode: Any, recorder: Recorder, layer: Direct
+) -> Region:
+    symbolic = any(torch_api.is_symbolic(value) for value in given)
+    results = Results()
+    with ExitStack() as stack:
+        stack.enter_context(torch_api.python_dispatcher() if symbolic else nullcontext())
+        stack.enter_context(fake_mode)
+        trace = _feed(given, recorder, layer, stack)
+        outputs = _run(gm, trace, recorder, layer)
+        rules = describe_outputs(outputs, trace.fed, recorder, layer, results)
+        mutations, copies = _describe_mutations(trace, recorder, layer, results)
+        gradients = _differentiate(trace, results, recorder, layer, fake_mode)
+    return join_region(recorder, len(given), rules, results, mutations, copies, gradients)
+
+
+def _fake_inputs(
+    gm: fx.GraphModule, example_inputs: Sequence[Any], fake_mode: Any
+) -> tuple[tuple[Any, ...], Any]:
+    placeholders = [node for node in gm.graph.nodes if node.op == "placeholder"]
+    values = []
+    for position, node in enumerate(placeholders):
+        value = node.meta.get("example_value", node.meta.get("val"))
+        if value is None and position < len(example_inputs):
+            value = example_inputs[position]
+        values.append(value)
+    modes = [m for m in map(torch_api.fake_mode_of, values) if m is not None]
+    fake_mode = fake_mode or (modes[0] if modes else torch_api.new_fake_mode())
+    fakes = [
+        fake_mode.from_tensor(v)
+        if isinstance(v, torch.Tensor) and torch_api.fake_mode_of(v) is None
+        else v
+        for v in values
+    ]
+    return tuple(fakes), fake_mode
+
+
+def _refuse(given: tuple[Any, ...]) -> None:
+    for value in given:
+        if not isinstance(value, torch.Tensor):
+            continue
+        if torch_api.is_tensor_subclass(value):
+            raise Unsupported("subclass", f"an input of type {type(value).__name__}")
+        if value.layout is not torch.strided or value.is_quantized or value.is_nested:
+            raise Unsupported("layout", f"an input of layout {value.layout}")
+        if value.is_conj() or value.is_neg():
+            raise Unsupported("lazy-conj", "an input with a pending conjugation or negation")
+
+
+def _feed(
+    given: tuple[Any, ...], recorder: Recorder, layer: Direct, stack: ExitStack
+) -> _Trace:
+    """Makes placeholders, enters the recorder (and the layer), prepares what the graph is fed."""
+    trace = _Trace(given)
+    fakes = [v.detach() if isinstance(v, torch.Tensor) else v for v in given]
+    for position, fake in enumerate(fakes):
+        trace.placeholders.append(recorder.placeholder(f"input_{position}", fake))
+    stack.enter_context(recorder)
+    layer.enter(stack)
+    for value, fake, node in zip(given, fakes, trace.placeholders, strict=True):
+        if not isinstance(value, torch.Tensor):
+            trace.leaves.append(None)
+            trace.fed.append(fake)
+            trace.fed_nodes.append(None)
+            continue
+        leaf = tensor = layer.feed(fake)
+        if value.requires_grad:
+            leaf.requires_grad_()
+            if layer.clones_inputs() and not value.is_leaf:
+                with torch.enable_grad():
+                    tensor = leaf.clone()
+        trace.leaves.append(leaf if value.requires_grad else None)
+        trace.fed.append(tensor)
+        trace.fed_nodes.append(recorder.node_of(layer.value(tensor)))
+    return trace
+
+
+def _run(
+    gm: fx.GraphModule, trace: _Trace, recorder: Recorder, layer: Direct
+) -> tuple[Any, ...]:
+    def attribute(name: str) -> Any:
+        owner, _, last = name.rpartition(".")
+        value = getattr(gm.get_submodule(owner), last)
+        if not isinstance(value, torch.Tensor):
+            return value
+        if name not in trace.attributes:
+            if value.requires_grad and torch.is_grad_enabled():
+                raise Unsupported("parameter-attribute", f"{name} is no input but requires grad")
+            trace.attributes[name] = layer.feed(recorder.lift(value))
+        return trace.attributes[name]
+
+    def at(node: fx.Node) -> None:
+        recorder.origin = node
+
+    try:
+        return run_torch_graph(gm, trace.fed, attribute, at)
+    except RuntimeError as error:
+        if "a leaf Variable that requires grad" in str(error):
+            raise NeedsFunctionalization("an input that requires grad is written to") from error
+        raise
+
+
+def _describe_mutations(
+    trace: _Trace, recorder: Recorder, layer: Direct, results: Results
+) -> tuple[tuple[Mutation, ...], list[tuple[fx.Node, fx.Node]]]:
+    """Mutations of inputs, and (placeholder, final value) of those the graph itself makes."""
+    mutations, copies = [], []
+    for index, (value, fed) in enumerate(zip(trace.given, trace.fed, strict=True)):
+        if not isinstance(value, torch.Tensor):
+            continue
+        final = layer.value(fed)
+        if fed.shape != value.shape or fed.stride() != value.stride():
+            raise Unsupported("metadata-mutation", "an input's shape or strides are changed")
+        node = recorder.node_of(final)
+        if node is trace.fed_nodes[index]:
+            continue
+        _refuse_overlap(trace.given, index)
+        if fed.requires_grad and not (value.requires_grad and layer.written_without_grad(fed)):
+            mutations.append(Mutation(index, results.add(node, fed)))
+        else:
+            mutations.append(Mutation(index))
+            copies.append((trace.placeholders[index], node))
+    for name, tensor in trace.attributes.items():
+        if recorder.node_of(layer.value(tensor)).op != "get_attr":
+            raise Unsupported("constant-mutation", f"{name} is no input but is written to")
+    return tuple(mutations), copies
+
+
+def _refuse_overlap(given: tuple[Any, ...], index: int) -> None:
+    storage = given[index].untyped_storage()._cdata
+    for other, value in enumerate(given):
+        if other != index and isinstance(value, torch.Tensor):
+            if value.untyped_storage()._cdata == storage:
+                raise Unsupported("overlap", "an input that is written to overlaps another input")
+
+
+def _differentiate(
+    trace: _Trace, results: Results, recorder: Recorder, layer: Direct, fake_mode: Any
+) -> Gradients | None:
+    """Runs autograd from the results that require grad to the inputs that do."""
+    wanted = [i for i, leaf in enumerate(trace.leaves) if leaf is not None]
+    outputs = [
+        (index, tensor)
+        for index, tensor in enumerate(results.tensors)
+        if tensor is not None and tensor.requires_grad
+    ]
+    if not outputs or not wanted:
+        return None
+    tangents, nodes = [], []
+    for position, (_, tensor) in enumerate(outputs):
+        fake = torch_api.fake_tangent(fake_mode, layer.value(tensor))
+        nodes.append(recorder.placeholder(f"tangent_{position}", fake))
+        tangents.append(layer.feed(fake))
+    recorder.in_backward = True
+    recorder.origin = None
+    for kind in ("cpu", "cuda"):
+        torch.set_autocast_enabled(kind, False)
+    leaves = [trace.leaves[i] for i in wanted]
+    grads = torch.autograd.grad(
+        [tensor for _, tensor in outputs], leaves, tangents, allow_unused=True
+    )
+    values = [None if g is None else recorder.node_of(layer.value(g)) for g in grads]
+    return Gradients(tuple(wanted), tuple(index for index, _ in outputs), tuple(nodes), values)

@@ -1,0 +1,23 @@
+"""Compiles a plain function through trace_region and stitch, its graphs run op by op."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from jitney.graph.region import Region
+from jitney.graph.stitch import stitch
+from jitney.graph.trace_region import trace_region
+
+
+def trace(function: Callable[..., Any], *inputs: Any) -> Region:
+    """The region of ``function``, written with torch ops that torch.fx can trace."""
+    return trace_region(torch.fx.symbolic_trace(function), inputs)
+
+
+def compiled(function: Callable[..., Any], *inputs: Any) -> Callable[..., Any]:
+    """``function`` stitched from its own ATen graphs."""
+    region = trace(function, *inputs)
+    return stitch(region.facts, region.forward, region.backward)

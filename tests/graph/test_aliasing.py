@@ -1,0 +1,184 @@
+"""What the user can see besides values: aliasing, mutation, autograd state. Against eager."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from jitney.errors import Unsupported
+from tests.graph.regions import compiled, trace
+
+torch.manual_seed(0)
+
+
+def fresh(requires_grad: bool, shape: tuple[int, ...] = (4, 6)) -> torch.Tensor:
+    """A tensor that may be written to: not a leaf where it requires grad."""
+    value = torch.randn(shape)
+    return value.requires_grad_() * 1.0 if requires_grad else value
+
+
+def shares(a: torch.Tensor, b: torch.Tensor) -> bool:
+    return a.untyped_storage().data_ptr() == b.untyped_storage().data_ptr()
+
+
+def as_tuple(value: Any) -> tuple[Any, ...]:
+    return tuple(value) if isinstance(value, tuple | list) else (value,)
+
+
+def check(function: Callable[..., Any], inputs: list[Any]) -> None:
+    """Same values, strides, aliasing, identity, autograd state, mutations and gradients."""
+
+    def copies() -> tuple[list[Any], list[Any]]:
+        leaves = [x.detach().clone().requires_grad_(x.requires_grad) for x in inputs]
+        fed = [
+            leaf * 1.0 if x.requires_grad and not x.is_leaf else leaf
+            for x, leaf in zip(inputs, leaves)
+        ]
+        return leaves, fed
+
+    leaves, mine = copies()
+    call = compiled(function, *mine)
+    expected_leaves, theirs = copies()
+    actual, expected = as_tuple(call(*mine)), as_tuple(function(*theirs))
+    assert len(actual) == len(expected)
+    for a, e in zip((*actual, *mine), (*expected, *theirs)):
+        assert type(a) is type(e)
+        if not isinstance(a, torch.Tensor):
+            assert a == e
+            continue
+        torch.testing.assert_close(a, e, rtol=0, atol=0, equal_nan=True)
+        assert a.stride() == e.stride() and a.dtype == e.dtype
+        assert a.requires_grad == e.requires_grad
+        assert a._is_view() == e._is_view() or not e._is_view()
+    everything = list(zip((*actual, *mine), (*expected, *theirs)))
+    for (a, e), (b, f) in itertools.combinations(everything, 2):
+        assert (a is b) == (e is f)
+        if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor):
+            assert shares(a, b) == shares(e, f)
+    for a, e in zip(mine, theirs):
+        if isinstance(a, torch.Tensor):
+            assert a._version == e._version or (a._version > 0) == (e._version > 0)
+    compare_gradients(actual, expected, leaves, expected_leaves)
+
+
+def compare_gradients(actual: Any, expected: Any, leaves: Any, expected_leaves: Any) -> None:
+    totals = []
+    for outputs in (actual, expected):
+        wanted = [o for o in outputs if isinstance(o, torch.Tensor) and o.requires_grad]
+        weights = [torch.linspace(-1, 1, o.numel()).reshape(o.shape) for o in wanted]
+        totals.append(sum((o * w).sum() for o, w in zip(wanted, weights)))
+    if not isinstance(totals[0], torch.Tensor):
+        return
+    mine = [x for x in leaves if x.requires_grad]
+    theirs = [x for x in expected_leaves if x.requires_grad]
+    got = torch.autograd.grad(totals[0], mine, allow_unused=True)
+    want = torch.autograd.grad(totals[1], theirs, allow_unused=True)
+    for g, w in zip(got, want):
+        zero = torch.zeros(())
+        torch.testing.assert_close((zero if g is None else g).expand_as(zero if w is None else w),
+                                   zero if w is None else w)  # fmt: skip
+
+
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "plain": lambda x: x.sin() + 1,
+    "input itself": lambda x: (x, x * 2),
+    "same tensor twice": lambda x: (lambda y: (y, y))(x * 2),
+    "view of input": lambda x: x.view(-1),
+    "chain of views": lambda x: x.t()[1:3].unsqueeze(0),
+    "view and value": lambda x: (x.view(2, 12), x.exp()),
+    "two views of one input": lambda x: (x.view(-1), x.view(-1)),
+    "detached input": lambda x: (x.detach(), x * 3),
+    "alias of input": lambda x: x.view_as(x),
+    "detached view": lambda x: (x.view(-1).detach(), x * 3),
+    "views of an intermediate": lambda x: (lambda y: (y, y.view(-1), y.t()))(x * 2),
+    "chunks": lambda x: (x * 2).chunk(3, 1),
+    "chunks of input": lambda x: x.chunk(3, 1),
+    "one view of an intermediate": lambda x: (x * 2).t(),
+    "detached intermediate": lambda x: (lambda y: (y, y.detach()))(x * 2),
+    "no grad output": lambda x: (x.argmax(1), x * 2),
+    "comparison only": lambda x: x > 0,
+    "expand": lambda x: (x.sum(1, keepdim=True) * 2).expand(4, 6),
+    "constants": lambda x: (x * 2, 3, None),
+    "in place on fresh": lambda x: (x * 2).add_(1).relu_(),
+    "in place through view": lambda x: (lambda y: (y[0].add_(5), y)[1])(x * 2),
+    "in place on base, view returned": lambda x: (
+        lambda y: (lambda v: (y.add_(1), v)[1])(y.view(-1))
+    )(x * 2),
+    "mutated input": lambda x: x.mul_(2),
+    "mutated and read": lambda x: x.mul_(2) + x.sin(),
+    "mutated, view returned": lambda x: (lambda v: (x.add_(1), v)[1])(x.view(-1)),
+    "mutated through view": lambda x: (x[1].zero_(), x.sum())[1],
+    "setitem": lambda x: (lambda y: (y.select(0, 1).copy_(y.select(0, 0)), y)[1])(x * 1),
+    "in place other dtype": lambda x: (x > 0).logical_not_(),
+    "integer in place": lambda x: (x > 0).long().add_(2),
+    "masked fill": lambda x: (x * 1).masked_fill_(x > 0, 2.0),
+    "contiguous of transposed": lambda x: x.t().contiguous(),
+    "clone of input": lambda x: x.clone(),
+    "copy of other shape": lambda x: (x * 1).copy_(x[0]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("requires_grad", [False, True], ids=["inference", "training"])
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_one_input(name: str, requires_grad: bool) -> None:
+    check(FUNCTIONS[name], [fresh(requires_grad)])
+
+
+PAIRS: dict[str, Callable[..., Any]] = {
+    "one grad, one not": lambda a, b: (a * b, b + 1),
+    "plain buffer updated": lambda a, b: (b.mul_(0.9).add_(a.detach().mean() * 0.1), a * b)[1],
+    "buffer takes grad": lambda a, b: (b.add_(a), b * 2)[1],
+    "swap": lambda a, b: (b, a),
+    "unused": lambda a, b: a * 2,
+    "view of the other after write": lambda a, b: (a.add_(b), b.t(), a.t())[1:],
+}
+
+
+@pytest.mark.parametrize("grads", [(False, False), (True, False), (True, True)], ids=str)
+@pytest.mark.parametrize("name", PAIRS)
+def test_two_inputs(name: str, grads: tuple[bool, bool]) -> None:
+    check(PAIRS[name], [fresh(grad) for grad in grads])
+
+
+@pytest.mark.parametrize("shape", [(), (0, 3), (1, 1), (2, 3, 4)], ids=str)
+def test_shapes(shape: tuple[int, ...]) -> None:
+    check(lambda x: (x.exp() * 2, x.reshape(-1), x.sum()), [fresh(True, shape)])
+
+
+def test_non_contiguous_input() -> None:
+    check(lambda x: (x * 2, x.t()), [torch.randn(6, 4).t()])
+
+
+def test_no_grad_with_parameters() -> None:
+    with torch.no_grad():
+        check(lambda x: (x * 2, x.view(-1)), [torch.randn(4, 6, requires_grad=True)])
+
+
+def test_leaf_written_under_no_grad() -> None:
+    with torch.no_grad():
+        check(lambda x: x.mul_(2), [torch.randn(4, 6, requires_grad=True)])
+
+
+def test_pure_inference_graph_is_called_as_it_is() -> None:
+    region = trace(lambda x: x * 2, torch.randn(3))
+    from jitney.graph.stitch import stitch
+
+    assert stitch(region.facts, region.forward, None) is region.forward
+
+
+def test_overlapping_inputs_with_mutation_are_refused() -> None:
+    base = torch.randn(8)
+    with pytest.raises(Unsupported):
+        trace(lambda a, b: a.add_(b), base[:4], base[2:6])
+
+
+def test_tensor_subclass_is_refused() -> None:
+    class Tagged(torch.Tensor):
+        pass
+
+    with pytest.raises(Unsupported):
+        trace(lambda a: a * 2, torch.randn(3).as_subclass(Tagged))
