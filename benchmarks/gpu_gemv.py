@@ -55,7 +55,9 @@ def gemv(rows: int, depth: int, weights: int, norm: bool) -> LoopNest:
     body.append(Reduce((k,), (), sums))
     value: Expr = Ref("acc0", F32)
     if weights == 2:
-        value = Op("mul", (Op("mul", (value, Op("sigmoid", (value,), F32)), F32), Ref("acc1", F32)), F32)
+        value = Op(
+            "mul", (Op("mul", (value, Op("sigmoid", (value,), F32)), F32), Ref("acc1", F32)), F32
+        )
     body.append(Store("out", index(n), Op("cast", (value,), BF16)))
     return LoopNest("gemv", (n,), tuple(body))
 
@@ -85,11 +87,13 @@ def main() -> None:
             copies.clear()
             count = max(2, int(400e6 // (rows * depth * 2)))
             copies[name] = torch.randn(count, weights, rows, depth, device=device, dtype=BF16)
-            x, g = torch.randn(depth, device=device, dtype=BF16), torch.ones(depth, device=device, dtype=BF16)
+            x, g = (
+                torch.randn(depth, device=device, dtype=BF16),
+                torch.ones(depth, device=device, dtype=BF16),
+            )
             out = torch.empty(rows, device=device, dtype=BF16)
         stack = copies[name]
         loaded = load_binary(binaries[source.key], device)
-        slots: dict[str, int] = {}
         launches = []
         values = []
         fixed = {"x": x, "g": g, "out": out}
@@ -100,7 +104,9 @@ def main() -> None:
                 tensor = stack[c, int(p.name[1])] if tensor is None else tensor
                 where.append(len(values))
                 values.append(tensor.data_ptr())
-            launches.append(Launch(loaded.function, source.grid, loaded.threads, loaded.shared, tuple(where)))
+            launches.append(
+                Launch(loaded.function, source.grid, loaded.threads, loaded.shared, tuple(where))
+            )
         table = LaunchTable(launches, len(values))
         table.values[: len(values)] = values
         stream = torch.cuda.current_stream().cuda_stream
@@ -127,7 +133,8 @@ def main() -> None:
         rows, depth, weights = SHAPES[name]
         gb = rows * depth * weights * 2 / 1e3
         row = " | ".join(
-            f"{u:.2f}us {gb / u:.0f}GB/s x{s.x_block} r{s.r_block} w{s.num_warps}" for u, s, _ in found[:3]
+            f"{u:.2f}us {gb / u:.0f}GB/s x{s.x_block} r{s.r_block} w{s.num_warps}"
+            for u, s, _ in found[:3]
         )
         print(f"{name:12} norm={norm!s:5} err {max(e for *_, e in found):.1e}: {row}")
 
