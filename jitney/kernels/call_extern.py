@@ -1,4 +1,4 @@
-"""Running an `Extern` node: its recorded arguments become tensors and ints, then torch is called."""
+"""Running an `Extern` node: recorded arguments become tensors and ints, then torch is called."""
 
 from __future__ import annotations
 

@@ -116,5 +116,3 @@ def _without_unread(program: LoopProgram) -> LoopProgram:
     used = read | {name for node in kept for name in written_by(node)}
     buffers = tuple(b for b in program.buffers if b.kind != "temp" or b.name in used)
     return replace(program, nodes=kept, buffers=buffers)
-
-

@@ -219,8 +219,10 @@ class _Call:
         start = dict(self.owner._temps)[name].evaluate(self.sizes)
         size = buffer.dtype.itemsize
         for extent, stride in zip(buffer.shape, buffer.strides, strict=True):
-            size += max(extent.evaluate(self.sizes) - 1, 0) * stride.evaluate(self.sizes) * (
-                buffer.dtype.itemsize
+            size += (
+                max(extent.evaluate(self.sizes) - 1, 0)
+                * stride.evaluate(self.sizes)
+                * (buffer.dtype.itemsize)
             )
         tensor = self.workspace[start : start + size].view(buffer.dtype)
         self.tensors[name] = tensor

@@ -1,4 +1,4 @@
-"""Which matrix products and attentions become kernels of ours on a GPU, and which stay library calls.
+"""Which matrix products and attentions become kernels of ours on a GPU, and which stay calls.
 
 Runs before fusion, so that what is around them fuses with what they became. A product with few
 rows is bound by reading its weights once: it becomes a plain row reduction, to be fused with the
@@ -87,7 +87,10 @@ class _Choices:
 
     def _library_gemm(self, gemm: Gemm) -> None:
         bias, epilogue = split_bias(gemm)
-        a, b = self._matrix(gemm, gemm.a, gemm.m, gemm.k), self._matrix(gemm, gemm.b, gemm.k, gemm.n)
+        a, b = (
+            self._matrix(gemm, gemm.a, gemm.m, gemm.k),
+            self._matrix(gemm, gemm.b, gemm.k, gemm.n),
+        )
         axes = (*gemm.batch, gemm.m, gemm.n)
         like = self.buffers[gemm.a.buffer]
         out = self._temporary(gemm.name + "_product", like, tuple(x.extent for x in axes))
@@ -107,7 +110,9 @@ class _Choices:
         if out.dtype != gemm.acc_dtype:
             product = Op("cast", (product,), gemm.acc_dtype)
         body = tuple(_with_acc(s, product) for s in epilogue)
-        nest = LoopNest(gemm.name + "_epilogue", _real(axes), _without_units(body, axes), gemm.origins)
+        nest = LoopNest(
+            gemm.name + "_epilogue", _real(axes), _without_units(body, axes), gemm.origins
+        )
         self.nodes.append(nest)
 
     def _matrix(self, gemm: Gemm, access: Access, rows: Axis, columns: Axis) -> BufferView:
@@ -136,7 +141,9 @@ class _Choices:
         self.buffers[old.name] = replace(old, kind="extern")
         reason = "torch's attention kernels are faster for many queries"
         self.nodes.append(
-            Extern(node.name, target, args, kwargs, (old.name,), reason=reason, origins=node.origins)
+            Extern(
+                node.name, target, args, kwargs, (old.name,), reason=reason, origins=node.origins
+            )
         )
 
 
@@ -240,9 +247,7 @@ def _merged_batch(view: BufferView, count: int) -> BufferView:
         if view.shape[outer] != index(1) and view.strides[outer] != size * stride:
             raise ValueError(f"batch dimensions of {view.buffer} are not nested")
         size = size * view.shape[outer]
-    return replace(
-        view, shape=(size, *view.shape[count:]), strides=(stride, *view.strides[count:])
-    )
+    return replace(view, shape=(size, *view.shape[count:]), strides=(stride, *view.strides[count:]))
 
 
 def _vector(load: Load, axis: Axis) -> BufferView:

@@ -119,7 +119,9 @@ class _Writer:
         self._line(f"d = tl.arange(0, {deep})[None, :]")
         self._line(f"v = tl.arange(0, {wide})[None, :]")
         q = self._at(node.q, d="d")
-        self._line(f"q = tl.load({q}, mask=d < {depth}, other=0.0).to(tl.float32) * {self._scale()}")
+        self._line(
+            f"q = tl.load({q}, mask=d < {depth}, other=0.0).to(tl.float32) * {self._scale()}"
+        )
         self._line('top = tl.full([1, 1], float("-inf"), tl.float32)')
         self._line("total = tl.zeros([1, 1], tl.float32)")
         self._line(f"acc = tl.zeros([1, {wide}], tl.float32)")
@@ -175,7 +177,9 @@ class _Writer:
         out = self._pointer(scratch_of(node, self.splits).name, torch.float32)
         self._line(f"v = tl.arange(0, {wide})[None, :]")
         self._line(f"row = head * {self.splits} + tl.arange(0, {self.splits})[:, None]")
-        self._line(f"acc = tl.load({out} + row * {self.width} + v, mask=v < {self.width}, other=0.0)")
+        self._line(
+            f"acc = tl.load({out} + row * {self.width} + v, mask=v < {self.width}, other=0.0)"
+        )
         self._line(f"top = tl.load({out} + {rows * self.width} + row)")
         self._line(f"total = tl.load({out} + {rows * (self.width + 1)} + row)")
         self._line("best = tl.max(top, 0)[None, :]")

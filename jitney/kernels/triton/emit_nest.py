@@ -298,7 +298,9 @@ class NestEmitter:
         combined = f"dm.combine_{result.op}({best}, {position}, {value}, {there})"
         self._line(f"{new_best}, {new_position} = {combined}")
         for name, new in ((best, new_best), (position, new_position)):
-            self._line(f"{name} = tl.where({inside}, {new}, {name})" if inside else f"{name} = {new}")
+            self._line(
+                f"{name} = tl.where({inside}, {new}, {name})" if inside else f"{name} = {new}"
+            )
 
     def _finish(self, result: Reduction, names: tuple[str, ...], on: Depends) -> None:
         """Reduces accumulators (or a whole row's tile) along ``r``."""
@@ -317,9 +319,7 @@ class NestEmitter:
             reduced = f"tl.reduce({names[0]}, {axis}, dm.{self._combine(result)}){self._keep()}"
             self._bind_results(result.names, (self._bind(reduced, kept)[0],), kept)
 
-    def _bind_results(
-        self, names: tuple[str, ...], values: tuple[str, ...], on: Depends
-    ) -> None:
+    def _bind_results(self, names: tuple[str, ...], values: tuple[str, ...], on: Depends) -> None:
         for name, value in zip(names, values, strict=True):
             self.refs[name] = (value, on)
             self._name_value(name)

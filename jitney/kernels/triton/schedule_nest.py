@@ -88,7 +88,7 @@ def _streams_weights(nest: LoopNest) -> bool:
     for stmt in nest.body:
         if not isinstance(stmt, Reduce):
             continue
-        across = {a for a in nest.axes}
+        across = set(nest.axes)
         inner = set(stmt.axes)
         found = [load.index.atoms() for load in loads((stmt,))]
         rows = any(atoms & across and atoms & inner for atoms in found)

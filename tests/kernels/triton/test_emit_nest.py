@@ -44,7 +44,9 @@ def run(nest, tensors, out_dtypes, schedule=None):
 
 def reference(nest, inputs, outputs):
     buffers = [
-        Buffer(n, kind, t.dtype, t.device, tuple(map(index, t.shape)), tuple(map(index, t.stride())))
+        Buffer(
+            n, kind, t.dtype, t.device, tuple(map(index, t.shape)), tuple(map(index, t.stride()))
+        )
         for kind, table in (("input", inputs), ("output", outputs))
         for n, t in table.items()
     ]
@@ -102,7 +104,9 @@ def softmax_nest(rows, columns):
     body = (
         Reduce((j,), (), (Reduction(("m",), "max", x, F32),)),
         Reduce((j,), (), (Reduction(("s",), "sum", shifted, F32),)),
-        Loop((j,), (Store("o0", index(i) * columns + j, Op("div", (shifted, Ref("s", F32)), F32)),)),
+        Loop(
+            (j,), (Store("o0", index(i) * columns + j, Op("div", (shifted, Ref("s", F32)), F32)),)
+        ),
     )
     return LoopNest("softmax", (i,), body)
 
@@ -141,7 +145,13 @@ def test_welford(schedule):
         Store("o1", index(i), Op("div", (Ref("m2", F32), Ref("n", F32)), F32)),
     )
     x = torch.randn(6, 37) + 1000
-    check(LoopNest("n", (i,), body), {"a": x}, {"o0": torch.zeros(6), "o1": torch.zeros(6)}, schedule, 1e-4)
+    check(
+        LoopNest("n", (i,), body),
+        {"a": x},
+        {"o0": torch.zeros(6), "o1": torch.zeros(6)},
+        schedule,
+        1e-4,
+    )
 
 
 def test_column_sum():

@@ -20,14 +20,17 @@ H200 = Target("cuda", "NVIDIA H200", multiprocessors=132, capability=(9, 0))
 
 def scaled(name, source, out, size, op):
     i = Axis("i", index(size))
-    return LoopNest(name, (i,), (Store(out, index(i), Op(op, (Load(source, index(i), F32),), F32)),))
+    return LoopNest(
+        name, (i,), (Store(out, index(i), Op(op, (Load(source, index(i), F32),), F32)),)
+    )
 
 
 def program(nodes):
     names = ("a", "b", "c", "d")
     cpu = torch.device("cpu")
     buffers = tuple(
-        Buffer(n, "input" if n == "a" else "temp", F32, cpu, (index(300),), (index(1),)) for n in names
+        Buffer(n, "input" if n == "a" else "temp", F32, cpu, (index(300),), (index(1),))
+        for n in names
     )
     return LoopProgram(("a",), buffers, nodes, ())
 
