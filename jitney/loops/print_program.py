@@ -85,7 +85,7 @@ def _gemm_lines(node: ir.Gemm, came: str) -> list[str]:
     if node.row_prologue:
         lines += [f"{_INDENT}rows:", *(_INDENT + line for line in _body(node.row_prologue))]
     lines.append(f"{_INDENT}acc = sum({a} * {b} for {_axes((node.k,))})")
-    return lines + _body(node.epilogue)
+    return [*lines, *_body(node.epilogue)]
 
 
 def _attention_lines(node: ir.Attention, came: str) -> list[str]:

@@ -1,0 +1,216 @@
+"""Pointwise consumers of a GEMM's result run in its epilogue, while the result is in registers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from jitney.loops import ir, visit
+from jitney.loops.decision import Decision, no, yes
+from jitney.loops.fusion_state import FusionState
+from jitney.loops.index import Axis, FloorDiv, Index, Mod, index
+from jitney.loops.invert_index import invert_index, points
+
+Solved = tuple[tuple[Axis, Index], ...]
+
+
+def absorb_epilogue(state: FusionState, at: int) -> int | None:
+    """Moves nest ``at`` into the latest template whose result it reads, where that is legal.
+
+    Returns the id of the grown template, None when there is none.
+    """
+    nest = state.nodes[at]
+    assert isinstance(nest, ir.LoopNest)
+    producers = {state.producer(name) for name in state.reads[at]}
+    templates = [p for p in producers if p is not None and p != at and _is_template(state, p)]
+    for producer in sorted(templates, key=state.rank.__getitem__, reverse=True):
+        node = state.nodes[producer]
+        legal = _absorbed(state, producer, at)
+        if isinstance(legal, Decision):
+            state.note(legal, "epilogue", node.name, nest.name)
+            continue
+        state.note(yes("it runs once for each element of the result"), "epilogue", node.name, nest.name)
+        merged = state.merge(producer, at, legal)
+        drop_dead_stores(state, merged)
+        return merged
+    return None
+
+
+def _is_template(state: FusionState, at: int) -> bool:
+    return isinstance(state.nodes[at], ir.Gemm | ir.Attention)
+
+
+def _absorbed(state: FusionState, producer: int, at: int) -> ir.Node | Decision:
+    """The template with the nest in its epilogue, or why that cannot be."""
+    node, nest = state.nodes[producer], state.nodes[at]
+    assert isinstance(nest, ir.LoopNest)
+    if any(isinstance(s, ir.Loop | ir.Reduce) for s in nest.body):
+        return no(f"{nest.name} reduces or loops")
+    ordered = state.can_merge(producer, at)
+    if not ordered:
+        return ordered
+    if isinstance(node, ir.Attention):
+        return _with_layout(state, node, nest)
+    assert isinstance(node, ir.Gemm)
+    axes = (*node.batch, node.m, node.n)
+    stored = {s.buffer: s for s in node.epilogue if isinstance(s, ir.Store)}
+    if any(s.mask is not None or s.mode != "set" for s in stored.values()):
+        return no(f"{node.name} stores under a mask")
+    used = [e for e in visit.loads(nest.body) if e.buffer in stored]
+    solved = _solve(nest, used, stored, axes)
+    if isinstance(solved, Decision):
+        return solved
+    renaming = visit.Renaming(dict(solved))
+    body = renaming.block(nest.body)
+    ragged = _ragged_store(body, node.n)
+    if ragged is not None:
+        return no(f"{nest.name} would store {ragged} with a stride")
+    known = set(visit.bound_names(node.epilogue)) & set(visit.bound_names(body))
+    if known:
+        return no(f"{node.name} and {nest.name} share names")
+    joined = forward_stores((*node.epilogue, *body), state)
+    origins = tuple(dict.fromkeys((*node.origins, *nest.origins)))
+    return replace(node, epilogue=joined, origins=origins)
+
+
+def _solve(
+    nest: ir.LoopNest, used: list[ir.Load], stored: dict[str, ir.Store], axes: tuple[Axis, ...]
+) -> Solved | Decision:
+    """The nest's axes as functions of the template's, such that all loads meet the stores."""
+    if not used:
+        return no(f"{nest.name} reads nothing the epilogue stores")
+    if points(nest.axes) != points(axes):
+        return no(f"{nest.name} has not one point for each element")
+    first = used[0]
+    solved = invert_index(first.index, nest.axes, stored[first.buffer].index)
+    if solved is None:
+        return no(f"{nest.name} does not read each element once")
+    mapping = dict(solved)
+    for load in used:
+        if load.mask is not None:
+            return no(f"{nest.name} reads {load.buffer} under a mask")
+        if load.index.substitute(mapping) != stored[load.buffer].index:
+            return no(f"{nest.name} reads other elements of {load.buffer} than its own")
+    return solved
+
+
+def _ragged_store(body: tuple[ir.Stmt, ...], n: Axis) -> str | None:
+    """A buffer the body stores with neighbours of ``n`` apart, or split into short runs."""
+    for store in visit.stores(body):
+        stride = store.index.coefficient(n)
+        if stride is not None and stride == index(1):
+            continue
+        if n.extent == index(1):
+            continue
+        runs = [a for a in store.index.atoms() if isinstance(a, Mod) and a.numerator == index(n)]
+        if stride is None and runs and all(_long_run(store.index, run, n) for run in runs):
+            continue
+        return store.buffer
+    return None
+
+
+def _long_run(where: Index, run: Mod, n: Axis) -> bool:
+    """Whether ``where`` is contiguous in ``n % run`` and the run fills whole vectors."""
+    low = Axis("low", run.denominator)
+    moved = where.substitute(
+        {run: low, **{a: 0 for a in where.atoms() if isinstance(a, FloorDiv)}}
+    )
+    return (
+        run.denominator.is_const
+        and run.denominator.const % 16 == 0
+        and moved.coefficient(low) == index(1)
+        and moved.coefficient(n) == Index()
+    )
+
+
+def _with_layout(state: FusionState, node: ir.Attention, nest: ir.LoopNest) -> ir.Node | Decision:
+    """Attention that stores straight into the layout a copy gives its result."""
+    stores = visit.stores(nest.body)
+    out = node.out
+    if len(nest.body) != 1 or len(stores) != 1 or stores[0].mask is not None:
+        return no(f"{nest.name} is not a plain copy")
+    store, value = stores[0], stores[0].value
+    if not isinstance(value, ir.Load) or value.mask is not None or value.buffer != out.buffer:
+        return no(f"{nest.name} is not a plain copy")
+    if len(state.readers[out.buffer]) > 1 or not state.is_private(out.buffer):
+        return no(f"{out.buffer} is needed as it is")
+    axes = (*node.batch, node.s, node.dv)
+    if points(nest.axes) != points(axes):
+        return no(f"{nest.name} does not copy the whole result")
+    solved = invert_index(value.index, nest.axes, out.index)
+    if solved is None:
+        return no(f"{nest.name} does not read each element once")
+    moved = store.index.substitute(dict(solved))
+    if any(moved.coefficient(a) is None for a in axes) or moved.coefficient(node.dv) != index(1):
+        return no(f"{nest.name} would store with a stride")
+    origins = tuple(dict.fromkeys((*node.origins, *nest.origins)))
+    return replace(node, out=ir.Access(store.buffer, moved, out.dtype), origins=origins)
+
+
+def forward_stores(body: tuple[ir.Stmt, ...], state: FusionState) -> tuple[ir.Stmt, ...]:
+    """Loads of what the same block has just stored at the same index become the value itself."""
+    loaded = {e.buffer for e in visit.loads(body)}
+    values: dict[str, tuple[Index, ir.Expr]] = {}
+    out: list[ir.Stmt] = []
+    for stmt in body:
+        new = _forwarded(stmt, values) if values else stmt
+        inner = {s.buffer for s in visit.stores((new,))}
+        for name in inner:
+            values.pop(name, None)
+        if isinstance(new, ir.Store) and new.buffer in loaded and new.mask is None:
+            if new.mode == "set":
+                if not isinstance(new.value, ir.Ref | ir.Const):
+                    name = state.fresh(new.buffer)
+                    out.append(ir.Let(name, new.value))
+                    new = replace(new, value=ir.Ref(name, new.value.dtype))
+                values[new.buffer] = (new.index, new.value)
+        out.append(new)
+    return tuple(out)
+
+
+def _forwarded(stmt: ir.Stmt, values: dict[str, tuple[Index, ir.Expr]]) -> ir.Stmt:
+    """The statement with loads of known values replaced, down to inner loops."""
+
+    def leaf(e: ir.Expr) -> ir.Expr:
+        if isinstance(e, ir.Load) and e.buffer in values and e.index == values[e.buffer][0]:
+            value = values[e.buffer][1]
+            if e.mask is None:
+                return value
+            return ir.Op("where", (e.mask, value, ir.Const(e.other, e.dtype)), e.dtype)
+        return e
+
+    overwritten = {s.buffer for s in visit.stores((stmt,))} & set(values)
+    if overwritten and isinstance(stmt, ir.Loop | ir.Reduce):
+        values = {k: v for k, v in values.items() if k not in overwritten}
+    return visit.map_stmt(stmt, leaf)
+
+
+def drop_dead_stores(state: FusionState, at: int) -> None:
+    """Takes out stores to temps that nothing reads any more."""
+    node = state.nodes[at]
+    dead = {
+        name
+        for name in state.writes[at]
+        if state.is_private(name) and not state.readers.get(name) and state.producer(name) == at
+    }
+    if not dead:
+        return
+    if isinstance(node, ir.LoopNest):
+        state.replace(at, replace(node, body=_without(node.body, dead)))
+    elif isinstance(node, ir.Gemm):
+        state.replace(at, replace(node, epilogue=_without(node.epilogue, dead)))
+
+
+def _without(body: tuple[ir.Stmt, ...], dead: set[str]) -> tuple[ir.Stmt, ...]:
+    out: list[ir.Stmt] = []
+    for stmt in body:
+        if isinstance(stmt, ir.Store) and stmt.buffer in dead:
+            continue
+        if isinstance(stmt, ir.Loop):
+            inner = _without(stmt.body, dead)
+            if not inner:
+                continue
+            stmt = ir.Loop(stmt.axes, inner)
+        elif isinstance(stmt, ir.Reduce):
+            stmt = replace(stmt, body=_without(stmt.body, dead))
+        out.append(stmt)
+    return tuple(out)

@@ -1,0 +1,21 @@
+"""Fusion: fewer kernels, less memory traffic, the same values."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from jitney.loops import ir
+from jitney.loops.fusion_state import FusionState
+from jitney.loops.inline_producers import inline_producers
+from jitney.loops.target import Target
+
+
+def fuse_nests(program: ir.LoopProgram, target: Target | None = None) -> ir.LoopProgram:
+    """The program with pointwise producers inlined, epilogues filled and nests merged.
+
+    Keeps every rounding: a value that was stored in a narrow dtype is still cast to it.
+    """
+    state = FusionState(program)
+    inline_producers(state)
+    nodes, buffers = state.finished()
+    return replace(program, nodes=nodes, buffers=buffers)

@@ -1,0 +1,225 @@
+"""Pointwise producers become expressions of their consumers.
+
+One walk in program order. A producer whose readers can all compute its value themselves is taken
+out and remembered; each later node replaces its loads of it by the expression, at the element the
+load names. The walk also hands pointwise consumers of a GEMM to `fuse_epilogues`, so that chains
+end up in the GEMM before a reduction could take them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from jitney.loops import ir, visit
+from jitney.loops.can_fuse import can_inline
+from jitney.loops.decision import Decision
+from jitney.loops.fuse_epilogues import absorb_epilogue
+from jitney.loops.fusion_state import HOLE, FusionState
+from jitney.loops.index import Axis, Index
+from jitney.loops.inline_copies import through_copy
+from jitney.loops.invert_index import invert_index
+from jitney.loops.pointwise_nest import PointwiseNest, pointwise
+from jitney.loops.score_fusion import expr_cost, full_loads, worth_inlining
+
+Virtual = dict[str, PointwiseNest]
+
+
+def inline_producers(state: FusionState) -> None:
+    """Inlines what should be inlined, and fills GEMM epilogues on the way."""
+    virtual: Virtual = {}
+    sites = _Sites()
+    for at in list(state.order):
+        if at == HOLE or at not in state.nodes:
+            continue
+        if any(name in virtual for name in state.reads[at]):
+            state.replace(at, _Inliner(state, virtual).node(state.nodes[at]))
+        node = state.nodes[at]
+        if not isinstance(node, ir.LoopNest):
+            continue
+        simple = pointwise(node)
+        if simple is None:
+            continue
+        if _should_inline(state, at, simple, sites, growing_only=True):
+            virtual[simple.store.buffer] = simple
+            state.inline(at)
+            continue
+        if absorb_epilogue(state, at) is not None:
+            continue
+        if _should_inline(state, at, simple, sites):
+            virtual[simple.store.buffer] = simple
+            state.inline(at)
+
+
+def _should_inline(
+    state: FusionState, at: int, simple: PointwiseNest, sites: _Sites, growing_only: bool = False
+) -> bool:
+    """Legal and worth it. ``growing_only``: only a widening cast of what a GEMM makes, which its
+    epilogue should leave to the readers."""
+    if growing_only and not _widens(state, simple):
+        return False
+    legal = can_inline(state, at, simple)
+    if legal:
+        legal = _score(state, at, simple, sites)
+    state.note(legal, "inline", simple.nest.name, simple.store.buffer)
+    return bool(legal)
+
+
+def _widens(state: FusionState, simple: PointwiseNest) -> bool:
+    width = simple.store.value.dtype.itemsize
+    loads = [e for e in visit.body_exprs(simple.nest.body) if isinstance(e, ir.Load)]
+    return len(loads) == 1 and loads[0].dtype.itemsize < width and not simple.lets
+
+
+def _score(state: FusionState, at: int, simple: PointwiseNest, sites: _Sites) -> Decision:
+    readers = state.readers.get(simple.store.buffer, set())
+    evaluations = sum(sites.count(state.nodes[r], simple.store.buffer) for r in readers)
+    exprs = (*(let.value for let in simple.lets), simple.store.value)
+    cost, ops = expr_cost(exprs)
+    wide = full_loads(exprs, simple.nest.axes)
+    base = _size(simple.nest.axes)
+    return worth_inlining(cost, ops, wide, base, evaluations, len(readers))
+
+
+def _size(axes: tuple[Axis, ...]) -> int:
+    total = 1
+    for axis in axes:
+        total *= axis.extent.hint()
+    return total
+
+
+class _Sites:
+    """How often each node evaluates its loads of a buffer; computed once per node."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[ir.Node, dict[str, int]]] = {}
+
+    def count(self, node: ir.Node, buffer: str) -> int:
+        """Evaluations of all loads of ``buffer`` in one run of the node (likely sizes)."""
+        found = self._known.get(id(node))
+        if found is None or found[0] is not node:
+            counts: dict[str, int] = {}
+            if isinstance(node, ir.LoopNest):
+                _count_block(node.body, _size(node.axes), counts)
+            elif isinstance(node, ir.Gemm):
+                rows = _size((*node.batch, node.m))
+                _count_block(node.row_prologue, rows, counts)
+                _count_block(node.epilogue, rows * _size((node.n,)), counts)
+            found = self._known[id(node)] = (node, counts)
+        return found[1].get(buffer, 0)
+
+
+def _count_block(body: tuple[ir.Stmt, ...], points: int, counts: dict[str, int]) -> None:
+    for stmt in body:
+        inner = points
+        if isinstance(stmt, ir.Loop | ir.Reduce):
+            inner = points * _size(stmt.axes)
+            _count_block(stmt.body, inner, counts)
+        seen: set[tuple[str, Index]] = set()
+        for expr in visit.expr_nodes(visit.stmt_exprs(stmt)):
+            if isinstance(expr, ir.Load) and (expr.buffer, expr.index) not in seen:
+                seen.add((expr.buffer, expr.index))
+                counts[expr.buffer] = counts.get(expr.buffer, 0) + inner
+
+
+@dataclass(frozen=True)
+class _Site:
+    """One load that is being replaced: the element, and the mask it stands under."""
+
+    buffer: str
+    index: Index
+    mask: ir.Expr | None
+    other: ir.Scalar
+
+
+class _Inliner:
+    """Replaces loads of virtual buffers throughout one node."""
+
+    def __init__(self, state: FusionState, virtual: Virtual) -> None:
+        self.state, self.virtual = state, virtual
+        self.pending: list[ir.Stmt] = []
+        self.used: dict[str, None] = {}
+
+    def node(self, node: ir.Node) -> ir.Node:
+        """The node with the loads replaced and the origins of what was inlined added."""
+        result: ir.Node = node
+        if isinstance(node, ir.LoopNest):
+            result = replace(node, body=self.block(node.body, {}))
+        elif isinstance(node, ir.Gemm):
+            result = through_copy(replace(node, epilogue=self.block(node.epilogue, {})), self.virtual)
+        elif isinstance(node, ir.Attention):
+            result = through_copy(node, self.virtual)
+        origins = dict.fromkeys(o for n in self.used for o in self.virtual[n].nest.origins)
+        return replace(result, origins=tuple(origins | dict.fromkeys(node.origins)))
+
+    def block(self, body: tuple[ir.Stmt, ...], done: dict[_Site, ir.Expr]) -> tuple[ir.Stmt, ...]:
+        out: list[ir.Stmt] = []
+        done = dict(done)
+        for stmt in body:
+            memo: dict[int, ir.Expr] = {}
+            if isinstance(stmt, ir.Let):
+                new: ir.Stmt = ir.Let(stmt.name, self.expr(stmt.value, memo, done))
+            elif isinstance(stmt, ir.Store):
+                mask = None if stmt.mask is None else self.expr(stmt.mask, memo, done)
+                value = self.expr(stmt.value, memo, done)
+                new = ir.Store(stmt.buffer, stmt.index, value, mask, stmt.mode)
+            elif isinstance(stmt, ir.Loop):
+                new = ir.Loop(stmt.axes, self.block(stmt.body, done))
+            else:
+                new = self.reduce(stmt, done)
+            out.extend(self.pending)
+            self.pending = []
+            out.append(new)
+        return tuple(out)
+
+    def reduce(self, stmt: ir.Reduce, done: dict[_Site, ir.Expr]) -> ir.Reduce:
+        body = list(self.block(stmt.body, done))
+        memo: dict[int, ir.Expr] = {}
+        inner = dict(done)
+        results = tuple(replace(r, value=self.expr(r.value, memo, inner)) for r in stmt.results)
+        body.extend(self.pending)
+        self.pending = []
+        return ir.Reduce(stmt.axes, tuple(body), results)
+
+    def expr(
+        self, expr: ir.Expr, memo: dict[int, ir.Expr], done: dict[_Site, ir.Expr]
+    ) -> ir.Expr:
+        def leaf(e: ir.Expr) -> ir.Expr:
+            if not isinstance(e, ir.Load) or e.buffer not in self.virtual:
+                return e
+            site = _Site(e.buffer, e.index, e.mask, e.other)
+            if site not in done:
+                done[site] = self.value_at(site)
+            return done[site]
+
+        return visit.map_expr(expr, leaf, memo)
+
+    def value_at(self, site: _Site) -> ir.Expr:
+        """The producer's value at an element; its Lets, under new names, become pending."""
+        simple = self.virtual[site.buffer]
+        self.used[site.buffer] = None
+        axes = simple.nest.axes
+        at = invert_index(simple.store.index, axes, site.index)
+        assert at is not None  # can_inline saw that it can be solved
+        names = {let.name: self.state.fresh(let.name) for let in simple.lets}
+        renaming = visit.Renaming(dict(at), names)
+        for let in simple.lets:
+            moved = renaming.expr(let.value)
+            self.pending.append(ir.Let(names[let.name], _masked(moved, site.mask)))
+        value = _masked(renaming.expr(simple.store.value), site.mask)
+        if site.mask is None:
+            return value
+        return ir.Op("where", (site.mask, value, ir.Const(site.other, value.dtype)), value.dtype)
+
+
+def _masked(expr: ir.Expr, mask: ir.Expr | None) -> ir.Expr:
+    """The expression with every load in it under ``mask`` too."""
+    if mask is None:
+        return expr
+
+    def leaf(e: ir.Expr) -> ir.Expr:
+        if not isinstance(e, ir.Load):
+            return e
+        both = mask if e.mask is None else ir.Op("and", (mask, e.mask), mask.dtype)
+        return ir.Load(e.buffer, e.index, e.dtype, both, e.other)
+
+    return visit.map_expr(expr, leaf, {})

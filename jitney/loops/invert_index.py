@@ -1,0 +1,80 @@
+"""Which point of a nest touches a given element: an access index solved for its axes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+
+from jitney.loops.index import Axis, Index
+
+_ONE = Index((), 1)
+
+
+@lru_cache(maxsize=16384)
+def mixed_radix(where: Index, axes: tuple[Axis, ...]) -> tuple[tuple[Axis, Index], ...] | None:
+    """(axis, stride) by falling stride when ``where`` visits each element at most once, else None.
+
+    Holds when ``where`` is linear in every axis, no axis of extent > 1 has stride 0, and each
+    stride is at least what the axes below it span. What is left of ``where`` is the offset.
+    """
+    found: list[tuple[Axis, Index]] = []
+    for axis in axes:
+        if axis.extent == _ONE:
+            continue
+        stride = where.coefficient(axis)
+        if stride is None or not (stride.terms or stride.const):
+            return None
+        found.append((axis, stride))
+    found.sort(key=lambda item: -item[1].hint())
+    for (_, outer), (axis, stride) in zip(found, found[1:], strict=False):
+        gap = outer if outer == stride * axis.extent else outer - stride * axis.extent
+        low = 0 if gap is outer else gap.bounds()[0]
+        if low is None or low < 0:
+            return None
+    if found:
+        low = found[-1][1].bounds()[0]
+        if low is None or low < 1:
+            return None
+    return tuple(found)
+
+
+@lru_cache(maxsize=16384)
+def invert_index(
+    where: Index, axes: tuple[Axis, ...], target: Index
+) -> tuple[tuple[Axis, Index], ...] | None:
+    """Values of ``axes`` at which ``where`` equals ``target``, None where it cannot be solved.
+
+    Right only for a ``target`` that some point of the axes does reach.
+    """
+    digits = mixed_radix(where, axes)
+    if digits is None:
+        return None
+    offset = where.substitute({axis: 0 for axis in axes})
+    rest = target - offset
+    values = [(axis, Index()) for axis in axes if axis.extent == _ONE]
+    for position, (axis, stride) in enumerate(digits):
+        values.append((axis, rest // stride))
+        if position + 1 < len(digits):
+            rest = rest % stride
+    return tuple(values)
+
+
+def covers(where: Index, axes: Sequence[Axis], size: Index) -> bool:
+    """Whether ``where`` visits every one of ``size`` consecutive elements from 0, each once."""
+    digits = mixed_radix(where, tuple(axes))
+    if digits is None or where.substitute({axis: 0 for axis in axes}) != Index():
+        return False
+    step = _ONE
+    for axis, stride in reversed(digits):
+        if stride != step:
+            return False
+        step = stride * axis.extent
+    return step == size
+
+
+def points(axes: Sequence[Axis]) -> Index:
+    """How many points the axes have together."""
+    total = _ONE
+    for axis in axes:
+        total = total * axis.extent
+    return total
