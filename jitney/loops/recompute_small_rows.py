@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from jitney.loops.decision import Decision, no, yes
 from jitney.loops.index import Axis, index
-from jitney.loops.ir import Expr, Load, LoopNest, LoopProgram, Reduce, Stmt, Store
+from jitney.loops.ir import Expr, Load, Loop, LoopNest, LoopProgram, Reduce, Stmt, Store
 from jitney.loops.visit import Renaming, bound_names, inner_axes, map_expr, reads, stores
 from jitney.loops.visit import writes as written_by
 
@@ -98,7 +98,7 @@ def _mapped(stmt: Stmt, leaf, memo: dict[int, Expr]) -> Stmt:  # type: ignore[no
         results = tuple(replace(r, value=map_expr(r.value, leaf, memo)) for r in stmt.results)
         inner = tuple(_mapped(s, leaf, memo) for s in stmt.body)
         return replace(stmt, body=inner, results=results)
-    if hasattr(stmt, "axes"):
+    if isinstance(stmt, Loop):
         return replace(stmt, body=tuple(_mapped(s, leaf, memo) for s in stmt.body))
     return replace(stmt, value=map_expr(stmt.value, leaf, memo))
 
