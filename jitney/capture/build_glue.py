@@ -1,0 +1,199 @@
+"""A capture as one generated Python function of the frame's inputs.
+
+In this order: fetch what existed before, call the graph, build every new object, replay the
+effects, leave. Whatever raises does so before the first effect, so that no mutation is half done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from types import CellType, CodeType, FunctionType
+from typing import Any, Protocol
+
+from jitney.capture import recipe as r
+from jitney.capture.build_resume import Point, run_tails, step_code, stopped_at
+from jitney.capture.check_guards import exact_types, write_guards
+from jitney.capture.edit_code import list_code
+from jitney.capture.emit_fetch import FUNCTION, Writer, build_function
+from jitney.capture.guard import Guard
+from jitney.capture.result import Break, Capture, Exit, FrameState, Raise, Return
+from jitney.capture.source import Roots, Source
+from jitney.capture.write_recipes import EffectWriter, RecipeWriter
+from jitney.errors import CompilerBug
+
+Glue = Callable[..., Any]
+
+
+class Linker(Protocol):
+    """What glue needs of the run time when its frame stops in the middle."""
+
+    def resume(self, point: Point, globals_: dict[str, Any]) -> Callable[..., Any]:
+        """``enter(closure, *arguments)`` of the compiled resume function at ``point``."""
+
+    def callee(self, value: Any) -> Any:
+        """The callable to use for ``value``, called by the operation that broke the graph."""
+
+
+@dataclass(frozen=True)
+class Armed:
+    """What is known to be unchanged when an armed glue runs: ``stable`` sources are given as a
+    tuple, ``guards`` are left to check, and ``miss`` is called if one fails."""
+
+    stable: tuple[Source, ...]
+    guards: tuple[Guard, ...]
+    miss: Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class _Context:
+    """What writing one glue needs throughout."""
+
+    writer: Writer
+    recipes: RecipeWriter
+    linker: Linker
+    roots: Roots
+
+    def globals_of(self, recipe: r.Recipe) -> dict[str, Any]:
+        """The globals dict itself: guards pin the function that has it."""
+        value = recipe.value if isinstance(recipe, r.Constant) else None
+        if isinstance(recipe, r.Given):
+            value = recipe.source.fetch(self.roots)
+        if not isinstance(value, dict):
+            raise CompilerBug(f"globals from {recipe!r}")
+        return value
+
+
+def build_glue(
+    capture: Capture,
+    graph: Callable[..., Any] | None,
+    parameters: Sequence[str],
+    linker: Linker,
+    roots: Roots,
+    *,
+    is_resume: bool = False,
+    armed: Armed | None = None,
+) -> Callable[[tuple[Any, ...]], Glue]:
+    """A function from the values of ``armed.stable`` to the glue ``(function, *locals)``.
+
+    ``graph`` takes the capture's inputs and returns a flat sequence; ``roots``: the inputs at
+    capture. A resume function's glue hands tails to its caller; any other runs them to the end.
+    """
+    bound = {source: f"b{i}" for i, source in enumerate(armed.stable)} if armed else {}
+    writer = Writer(parameters, exact=exact_types(capture.guards), bound=bound)
+    arguments = ", ".join([FUNCTION, *writer.parameters])
+    if armed and armed.guards:
+        _write_residual_guards(writer, armed, arguments)
+    recipes = RecipeWriter(writer)
+    for given in _given(capture):
+        recipes.expression(given)
+    if graph is not None:
+        inputs = ", ".join(writer.fetch(i.source) for i in capture.inputs)
+        writer.lines.append(f"results = {writer.constant(graph)}({inputs})")
+    effects = [EffectWriter(writer, recipes).statement(effect) for effect in capture.effects]
+    leave = _write_exit(_Context(writer, recipes, linker, roots), capture.exit, is_resume=is_resume)
+    opening = [f"def glue({arguments}):", *(f"    {line}" for line in writer.lines)]
+    opening += [f"    {line}" for line in (*effects, leave)] + ["return glue"]
+    if bound:
+        opening.insert(0, f"({' '.join(f'{n},' for n in bound.values())}) = stable")
+    filename = f"<jitney glue of {roots.function.__name__}>"
+    return build_function("arm", ["stable"], opening, writer.constants, filename=filename)
+
+
+def _write_residual_guards(writer: Writer, armed: Armed, arguments: str) -> None:
+    outer, writer.lines = writer.lines, []
+    miss = writer.constant(armed.miss)
+    write_guards(writer, armed.guards, "raise LookupError")
+    checks, writer.lines = writer.lines, outer
+    writer.lines += ["try:", *(f"    {line}" for line in checks)]
+    writer.lines += [f"except {writer.constant(Exception)}:", f"    return {miss}({arguments})"]
+
+
+def _given(capture: Capture) -> list[r.Given]:
+    """Every pre-existing object that recipes name, in the order they are met."""
+    found: dict[int, r.Given] = {}
+    stack: list[Any] = [capture.exit, capture.effects]
+    seen: set[int] = set()
+    while stack:
+        value = stack.pop()
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        if isinstance(value, r.Given):
+            found[id(value)] = value
+        elif isinstance(value, tuple):
+            stack.extend(value)
+        elif isinstance(value, r.Recipe | r.Effect | Return | Raise | Break | FrameState):
+            stack.extend(vars(value).values())
+    return list(found.values())
+
+
+# ---------------------------------------------------------------- leaving
+
+
+def _write_exit(glue: _Context, leaving: Exit, *, is_resume: bool) -> str:
+    """Builds what the exit needs; the statement that leaves."""
+    if isinstance(leaving, Return):
+        return f"return {glue.recipes.expression(leaving.value)}"
+    if isinstance(leaving, Raise):
+        return f"raise {glue.recipes.expression(leaving.exception)}"
+    constant = glue.writer.constant
+    thunk = None
+    for state in leaving.frames[:-1]:
+        call = ", ".join([constant(_run_step), *_write_frame(glue, state, thunk)])
+        thunk = glue.writer.fresh()
+        glue.writer.lines.append(f"{thunk} = {constant(partial)}({call})")
+    step, *arguments = _write_frame(glue, leaving.frames[-1], thunk)
+    call = f"{step}({', '.join(arguments)})"
+    return f"return {call}" if is_resume else f"return {constant(run_tails)}({call})"
+
+
+def _run_step(step: Callable[..., Any], *arguments: Any) -> Any:
+    return run_tails(step(*arguments))
+
+
+def _write_frame(glue: _Context, state: FrameState, thunk: str | None) -> list[str]:
+    """The step function of a stopped frame and its arguments, as expressions."""
+    code, build, constant = state.code, glue.recipes.expression, glue.writer.constant
+    values = dict(state.locals)
+    owned = {name: values.pop(name) for name in code.co_cellvars if name in values}
+    cells = {**owned, **dict(zip(code.co_freevars, state.closure))}
+    nulls = tuple(isinstance(slot, r.Null) for slot in state.stack)
+    point = stopped_at(code, state.offset, nulls, tuple(sorted(values)))
+    step = step_code(point, outer=thunk is not None, pushes=state.pushes)
+    globals_ = glue.globals_of(state.globals)
+    function = FunctionType(step.code, globals_)
+    expression = constant(function)
+    if point.cells:
+        empty = r.MakeCell(None)
+        closure = "".join(f"{build(cells.get(name, empty))}, " for name in point.cells)
+        expression = f"{constant(_close)}({constant(step.code)}, {constant(globals_)}, ({closure}))"
+    stack = [build(slot) for slot in state.stack if not isinstance(slot, r.Null)]
+    called = _callable_slot(point) if thunk is None else None
+    if called is not None:
+        place = called - sum(nulls[:called])
+        stack[place] = f"{constant(glue.linker.callee)}({stack[place]})"
+    enters = [constant(glue.linker.resume(to, globals_)) for to in step.successors] or ["None"]
+    names = [build(values[name]) for name in point.names]
+    return [expression, *enters, *([thunk] if thunk else []), *stack, *names]
+
+
+def _close(
+    code: CodeType, globals_: dict[str, Any], closure: tuple[CellType, ...]
+) -> FunctionType:
+    return FunctionType(code, globals_, None, None, closure)
+
+
+def _callable_slot(point: Point) -> int | None:
+    """Stack slot of what the instruction at ``point`` calls."""
+    listing, index = list_code(point.code), point.index
+    while listing.names[index] in ("KW_NAMES", "PRECALL"):
+        index += 1
+    argument, depth = listing.arguments[index] or 0, len(point.nulls)
+    if listing.names[index] == "CALL":
+        slot = depth - argument - 2
+        return slot + 1 if point.nulls[slot] else slot
+    if listing.names[index] == "CALL_FUNCTION_EX":
+        return depth - 2 - (argument & 1)
+    return None

@@ -1,0 +1,117 @@
+"""Guards checked one at a time, slowly, to say which failed and why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from jitney.capture.check_guards import compile_check
+from jitney.capture.guard import Guard, Kind, TensorFacts
+from jitney.capture.source import Roots, SizeOf, Source
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A guard that does not hold: ``message`` reads "source: expected …, got …"."""
+
+    guard: Guard
+    message: str
+
+
+def holds(guard: Guard, roots: Roots) -> bool:
+    """Whether one guard holds of these inputs."""
+    names = tuple(roots.locals)
+    return compile_check([guard], names)(roots.function, *roots.locals.values())
+
+
+def failures(guards: Iterable[Guard], roots: Roots, limit: int = 1) -> list[Failure]:
+    """The first ``limit`` guards that do not hold, explained."""
+    found: list[Failure] = []
+    for guard in guards:
+        if not holds(guard, roots):
+            found.append(Failure(guard, _explain(guard, roots)))
+            if len(found) >= limit:
+                break
+    return found
+
+
+def _explain(guard: Guard, roots: Roots) -> str:
+    source, expected = guard.source, guard.expected
+    try:
+        actual = source.fetch(roots)
+    except (LookupError, AttributeError, TypeError, ValueError) as error:
+        return f"{source}: cannot be reached any more ({type(error).__name__}: {error})"
+    if guard.kind is Kind.TENSOR:
+        return _explain_tensor(source, expected, actual)
+    if guard.kind is Kind.EXPRESSION:
+        text, symbols = expected
+        where = ", ".join(f"{name} = {src}" for name, src in symbols.items())
+        return f"{text} does not hold, where {where}"
+    if guard.kind is Kind.TYPE:
+        return f"{source}: expected a {expected.__qualname__}, got a {type(actual).__qualname__}"
+    if guard.kind is Kind.STATE:
+        return f"{expected[0]}: expected {expected[1]!r}"
+    if guard.kind is Kind.KEYS:
+        return f"{source}: its keys changed to {_short(list(actual))}"
+    if guard.kind is Kind.LENGTH:
+        return f"{source}: expected length {expected}, got {len(actual)}"
+    return f"{source}: {guard.kind.value} {_short(expected)} expected, got {_short(actual)}"
+
+
+def _explain_tensor(source: Source, facts: TensorFacts, actual: Any) -> str:
+    if type(actual) is not facts.cls:
+        return f"{source}: expected a {facts.cls.__name__}, got a {type(actual).__name__}"
+    if actual.dtype is not facts.dtype:
+        return f"{source}: dtype expected {facts.dtype}, got {actual.dtype}"
+    if actual.device != facts.device:
+        return f"{source}: device expected {facts.device}, got {actual.device}"
+    if actual.ndim != len(facts.sizes):
+        return f"{source}: {len(facts.sizes)} dimensions expected, got {actual.ndim}"
+    for dim in changed_sizes(facts, actual):
+        wanted, got = facts.sizes[dim], actual.shape[dim]
+        return f"{SizeOf(source, 'size', dim)}: expected {wanted}, got {got}"
+    if actual.requires_grad is not facts.requires_grad:
+        return f"{source}: requires_grad expected {facts.requires_grad}"
+    if actual.layout is torch.strided and facts.strides is not None:
+        got = tuple(actual.stride())
+        if any(want not in (None, have) for want, have in zip(facts.strides, got)):
+            return f"{source}: strides expected {facts.strides}, got {got}"
+    return f"{source}: expected {facts}"
+
+
+def changed_sizes(facts: TensorFacts, actual: Any) -> tuple[int, ...]:
+    """Dimensions whose static size differs; () if it is not the same kind of tensor at all."""
+    if not isinstance(actual, torch.Tensor) or actual.ndim != len(facts.sizes):
+        return ()
+    if actual.dtype is not facts.dtype:
+        return ()
+    pairs = enumerate(zip(facts.sizes, actual.shape))
+    return tuple(dim for dim, (want, have) in pairs if want is not None and want != have)
+
+
+def generalise(
+    guards: Iterable[Guard], roots: Roots
+) -> frozenset[tuple[Source, int | None]]:
+    """Sizes, ints and floats whose guards fail: what the next capture makes symbolic. Pairs
+    (source, dim) for a tensor's size, (source, None) for a Python number."""
+    dynamic: set[tuple[Source, int | None]] = set()
+    for guard in guards:
+        if guard.kind not in (Kind.TENSOR, Kind.EQUALS) or holds(guard, roots):
+            continue
+        try:
+            actual = guard.source.fetch(roots)
+        except (LookupError, AttributeError, TypeError, ValueError):
+            continue
+        if guard.kind is Kind.TENSOR:
+            dynamic |= {(guard.source, dim) for dim in changed_sizes(guard.expected, actual)}
+        elif type(actual) in (int, float) and type(actual) is type(guard.expected):
+            dynamic.add((guard.source, None))
+    return frozenset(dynamic)
+
+
+def _short(value: Any, limit: int = 120) -> str:
+    text = f"a tensor {tuple(value.shape)}" if isinstance(value, torch.Tensor) else repr(value)
+    return text if len(text) <= limit else text[: limit - 1] + "…"

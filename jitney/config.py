@@ -1,0 +1,102 @@
+"""Every knob, typed. Set by ``options=``, by `override`, or by environment as ``JITNEY_<NAME>``.
+
+A knob whose metadata say ``key`` changes generated code and so enters cache keys.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+from jitney.errors import UserError
+
+PREFIX = "JITNEY_"
+
+
+def _knob(default: Any, about: str, *, key: bool = False) -> Any:
+    return field(default=default, metadata={"about": about, "key": key})
+
+
+@dataclass(frozen=True)
+class Config:
+    """One consistent setting of all knobs."""
+
+    recompile_limit: int = _knob(8, "entries of one frame before it stays eager")
+    accumulated_recompile_limit: int = _knob(256, "the same over all instances of one code object")
+    wait_for_compile: bool = _knob(False, "other threads wait for a capture instead of run eager")
+    eager_on_bug: bool = _knob(True, "run eager and warn where the compiler has a bug")
+    native_guards: bool = _knob(True, "check guards by compiled code and watched dicts")
+    freeze: bool = _knob(False, "parameters never change: pack weights once", key=True)
+    threads: int = _knob(0, "threads of CPU kernels; 0: torch.get_num_threads()")
+    cache: bool = _knob(True, "keep compiled objects on disk")
+    cache_dir: str = _knob("", "where; default ~/.cache/jitney")
+    cpu_features: str = _knob("", "restrict the target, as in '-avx512f'", key=True)
+    cuda_graphs: bool = _knob(False, "record launches as CUDA graphs", key=True)
+    max_autotune: bool = _knob(False, "measure templates against libraries", key=True)
+    debug: int = _knob(0, "1-6: dump ever more stages to numbered files")
+
+    def key(self) -> tuple[tuple[str, Any], ...]:
+        """What of it must enter a cache key."""
+        return tuple((f.name, getattr(self, f.name)) for f in fields(self) if f.metadata["key"])
+
+
+def names() -> tuple[str, ...]:
+    """Names of all knobs."""
+    return tuple(f.name for f in fields(Config))
+
+
+def with_options(config: Config, options: Mapping[str, Any]) -> Config:
+    """``config`` with knobs changed; UserError for a name or a type that is none."""
+    known = {f.name: type(f.default) for f in fields(Config)}
+    for name, value in options.items():
+        if name not in known:
+            raise UserError(f"unknown option {name!r}; options are {', '.join(sorted(known))}")
+        if not isinstance(value, known[name]):
+            wanted, got = known[name].__name__, type(value).__name__
+            raise UserError(f"option {name!r} takes a {wanted}, not a {got}")
+    return replace(config, **options)
+
+
+def from_environment(environment: Mapping[str, str]) -> Config:
+    """Defaults, changed by ``JITNEY_RECOMPILE_LIMIT=4`` and the like."""
+    changes: dict[str, Any] = {}
+    for knob in fields(Config):
+        text = environment.get(PREFIX + knob.name.upper())
+        if text is not None:
+            changes[knob.name] = _parse(knob.name, text, type(knob.default))
+    return replace(Config(), **changes)
+
+
+def _parse(name: str, text: str, kind: type) -> Any:
+    if kind is bool:
+        if text.lower() not in ("0", "1", "true", "false", "yes", "no", ""):
+            raise UserError(f"{PREFIX}{name.upper()}={text!r}: 0 or 1 expected")
+        return text.lower() in ("1", "true", "yes")
+    try:
+        return kind(text)
+    except ValueError:
+        wanted = kind.__name__
+        raise UserError(f"{PREFIX}{name.upper()}={text!r}: {wanted} expected") from None
+
+
+_DEFAULT = from_environment(os.environ)
+_OVERRIDE: ContextVar[Config | None] = ContextVar("jitney_config", default=None)
+
+
+def current() -> Config:
+    """The knobs in force here: environment, then enclosing `override` scopes."""
+    return _OVERRIDE.get() or _DEFAULT
+
+
+@contextmanager
+def override(**options: Any) -> Iterator[Config]:
+    """Changes knobs within a scope, for this thread or task."""
+    token = _OVERRIDE.set(with_options(current(), options))
+    try:
+        yield current()
+    finally:
+        _OVERRIDE.reset(token)
