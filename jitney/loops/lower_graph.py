@@ -32,8 +32,8 @@ from torch._ops import OpOverload
 from jitney.errors import Unsupported
 from jitney.loops.index import Dim, Index
 from jitney.loops.ir import (
-    IntOutput,
     IndexValue,
+    IntOutput,
     LoopProgram,
     Op,
     Output,
@@ -184,9 +184,7 @@ def _check_tensors(b: Builder, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
             raise Refused(f"a tensor on {fake.device}")
 
 
-def _library_call(
-    b: Builder, args: tuple[Any, ...], kwargs: dict[str, Any], reason: str
-) -> Any:
+def _library_call(b: Builder, args: tuple[Any, ...], kwargs: dict[str, Any], reason: str) -> Any:
     """The node as an `Extern`; a result that would alias an argument is copied at once."""
     target = b.node.target
     assert isinstance(target, OpOverload)

@@ -5,9 +5,12 @@ from __future__ import annotations
 from jitney.loops.lowerings import (
     activations,
     attention,
+    creation,
+    indexing,
     matmul,
     normalisation,
     pointwise,
+    rearrangement,
     reductions,
 )
 from jitney.loops.lowerings.builder import Builder
@@ -15,7 +18,17 @@ from jitney.loops.lowerings.expressions import LOWERABLE
 from jitney.loops.lowerings.registry import Refused, find_lowering, lowered_ops
 from jitney.loops.lowerings.strided import StridedTensor
 
-FAMILIES = (activations, attention, matmul, normalisation, pointwise, reductions)
+FAMILIES = (
+    activations,
+    attention,
+    creation,
+    indexing,
+    matmul,
+    normalisation,
+    pointwise,
+    rearrangement,
+    reductions,
+)
 
 __all__ = [
     "LOWERABLE",

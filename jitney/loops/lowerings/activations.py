@@ -121,7 +121,9 @@ def elu(
     scale: Expr | None = None,
     input_scale: Expr | None = None,
 ) -> Expr:
-    alpha, scale, input_scale = (like(1, x) if v is None else v for v in (alpha, scale, input_scale))
+    alpha, scale, input_scale = (
+        like(1, x) if v is None else v for v in (alpha, scale, input_scale)
+    )
     negative = mul(mul(alpha, scale), apply("expm1", mul(x, input_scale)))
     return where(apply("le", x, like(0, x)), negative, mul(x, scale))
 

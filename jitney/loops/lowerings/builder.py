@@ -19,9 +19,9 @@ from jitney.loops.ir import (
     LoopNest,
     Node,
     Op,
-    Ref,
     Reduce,
     Reduction,
+    Ref,
     Stmt,
     Store,
 )
@@ -105,7 +105,7 @@ class Builder:
 
     def used(self, result: int) -> bool:
         """Whether anything reads that result of the node."""
-        return any(user.args[1] == result for user in self.node.users)
+        return any(user.args[1] == result and user.users for user in self.node.users)
 
     def is_parameter(self, buffer: str) -> bool:
         """Whether a buffer is a parameter of the model."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from jitney.loops.index import Index, index
-from jitney.loops.ir import Expr, Let, Loop, Ref, Reduction, Reduce, Stmt
+from jitney.loops.ir import Expr, Let, Loop, Reduce, Reduction, Ref, Stmt
 from jitney.loops.lowerings.builder import Builder, Position
 from jitney.loops.lowerings.expressions import (
     add,
@@ -141,9 +141,7 @@ def layer_norm(
     return out, mean, rstd
 
 
-def _standardise(
-    b: Builder, s: Split, value: Expr, eps: float
-) -> tuple[list[Stmt], Expr, Expr]:
+def _standardise(b: Builder, s: Split, value: Expr, eps: float) -> tuple[list[Stmt], Expr, Expr]:
     """Statements for the mean and ``rsqrt(var + eps)`` over the reduced axes."""
     body, centre, squares = moments(b, s.reduced, value, s.count)
     acc = value.dtype
@@ -166,7 +164,8 @@ def layer_norm_backward(
     mask: Sequence[bool],
 ) -> tuple[StridedTensor | None, ...]:
     """Results: gradients of x (by rows) and of weight and bias (by columns), where asked."""
-    outs = [b.allocate(f) if f is not None and m else None for f, m in zip(b.fake, mask, strict=True)]
+    asked = zip(b.fake, mask, strict=True)
+    outs = [b.allocate(fake) if fake is not None and m else None for fake, m in asked]
     first = x.ndim - len(normalized_shape)
     if outs[0] is not None:
         _layer_norm_input(b, outs[0], grad, x, mean, rstd, weight, first)

@@ -255,8 +255,9 @@ def reduction_into(
     """A max or min of ``x`` into a buffer that exists."""
     s = split(b, x, dims, keepdim and out.ndim == x.ndim, out)
     value = computed(x.load(s.source))
-    reduce, best = b.reduce(s.reduced, op, cast(value, torch.uint8) if value.dtype is torch.bool
-                            else value)
+    reduce, best = b.reduce(
+        s.reduced, op, cast(value, torch.uint8) if value.dtype is torch.bool else value
+    )
     b.emit(s.kept, (reduce, store(out, s.result, best)))
 
 
@@ -281,7 +282,7 @@ def both_extremes(
 def moments(
     b: Builder, reduced: tuple[Axis, ...], value: Expr, count: Index
 ) -> tuple[list[Stmt], Expr, Expr]:
-    """Statements for the mean and the sum of squared deviations, in two passes (no cancellation)."""
+    """Statements for the mean and the sum of squared deviations: two passes, no cancellation."""
     acc = value.dtype
     first, summed = b.reduce(reduced, "sum", value)
     name = b.fresh(f"{b.node.name}_mean")

@@ -1,0 +1,363 @@
+"""Gathers and scatters: element positions that are themselves loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from jitney.loops.index import Axis, Index, index
+from jitney.loops.ir import Expr, Let, Loop, Stmt, Store
+from jitney.loops.lowerings.builder import Builder, Position
+from jitney.loops.lowerings.expressions import (
+    Operand,
+    apply,
+    as_expr,
+    cast,
+    const,
+    index_expr,
+    is_int,
+    where,
+)
+from jitney.loops.lowerings.registry import Refused, lowers
+from jitney.loops.lowerings.strided import StridedTensor
+
+aten = torch.ops.aten
+prims = torch.ops.prims
+
+
+@dataclass(frozen=True)
+class Advanced:
+    """NumPy-style indexing of ``x`` resolved: which dimensions are indexed and by what.
+
+    ``at``: where the broadcast index dimensions stand in the result; ``shape``: those sizes.
+    """
+
+    indices: tuple[tuple[int, StridedTensor], ...]
+    plain: tuple[int, ...]
+    at: int
+    shape: tuple[Index, ...]
+
+
+def _advanced(x: StridedTensor, indices: Sequence[StridedTensor | None]) -> Advanced:
+    given = tuple((d, i) for d, i in enumerate(indices) if i is not None)
+    if any(not is_int(i.dtype) for _, i in given):
+        raise Refused("a mask as index selects a number of elements known only at run time")
+    dims = [d for d, _ in given]
+    adjacent = dims == list(range(dims[0], dims[0] + len(dims))) if dims else True
+    ndim = max((i.ndim for _, i in given), default=0)
+    shape = [index(1)] * ndim
+    for _, i in given:
+        for k, size in enumerate(i.shape):
+            if size != index(1):
+                shape[ndim - i.ndim + k] = size
+    plain = tuple(d for d in range(x.ndim) if d not in dims)
+    at = dims[0] if dims and adjacent else 0
+    expanded = tuple((d, i.expand(shape)) for d, i in given)
+    return Advanced(expanded, plain, at, tuple(shape))
+
+
+def _source(
+    b: Builder, x: StridedTensor, how: Advanced, chosen: Position, rest: Position
+) -> tuple[tuple[Let, ...], Position]:
+    """Lets for the loaded positions, and the position in ``x`` they and ``rest`` make."""
+    lets: list[Let] = []
+    position: list[Index] = [index(0)] * x.ndim
+    for dim, i in how.indices:
+        found, value = b.let_index(i.load(chosen), x.shape[dim], f"{b.node.name}_at{dim}")
+        lets.extend(found)
+        position[dim] = value
+    for dim, where_ in zip(how.plain, rest, strict=True):
+        position[dim] = where_
+    return tuple(lets), tuple(position)
+
+
+def _parted(how: Advanced, position: Position) -> tuple[Position, Position]:
+    """A position in the result as index dimensions and the rest."""
+    end = how.at + len(how.shape)
+    return position[how.at : end], position[: how.at] + position[end:]
+
+
+@lowers(aten.index.Tensor, aten._unsafe_index.Tensor)
+def gather_elements(
+    b: Builder, x: StridedTensor, indices: Sequence[StridedTensor | None]
+) -> StridedTensor:
+    how = _advanced(x, indices)
+    out = b.allocate()
+    axes, position = b.axes(out.shape, strides=out.strides)
+    if _nothing_to_read(x, out):
+        return out
+    lets, source = _source(b, x, how, *_parted(how, position))
+    b.emit(axes, (*lets, Store(out.buffer, out.at(position), x.load(source))))
+    return out
+
+
+def _nothing_to_read(x: StridedTensor, out: StridedTensor) -> bool:
+    """Whether ``x`` has no elements; refused where eager must then raise."""
+    if any(size.is_const and size.const == 0 for size in out.shape):
+        return True
+    if any(size.is_const and size.const == 0 for size in x.shape):
+        raise Refused("an index into nothing must raise eager's error")
+    return False
+
+
+@lowers(aten.index_put.default, aten._unsafe_index_put.default)
+def put_elements(
+    b: Builder,
+    x: StridedTensor,
+    indices: Sequence[StridedTensor | None],
+    values: StridedTensor,
+    accumulate: bool = False,
+    unsafe: bool = False,
+) -> StridedTensor:
+    masks = [i for i in indices if i is not None]
+    if len(masks) == 1 and masks[0].dtype is torch.bool and values.ndim == 0 and not accumulate:
+        return _put_masked(b, x, list(indices), values)
+    how = _advanced(x, indices)
+    out = b.own(x)
+    sizes = [x.shape[d] for d in how.plain]
+    shape = [*sizes[: how.at], *how.shape, *sizes[how.at :]]
+    axes, position = b.axes(shape)
+    chosen, rest = _parted(how, position)
+    if _nothing_to_write(x, shape):
+        return out
+    lets, target = _source(b, out, how, chosen, rest)
+    value = values.expand(shape).load(position) if values.ndim else values.load(())
+    scatter(b, axes, chosen, lets, out, target, value, "add" if accumulate else "set")
+    return out
+
+
+def _nothing_to_write(x: StridedTensor, shape: Sequence[Index]) -> bool:
+    if any(size.is_const and size.const == 0 for size in shape):
+        return True
+    if any(size.is_const and size.const == 0 for size in x.shape):
+        raise Refused("an index into nothing must raise eager's error")
+    return False
+
+
+def _put_masked(
+    b: Builder, x: StridedTensor, indices: list[StridedTensor | None], value: StridedTensor
+) -> StridedTensor:
+    first = next(d for d, i in enumerate(indices) if i is not None)
+    mask = indices[first]
+    assert mask is not None
+
+    def value_at(position: Position) -> Expr:
+        masked = mask.load(position[first : first + mask.ndim])
+        return where(masked, cast(value.load(()), x.dtype), x.load(position))
+
+    return b.compute(b.allocate(), value_at)
+
+
+def scatter(
+    b: Builder,
+    axes: Sequence[Axis],
+    serial: Position,
+    lets: Sequence[Let],
+    out: StridedTensor,
+    position: Position,
+    value: Expr,
+    mode: str,
+) -> None:
+    """Stores ``value`` at a computed position, for every point of ``axes``.
+
+    Axes in ``serial`` choose the position. On CPU they run in order inside the parallel ones, so
+    that what collides is added (or overwritten) as eager would; elsewhere all run at once.
+    """
+    chosen = {atom for where_ in serial for atom in where_.atoms()}
+    inner = tuple(a for a in axes if a in chosen) if b.target.kind == "cpu" else ()
+    outer = tuple(a for a in axes if a not in inner)
+    stored: list[Stmt] = [
+        *lets,
+        Store(out.buffer, out.at(position), cast(value, out.dtype), mode=mode),
+    ]
+    b.emit(outer, (Loop(inner, tuple(stored)),) if inner else stored)
+
+
+# ---------------------------------------------------------------- along one dimension
+
+
+@lowers(aten.gather.default)
+def gather(
+    b: Builder, x: StridedTensor, dim: int, positions: StridedTensor, *, sparse_grad: bool = False
+) -> StridedTensor:
+    out = b.allocate()
+    if _nothing_to_read(x, out):
+        return out
+    if x.ndim == 0:
+        return b.copy(out, x)
+    axes, position = b.axes(out.shape, strides=out.strides)
+    source, lets = _moved(b, x, dim, positions, position)
+    b.emit(axes, (*lets, Store(out.buffer, out.at(position), x.load(source))))
+    return out
+
+
+def _moved(
+    b: Builder, x: StridedTensor, dim: int, positions: StridedTensor, position: Position
+) -> tuple[Position, tuple[Let, ...]]:
+    """``position`` with its entry along ``dim`` loaded from ``positions``."""
+    dim %= max(x.ndim, 1)
+    at = positions.load(position if positions.ndim else ())
+    lets, value = b.let_index(at, x.shape[dim], f"{b.node.name}_at")
+    return (*position[:dim], value, *position[dim + 1 :]), lets
+
+
+@lowers(aten.scatter.src, aten.scatter.value)
+def scatter_set(
+    b: Builder, x: StridedTensor, dim: int, positions: StridedTensor, src: StridedTensor | Operand
+) -> StridedTensor:
+    return _scatter_along(b, x, dim, positions, src, "set")
+
+
+@lowers(aten.scatter_add.default)
+def scatter_add(
+    b: Builder, x: StridedTensor, dim: int, positions: StridedTensor, src: StridedTensor
+) -> StridedTensor:
+    return _scatter_along(b, x, dim, positions, src, "add")
+
+
+@lowers(aten.scatter_reduce.two)
+def scatter_reduce(
+    b: Builder,
+    x: StridedTensor,
+    dim: int,
+    positions: StridedTensor,
+    src: StridedTensor,
+    reduce: str,
+    *,
+    include_self: bool = True,
+) -> StridedTensor:
+    if reduce != "sum" or not include_self:
+        raise Refused(f"a scatter that reduces by {reduce}")
+    return _scatter_along(b, x, dim, positions, src, "add")
+
+
+def _scatter_along(
+    b: Builder,
+    x: StridedTensor,
+    dim: int,
+    positions: StridedTensor,
+    src: StridedTensor | Operand,
+    mode: str,
+) -> StridedTensor:
+    if x.ndim == 0 or positions.ndim == 0 or x.dtype is torch.bool and mode == "add":
+        raise Refused("a scatter into a scalar")
+    out = b.own(x)
+    if _nothing_to_write(x, positions.shape):
+        return out
+    axes, position = b.axes(positions.shape)
+    target, lets = _moved(b, out, dim, positions, position)
+    value = src.load(position) if isinstance(src, StridedTensor) else as_expr(src, out.dtype)
+    serial = (position[dim % x.ndim],)
+    scatter(b, axes, serial, lets, out, target, value, mode)
+    return out
+
+
+@lowers(aten.index_select.default)
+def index_select(b: Builder, x: StridedTensor, dim: int, positions: StridedTensor) -> StridedTensor:
+    if x.ndim == 0:
+        return b.copy(b.allocate(), x)
+    indices: list[StridedTensor | None] = [None] * (dim % x.ndim)
+    positions = positions if positions.ndim else positions.unsqueeze(0)
+    return gather_elements(b, x, [*indices, positions])
+
+
+@lowers(aten.index_add.default)
+def index_add(
+    b: Builder,
+    x: StridedTensor,
+    dim: int,
+    positions: StridedTensor,
+    source: StridedTensor,
+    *,
+    alpha: Operand = 1,
+) -> StridedTensor:
+    if alpha != 1 or x.dtype is torch.bool:
+        raise Refused("an index_add with a factor")
+    return _put_rows(b, x, dim, positions, source, "add")
+
+
+@lowers(aten.index_copy.default)
+def index_copy(
+    b: Builder, x: StridedTensor, dim: int, positions: StridedTensor, source: StridedTensor
+) -> StridedTensor:
+    return _put_rows(b, x, dim, positions, source, "set")
+
+
+@lowers(aten.index_fill.int_Scalar, aten.index_fill.int_Tensor)
+def index_fill(
+    b: Builder,
+    x: StridedTensor,
+    dim: int,
+    positions: StridedTensor,
+    value: StridedTensor | Operand,
+) -> StridedTensor:
+    return _put_rows(b, x, dim, positions, value, "set")
+
+
+def _put_rows(
+    b: Builder,
+    x: StridedTensor,
+    dim: int,
+    positions: StridedTensor,
+    source: StridedTensor | Operand,
+    mode: str,
+) -> StridedTensor:
+    if x.ndim == 0:
+        raise Refused("an indexed write into a scalar")
+    dim %= x.ndim
+    positions = positions if positions.ndim else positions.unsqueeze(0)
+    out = b.own(x)
+    shape = (*x.shape[:dim], positions.shape[0], *x.shape[dim + 1 :])
+    if _nothing_to_write(x, shape):
+        return out
+    axes, position = b.axes(shape)
+    lets, at = b.let_index(positions.load((position[dim],)), x.shape[dim], f"{b.node.name}_at")
+    target = (*position[:dim], at, *position[dim + 1 :])
+    if isinstance(source, StridedTensor):
+        value: Expr = source.load(position if source.ndim == x.ndim else ())
+    else:
+        value = as_expr(source, out.dtype)
+    scatter(b, axes, (position[dim],), lets, out, target, value, mode)
+    return out
+
+
+# ---------------------------------------------------------------- embedding
+
+
+@lowers(aten.embedding.default)
+def embedding(
+    b: Builder,
+    weight: StridedTensor,
+    positions: StridedTensor,
+    padding_idx: int = -1,
+    scale_grad_by_freq: bool = False,
+    sparse: bool = False,
+) -> StridedTensor:
+    return gather_elements(b, weight, [positions])
+
+
+@lowers(aten.embedding_dense_backward.default)
+def embedding_backward(
+    b: Builder,
+    grad: StridedTensor,
+    positions: StridedTensor,
+    num_weights: int | Index,
+    padding_idx: int,
+    scale_grad_by_freq: bool,
+) -> StridedTensor:
+    """Rows of ``grad`` added at their positions; the padding row stays zero."""
+    if scale_grad_by_freq:
+        raise Refused("gradients scaled by frequency need a count first")
+    out = b.fill(b.allocate(), 0)
+    if _nothing_to_write(out, positions.shape):
+        return out
+    axes, position = b.axes(grad.shape)
+    lets, row = b.let_index(positions.load(position[:-1]), out.shape[0], f"{b.node.name}_row")
+    value = cast(grad.load(position), out.dtype)
+    if padding_idx >= 0:
+        padded = apply("eq", index_expr(row), const(padding_idx, torch.int64))
+        value = where(padded, const(0, value.dtype), value)
+    scatter(b, axes, position[:-1], lets, out, (row, position[-1]), value, "add")
+    return out
