@@ -1,0 +1,291 @@
+"""Emits a block of statements: loops, reductions with vector accumulators, tails.
+
+Statements run for several *copies* at once (unrolled vectors): a copy is a `Scope`. A copy without
+lanes is a row, inside which reductions and loops pick a vector axis of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+import torch
+
+from jitney.kernels.llvm.accumulators import Accumulators
+from jitney.kernels.llvm.conversions import broadcast
+from jitney.kernels.llvm.expressions import Lanes, Scope
+from jitney.kernels.llvm.operations import compare
+from jitney.kernels.llvm.ssa import Ssa, iota
+from jitney.kernels.llvm.text import FunctionText
+from jitney.loops.index import Axis, Index, index
+from jitney.loops.ir import Let, Loop, Reduce, Stmt, Store
+
+State = list[Ssa]
+Leaf = Callable[[list[Scope], list[State]], list[State]]
+
+
+@dataclass(frozen=True)
+class InnerPlan:
+    """How a `Reduce` or `Loop` runs: ``serial`` loops, then ``vector`` over ``lanes`` with
+    ``unroll`` vectors an iteration (no vector axis: everything is serial)."""
+
+    serial: tuple[Axis, ...]
+    vector: Axis | None = None
+    lanes: int = 0
+    unroll: int = 1
+
+
+@dataclass(frozen=True)
+class Span:
+    """``begin <= i < end`` as SSA values; ``count`` when the length is known."""
+
+    begin: str
+    end: str
+    count: int | None = None
+
+
+class BodyEmitter:
+    """Writes statements into ``text``.
+
+    ``plans``: how each `Reduce` and `Loop` that meets a row runs, by ``id``. ``limits``: axes that
+    end early, at an index of outer axes (the last chunk of a split reduction).
+    """
+
+    def __init__(
+        self, text: FunctionText, plans: Mapping[int, InnerPlan], limits: Mapping[Axis, Index]
+    ) -> None:
+        self._text, self._plans, self._limits = text, plans, limits
+
+    def block(self, scopes: list[Scope], body: Sequence[Stmt]) -> None:
+        """Runs ``body`` for every copy."""
+        for stmt in body:
+            if isinstance(stmt, Let | Store):
+                for scope in scopes:
+                    scope.run((stmt,))
+            elif isinstance(stmt, Reduce):
+                self._reduce(scopes, stmt)
+            else:
+                self._loop(scopes, stmt)
+
+    # ---------------------------------------------------------------- statements
+
+    def _plan(self, scopes: list[Scope], stmt: Reduce | Loop) -> InnerPlan:
+        if scopes[0].lanes is not None or id(stmt) not in self._plans:
+            return InnerPlan(stmt.axes)
+        return self._plans[id(stmt)]
+
+    def _loop(self, scopes: list[Scope], stmt: Loop) -> None:
+        def leaf(copies: list[Scope], _: list[State]) -> list[State]:
+            self.block(copies, stmt.body)
+            return [[] for _ in copies]
+
+        plan = self._plan(scopes, stmt)
+        self._nest(plan.serial, scopes, [], self._inside(plan, leaf, []))
+
+    def _reduce(self, scopes: list[Scope], stmt: Reduce) -> None:
+        plan = self._plan(scopes, stmt)
+        accumulators = Accumulators(self._text, stmt.results)
+        position = _position(stmt.axes) if accumulators.wants_position else None
+
+        def leaf(copies: list[Scope], states: list[State]) -> list[State]:
+            self.block(copies, stmt.body)
+            after = []
+            for scope, state in zip(copies, states, strict=True):
+                values = [scope.emit(r.value) for r in stmt.results]
+                where = None if position is None else scope.indices.value(position)
+                after.append(accumulators.step(state, values, where, scope.mask if plan.vector else None))
+            return after
+
+        lanes = plan.lanes if plan.vector else scopes[0].width
+        copies = len(scopes) * (plan.unroll if plan.vector else 1)
+        states = [accumulators.identity(lanes) for _ in range(copies)]
+        if plan.vector and not self._text.isa.masks:
+            states += [accumulators.identity(0) for _ in scopes]
+        states = self._nest(plan.serial, scopes, states, self._inside(plan, leaf, states))
+        for k, scope in enumerate(scopes):
+            state = self._merged(accumulators, plan, states, k, len(scopes))
+            for name, value in accumulators.finish(state).items():
+                scope.bind(name, value)
+
+    def _merged(
+        self, accumulators: Accumulators, plan: InnerPlan, states: list[State], k: int, rows: int
+    ) -> State:
+        """The final state of row ``k``: its copies pairwise, then lanes, then the scalar tail."""
+        if plan.vector is None:
+            return states[k]
+        copies = [states[u * rows + k] for u in range(plan.unroll)]
+        while len(copies) > 1:
+            pairs = [accumulators.merge(a, b) for a, b in zip(copies[::2], copies[1::2], strict=False)]
+            copies = pairs + ([copies[-1]] if len(copies) % 2 else [])
+        state = accumulators.over_lanes(copies[0])
+        tail = states[plan.unroll * rows :]
+        return accumulators.merge(state, tail[k]) if tail else state
+
+    def _inside(self, plan: InnerPlan, leaf: Leaf, states: list[State]) -> Leaf:
+        """What runs at the innermost serial level: the leaf itself, or a vector loop round it."""
+        axis = plan.vector
+        if axis is None:
+            return leaf
+
+        def run(scopes: list[Scope], current: list[State]) -> list[State]:
+            span = Span("0", self.end(scopes[0], axis), self._known(axis))
+            return self.vector_loop(scopes, axis, span, (plan.lanes, plan.unroll), current, leaf)
+
+        return run
+
+    # ---------------------------------------------------------------- loops
+
+    def end(self, scope: Scope, axis: Axis) -> str:
+        """Where the axis stops, as an i64."""
+        end = scope.indices.uniform(axis.extent)
+        limit = self._limits.get(axis)
+        if limit is None:
+            return end
+        return self._text.call("i64", "llvm.smin.i64", f"i64 {end}", f"i64 {scope.indices.uniform(limit)}")
+
+    def _known(self, axis: Axis) -> int | None:
+        return axis.extent.const if axis.extent.is_const and axis not in self._limits else None
+
+    def _runs(self, axis: Axis) -> bool:
+        """Whether the axis certainly has a point (a limit leaves at least one)."""
+        low, _ = axis.extent.bounds()
+        return low is not None and low > 0
+
+    def nest(self, axes: Sequence[Axis], scopes: list[Scope], leaf: Leaf) -> None:
+        """Serial loops over ``axes``, outermost first, round ``leaf``."""
+        self._nest(axes, scopes, [], leaf)
+
+    def _nest(
+        self, axes: Sequence[Axis], scopes: list[Scope], states: list[State], leaf: Leaf
+    ) -> list[State]:
+        if not axes:
+            return leaf(scopes, states)
+        axis, *rest = axes
+        if self._known(axis) == 1:
+            inner = [s.inner({axis: "0"}) for s in scopes]
+            return self._nest(rest, inner, states, leaf)
+        end, runs = self.end(scopes[0], axis), self._runs(axis)
+        with self._text.loop("0", end, 1, _flat(states), runs) as loop:
+            inner = [s.inner({axis: loop.index}) for s in scopes]
+            after = self._nest(rest, inner, _shaped(loop.carried, states), leaf)
+            loop.next = tuple(_flat(after))
+        return _shaped(loop.results, states)
+
+    def vector_loop(
+        self,
+        scopes: list[Scope],
+        axis: Axis,
+        span: Span,
+        shape: tuple[int, int],
+        states: list[State],
+        leaf: Leaf,
+    ) -> list[State]:
+        """``axis`` over ``span`` with ``shape = (lanes, unroll)``; the rest by masks or scalars.
+
+        States are per unrolled copy and row; where tails are scalar, those of the tail follow.
+        """
+        lanes, unroll = shape
+        step, rows = lanes * unroll, len(scopes)
+        states = states or [[] for _ in range(rows * (unroll + (not self._text.isa.masks)))]
+        middle = self._rounded(span, step)
+        if span.count is None or span.count >= step:
+            head = states[: rows * unroll]
+            with self._text.loop(
+                span.begin, middle, step, _flat(head), span.count is not None
+            ) as loop:
+                copies = [
+                    self._lanes(s, axis, self._plus(loop.index, u * lanes), lanes)
+                    for u in range(unroll)
+                    for s in scopes
+                ]
+                loop.next = tuple(_flat(leaf(copies, _shaped(loop.carried, head))))
+            states = [*_shaped(loop.results, head), *states[rows * unroll :]]
+        if span.count is not None and span.count % step == 0:
+            return states
+        if not self._text.isa.masks:
+            return self._scalar_tail(scopes, axis, (middle, span.end), states, leaf)
+        return self._masked_tail(scopes, axis, span, middle, (lanes, step), states, leaf)
+
+    def _rounded(self, span: Span, step: int) -> str:
+        """The end of the whole steps of a span."""
+        if span.count is not None:
+            return self._plus(span.begin, span.count // step * step)
+        length = self._text.pure(f"sub nsw i64 {span.end}, {span.begin}")
+        rest = self._text.pure(f"srem i64 {length}, {step}")
+        return self._text.pure(f"sub nsw i64 {span.end}, {rest}")
+
+    def _plus(self, base: str, offset: int) -> str:
+        if offset == 0:
+            return base
+        if not base.startswith("%"):
+            return str(int(base) + offset)
+        return self._text.pure(f"add nsw i64 {base}, {offset}")
+
+    def _lanes(
+        self, scope: Scope, axis: Axis, base: str, lanes: int, mask: Ssa | None = None
+    ) -> Scope:
+        return scope.inner({axis: base}, Lanes(axis, lanes), mask)
+
+    def _masked_tail(
+        self,
+        scopes: list[Scope],
+        axis: Axis,
+        span: Span,
+        middle: str,
+        sizes: tuple[int, int],
+        states: list[State],
+        leaf: Leaf,
+    ) -> list[State]:
+        lanes, step = sizes
+        rows, head = len(scopes), states[: len(scopes)]
+        known = span.count is not None
+        with self._text.loop(middle, span.end, lanes, _flat(head), known) as loop:
+            exact = span.count is not None and span.count % step % lanes == 0
+            mask = None if exact else self._mask(loop.index, span.end, lanes)
+            copies = [self._lanes(s, axis, loop.index, lanes, mask) for s in scopes]
+            loop.next = tuple(_flat(leaf(copies, _shaped(loop.carried, head))))
+        return [*_shaped(loop.results, head), *states[rows:]]
+
+    def _mask(self, base: str, end: str, lanes: int) -> Ssa:
+        """The lanes before ``end``."""
+        left = self._text.pure(f"sub nsw i64 {end}, {base}")
+        count = Ssa(self._text.pure(f"trunc i64 {left} to i32"), torch.int32)
+        # A full vector before the last one: more is left than 32 bits may hold a count of lanes.
+        many = self._text.pure(f"icmp sgt i64 {left}, {lanes}")
+        capped = self._text.pure(f"select i1 {many}, i32 {lanes}, i32 {count.name}")
+        limit = broadcast(self._text, Ssa(capped, torch.int32), lanes)
+        return compare(self._text, "icmp slt", iota(lanes, torch.int32), limit)
+
+    def _scalar_tail(
+        self,
+        scopes: list[Scope],
+        axis: Axis,
+        range_: tuple[str, str],
+        states: list[State],
+        leaf: Leaf,
+    ) -> list[State]:
+        rows = len(scopes)
+        head, tail = states[:-rows], states[-rows:]
+        with self._text.loop(*range_, 1, _flat(tail)) as loop:
+            inner = [s.inner({axis: loop.index}) for s in scopes]
+            loop.next = tuple(_flat(leaf(inner, _shaped(loop.carried, tail))))
+        return [*head, *_shaped(loop.results, tail)]
+
+
+def _flat(states: Sequence[State]) -> State:
+    return list(chain.from_iterable(states))
+
+
+def _shaped(values: Sequence[Ssa], like: Sequence[State]) -> list[State]:
+    """Flat values regrouped as ``like``."""
+    source = iter(values)
+    return [[next(source) for _ in state] for state in like]
+
+
+def _position(axes: Sequence[Axis]) -> Index:
+    """The row-major position over ``axes``."""
+    position = index(0)
+    for axis in axes:
+        position = position * axis.extent + axis
+    return position

@@ -1,0 +1,55 @@
+"""The CPU this process runs on, as a `Target`."""
+
+from __future__ import annotations
+
+import os
+from functools import lru_cache
+from pathlib import Path
+
+import llvmlite.binding as llvm
+import torch
+
+from jitney.loops.target import Target
+
+_CACHE = Path("/sys/devices/system/cpu/cpu0/cache")
+
+
+@lru_cache(maxsize=1)
+def _features() -> frozenset[str]:
+    return frozenset(name for name, has in llvm.get_host_cpu_features().items() if has)
+
+
+def host_target() -> Target:
+    """This CPU's features and caches; ``cores`` is the number of threads torch would use."""
+    features = _features()
+    bits = 512 if "avx512f" in features else 256 if "avx2" in features else 128
+    sizes = _cache_sizes()
+    return Target(
+        kind="cpu",
+        name=llvm.get_host_cpu_name(),
+        features=features,
+        cores=torch.get_num_threads(),
+        vector_bits=bits,
+        l1=sizes.get(1, 32 << 10),
+        l2=sizes.get(2, 1 << 20),
+        l3=sizes.get(3, 32 << 20),
+    )
+
+
+@lru_cache(maxsize=1)
+def _cache_sizes() -> dict[int, int]:
+    """Bytes of each level's data cache, as Linux tells; empty elsewhere."""
+    sizes: dict[int, int] = {}
+    if not _CACHE.is_dir():
+        return sizes
+    for entry in sorted(_CACHE.glob("index*")):
+        if (entry / "type").read_text().strip() != "Instruction":
+            text = (entry / "size").read_text().strip()
+            scale = {"K": 1 << 10, "M": 1 << 20}.get(text[-1], 1)
+            sizes[int((entry / "level").read_text())] = int(text.rstrip("KM")) * scale
+    return sizes
+
+
+def host_cores() -> int:
+    """CPUs this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1

@@ -1,0 +1,127 @@
+"""LLVM text to machine code and into the process, by llvmlite."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from pathlib import Path
+
+import llvmlite.binding as llvm
+import torch
+
+from jitney.errors import CompilerBug
+from jitney.loops.target import Target
+
+_LOCK = threading.Lock()
+
+
+@lru_cache(maxsize=8)
+def _machine(name: str, features: str) -> llvm.TargetMachine:
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    return llvm.Target.from_default_triple().create_target_machine(
+        cpu=name, features=features, opt=1, reloc="pic", codemodel="small"
+    )
+
+
+def machine_of(target: Target) -> llvm.TargetMachine:
+    """The code generator for a target: its features and no others of the host's."""
+    every = llvm.get_host_cpu_features()
+    listed = (("+" if f in target.features else "-") + f for f in sorted(every))
+    return _machine(target.name, ",".join(listed))
+
+
+def compile_text(text: str, target: Target) -> bytes:
+    """The object file of a module; CompilerBug with the offending lines if LLVM refuses it."""
+    with _LOCK:
+        try:
+            module = llvm.parse_assembly(text)
+        except RuntimeError as error:
+            raise CompilerBug(f"invalid LLVM text: {error}") from error
+        return machine_of(target).emit_object(module)
+
+
+def assembly_of(text: str, target: Target) -> str:
+    """The module as assembly, for dumps."""
+    with _LOCK:
+        return machine_of(target).emit_assembly(llvm.parse_assembly(text))
+
+
+class LoadedObject:
+    """An object file linked into the process; it stays while this lives."""
+
+    def __init__(
+        self, data: bytes, functions: Iterable[str], imports: Iterable[str], target: Target
+    ) -> None:
+        with _LOCK:
+            builder = llvm.JITLibraryBuilder()
+            builder.add_object_img(data)
+            for name in imports:
+                builder.import_symbol(name, symbol_address(name))
+            for name in functions:
+                builder.export_symbol(name)
+            self._tracker = builder.link(_linker(), f"jitney{next(_numbers)}")
+            self.addresses: Mapping[str, int] = {name: self._tracker[name] for name in functions}
+
+
+def _count() -> Iterable[int]:
+    number = 0
+    while True:
+        yield number
+        number += 1
+
+
+_numbers = iter(_count())
+
+
+@lru_cache(maxsize=1)
+def _linker() -> llvm.LLJIT:
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    machine = llvm.Target.from_default_triple().create_target_machine(
+        opt=1, reloc="pic", codemodel="small"
+    )
+    return llvm.create_lljit_compiler(machine, use_jit_link=True)
+
+
+#: Symbols Jitney provides itself: name -> the memory (kept alive here).
+_PROVIDED: dict[str, ctypes.c_int64] = {}
+
+
+def provide_cell(name: str, value: int = 0) -> ctypes.c_int64:
+    """A 64-bit cell of the process that code reaches by ``name``; the same one every time."""
+    with _LOCK:
+        return _PROVIDED.setdefault(name, ctypes.c_int64(value))
+
+
+@lru_cache(maxsize=1)
+def _libraries() -> tuple[ctypes.CDLL, ...]:
+    folder = Path(torch.__file__).parent / "lib"
+    files = [folder / n for n in ("libtorch_cpu.so", "libtorch_python.so")]
+    files += sorted(folder.glob("libgomp*")) + sorted(folder.parent.parent.glob("torch.libs/libgomp*"))
+    return (ctypes.pythonapi, *(ctypes.CDLL(str(f)) for f in files if f.exists()))
+
+
+@lru_cache(maxsize=4096)
+def _library_address(name: str) -> int | None:
+    for library in (*_libraries(), ctypes.CDLL(None)):
+        found = getattr(library, name, None)
+        if found is not None:
+            return ctypes.cast(found, ctypes.c_void_p).value
+    return None
+
+
+def symbol_address(name: str) -> int:
+    """Where a symbol lives: ours, Python's, torch's, libgomp's, libm's; CompilerBug if nowhere."""
+    cell = _PROVIDED.get(name)
+    address = ctypes.addressof(cell) if cell is not None else _library_address(name)
+    if address is None:
+        raise CompilerBug(f"no library of this process exports {name}")
+    return address
+
+
+def has_symbol(name: str) -> bool:
+    """Whether `symbol_address` would find it."""
+    return name in _PROVIDED or _library_address(name) is not None

@@ -1,0 +1,211 @@
+"""Chooses how a loop nest maps to lanes, unrolled vectors, loops and threads."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from jitney.kernels.llvm.emit_body import InnerPlan
+from jitney.kernels.llvm.isa import Isa
+from jitney.kernels.llvm.nest_cost import (
+    Place,
+    lanes_for,
+    places,
+    product_hint,
+    scalar_cost,
+    varying_names,
+    vector_cost,
+)
+from jitney.loops import visit
+from jitney.loops.index import Axis, Index, index
+from jitney.loops.ir import Loop, LoopNest, Reduce, Stmt, Store
+
+CYCLES_PER_NANOSECOND = 3.0
+_SERIAL = 15_000.0  # cycles below which a nest is one work item
+_ITEM = 3_000.0  # cycles a work item should have
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """``items`` axes are flattened into work items, ``inner`` ones loop inside an item, ``vector``
+    runs innermost over ``lanes`` with ``unroll`` vectors at once; ``block`` of its points belong
+    to an item (None: all). Without ``vector`` each point is a row and its reductions and loops
+    run as ``plans`` say, in the order they stand in the body.
+    """
+
+    items: tuple[Axis, ...]
+    inner: tuple[Axis, ...]
+    vector: Axis | None
+    lanes: int
+    unroll: int
+    block: int | None
+    plans: tuple[InnerPlan, ...]
+    nanoseconds: float
+    reasons: tuple[str, ...]
+
+    def item_count(self) -> Index:
+        """Work items of the phase."""
+        count = index(1)
+        for axis in self.items:
+            count = count * axis.extent
+        if self.block is not None and self.vector is not None:
+            count = count * ((self.vector.extent + (self.block - 1)) // self.block)
+        return count
+
+
+def schedule_nest(nest: LoopNest, isa: Isa, cores: int) -> Schedule:
+    """The cheapest of: each nest axis over lanes, or rows whose inner loops use lanes."""
+    found = list(places(nest.body))
+    lanes = lanes_for(nest.body, isa)
+    rows = _row_choice(nest.body, found, lanes, isa)
+    best: tuple[float, Axis | None] = (rows[0], None)
+    for axis in nest.axes:
+        if axis.extent.is_const and axis.extent.const < 2:
+            continue
+        width = fitting_lanes(axis, lanes)
+        cost = vector_cost(found, axis, width, varying_names(nest.body, axis), isa)
+        if cost < best[0] * 0.999:
+            best = (cost, axis)
+    cycles, vector = best
+    reasons = [f"{'rows' if vector is None else vector.name + ' over lanes'}: {cycles:.2f} cycles a point"]
+    if vector is None:
+        return _finished(nest, None, (0, 1), rows[1], cycles, cores, reasons)
+    width = fitting_lanes(vector, lanes)
+    shape = (width, _unroll(vector, width, found))
+    return _finished(nest, vector, shape, (), cycles, cores, reasons)
+
+
+def fitting_lanes(axis: Axis, lanes: int) -> int:
+    """Lanes no wider than the axis needs."""
+    if axis.extent.is_const:
+        return max(2, min(lanes, 1 << max(axis.extent.const - 1, 1).bit_length()))
+    return lanes
+
+
+def _unroll(axis: Axis, lanes: int, found: Sequence[Place]) -> int:
+    """More vectors at once for short bodies, and for reductions to fill cache lines."""
+    reduces = [p for p in found if isinstance(p.stmt, Reduce)]
+    weight = sum(len(list(visit.expr_nodes(visit.stmt_exprs(p.stmt)))) for p in found)
+    most = 4 if weight <= 10 or (reduces and weight <= 24) else 2 if weight <= 24 else 1
+    extent = axis.extent.hint()
+    while most > 1 and (extent < lanes * most or (axis.extent.is_const and extent % (lanes * most))):
+        most //= 2
+    return most
+
+
+def _row_choice(
+    body: Sequence[Stmt], found: Sequence[Place], lanes: int, isa: Isa
+) -> tuple[float, tuple[InnerPlan, ...]]:
+    """Cycles per point, and the plans, when each point is a row of its own."""
+    outside = [p for p in found if not p.axes]
+    total = scalar_cost(outside)
+    plans = []
+    for stmt in visit.statements(body):
+        if not isinstance(stmt, Reduce | Loop):
+            continue
+        cost, plan = _inner_choice(stmt, body, lanes, isa)
+        plans.append(plan)
+        if any(stmt is p.stmt for p in outside):
+            total += cost
+    return total, tuple(plans)
+
+
+def _inner_choice(
+    stmt: Reduce | Loop, body: Sequence[Stmt], lanes: int, isa: Isa
+) -> tuple[float, InnerPlan]:
+    inside = [p for p in places((stmt,)) if p.axes]
+    best = scalar_cost(inside)
+    plan = InnerPlan(stmt.axes)
+    if any(isinstance(s, Reduce | Loop) for s in stmt.body):
+        return best, plan
+    for axis in stmt.axes:
+        if axis.extent.is_const and axis.extent.const < 2:
+            continue
+        width = fitting_lanes(axis, lanes)
+        cost = vector_cost(inside, axis, width, varying_names(body, axis), isa) + 8
+        if cost < best:
+            serial = tuple(a for a in stmt.axes if a != axis)
+            best, plan = cost, InnerPlan(serial, axis, width, _inner_unroll(stmt, axis, width))
+    return best, plan
+
+
+def _inner_unroll(stmt: Reduce | Loop, axis: Axis, lanes: int) -> int:
+    weight = len(list(visit.body_exprs((stmt,))))
+    most = 4 if weight <= 12 else 2
+    if isinstance(stmt, Reduce) and len(stmt.results) * most > 8:
+        most = 2
+    while most > 1 and axis.extent.hint() < 2 * lanes * most:
+        most //= 2
+    return most
+
+
+def _finished(
+    nest: LoopNest,
+    vector: Axis | None,
+    shape: tuple[int, int],
+    plans: tuple[InnerPlan, ...],
+    cycles: float,
+    cores: int,
+    reasons: list[str],
+) -> Schedule:
+    """Distributes the axes over work items and loops inside them."""
+    outer = tuple(a for a in nest.axes if a != vector)
+    points = product_hint(nest.axes)
+    total = cycles * points
+    own = _collision_free(nest, vector)
+    if total < _SERIAL or own is not None:
+        block = None
+        if own is not None:
+            reasons.append("colliding scatter: " + ("threads own columns" if own else "serial"))
+            if own and total >= _SERIAL and vector is not None:
+                block = _block(vector, shape, 4 * cores)
+                total /= max(1, math.ceil(vector.extent.hint() / block))
+        time = total / CYCLES_PER_NANOSECOND
+        return Schedule((), outer, vector, *shape, block, plans, time, tuple(reasons))
+    wanted = 8 * cores
+    items, inner = list(outer), []
+    per_item = total / max(product_hint(items), 1.0)
+    while items and per_item < _ITEM and product_hint(items[:-1]) >= wanted:
+        axis = items.pop()
+        inner.insert(0, axis)
+        per_item *= max(axis.extent.hint(), 1)
+    block = None
+    count = product_hint(items)
+    if vector is not None and count < wanted and per_item > 2 * _ITEM:
+        pieces = min(wanted / max(count, 1), per_item / _ITEM)
+        block = _block(vector, shape, pieces)
+        per_item /= max(1, math.ceil(vector.extent.hint() / block))
+    return Schedule(tuple(items), tuple(inner), vector, *shape, block, plans,
+                    per_item / CYCLES_PER_NANOSECOND, tuple(reasons))  # fmt: skip
+
+
+def _block(vector: Axis, shape: tuple[int, int], pieces: float) -> int:
+    """Points of the vector axis an item takes: whole steps, an even cut where there is one."""
+    step = shape[0] * shape[1]
+    extent = max(vector.extent.hint(), 1)
+    least = max(1, math.ceil(pieces))
+    if vector.extent.is_const:
+        for count in range(least, 2 * least + 1):
+            if extent % count == 0 and extent // count % step == 0:
+                return extent // count
+    return max(step, -(-math.ceil(extent / least) // step) * step)
+
+
+def _collision_free(nest: LoopNest, vector: Axis | None) -> bool | None:
+    """None without colliding stores; else whether points of ``vector`` never collide."""
+    adds = [s for s in visit.statements(nest.body) if isinstance(s, Store) and s.mode == "add"]
+    if not adds:
+        return None
+    return vector is not None and all(_separates(s.index, vector) for s in adds)
+
+
+def _separates(position: Index, axis: Axis) -> bool:
+    """Whether different values of ``axis`` always give different positions: it is the lowest
+    digit of the position, whatever the others are."""
+    stride = position.coefficient(axis)
+    if stride is None or not stride.is_const or stride.const <= 0 or not axis.extent.is_const:
+        return False
+    span = stride.const * axis.extent.const
+    rest = position - index(axis) * stride.const
+    return all(c % span == 0 for _, c in rest.terms)
