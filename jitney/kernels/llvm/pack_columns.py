@@ -140,3 +140,30 @@ def _masked_load(f: FunctionText, kind: str, lanes: int, at: str, mask: str) -> 
         f"{kind} zeroinitializer)"
     )
 
+
+
+@lru_cache(maxsize=64)
+def interleave_routine(lanes: int, vectors: int) -> Routine:
+    """As `copy_routine` for bfloat16 pairs: ``out[i, j] = (b[2 * i][j], b[2 * i + 1][j])``, ``k``
+    counting pairs."""
+    name = f"jitney_pack_interleave_{vectors}x{lanes}"
+    f = FunctionText(name, PARAMETERS)
+    kind, pair = f"<{lanes} x i16>", f"<{2 * lanes} x i16>"
+    order = _mask([x for i in range(lanes) for x in (i, lanes + i)])
+    masks = [_lanes_below(f, lanes, v * lanes) for v in range(vectors)]
+    with f.loop("0", "%k") as loop:
+        row = f.emit(f"shl i64 {loop.index}, 1")
+        row = f.emit(f"mul i64 {row}, %b_step")
+        even = f.emit(f"getelementptr i8, ptr %b, i64 {row}")
+        odd = f.emit(f"getelementptr i8, ptr {even}, i64 %b_step")
+        target = f.emit(f"mul i64 {loop.index}, {lanes * vectors * 4}")
+        target = f.emit(f"getelementptr i8, ptr %out, i64 {target}")
+        for v in range(vectors):
+            values = []
+            for source in (even, odd):
+                at = f.emit(f"getelementptr i8, ptr {source}, i64 {v * lanes * 2}")
+                values.append(_masked_load(f, kind, lanes, at, masks[v]))
+            both = f.emit(f"shufflevector {kind} {values[0]}, {kind} {values[1]}, {order}")
+            at = f.emit(f"getelementptr i8, ptr {target}, i64 {v * lanes * 4}")
+            f.do(f"store {pair} {both}, ptr {at}, align 4")
+    return Routine(name, frozenset({f.finish(linkage="internal"), *f.declarations}))

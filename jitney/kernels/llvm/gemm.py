@@ -1,0 +1,31 @@
+"""GEMM nodes as code: packing phases where operands need them, then the product itself."""
+
+from __future__ import annotations
+
+from jitney.errors import CompilerBug
+from jitney.kernels.llvm.gemm_panel import panel_phase
+from jitney.kernels.llvm.gemm_parts import GemmCode
+from jitney.kernels.llvm.gemm_plan import can_emit_gemm, plan_gemm
+from jitney.kernels.llvm.gemm_skinny import row_dot_phase, stream_phase
+from jitney.kernels.llvm.isa import isa_of
+from jitney.kernels.llvm.node_code import NodeCode
+from jitney.kernels.llvm.pack_operands import copy_a_phase, gather_b_phase
+from jitney.loops import ir
+from jitney.loops.target import Target
+
+_MAIN = {"panel": panel_phase, "row_dot": row_dot_phase, "stream": stream_phase}
+
+
+def emit_gemm(gemm: ir.Gemm, target: Target) -> NodeCode:
+    """The code of a GEMM that `can_emit_gemm` allows on ``target``; CompilerBug otherwise."""
+    isa = isa_of(target)
+    allowed = can_emit_gemm(gemm, isa)
+    if not allowed:
+        raise CompilerBug(f"{gemm.name}: {allowed.reason}")
+    code = GemmCode(gemm, plan_gemm(gemm, isa, target))
+    if code.plan.a == "copied":
+        code.add(*copy_a_phase(code))
+    if code.plan.b == "gathered":
+        code.add(*gather_b_phase(code))
+    code.add(*_MAIN[code.plan.style](code))
+    return code.finish()

@@ -1,0 +1,160 @@
+"""What the phases of a GEMM share: its operands in shared memory, and its epilogue."""
+
+from __future__ import annotations
+
+import torch
+
+from jitney.kernels.llvm.conversions import broadcast
+from jitney.kernels.llvm.expressions import Lanes, Scope
+from jitney.kernels.llvm.gemm_plan import GemmPlan
+from jitney.kernels.llvm.gemm_tile import Routine
+from jitney.kernels.llvm.node_code import NodeCode, Phase
+from jitney.kernels.llvm.phase_function import PhaseFunction, node_operands
+from jitney.kernels.llvm.ssa import Ssa, iota, llvm_type
+from jitney.loops import ir, visit
+from jitney.loops.index import Axis, Index, index
+
+#: Multiply-adds per nanosecond of one core, for the estimate that decides how many threads pay.
+_RATE = 40.0
+
+
+class GemmCode:
+    """A GEMM's code as it grows, phase by phase."""
+
+    def __init__(self, gemm: ir.Gemm, plan: GemmPlan) -> None:
+        self.gemm, self.plan = gemm, plan
+        self.buffers, self.scalars = node_operands(gemm)
+        self._texts: dict[str, str] = {}
+        self._declarations: set[str] = set()
+        self._phases: list[Phase] = []
+        self.scratch_bytes = 0
+
+    # ---------------------------------------------------------------- phases
+
+    def function(self) -> PhaseFunction:
+        """A fresh phase function over the node's operands."""
+        return PhaseFunction(self.buffers, self.scalars, visit.writes(self.gemm))
+
+    def add(self, f: PhaseFunction, items: Index, work: float) -> None:
+        """Appends a phase; ``work`` is multiply-adds (or elements moved) an item."""
+        name, text = f.finish()
+        self._texts[name] = text
+        self._declarations |= f.text.declarations
+        self._phases.append(Phase(name, items, max(work, 1.0) / _RATE))
+
+    def use(self, routine: Routine) -> str:
+        """The name of a shared routine, which the module will hold."""
+        self._declarations |= routine.texts
+        return routine.name
+
+    def finish(self) -> NodeCode:
+        """The node's code."""
+        return NodeCode(
+            "\n".join(self._texts.values()),
+            tuple(self._phases),
+            self.buffers,
+            self.scalars,
+            self.scratch_bytes,
+            self.shared_bytes(),
+            frozenset(self._declarations),
+        )
+
+    # ---------------------------------------------------------------- sizes
+
+    def batches(self) -> Index:
+        """Number of products in the batch."""
+        total = index(1)
+        for axis in self.gemm.batch:
+            total = total * axis.extent
+        return total
+
+    def panels(self) -> Index:
+        """Number of panels B has."""
+        return (self.gemm.n.extent + (self.plan.width - 1)) // self.plan.width
+
+    def blocks(self) -> Index:
+        """Number of blocks of rows A has."""
+        return (self.gemm.m.extent + (self.plan.block - 1)) // self.plan.block
+
+    def panel_elements(self) -> Index:
+        """Elements of one packed panel."""
+        return self.gemm.k.extent * self.plan.width
+
+    def a_copy_bytes(self) -> Index:
+        """Bytes of the shared copy of A (rounded up to whole lines), 0 without one."""
+        if self.plan.a != "copied":
+            return index(0)
+        size = self.batches() * self.gemm.m.extent * self.gemm.k.extent * self.plan.dtype.itemsize
+        return (size + 63) // 64 * 64
+
+    def shared_bytes(self) -> Index:
+        """Shared memory of the node: the copy of A, then the gathered B."""
+        if self.plan.b != "gathered":
+            return self.a_copy_bytes()
+        panels = self.batches() * self.panels() * self.panel_elements()
+        return self.a_copy_bytes() + panels * self.plan.dtype.itemsize
+
+    # ---------------------------------------------------------------- pieces of the product
+
+    def row_pointers(self, f: PhaseFunction, scope: Scope, rows: list[str], batch: str) -> str:
+        """A table of pointers to rows of A (k = 0), ``rows`` being values of m."""
+        table = f.text.allocate(8 * len(rows))
+        for position, m in enumerate(rows):
+            slot = f.text.pure(f"getelementptr i8, ptr {table}, i64 {8 * position}")
+            f.text.do(f"store ptr {self._row(f, scope, m, batch)}, ptr {slot}, align 8")
+        return table
+
+    def _row(self, f: PhaseFunction, scope: Scope, m: str, batch: str) -> str:
+        gemm = self.gemm
+        if self.plan.a == "direct":
+            return f.address(scope.inner({gemm.m: m}), gemm.a, (gemm.k,))
+        row = f.text.pure(f"mul nsw i64 {batch}, {f.size(gemm.m.extent)}")
+        row = f.text.pure(f"add nsw i64 {row}, {m}")
+        row = f.text.pure(f"mul nsw i64 {row}, {f.size(gemm.k.extent)}")
+        return f.offset("%shared", row, self.plan.dtype.itemsize)
+
+    def a_step(self, f: PhaseFunction) -> str:
+        """Bytes from one k (or pair of k) of A to the next."""
+        if self.plan.pairs:
+            return "4"
+        if self.plan.a == "copied":
+            return str(self.plan.dtype.itemsize)
+        return f.step(self.gemm.a, self.gemm.k)
+
+    def k_steps(self, f: PhaseFunction) -> str:
+        """Steps of the tile's loop: k, or pairs of k."""
+        return f.size(self.gemm.k.extent // 2 if self.plan.pairs else self.gemm.k.extent)
+
+    def epilogue(
+        self, f: PhaseFunction, scope: Scope, m: str, rows: str, n: str, width: int, sums: str
+    ) -> None:
+        """Runs the epilogue over ``rows`` rows from ``m`` and up to ``width`` columns from ``n``
+        on the sums at ``sums`` (rows of ``width`` elements)."""
+        gemm, plan = self.gemm, self.plan
+        left = f.text.pure(f"sub i64 {f.size(gemm.n.extent)}, {n}")
+        end = f.smaller(left, str(width))
+        with f.text.loop("0", rows, nonempty=True) as row:
+            m_now = f.text.pure(f"add nsw i64 {m}, {row.index}")
+            line = f.offset(sums, row.index, width * plan.dtype.itemsize)
+            with f.text.loop("0", end, step=plan.lanes, nonempty=True) as column:
+                n_now = f.text.pure(f"add nsw i64 {n}, {column.index}")
+                at = f.offset(line, column.index, plan.dtype.itemsize)
+                kind = llvm_type(plan.dtype, plan.lanes)
+                value = f.text.emit(f"load {kind}, ptr {at}, align {plan.dtype.itemsize}")
+                inner = scope.inner(
+                    {gemm.m: m_now, gemm.n: n_now},
+                    Lanes(gemm.n, plan.lanes),
+                    mask=tail_mask(f, gemm.n, n_now, plan.lanes),
+                    values={"acc": Ssa(value, plan.dtype, plan.lanes)},
+                )
+                inner.run(gemm.epilogue)
+
+
+def tail_mask(f: PhaseFunction, axis: Axis, first: str, lanes: int) -> Ssa | None:
+    """Which of the lanes from ``first`` on exist; None when all always do."""
+    if axis.extent.is_const and int(axis.extent) % lanes == 0:
+        return None
+    left = f.text.pure(f"sub i64 {f.size(axis.extent)}, {first}")
+    wide = broadcast(f.text, Ssa(left, torch.int64), lanes)
+    name = f.text.pure(f"icmp slt <{lanes} x i64> {iota(lanes).name}, {wide.name}")
+    return Ssa(name, torch.bool, lanes)

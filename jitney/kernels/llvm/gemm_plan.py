@@ -1,0 +1,214 @@
+"""How a GEMM is run: which loop order, which tile, and how its operands reach the tile.
+
+Pure functions of the node, the program's dtypes and the target; every figure behind a threshold
+is in docs/decisions/020-gemm-tile.md.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from jitney.kernels.llvm.isa import Isa
+from jitney.loops import ir
+from jitney.loops.decision import Decision, no, yes
+from jitney.loops.index import Axis, FloorDiv, Index, Mod, index
+from jitney.loops.target import Target
+
+#: Rows of A a block holds when M is larger: it stays in L2 while the panels of B go by.
+BLOCK_ROWS = 444
+#: Up to this many rows B is read once, in place; above, packing it pays.
+SKINNY_ROWS = 16
+TILE_ROWS = 6
+
+
+@dataclass(frozen=True)
+class GemmPlan:
+    """``style``: "panel" (tiles over panels of B), "row_dot" (few rows, B's k contiguous) or
+    "stream" (few rows, B's n contiguous).
+
+    ``dtype`` accumulates. ``pairs``: bfloat16 dot products. ``a``: "direct" (read in place) or
+    "copied" (converted or computed into shared memory first). ``b``: "direct", "transposed",
+    "copied" or "interleaved" (packed by each work item into scratch), "gathered" (packed by a phase of its own,
+    from any layout and dtype), "packed" (laid out once, `packed_index`). ``block``: rows of A a
+    work item takes. ``last``: vectors of the last panel.
+    """
+
+    style: str
+    dtype: torch.dtype
+    lanes: int
+    rows: int
+    vectors: int
+    pairs: bool
+    a: str
+    b: str
+    block: int
+    last: int
+
+    @property
+    def width(self) -> int:
+        """Columns of a panel."""
+        return self.vectors * self.lanes
+
+
+def can_emit_gemm(gemm: ir.Gemm, isa: Isa) -> Decision:
+    """Whether the LLVM templates cover this product."""
+    if gemm.row_prologue:
+        return no("a prologue with statements of its own is a loop nest before the GEMM")
+    if gemm.acc_dtype not in (torch.float32, torch.float64, torch.int32, torch.int64):
+        return no(f"no tile accumulates in {gemm.acc_dtype}")
+    if gemm.k.extent.bounds()[0] in (0, None):
+        return no("an empty sum is a fill, not a product")
+    for statement in gemm.epilogue:
+        if not isinstance(statement, ir.Let | ir.Store):
+            return no("the epilogue holds a loop")
+    return yes("a register tile covers it")
+
+
+def plan_gemm(gemm: ir.Gemm, isa: Isa, target: Target) -> GemmPlan:
+    """The plan for a GEMM that `can_emit_gemm` allows."""
+    dtype, lanes = gemm.acc_dtype, isa.lanes(gemm.acc_dtype.itemsize * 8)
+    pairs = _dots_pairs(gemm, isa)
+    a = "direct" if pairs or _direct_a(gemm) else "copied"
+    vectors = _vectors(gemm.n.extent, lanes, 4 if isa.masks else 2)
+    packed = _packed_vectors(gemm, lanes, pairs)
+    vectors, b = (packed, "packed") if packed else (vectors, _b_mode(gemm, lanes, pairs))
+    style = "panel"
+    rows = TILE_ROWS
+    skinny = gemm.m.extent.is_const and int(gemm.m.extent) <= SKINNY_ROWS
+    if skinny and _k_contiguous_floats(gemm) and not packed:
+        style, vectors, b = "row_dot", 4, "direct"
+    elif skinny and int(gemm.m.extent) <= TILE_ROWS and b in ("direct", "copied") and (
+        not pairs and _whole_vectors(gemm.n.extent, lanes) and gemm.b.dtype == dtype
+    ):
+        style, b, rows = "stream", "direct", int(gemm.m.extent)
+        vectors = _stream_vectors(rows, int(gemm.n.extent) // lanes, isa)
+    block = _block_rows(gemm, vectors * lanes, target)
+    last = _last_vectors(gemm.n.extent, lanes, vectors) if b == "direct" else vectors
+    return GemmPlan(style, dtype, lanes, rows, vectors, pairs, a, b, block, last)
+
+
+def packed_index(n: Axis, k: Axis, width: int, pairs: bool, base: Index | int = 0) -> Index:
+    """Where B's element (k, n) lies once laid out in panels of ``width`` columns."""
+    column, row = index(n), index(k)
+    group = 2 if pairs else 1
+    panel = (column // width) * (k.extent * width)
+    inside = (row // group) * (width * group) + (column % width) * group + row % group
+    return index(base) + panel + inside
+
+
+def panel_width(n: Index, lanes: int, isa: Isa) -> int:
+    """Columns of a panel of B with ``n`` columns in all."""
+    return _vectors(n, lanes, 4 if isa.masks else 2) * lanes
+
+
+def _dots_pairs(gemm: ir.Gemm, isa: Isa) -> bool:
+    """bfloat16 both sides, pairs along k adjacent in A and packable in B."""
+    if not isa.bf16 or gemm.a.dtype != torch.bfloat16 or gemm.b.dtype != torch.bfloat16:
+        return False
+    if gemm.acc_dtype != torch.float32 or gemm.a_value is not None:
+        return False
+    even = gemm.k.extent.is_const and int(gemm.k.extent) % 2 == 0
+    if not even or gemm.a.index.coefficient(gemm.k) != index(1):
+        return False
+    strides = (gemm.b.index.coefficient(gemm.k), gemm.b.index.coefficient(gemm.n))
+    return index(1) in strides and None not in strides or bool(
+        _packed_vectors(gemm, isa.lanes(32), True)
+    )
+
+
+def _direct_a(gemm: ir.Gemm) -> bool:
+    linear = gemm.a.index.coefficient(gemm.k) is not None
+    return gemm.a_value is None and gemm.a.dtype == gemm.acc_dtype and linear
+
+
+def _b_mode(gemm: ir.Gemm, lanes: int, pairs: bool) -> str:
+    dtype = gemm.acc_dtype
+    by_k, by_n = gemm.b.index.coefficient(gemm.k), gemm.b.index.coefficient(gemm.n)
+    if by_k is None or by_n is None or not gemm.k.extent.is_const:
+        direct = by_n == index(1) and by_k is not None and gemm.b.dtype == dtype
+        if direct and _whole_vectors(gemm.n.extent, lanes):
+            return "direct"
+        return "gathered"
+    if pairs:
+        return "transposed" if by_k == index(1) else "interleaved"
+    if gemm.b.dtype != dtype:
+        return "gathered"
+    if by_n == index(1):
+        near = _near(gemm, by_k, dtype) and _whole_vectors(gemm.n.extent, lanes)
+        return "direct" if near else "copied"
+    if by_k == index(1) and dtype.itemsize == 4:
+        return "transposed"
+    return "gathered"
+
+
+def _near(gemm: ir.Gemm, by_k: Index, dtype: torch.dtype) -> bool:
+    """Whether B read in place stays in L2 and does not fall into a few of its sets."""
+    if not by_k.is_const or not gemm.k.extent.is_const:
+        return False
+    pitch = int(by_k) * dtype.itemsize
+    return pitch * int(gemm.k.extent) <= 256 << 10 and (pitch < 2048 or pitch % 2048 != 0)
+
+
+def _packed_vectors(gemm: ir.Gemm, lanes: int, pairs: bool) -> int:
+    """Vectors of a panel when B is laid out by `packed_index`, else 0."""
+    if not any(isinstance(a, FloorDiv | Mod) for a in gemm.b.index.atoms()):
+        return 0
+    rest = gemm.b.index.substitute({gemm.n: 0, gemm.k: 0})
+    for vectors in (4, 3, 2, 1):
+        if gemm.b.index == packed_index(gemm.n, gemm.k, vectors * lanes, pairs, rest):
+            return vectors
+    return 0
+
+
+def _whole_vectors(extent: Index, lanes: int) -> bool:
+    return extent.is_const and int(extent) % lanes == 0
+
+
+def _vectors(n: Index, lanes: int, most: int) -> int:
+    """Vectors a panel has: as many as registers allow, fewer where columns would be wasted."""
+    if not n.is_const:
+        return most
+    cost = {}
+    for vectors in range(1, most + 1):
+        panels = -(-int(n) // (vectors * lanes))
+        # A panel costs its columns and, per tile, about one vector's worth of loads of A.
+        cost[vectors] = panels * (vectors + 0.3)
+    return min(cost, key=lambda v: (cost[v], -v))
+
+
+def _last_vectors(n: Index, lanes: int, vectors: int) -> int:
+    rest = int(n) % (vectors * lanes) if n.is_const else 0
+    return -(-rest // lanes) if rest else vectors
+
+
+def _stream_vectors(rows: int, most: int, isa: Isa) -> int:
+    registers = 24 if isa.masks else 12
+    return max(1, min(registers // rows, most, 16))
+
+
+def _k_contiguous_floats(gemm: ir.Gemm) -> bool:
+    floats = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+    if gemm.b.dtype not in floats or not gemm.acc_dtype.is_floating_point:
+        return False
+    return (
+        gemm.b.index.coefficient(gemm.k) == index(1)
+        and gemm.b.index.coefficient(gemm.n) is not None
+        and (gemm.a_value is not None or gemm.a.index.coefficient(gemm.k) is not None)
+    )
+
+
+def _block_rows(gemm: ir.Gemm, width: int, target: Target) -> int:
+    """Rows a work item takes: a block of A that stays near, smaller where threads would idle."""
+    if not gemm.m.extent.is_const:
+        return BLOCK_ROWS
+    rows = int(gemm.m.extent)
+    blocks = -(-rows // BLOCK_ROWS)
+    others = -(-gemm.n.extent.hint() // width)
+    for axis in gemm.batch:
+        others *= max(axis.extent.hint(), 1)
+    while others * blocks < 3 * target.cores and rows // (blocks + 1) >= 4 * TILE_ROWS:
+        blocks += 1
+    each = -(-rows // blocks)
+    return each if blocks == 1 else -(-each // TILE_ROWS) * TILE_ROWS

@@ -1,0 +1,79 @@
+"""Phases that bring an operand of a GEMM into shared memory when no tile can read it in place."""
+
+from __future__ import annotations
+
+from jitney.kernels.llvm.conversions import broadcast, cast
+from jitney.kernels.llvm.expressions import Lanes
+from jitney.kernels.llvm.gemm_parts import GemmCode, tail_mask
+from jitney.kernels.llvm.phase_function import PhaseFunction
+from jitney.kernels.llvm.ssa import Ssa
+from jitney.loops.index import Index
+from jitney.loops.ir import Load
+
+
+def copy_a_phase(code: GemmCode) -> tuple[PhaseFunction, Index, float]:
+    """A row of A an item: converted to the accumulator's dtype, the prologue applied, rows of k
+    elements one after the other."""
+    gemm, plan = code.gemm, code.plan
+    f = code.function()
+    extents = [*(axis.extent for axis in gemm.batch), gemm.m.extent]
+    value = gemm.a_value or Load(gemm.a.buffer, gemm.a.index, gemm.a.dtype)
+    with f.items() as item:
+        *batch, m = f.unflatten(item.index, extents)
+        axes = dict(zip((*gemm.batch, gemm.m), (*batch, m), strict=True))
+        row = f.text.pure(f"mul nsw i64 {item.index}, {f.size(gemm.k.extent)}")
+        row = f.offset("%shared", row, plan.dtype.itemsize)
+        with f.text.loop("0", f.size(gemm.k.extent), step=plan.lanes, nonempty=True) as k:
+            scope = f.scope.inner(
+                {**axes, gemm.k: k.index},
+                Lanes(gemm.k, plan.lanes),
+                tail_mask(f, gemm.k, k.index, plan.lanes),
+            )
+            element = broadcast(f.text, cast(f.text, scope.emit(value), plan.dtype), plan.lanes)
+            _store(f, element, f.offset(row, k.index, plan.dtype.itemsize), scope.mask)
+    return f, code.batches() * gemm.m.extent, float(max(gemm.k.extent.hint(), 1))
+
+
+def gather_b_phase(code: GemmCode) -> tuple[PhaseFunction, Index, float]:
+    """A packed panel of B an item, from any layout; columns past the last are 0."""
+    gemm, plan = code.gemm, code.plan
+    f = code.function()
+    extents = [*(axis.extent for axis in gemm.batch), code.panels()]
+    load = Load(gemm.b.buffer, gemm.b.index, gemm.b.dtype)
+    start = f.text.pure(f"getelementptr i8, ptr %shared, i64 {f.size(code.a_copy_bytes())}")
+    with f.items() as item:
+        *batch, number = f.unflatten(item.index, extents)
+        axes = dict(zip(gemm.batch, batch, strict=True))
+        panel = f.text.pure(f"mul nsw i64 {item.index}, {f.size(code.panel_elements())}")
+        panel = f.offset(start, panel, plan.dtype.itemsize)
+        column = f.text.pure(f"mul nsw i64 {number}, {plan.width}")
+        with f.text.loop("0", f.size(gemm.k.extent), nonempty=True) as k:
+            line = f.offset(panel, k.index, plan.width * plan.dtype.itemsize)
+            for v in range(plan.vectors):
+                n = f.text.pure(f"add nsw i64 {column}, {v * plan.lanes}")
+                scope = f.scope.inner(
+                    {**axes, gemm.k: k.index, gemm.n: n},
+                    Lanes(gemm.n, plan.lanes),
+                    tail_mask(f, gemm.n, n, plan.lanes),
+                )
+                value = cast(f.text, scope.emit(load), plan.dtype)
+                value = broadcast(f.text, value, plan.lanes)
+                where = f.offset(line, str(v * plan.lanes), plan.dtype.itemsize)
+                _store(f, value, where, None)
+    work = max(gemm.k.extent.hint(), 1) * plan.width
+    return f, code.batches() * code.panels(), float(work)
+
+
+def _store(f: PhaseFunction, value: Ssa, where: str, mask: Ssa | None) -> None:
+    size = value.dtype.itemsize
+    if mask is None:
+        f.text.do(f"store {value.typed}, ptr {where}, align {size}")
+        return
+    suffix = f"v{value.lanes}{'f' if value.dtype.is_floating_point else 'i'}{size * 8}"
+    callee = f"llvm.masked.store.{suffix}.p0"
+    f.text.declare(f"declare void @{callee}({value.type}, ptr, i32, {mask.type})")
+    f.text.do(
+        f"call void @{callee}({value.typed}, ptr {where}, i32 {size}, {mask.typed})"
+    )
+
+
