@@ -34,10 +34,11 @@ class StridedTensor:
         return total
 
     def at(self, position: Sequence[IndexLike]) -> Index:
-        """The element index of a position (one entry a dimension)."""
+        """The element index of a position; a dimension of size one is at 0 (it broadcasts)."""
         total = self.offset
-        for where, stride in zip(position, self.strides, strict=True):
-            total = total + index(where) * stride
+        for where, size, stride in zip(position, self.shape, self.strides, strict=True):
+            if size != index(1):
+                total = total + index(where) * stride
         return total
 
     def load(
