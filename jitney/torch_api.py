@@ -394,3 +394,12 @@ class _TensorTracker:
 
     def __getitem__(self, tensor: torch.Tensor) -> Any:
         return SimpleNamespace(proxy=SimpleNamespace(node=self._node_of(tensor)))
+
+
+def not_differentiable(gradients: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The same gradients, made under ``create_graph``: differentiating them raises."""
+    message = "trying to differentiate twice a function that was compiled to be differentiated once"
+    tensors = [g.detach().requires_grad_() for g in gradients if g is not None]
+    marked = torch._C._functions.DelayedError(message.encode(), len(tensors))(*tensors)
+    supply = iter((marked,) if isinstance(marked, torch.Tensor) else marked)
+    return tuple(None if g is None else next(supply) for g in gradients)

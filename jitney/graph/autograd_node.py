@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.autograd.function import once_differentiable
 
-from jitney.graph.region import Input, RegionFacts, Result, ResultFacts
+from jitney import torch_api
+from jitney.graph.region import Input, RegionFacts, ResultFacts
 
 Compiled = Callable[..., Any]
 
@@ -66,9 +66,11 @@ def _node_class(facts: RegionFacts, forward: Compiled, backward: Compiled) -> An
 
         @staticmethod
         def backward(ctx: Any, *grads: Any) -> Any:
-            if torch.is_grad_enabled():
-                return once_differentiable(run_backward)(ctx, grads)
-            return run_backward(ctx, grads)
+            if not torch.is_grad_enabled():
+                return run_backward(ctx, grads)
+            with torch.no_grad():
+                gradients = run_backward(ctx, grads)
+            return torch_api.not_differentiable(gradients)
 
     return CompiledRegion
 

@@ -103,12 +103,12 @@ class _Outputs:
     def _view(
         self, base: Input | Result, owner: torch.Tensor, output: torch.Tensor, root: fx.Node
     ) -> View:
-        grad_mode = torch.is_grad_enabled()
-        if output.requires_grad and not (owner.requires_grad and grad_mode):
+        follows = output.grad_fn is not None or not torch.is_grad_enabled()
+        if output.requires_grad and not (owner.requires_grad and follows):
             raise Unsupported("grad-of-view", "a view that requires grad where its base does not")
         steps = self._steps(output, root)
-        detached = not output.requires_grad and owner.requires_grad and grad_mode
-        return View(base, steps, detached or not (steps or output.requires_grad))
+        detached = not output.requires_grad and (owner.requires_grad or not steps)
+        return View(base, steps, detached)
 
     def _own_result(self, output: torch.Tensor) -> Result:
         value = self.layer.value(output)

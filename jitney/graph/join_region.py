@@ -50,17 +50,18 @@ def join_region(
 ) -> Region:
     """Ends the graph with the copies into inputs and its outputs, cleans it, splits it."""
     graph = recorder.graph
-    _end_graph(graph, results, copies, gradients)
+    inputs = [node for node in graph.nodes if node.op == "placeholder"]
+    written = [inputs[mutation.input] for mutation in mutations]
+    _end_graph(graph, results, copies, gradients, written)
     simplify(graph)
     output = graph.output_node()
     result_nodes, gradient_nodes = output.args[0]  # type: ignore[misc]
     facts: dict[str, Any] = {}
     backward = None
     kept: list[fx.Node] = []
-    tangents = dict(zip(gradients.results, range(input_count))) if gradients else {}
+    tangents = {r: i for i, r in enumerate(gradients.results)} if gradients else {}
     if gradients is not None and any(n is not None for n in gradient_nodes):
         with log.stage("partition"):
-            written = [placeholder for placeholder, _ in copies]
             split = partition(graph, result_nodes, gradient_nodes, gradients.tangents, written)
         own_gradients(split.backward)
         backward = torch_api.graph_module(recorder.constants, split.backward)
@@ -91,8 +92,8 @@ def _end_graph(
     results: Results,
     copies: list[tuple[fx.Node, fx.Node]],
     gradients: Gradients | None,
+    written: list[fx.Node],
 ) -> None:
-    written = {placeholder for placeholder, _ in copies}
     for placeholder in written:
         _keep_old_value(graph, placeholder)
     for placeholder, value in copies:

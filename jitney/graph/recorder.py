@@ -267,6 +267,8 @@ class Recorder(torch_api.dispatch_mode_class()):  # type: ignore[misc]
         family = [root, *self._families.get(id(root), ())]
         if any(self._nodes[id(member)] is not node for member in family):
             raise NeedsFunctionalization(str(func))
+        if str(func) in _FUNCTIONAL_NAMES:
+            args = _with_defaults(func, args)
         with self:
             out = functional(*args, **kwargs)
             if out.dtype != target.dtype:
@@ -277,6 +279,12 @@ class Recorder(torch_api.dispatch_mode_class()):  # type: ignore[misc]
         for member in family:
             self._nodes[id(member)] = new_node
         return target
+
+
+def _with_defaults(op: OpOverload, args: Any) -> Any:
+    """``args`` and the defaults of the positional arguments left out, which another op lacks."""
+    left_out = [a for a in op._schema.arguments if not a.kwarg_only][len(args) :]
+    return (*args, *(argument.default_value for argument in left_out))
 
 
 def _first_tensor(args: Any) -> torch.Tensor:

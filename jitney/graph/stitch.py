@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import torch
-
 from jitney import torch_api
 from jitney.graph.autograd_node import autograd_function
 from jitney.graph.region import (

@@ -20,10 +20,10 @@ from jitney.errors import Unsupported
 from jitney.events import log
 from jitney.graph.decompositions import decompositions
 from jitney.graph.describe_outputs import Results, describe_outputs
-from jitney.graph.functionalize import Direct, FunctionalRecorder, Functionalized
+from jitney.graph.functionalize import Direct, Functionalized, FunctionalRecorder
 from jitney.graph.join_region import Gradients, join_region
 from jitney.graph.recorder import NeedsFunctionalization, Recorder
-from jitney.graph.region import Mutation, OutputRule, Region
+from jitney.graph.region import Mutation, Region
 from jitney.graph.run_torch_graph import run_torch_graph
 
 
@@ -41,18 +41,17 @@ def trace_region(
     Raises Unsupported for what must run eager.
     """
     given, fake_mode = _fake_inputs(gm, example_inputs, fake_mode)
-    _refuse(given)
     table = decompositions(frozenset(keep))
-    with torch_api.preserved_modes(), torch_api.autocast_cache_off(), log.stage("trace"):
-        try:
-            return _trace(gm, given, fake_mode, Recorder(table, fake_mode), Direct())
-        except NeedsFunctionalization as reason:
-            log.emit("functionalized", reason=str(reason))
-    with torch_api.preserved_modes(), torch_api.autocast_cache_off(), log.stage("trace"):
-        try:
-            return _trace(gm, given, fake_mode, FunctionalRecorder(table, fake_mode), Functionalized())
-        except NeedsFunctionalization as reason:
-            raise Unsupported("mutation", f"a mutation that stays: {reason}") from reason
+    attempts = ((Recorder, Direct()), (FunctionalRecorder, Functionalized()))
+    reason = ""
+    for recorder, layer in attempts:
+        with torch_api.preserved_modes(), torch_api.autocast_cache_off(), log.stage("trace"):
+            try:
+                return _trace(gm, given, fake_mode, recorder(table, fake_mode), layer)
+            except NeedsFunctionalization as refused:
+                reason = str(refused)
+        log.emit("functionalized", reason=reason)
+    raise Unsupported("mutation", f"a mutation that cannot be taken out: {reason}")
 
 
 @dataclass
@@ -94,6 +93,7 @@ def _fake_inputs(
         if value is None and position < len(example_inputs):
             value = example_inputs[position]
         values.append(value)
+    _refuse(values)
     modes = [m for m in map(torch_api.fake_mode_of, values) if m is not None]
     fake_mode = fake_mode or (modes[0] if modes else torch_api.new_fake_mode())
     fakes = [
@@ -105,7 +105,7 @@ def _fake_inputs(
     return tuple(fakes), fake_mode
 
 
-def _refuse(given: tuple[Any, ...]) -> None:
+def _refuse(given: Sequence[Any]) -> None:
     for value in given:
         if not isinstance(value, torch.Tensor):
             continue
@@ -117,9 +117,7 @@ def _refuse(given: tuple[Any, ...]) -> None:
             raise Unsupported("lazy-conj", "an input with a pending conjugation or negation")
 
 
-def _feed(
-    given: tuple[Any, ...], recorder: Recorder, layer: Direct, stack: ExitStack
-) -> _Trace:
+def _feed(given: tuple[Any, ...], recorder: Recorder, layer: Direct, stack: ExitStack) -> _Trace:
     """Makes placeholders, enters the recorder (and the layer), prepares what the graph is fed."""
     trace = _Trace(given)
     fakes = [v.detach() if isinstance(v, torch.Tensor) else v for v in given]
@@ -127,7 +125,7 @@ def _feed(
         trace.placeholders.append(recorder.placeholder(f"input_{position}", fake))
     stack.enter_context(recorder)
     layer.enter(stack)
-    for value, fake, node in zip(given, fakes, trace.placeholders, strict=True):
+    for value, fake in zip(given, fakes, strict=True):
         if not isinstance(value, torch.Tensor):
             trace.leaves.append(None)
             trace.fed.append(fake)
@@ -145,9 +143,7 @@ def _feed(
     return trace
 
 
-def _run(
-    gm: fx.GraphModule, trace: _Trace, recorder: Recorder, layer: Direct
-) -> tuple[Any, ...]:
+def _run(gm: fx.GraphModule, trace: _Trace, recorder: Recorder, layer: Direct) -> tuple[Any, ...]:
     def attribute(name: str) -> Any:
         owner, _, last = name.rpartition(".")
         value = getattr(gm.get_submodule(owner), last)
@@ -212,7 +208,7 @@ def _differentiate(
     outputs = [
         (index, tensor)
         for index, tensor in enumerate(results.tensors)
-        if tensor is not None and tensor.requires_grad
+        if tensor is not None and tensor.grad_fn is not None
     ]
     if not outputs or not wanted:
         return None

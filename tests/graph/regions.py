@@ -19,5 +19,9 @@ def trace(function: Callable[..., Any], *inputs: Any) -> Region:
 
 def compiled(function: Callable[..., Any], *inputs: Any) -> Callable[..., Any]:
     """``function`` stitched from its own ATen graphs."""
-    region = trace(function, *inputs)
-    return stitch(region.facts, region.forward, region.backward)
+    gm = torch.fx.symbolic_trace(function)
+    region = trace_region(gm, inputs)
+    call = stitch(region.facts, region.forward, region.backward)
+    if isinstance(gm.graph.output_node().args[0], tuple | list):
+        return call
+    return lambda *args: call(*args)[0]
