@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from jitney.loops import ir
+from jitney.loops.drop_dead import drop_dead
 from jitney.loops.fusion_state import FusionState
 from jitney.loops.inline_producers import inline_producers
+from jitney.loops.merge_nests import merge_nests
 from jitney.loops.target import Target
 
 
@@ -17,5 +19,6 @@ def fuse_nests(program: ir.LoopProgram, target: Target | None = None) -> ir.Loop
     """
     state = FusionState(program)
     inline_producers(state)
+    merge_nests(state, target)
     nodes, buffers = state.finished()
-    return replace(program, nodes=nodes, buffers=buffers)
+    return drop_dead(replace(program, nodes=nodes, buffers=buffers))

@@ -6,8 +6,10 @@ The unit of cost is one vector add of one element; a load from memory counts `LO
 from __future__ import annotations
 
 from jitney.loops import ir, visit
+from jitney.loops.align_nests import Alignment
 from jitney.loops.decision import Decision, no, yes
 from jitney.loops.index import Axis
+from jitney.loops.target import Target
 
 LOAD = 2.0
 STORE = 3.0
@@ -78,13 +80,56 @@ def worth_inlining(
     return no(f"computing it {evaluations / max(base, 1):.1f} times costs more than storing it")
 
 
-def enough_parallel(shared: int, best: int, work: int, lanes: int) -> Decision:
-    """Whether a merged nest with ``shared`` parallel points keeps ``lanes`` busy.
+def worth_merging(alignment: Alignment, flows: bool, target: Target | None) -> Decision:
+    """Whether two aligned nests should run as one. ``flows``: the second reads the first's result.
 
-    ``best``: the fewer parallel points of the two nests alone; ``work``: their points in all.
+    What is gained is a pass over memory and a launch; what may be lost is parallel iterations.
     """
-    if work <= 32768:
-        return yes("too small to be worth spreading")
-    if shared >= min(best, lanes):
-        return yes("the shared axes are parallel enough")
-    return no(f"{shared} parallel points for {work} elements")
+    a, b = alignment.a, alignment.b
+    shared = _count(tuple(y for _, y in alignment.pairs))
+    alone = min(_count(a.axes), _count(b.axes))
+    work = max(_points(a.body, _count(a.axes)), _points(b.body, _count(b.axes)))
+    streams = len({e.buffer for e in visit.loads(a.body + b.body)})
+    if streams > MOST_STREAMS:
+        return no(f"together they read {streams} buffers")
+    if not flows and not _fully_paired(alignment):
+        return no("they share inputs but not all their axes")
+    across = _walks_across(a, alignment) or _walks_across(b, alignment)
+    if across and work > 32768:
+        return no("one of them would walk memory across its rows")
+    lanes = _lanes(target)
+    if shared >= min(alone, lanes) or work <= 32768:
+        return yes("it reads what the other has in registers" if flows else "they read the same")
+    return no(f"{shared} parallel points would be left for {work} elements")
+
+
+def _fully_paired(alignment: Alignment) -> bool:
+    pairs = len(alignment.pairs)
+    return pairs == len(alignment.a.axes) == len(alignment.b.axes)
+
+
+def _walks_across(nest: ir.LoopNest, alignment: Alignment) -> bool:
+    """Whether the nest's fastest axis would be outside while others loop inside."""
+    paired = {axis for pair in alignment.pairs for axis in pair}
+    wide = [a for a in nest.axes if a.extent.hint() > 1]
+    return bool(wide) and wide[-1] in paired and any(a not in paired for a in wide)
+
+
+def _lanes(target: Target | None) -> int:
+    """Parallel iterations that keep the machine busy."""
+    if target is None:
+        return 16
+    return 256 if target.kind == "cuda" else 4 * target.cores
+
+
+def _count(axes: tuple[Axis, ...]) -> int:
+    total = 1
+    for axis in axes:
+        total *= axis.extent.hint()
+    return total
+
+
+def _points(body: tuple[ir.Stmt, ...], outer: int) -> int:
+    """The most often any statement runs."""
+    loops = [s for s in body if isinstance(s, ir.Loop | ir.Reduce)]
+    return max([outer, *(_points(s.body, outer * _count(s.axes)) for s in loops)])

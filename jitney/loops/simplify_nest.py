@@ -74,11 +74,11 @@ def split_divided_axes(nest: ir.LoopNest) -> ir.LoopNest:
         found = _divided_axis(nest)
         if found is None:
             return nest
-        nest = _split(nest, *found)
+        nest = split_axis(nest, *found)
     return nest
 
 
-def _divided_axis(nest: ir.LoopNest) -> tuple[Axis, int] | None:
+def _divided_axis(nest: ir.LoopNest) -> tuple[Axis, Index] | None:
     """An axis alone under `//` or `%` a constant that divides its extent."""
     for where in indices(nest.body):
         for atom in where.atoms():
@@ -91,14 +91,15 @@ def _divided_axis(nest: ir.LoopNest) -> tuple[Axis, int] | None:
             if not isinstance(axis, Axis) or not axis.extent.is_const:
                 continue
             if axis.extent.const % by == 0 and axis.extent.const > by:
-                return axis, by
+                return axis, index(by)
     return None
 
 
-def _split(nest: ir.LoopNest, axis: Axis, by: int) -> ir.LoopNest:
+def split_axis(nest: ir.LoopNest, axis: Axis, by: Index) -> ir.LoopNest:
+    """``axis`` as ``high * by + low`` throughout; ``by`` divides its extent."""
     taken = {a.name for a in (*nest.axes, *visit.inner_axes(nest.body))}
     high = Axis(_unused(f"{axis.name}h", taken), axis.extent // by)
-    low = Axis(_unused(f"{axis.name}l", taken), index(by))
+    low = Axis(_unused(f"{axis.name}l", taken), by)
     body = visit.Renaming({axis: index(high) * by + low}).block(nest.body)
     body = _with_axes(body, axis, (high, low))
     return replace(nest, axes=_spliced(nest.axes, axis, (high, low)), body=body)

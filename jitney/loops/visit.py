@@ -230,3 +230,22 @@ def map_stmt(stmt: ir.Stmt, leaf: Rewrite, memo: dict[int, ir.Expr] | None = Non
         return ir.Loop(stmt.axes, body)
     results = tuple(replace(r, value=map_expr(r.value, leaf, memo)) for r in stmt.results)
     return ir.Reduce(stmt.axes, body, results)
+
+
+def rename_axes(
+    body: tuple[ir.Stmt, ...], outer: dict[Axis, Index], inner: dict[Axis, Axis]
+) -> tuple[ir.Stmt, ...]:
+    """A block with outer axes replaced by expressions and inner loops' axes by other axes."""
+    moved = {**outer, **{old: Index((((new,), 1),), 0) for old, new in inner.items()}}
+    renamed = Renaming(moved).block(body)
+    return _with_inner(renamed, inner) if inner else renamed
+
+
+def _with_inner(body: tuple[ir.Stmt, ...], inner: dict[Axis, Axis]) -> tuple[ir.Stmt, ...]:
+    out: list[ir.Stmt] = []
+    for stmt in body:
+        if isinstance(stmt, ir.Loop | ir.Reduce):
+            axes = tuple(inner.get(a, a) for a in stmt.axes)
+            stmt = replace(stmt, axes=axes, body=_with_inner(stmt.body, inner))
+        out.append(stmt)
+    return tuple(out)

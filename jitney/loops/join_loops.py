@@ -1,0 +1,128 @@
+"""Loops and reductions over equal axes in one block run as one where their order allows it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from jitney.loops import ir, visit
+from jitney.loops.align_nests import load_sites, store_sites
+from jitney.loops.forward_stores import forward_stores
+from jitney.loops.fusion_state import FusionState
+from jitney.loops.index import Axis, Index, Value, index
+from jitney.loops.invert_index import invert_index
+
+
+def join_loops(body: tuple[ir.Stmt, ...], state: FusionState) -> tuple[ir.Stmt, ...]:
+    """Each loop or reduction joined with an earlier one it need not wait for.
+
+    A loop joined with a reduction stores from inside the reduction.
+    """
+    out: list[ir.Stmt] = []
+    for stmt in body:
+        at = _partner(out, stmt) if isinstance(stmt, ir.Loop | ir.Reduce) else None
+        if at is None:
+            out.append(stmt)
+        else:
+            partner = out[at]
+            assert isinstance(partner, ir.Loop | ir.Reduce)
+            assert isinstance(stmt, ir.Loop | ir.Reduce)
+            out[at] = _joined(partner, stmt, state)
+    return tuple(out)
+
+
+def _partner(before: list[ir.Stmt], stmt: ir.Loop | ir.Reduce) -> int | None:
+    """The earliest statement that ``stmt`` may join: nothing from there on must precede it."""
+    best: int | None = None
+    needed = _used_names((stmt,))
+    reads = {s.buffer for s in load_sites((stmt,), ())}
+    writes = {s.buffer for s in store_sites((stmt,), ())}
+    for at in range(len(before) - 1, -1, -1):
+        other = before[at]
+        if isinstance(other, ir.Loop | ir.Reduce) and _same_extents(other.axes, stmt.axes):
+            if needed.isdisjoint(visit.bound_names((other,))) and _elementwise(other, stmt):
+                best = at
+        if not needed.isdisjoint(visit.bound_names((other,))):
+            break
+        other_writes = {s.buffer for s in store_sites((other,), ())}
+        other_reads = {s.buffer for s in load_sites((other,), ())}
+        if not other_writes.isdisjoint(reads | writes) or not other_reads.isdisjoint(writes):
+            break
+    return best
+
+
+def _same_extents(a: tuple[Axis, ...], b: tuple[Axis, ...]) -> bool:
+    return len(a) == len(b) and all(x.extent == y.extent for x, y in zip(a, b, strict=True))
+
+
+def _used_names(body: tuple[ir.Stmt, ...]) -> set[str]:
+    """Names a block uses, in expressions and inside indices."""
+    names: set[str] = set()
+    for expr in visit.body_exprs(body):
+        if isinstance(expr, ir.Ref):
+            names.add(expr.name)
+        elif isinstance(expr, ir.Load | ir.IndexValue):
+            names.update(a.name for a in expr.index.atoms() if isinstance(a, Value))
+    for store in visit.stores(body):
+        names.update(a.name for a in store.index.atoms() if isinstance(a, Value))
+    return names
+
+
+def _elementwise(first: ir.Loop | ir.Reduce, second: ir.Loop | ir.Reduce) -> bool:
+    """Whether each iteration of ``second`` meets only what the same one of ``first`` touched."""
+    moved = dict(zip(second.axes, map(index, first.axes), strict=True))
+    stores = list(store_sites((first,), ())), list(store_sites((second,), ()))
+    loads = list(load_sites((first,), ())), list(load_sites((second,), ()))
+    pairs = [(s, t) for s in stores[0] for t in (*loads[1], *stores[1])]
+    pairs += [(s, t) for t in loads[0] for s in stores[1]]
+    for mine, other in pairs:
+        if mine.buffer != other.buffer:
+            continue
+        stored, used = (mine, other)
+        if mine in stores[0]:
+            where, target = stored.index, used.index.substitute(dict(moved))
+            axes = stored.axes
+        else:
+            where = stored.index.substitute(dict(moved))
+            target, axes = used.index, used.axes
+        if not _same_iteration(where, axes, target, first.axes):
+            return False
+    return True
+
+
+def _same_iteration(
+    where: Index, axes: tuple[Axis, ...], target: Index, outer: tuple[Axis, ...]
+) -> bool:
+    at = invert_index(where, axes, target)
+    if at is None:
+        return False
+    values = dict(at)
+    return all(values.get(a) == index(a) or a.extent == Index((), 1) for a in outer)
+
+
+def _joined(
+    first: ir.Loop | ir.Reduce, second: ir.Loop | ir.Reduce, state: FusionState
+) -> ir.Loop | ir.Reduce:
+    """Both bodies in one loop, and inside it what can be joined in its turn."""
+    inner = {a.name for a in (*first.axes, *visit.inner_axes(first.body))}
+    clash = {
+        x: Axis(state.fresh(x.name), x.extent)
+        for x in visit.inner_axes(second.body)
+        if x.name in inner
+    }
+    moved = dict(zip(second.axes, map(index, first.axes), strict=True))
+    (renamed,) = visit.rename_axes((replace(second, axes=()),), moved, clash)
+    assert isinstance(renamed, ir.Loop | ir.Reduce)
+    body = join_loops((*first.body, *renamed.body), state)
+    results = _results(first) + _results(renamed)
+    if not results:
+        return ir.Loop(first.axes, forward_stores(body, state))
+    ends = tuple(ir.Let(f"{r.names[0]}_end", r.value) for r in results)
+    forwarded = forward_stores((*body, *ends), state)
+    split = len(forwarded) - len(ends)
+    values = [s.value for s in forwarded[split:] if isinstance(s, ir.Let)]
+    results = tuple(replace(r, value=v) for r, v in zip(results, values, strict=True))
+    return ir.Reduce(first.axes, forwarded[:split], results)
+
+
+def _results(stmt: ir.Loop | ir.Reduce) -> tuple[ir.Reduction, ...]:
+    return stmt.results if isinstance(stmt, ir.Reduce) else ()
