@@ -23,12 +23,19 @@ def is_effect(node: fx.Node) -> bool:
     return torch_api.has_side_effects(node.target)
 
 
+#: Views whose schema does not say so.
+_UNANNOTATED = ("aten._unsafe_view", "aten.unsafe_split", "aten.unsafe_split_with_sizes")
+
+
 def is_view(node: fx.Node) -> bool:
     """Whether the node's value shares the memory of its first tensor argument."""
-    if node.target is operator.getitem:
+    target = node.target
+    if target is operator.getitem:
         owner = node.args[0]
         return isinstance(owner, fx.Node) and is_view(owner)
-    return isinstance(node.target, torch._ops.OpOverload) and op_kind(node.target) is OpKind.VIEW
+    if not isinstance(target, torch._ops.OpOverload):
+        return False
+    return op_kind(target) is OpKind.VIEW or str(target.overloadpacket) in _UNANNOTATED
 
 
 def memory_owner(node: fx.Node) -> fx.Node:

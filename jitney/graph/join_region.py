@@ -55,7 +55,8 @@ def join_region(
     _end_graph(graph, results, copies, gradients, written)
     simplify(graph)
     output = graph.output_node()
-    result_nodes, gradient_nodes = output.args[0]  # type: ignore[misc]
+    results_and_gradients: Any = output.args[0]
+    result_nodes, gradient_nodes = results_and_gradients
     facts: dict[str, Any] = {}
     backward = None
     kept: list[fx.Node] = []

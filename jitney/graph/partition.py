@@ -11,6 +11,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import fx
@@ -141,7 +142,7 @@ def _cost(node: fx.Node) -> int:
 
 def _symbol_nodes(graph: fx.Graph, late: set[fx.Node]) -> list[fx.Node]:
     """One node for each symbolic size that is a bare symbol."""
-    found = {}
+    found: dict[Any, fx.Node] = {}
     for node in graph.nodes:
         value = node.meta.get("val")
         if isinstance(value, torch.SymInt | torch.SymFloat) and node not in late:

@@ -121,8 +121,10 @@ def _feed(given: tuple[Any, ...], recorder: Recorder, layer: Direct, stack: Exit
     """Makes placeholders, enters the recorder (and the layer), prepares what the graph is fed."""
     trace = _Trace(given)
     fakes = [v.detach() if isinstance(v, torch.Tensor) else v for v in given]
-    for position, fake in enumerate(fakes):
-        trace.placeholders.append(recorder.placeholder(f"input_{position}", fake))
+    for position, (value, fake) in enumerate(zip(given, fakes, strict=True)):
+        node = recorder.placeholder(f"input_{position}", fake)
+        node.meta["is_parameter"] = isinstance(value, torch.nn.Parameter)
+        trace.placeholders.append(node)
     stack.enter_context(recorder)
     layer.enter(stack)
     for value, fake in zip(given, fakes, strict=True):
@@ -225,5 +227,7 @@ def _differentiate(
     grads = torch.autograd.grad(
         [tensor for _, tensor in outputs], leaves, tangents, allow_unused=True
     )
-    values = [None if g is None else recorder.node_of(layer.value(g)) for g in grads]
+    values: list[fx.Node | None] = [
+        None if g is None else recorder.node_of(layer.value(g)) for g in grads
+    ]
     return Gradients(tuple(wanted), tuple(index for index, _ in outputs), tuple(nodes), values)
