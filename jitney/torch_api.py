@@ -223,6 +223,84 @@ def shape_expression_names() -> dict[str, Any]:
 
     return {**SYMPY_INTERP, "math": math, "torch": torch}
 
+def tracing(context: Any) -> Any:
+    """A scope in which backends find the capture's TracingContext (and so its FakeTensorMode)."""
+    from contextlib import nullcontext
+
+    from torch._guards import tracing as scope
+
+    return nullcontext() if context is None else scope(context)
+
+
+def symbol_name(value: Any) -> str | None:
+    """The name of the symbol a SymInt or SymFloat is; None if it is a number or an expression."""
+    expression = value.node.expr
+    return str(expression) if expression.is_Symbol else None
+
+
+def expression_text(value: Any) -> tuple[str, tuple[str, ...]]:
+    """(Python text of a symbolic scalar, names of the symbols in it)."""
+    return _python_text(value.node.expr)
+
+
+def _python_text(expression: Any) -> tuple[str, tuple[str, ...]]:
+    from torch.utils._sympy.printers import PythonPrinter
+
+    names = tuple(sorted(str(s) for s in expression.free_symbols))
+    return PythonPrinter().doprint(expression), names
+
+
+def shape_assumptions(shape_env: Any, symbols: Any) -> list[tuple[str, tuple[str, ...], str]]:
+    """(Python text, names of symbols in it, where it was assumed) of a ShapeEnv's guards and of
+    the ranges of the ``symbols`` (names) that inputs give."""
+    found = []
+    for guard in list(shape_env.guards):
+        expression = shape_env.simplify(guard.expr)
+        if expression is not True and not getattr(expression, "is_Boolean", False):
+            continue
+        if str(expression) != "True":
+            text, names = _python_text(expression)
+            found.append((text, names, str(getattr(guard.sloc, "user_loc", "") or "")))
+    for symbol, bounds in shape_env.var_to_range.items():
+        if str(symbol) in symbols and symbol not in shape_env.replacements:
+            low, high = bounds.lower, bounds.upper
+            if low.is_Integer and low > 0:
+                found.append((f"{low} <= {symbol}", (str(symbol),), "range"))
+            if high.is_Integer and high < 2**62:
+                found.append((f"{symbol} <= {high}", (str(symbol),), "range"))
+    return found
+
+
+def backend_names() -> list[str]:
+    """Backends registered with torch or by entry points."""
+    from torch._dynamo.backends.registry import list_backends
+
+    return list_backends(exclude_tags=())
+
+
+def find_backend(name: str) -> Any:
+    """A registered backend by name."""
+    from torch._dynamo.backends.registry import lookup_backend
+
+    return lookup_backend(name)
+
+
+def inductor_with(mode: str | None, options: dict[str, Any]) -> Any:
+    """Inductor as ``torch.compile(mode=…, options=…)`` sets it up."""
+    return torch._TorchCompileInductorWrapper(mode, options or None, False)
+
+def mark_function(name: str) -> Any:
+    """torch's ``mark_dynamic``, ``maybe_mark_dynamic``, ``mark_static``, ``mark_static_address``."""
+    from torch._dynamo import decorators
+
+    return getattr(decorators, name)
+
+
+def mark_allowed_in_graph(function: Any) -> Any:
+    """torch's ``allow_in_graph``: one opaque call."""
+    return torch.compiler.allow_in_graph(function)
+
+
 # ---------------------------------------------------------------- capture
 
 

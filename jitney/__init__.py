@@ -1,0 +1,41 @@
+"""Jitney: a JIT compiler for PyTorch, in Python.
+
+``jitney.compile(model)`` takes what ``torch.compile`` takes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+__version__ = "0.1.0"
+
+_API = (
+    "CompiledModule",
+    "allow_in_graph",
+    "assume_constant_result",
+    "compile",
+    "compile_in_place",
+    "disable",
+    "explain",
+    "graph_break",
+    "is_compiling",
+    "list_backends",
+    "options",
+    "reset",
+    "set_stance",
+)
+_MARKS = ("mark_dynamic", "maybe_mark_dynamic", "mark_static", "mark_static_address")
+__all__ = [*_API, *_MARKS, "__version__"]
+
+
+def __getattr__(name: str) -> Any:
+    """Imports the API on first use, so that ``import jitney.loops`` stays light."""
+    if name in _API:
+        from jitney import api
+
+        return getattr(api, name)
+    if name in _MARKS:
+        from jitney import torch_api
+
+        return torch_api.mark_function(name)
+    raise AttributeError(f"module 'jitney' has no attribute {name!r}")

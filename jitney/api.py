@@ -1,0 +1,247 @@
+"""``jitney.compile`` and its siblings: torch.compile's names with torch.compile's meanings."""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from types import FunctionType, MethodType
+from typing import Any
+
+import torch
+
+from jitney import config, pipeline
+from jitney.backends import Backend, find_backend, list_backends
+from jitney.compiled_module import CompiledModule, compile_module
+from jitney.errors import UserError
+from jitney.events import log
+from jitney.run import stance
+from jitney.run.session import Session
+
+MODES: dict[str, dict[str, Any]] = {
+    "default": {},
+    "reduce-overhead": {"cuda_graphs": True},
+    "max-autotune": {"cuda_graphs": True, "max_autotune": True},
+    "max-autotune-no-cudagraphs": {"max_autotune": True},
+}
+_sessions: weakref.WeakSet[Session] = weakref.WeakSet()
+
+
+def compile(  # noqa: A001 - the name users know
+    model: Callable[..., Any] | None = None,
+    *,
+    fullgraph: bool = False,
+    dynamic: bool | None = None,
+    backend: str | Backend = "jitney",
+    mode: str | None = None,
+    options: Mapping[str, Any] | None = None,
+    disable: bool = False,
+) -> Any:
+    """Compiles a function, a method or a module; without ``model``, returns a decorator.
+
+    ``fullgraph``: a graph break is an error. ``dynamic``: None makes sizes symbolic that were
+    seen to change, True all, False none. ``backend``: a name from `list_backends` or a callable
+    ``(gm, example_inputs) -> callable``. ``mode``: one of `MODES`; ``options``: knobs of
+    `jitney.config` (for other backends, theirs); not both. ``disable``: return ``model`` as it is.
+    Raises UserError for wrong arguments.
+    """
+    session = _new_session(fullgraph, dynamic, backend, mode, options)
+    if model is None:
+        return partial(_compile_callable, session=session, disable=disable)
+    return _compile_callable(model, session=session, disable=disable)
+
+
+def _new_session(
+    fullgraph: bool,
+    dynamic: bool | None,
+    backend: str | Backend,
+    mode: str | None,
+    options: Mapping[str, Any] | None,
+) -> Session:
+    _check_arguments(fullgraph, dynamic, backend, mode, options)
+    chosen, given = config.current(), dict(options or {})
+    if backend == "jitney":
+        chosen = config.with_options(chosen, {**MODES[mode or "default"], **given})
+        run_backend: Backend = partial(pipeline.compile_graph, options=chosen)
+    else:
+        run_backend = find_backend(backend, given, mode)
+    settings = None
+    if isinstance(backend, str):
+        settings = dict(
+            fullgraph=fullgraph, dynamic=dynamic, backend=backend, mode=mode, options=options
+        )
+    session = Session(
+        partial(pipeline.compile_frame, backend=run_backend),
+        chosen,
+        fullgraph=fullgraph,
+        dynamic=dynamic,
+        settings=settings,
+    )
+    _sessions.add(session)
+    return session
+
+
+def _check_arguments(
+    fullgraph: Any, dynamic: Any, backend: Any, mode: Any, options: Any
+) -> None:
+    if not isinstance(fullgraph, bool):
+        raise UserError(f"fullgraph takes True or False, not {fullgraph!r}")
+    if dynamic not in (None, True, False):
+        raise UserError(f"dynamic takes None, True or False, not {dynamic!r}")
+    if not isinstance(backend, str) and not callable(backend):
+        raise UserError(f"backend takes a name or a callable, not {backend!r}")
+    if mode is not None and options is not None:
+        raise UserError("mode and options exclude each other: give one of them")
+    if mode is not None and mode not in MODES:
+        raise UserError(f"unknown mode {mode!r}; modes are {', '.join(MODES)}")
+    if options is not None and not isinstance(options, Mapping):
+        raise UserError(f"options takes a dict, not a {type(options).__name__}")
+
+
+def _compile_callable(model: Any, *, session: Session, disable: bool) -> Any:
+    if isinstance(model, torch.jit.ScriptModule | torch.jit.ScriptFunction):
+        log.emit("frame_skipped", function=str(type(model)), kind="script", reason="TorchScript")
+        return model
+    if disable:
+        return model
+    if isinstance(model, torch.nn.Module):
+        return compile_module(model, session)
+    if isinstance(model, MethodType) and isinstance(model.__func__, FunctionType):
+        owner = model.__self__ if isinstance(model.__self__, torch.nn.Module) else None
+        wrapped = _named(session.wrapper(model.__func__, owner), model.__func__)
+        return MethodType(wrapped, model.__self__)
+    if isinstance(model, FunctionType):
+        original = model.__dict__.get("_jitney_original", model)
+        return _named(session.wrapper(original), original)
+    call = getattr(type(model), "__call__", None)
+    if isinstance(model, type) or not isinstance(call, FunctionType):
+        kind = type(model).__name__
+        raise UserError(f"compile takes a Python function, a method or a module, not a {kind}")
+    return MethodType(_named(session.wrapper(call), call), model)
+
+
+def _named(wrapper: FunctionType, original: FunctionType) -> FunctionType:
+    functools.update_wrapper(wrapper, original)
+    wrapper._jitney_original = original  # type: ignore[attr-defined]
+    wrapper._torchdynamo_orig_callable = original  # type: ignore[attr-defined]
+    return wrapper
+
+
+def compile_in_place(module: torch.nn.Module, **arguments: Any) -> None:
+    """As ``Module.compile()``: the module itself runs compiled from now on; same parameters."""
+    compiled = compile(module, **arguments)
+    module._compiled_call_impl = compiled.__call__
+
+
+def disable(function: Any = None, recursive: bool = True, *, reason: str | None = None) -> Any:
+    """Marks a function (or, as torch does, wraps a module's call) to run eager always."""
+    if function is None:
+        return partial(disable, recursive=recursive, reason=reason)
+    if isinstance(function, torch.nn.Module):
+        function.forward = disable(function.forward, recursive, reason=reason)
+        return function
+    if not callable(function):
+        raise UserError(f"disable takes a callable, not a {type(function).__name__}")
+
+    @functools.wraps(function)
+    def eager(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs)
+
+    eager._torchdynamo_disable = True  # type: ignore[attr-defined]
+    eager._jitney_disabled = (recursive, reason)  # type: ignore[attr-defined]
+    return eager
+
+
+def reset() -> None:
+    """Forgets everything compiled in this process."""
+    for session in list(_sessions):
+        session.reset()
+
+
+class set_stance:  # noqa: N801 - the name users know
+    """Changes what compiled functions do: at once, and back at the end of a ``with``; also a
+    decorator. Stances as in torch: `jitney.run.stance.STANCES`."""
+
+    def __init__(self, name: str = "default") -> None:
+        self._name = name
+        self._before = stance.change(name)
+
+    def __enter__(self) -> set_stance:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        stance.change(self._before.name)
+
+    def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        stance.change(self._before.name)
+
+        @functools.wraps(function)
+        def within(*args: Any, **kwargs: Any) -> Any:
+            with set_stance(self._name):
+                return function(*args, **kwargs)
+
+        return within
+
+
+def is_compiling() -> bool:
+    """True in code that is being captured; False when it runs."""
+    return torch.compiler.is_compiling()
+
+
+def graph_break(message: str = "") -> None:
+    """Ends the graph here; nothing when run eager."""
+
+
+def allow_in_graph(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Keeps ``function`` as one opaque call in the graph."""
+    from jitney import torch_api
+
+    return torch_api.mark_allowed_in_graph(function)
+
+
+def assume_constant_result(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The result of ``function`` may be taken at capture and kept."""
+    function._dynamo_marked_constant = True  # type: ignore[attr-defined]
+    return function
+
+
+def explain(function: Callable[..., Any], **compile_arguments: Any) -> Callable[..., Any]:
+    """``explain(f)(*args)``: compiles a fresh copy, runs it, returns the events it caused."""
+
+    def run(*args: Any, **kwargs: Any) -> dict[str, Any]:
+        events: list[Any] = []
+        original = getattr(function, "_orig_mod", None) or function
+        stop = log.listen(events.append)
+        try:
+            result = compile(original, **compile_arguments)(*args, **kwargs)
+        finally:
+            stop()
+        return {"result": result, "events": events}
+
+    return run
+
+
+@contextmanager
+def options(**knobs: Any) -> Iterator[config.Config]:
+    """Changes knobs for the compiles within a scope (`jitney.config.override`)."""
+    with config.override(**knobs) as chosen:
+        yield chosen
+
+
+__all__ = [
+    "CompiledModule",
+    "allow_in_graph",
+    "assume_constant_result",
+    "compile",
+    "compile_in_place",
+    "disable",
+    "explain",
+    "graph_break",
+    "is_compiling",
+    "list_backends",
+    "options",
+    "reset",
+    "set_stance",
+]

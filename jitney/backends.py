@@ -1,0 +1,58 @@
+"""Backends by name: ours, torch's registry and entry points, or any callable."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from jitney import torch_api
+from jitney.errors import UserError
+
+Backend = Callable[[torch.fx.GraphModule, Sequence[Any]], Callable[..., Any]]
+
+
+def jitney_backend(
+    gm: torch.fx.GraphModule, example_inputs: Sequence[Any], **options: Any
+) -> Callable[..., Any]:
+    """The backend ``torch.compile(model, backend="jitney")`` finds by entry point."""
+    from jitney import config, pipeline
+
+    chosen = config.with_options(config.current(), dict(options.get("options") or {}))
+    return pipeline.compile_graph(gm, example_inputs, chosen)
+
+
+def eager_backend(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+    """Runs the captured graph as it is."""
+    return gm.forward
+
+
+def list_backends() -> tuple[str, ...]:
+    """Names that ``backend=`` accepts."""
+    return ("jitney", *sorted({*torch_api.backend_names()} - {"jitney"}))
+
+
+def find_backend(backend: str | Backend, options: dict[str, Any], mode: str | None) -> Backend:
+    """The callable for ``backend``; UserError for an unknown name. ``options`` go to backends
+    other than ours as torch.compile passes them."""
+    if backend == "eager":
+        return eager_backend
+    if callable(backend):
+        given = backend
+    elif backend in list_backends():
+        given = torch_api.find_backend(backend)
+    else:
+        raise UserError(f"unknown backend {backend!r}; known are {', '.join(list_backends())}")
+    extra: dict[str, Any] = {}
+    if options:
+        extra["options"] = options
+    if mode not in (None, "default"):
+        extra["mode"] = mode
+    if backend == "inductor":
+        given, extra = torch_api.inductor_with(mode, options), {}
+
+    def run(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+        return given(gm, list(example_inputs), **extra)
+
+    return run

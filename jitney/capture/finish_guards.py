@@ -1,0 +1,67 @@
+"""Guards that exist only once the backend ran: what was assumed of symbolic sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from jitney import torch_api
+from jitney.capture.guard import Guard, Kind
+from jitney.capture.result import Capture
+from jitney.capture.source import Function, SizeOf, Source
+from jitney.errors import CompilerBug
+
+
+def guards_of_shapes(capture: Capture) -> tuple[Guard, ...]:
+    """What the ShapeEnv assumed, as expressions over the sizes, ints and floats symbols stand for.
+
+    A symbol's source is the first input extent that is the symbol itself; every other symbolic
+    extent must equal its expression (two sizes that share a symbol are equal).
+    """
+    if capture.shape_env is None:
+        return ()
+    sources: dict[str, Source] = {}
+    others: list[tuple[Source, Any]] = []
+    for given in capture.inputs:
+        for source, value in _symbolic_extents(given.source, given.example):
+            name = torch_api.symbol_name(value)
+            if name is None or name in sources:
+                others.append((source, value))
+            else:
+                sources[name] = source
+    guards = []
+    for text, names, reason in torch_api.shape_assumptions(capture.shape_env, sources):
+        guards.append(_guard(text, names, sources, {}, reason))
+    for source, value in others:
+        text, names = torch_api.expression_text(value)
+        guards.append(_guard(f"({text}) == extent", names, sources, {"extent": source}, ""))
+    return tuple(guards)
+
+
+def _guard(
+    text: str,
+    names: tuple[str, ...],
+    sources: dict[str, Source],
+    more: dict[str, Source],
+    reason: str,
+) -> Guard:
+    missing = [name for name in names if name not in sources]
+    if missing:
+        raise CompilerBug(f"nothing gives the size {missing[0]} in {text}")
+    symbols = {name: sources[name] for name in names}
+    return Guard(Kind.EXPRESSION, Function(), (text, {**symbols, **more}), reason)
+
+
+def _symbolic_extents(source: Source, example: Any) -> Iterator[tuple[Source, Any]]:
+    if isinstance(example, torch.SymInt | torch.SymFloat):
+        yield source, example
+    elif isinstance(example, torch.Tensor) and example.layout is torch.strided:
+        for what, extents in (("size", example.size()), ("stride", example.stride())):
+            for dim, extent in enumerate(extents):
+                if isinstance(extent, torch.SymInt):
+                    yield SizeOf(source, what, dim), extent
+        offset = example.storage_offset()
+        if isinstance(offset, torch.SymInt):
+            yield SizeOf(source, "storage_offset"), offset

@@ -1,0 +1,96 @@
+"""A compiled nn.Module: the original in all but its call."""
+
+from __future__ import annotations
+
+import copy
+from types import FunctionType, MethodType
+from typing import Any
+
+import torch
+
+from jitney.errors import UserError
+from jitney.run.session import Session
+
+_HOOKS = (
+    "_forward_hooks",
+    "_forward_pre_hooks",
+    "_backward_hooks",
+    "_backward_pre_hooks",
+)
+_classes: dict[type, type] = {}
+
+
+class CompiledModule(torch.nn.Module):
+    """Base of all compiled modules, ahead of the original's class.
+
+    The instance's ``__dict__`` is the original's own: parameters, buffers, training mode and
+    state_dict keys are shared. ``_orig_mod`` is the original.
+    """
+
+    __slots__ = ("_call", "_orig_mod", "_session")
+
+    _orig_mod: torch.nn.Module
+    _session: Session
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return call_module(self._session, self._orig_mod, args, kwargs)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return _restore, (self._orig_mod, _settings_of(self._session))
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        return compile_module(copy.deepcopy(self._orig_mod, memo), self._session.again())
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), "_orig_mod"})
+
+
+def compile_module(module: torch.nn.Module, session: Session) -> torch.nn.Module:
+    """A compiled twin of ``module`` that shares its state."""
+    if isinstance(module, CompiledModule):
+        module = module._orig_mod
+    cls = type(module)
+    twin_class = _classes.get(cls)
+    if twin_class is None:
+        slots = {"__slots__": (), "__module__": cls.__module__, "__doc__": cls.__doc__}
+        twin_class = _classes[cls] = type(f"Compiled{cls.__name__}", (CompiledModule, cls), slots)
+    twin = twin_class.__new__(twin_class)
+    object.__setattr__(twin, "__dict__", module.__dict__)
+    CompiledModule._orig_mod.__set__(twin, module)  # type: ignore[attr-defined]
+    CompiledModule._session.__set__(twin, session)  # type: ignore[attr-defined]
+    return twin
+
+
+def call_module(
+    session: Session, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """Calls ``module`` compiled: its ``forward`` when no hooks are there, else its ``__call__``."""
+    state = module.__dict__
+    if _has_hooks(state) or torch.nn.modules.module._has_any_global_hook():
+        function: Any = type(module).__call__
+        if isinstance(function, FunctionType):
+            return session.compiled(function, module).wrap(function)(module, *args, **kwargs)
+        return module(*args, **kwargs)
+    forward = module.forward
+    if type(forward) is MethodType and isinstance(forward.__func__, FunctionType):
+        compiled = session.wrapper(forward.__func__, module)
+        return compiled(forward.__self__, *args, **kwargs)
+    if isinstance(forward, FunctionType):
+        return session.wrapper(forward, module)(*args, **kwargs)
+    return module(*args, **kwargs)
+
+
+def _has_hooks(state: dict[str, Any]) -> bool:
+    return any(state.get(name) for name in _HOOKS)
+
+
+def _restore(module: torch.nn.Module, settings: dict[str, Any]) -> torch.nn.Module:
+    from jitney.api import compile as compile_again
+
+    return compile_again(module, **settings)
+
+
+def _settings_of(session: Session) -> dict[str, Any]:
+    if session.settings is None:
+        raise UserError("a module compiled with a backend that is no name cannot be pickled")
+    return session.settings

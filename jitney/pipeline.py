@@ -1,0 +1,132 @@
+"""The whole compile on one screen: a frame becomes an entry."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from jitney import torch_api
+from jitney.backends import Backend
+from jitney.capture.build_glue import build_glue
+from jitney.capture.capture_frame import capture_frame
+from jitney.capture.check_guards import compile_check
+from jitney.capture.explain_guard import failures
+from jitney.capture.finish_guards import guards_of_shapes
+from jitney.capture.options import CaptureOptions
+from jitney.capture.result import Break, Capture
+from jitney.capture.source import Roots
+from jitney.errors import CompilerBug, Unsupported
+from jitney.events import log
+from jitney.graph.stitch import stitch
+from jitney.graph.trace_region import trace_region
+from jitney.loops.fuse_nests import fuse_nests
+from jitney.loops.lower_graph import lower_graph
+from jitney.loops.lowerings import lowered_ops
+from jitney.loops.plan_memory import plan_memory
+from jitney.run.entry import Entry, Request
+from jitney.run.session import Session
+
+
+def compile_frame(request: Request, session: Session, backend: Backend) -> Entry:
+    """Captures a frame, compiles its graph with ``backend``, builds its check and its glue."""
+    name = request.function.__qualname__
+    parameters = tuple(request.arguments)
+    roots = Roots(request.arguments, request.function)
+    with log.stage("capture", function=name):
+        capture = capture_frame(
+            request.function,
+            request.arguments,
+            options=CaptureOptions(
+                fullgraph=session.fullgraph,
+                dynamic=session.dynamic,
+                dynamic_sources=request.dynamic_sources,
+            ),
+        )
+    _report_break(capture, name, session.fullgraph)
+    graph = None
+    if capture.graph is not None:
+        with log.stage("backend", function=name), torch_api.tracing(capture.tracing_context):
+            graph = backend(capture.graph, [i.example for i in capture.inputs])
+    with log.stage("guards", function=name):
+        guards = capture.guards + guards_of_shapes(capture)
+        check = compile_check(guards, parameters, name)
+        _assert_true_now(check, guards, roots)
+    with log.stage("glue", function=name):
+        arm = build_glue(
+            capture, graph, parameters, request.linker, roots, is_resume=request.is_resume
+        )
+    _report_entry(capture, guards, name)
+    return Entry(capture, graph, guards, check, arm(()))
+
+
+def compile_graph(
+    gm: torch.fx.GraphModule, example_inputs: Sequence[Any], options: Any = None
+) -> Callable[..., Any]:
+    """The "jitney" backend: differentiate, lower, fuse, build kernels. Returns a callable of the
+    graph's inputs that gives a flat tuple. What cannot be traced runs eager; an event says so."""
+    try:
+        with log.stage("graph"):
+            region = trace_region(gm, example_inputs, keep=lowered_ops())
+    except Unsupported as reason:
+        log.emit("eager_graph", reason_kind=reason.kind, reason=str(reason))
+        return gm.forward
+    forward = compile_aten(region.forward, options)
+    backward = None if region.backward is None else compile_aten(region.backward, options)
+    return stitch(region.facts, forward, backward)
+
+
+def compile_aten(gm: torch.fx.GraphModule, options: Any = None) -> Callable[..., Any]:
+    """A graph of ATen ops to ``call(*placeholder values) -> tuple``."""
+    if importlib.util.find_spec("jitney.kernels.llvm.build_program") is None:
+        return gm.forward
+    from jitney.kernels.llvm.build_program import build_program
+    from jitney.kernels.llvm.host import host_target
+
+    target = host_target()
+    with log.stage("lower"):
+        program, constants = lower_graph(gm, target)
+    with log.stage("fuse"):
+        program = fuse_nests(program, target)
+    with log.stage("plan"):
+        program = plan_memory(program)
+    with log.stage("build"):
+        return build_program(program, constants, target, options)
+
+
+def _report_break(capture: Capture, name: str, fullgraph: bool) -> None:
+    leaving = capture.exit
+    if not isinstance(leaving, Break):
+        return
+    if fullgraph:
+        raise Unsupported(leaving.kind, leaving.reason, leaving.hint, leaving.where)
+    log.emit(
+        "graph_break",
+        function=name,
+        break_kind=leaving.kind,
+        reason=leaving.reason,
+        hint=leaving.hint,
+        where=leaving.where,
+    )
+
+
+def _assert_true_now(check: Any, guards: Any, roots: Roots) -> None:
+    if check(roots.function, *roots.locals.values()):
+        return
+    failed = failures(guards, roots)
+    message = failed[0].message if failed else "it holds on a second look"
+    raise CompilerBug(f"a guard does not hold of the inputs it was made for: {message}")
+
+
+def _report_entry(capture: Capture, guards: Any, name: str) -> None:
+    graph = capture.graph
+    log.emit(
+        "entry",
+        function=name,
+        guards=[(g.kind.value, str(g.source), g.reason) for g in guards],
+        graph=graph.code if graph is not None else "",
+        nodes=len(graph.graph.nodes) if graph is not None else 0,
+        **capture.statistics,
+    )

@@ -1,0 +1,184 @@
+"""From a call to the entry that serves it: a look-up, a guard check, a miss that compiles.
+
+One `CompiledCode` holds the entries of one code object (per module instance, so that the layers
+of a model do not use up each other's recompile limit). Its ``pick`` is what wrappers call; it is
+replaced when entries or the stance change, so that the common call tests neither.
+"""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections.abc import Callable
+from types import FunctionType
+from typing import TYPE_CHECKING, Any
+
+from jitney.capture.build_resume import Point, is_resume
+from jitney.capture.emit_fetch import frame_locals
+from jitney.capture.explain_guard import failures, generalise
+from jitney.capture.source import Roots, Source
+from jitney.errors import CompilerBug, Unsupported, UserError
+from jitney.events import log
+from jitney.run import stance
+from jitney.run.entry import Entry, Request
+from jitney.run.traceback import clean
+from jitney.run.wrapper import eager_caller, make_wrapper, new_namespace
+
+if TYPE_CHECKING:
+    from jitney.run.session import Session
+
+
+class _Thread(threading.local):
+    compiling = False
+
+
+_thread = _Thread()
+
+
+class CompiledCode:
+    """The entries of one code object with one set of globals."""
+
+    def __init__(
+        self, function: FunctionType, session: Session, owner: Any, *, eager: bool = False
+    ) -> None:
+        self.code = function.__code__
+        self.globals = function.__globals__
+        self.name = f"{function.__qualname__}"
+        self.session = session
+        self.owner = owner
+        self.is_resume = is_resume(self.code)
+        self.parameters = frame_locals(self.code)
+        self.entries: tuple[Entry, ...] = ()
+        self.dynamic: frozenset[tuple[Source, int | None]] = frozenset()
+        self.skipped = self._never = eager
+        self.run_eager = eager_caller(self.code)
+        self._lock = threading.Lock()
+        self.namespace = new_namespace(self.pick_miss, clean, self.code)
+        self.refresh()
+
+    @property
+    def where(self) -> str:
+        """The user's "file:line"."""
+        return f"{self.code.co_filename}:{self.code.co_firstlineno}"
+
+    def wrap(self, function: FunctionType) -> FunctionType:
+        """A function that calls through this."""
+        return make_wrapper(function, self.namespace)
+
+    def call(self, function: FunctionType, *values: Any) -> Any:
+        """Calls compiled, on values in `frame_locals` order."""
+        return self.namespace["_jitney_pick"](function, *values)(function, *values)
+
+    def refresh(self) -> None:
+        """Chooses ``pick`` for the entries and the stance there are."""
+        force_eager = self.skipped and not self.entries or stance.current().name == "force_eager"
+        self.namespace["_jitney_pick"] = self.pick_eager if force_eager else self.pick_miss
+
+    def pick_miss(self, *_: Any) -> Callable[..., Any]:
+        """Nothing is known to hold: check every entry."""
+        return self.miss
+
+    def pick_eager(self, *_: Any) -> Callable[..., Any]:
+        """This code is not compiled."""
+        return self.run_eager
+
+    def forget(self) -> None:
+        """Drops all entries and what was learnt from misses."""
+        self.entries, self.dynamic, self.skipped = (), frozenset(), self._never
+        self.refresh()
+
+    # ------------------------------------------------------------ a call that no arm serves
+
+    def miss(self, function: FunctionType, *values: Any) -> Any:
+        """Checks the entries in turn; compiles if none holds."""
+        for entry in self.entries:
+            if entry.check(function, *values):
+                return entry.glue(function, *values)
+        if _thread.compiling or not self._may_compile():
+            return self.run_eager(function, *values)
+        if not self._lock.acquire(blocking=self.session.config.wait_for_compile):
+            log.emit("eager", function=self.name, reason="another thread is compiling it")
+            return self.run_eager(function, *values)
+        _thread.compiling = True
+        try:
+            entry = next((e for e in self.entries if e.check(function, *values)), None)
+            entry = entry or self._compile(function, values)
+        finally:
+            _thread.compiling = False
+            self._lock.release()
+        run = entry.glue if entry else self.run_eager
+        return run(function, *values)
+
+    def _may_compile(self) -> bool:
+        if self.skipped:
+            return False
+        if not stance.allows_compile(self.name, bool(self.entries), self):
+            return False
+        config = self.session.config
+        limit = config.recompile_limit
+        if len(self.entries) < limit and self.session.count(self.code) < (
+            config.accumulated_recompile_limit
+        ):
+            return True
+        log.emit("recompile_limit", function=self.name, where=self.where, limit=limit)
+        if self.session.fullgraph:
+            raise UserError(f"{self.name}: recompile_limit of {limit} reached with fullgraph=True")
+        message = f"{self.name} ({self.where}) was compiled {limit} times; new inputs run eager"
+        warnings.warn(f"jitney: {message}; JITNEY_LOGS=recompiles says why", stacklevel=3)
+        self.skipped = True
+        return False
+
+    def _compile(self, function: FunctionType, values: tuple[Any, ...]) -> Entry | None:
+        roots = Roots(dict(zip(self.parameters, values)), function)
+        if self.entries:
+            self._report_recompile(roots)
+        request = Request(function, dict(roots.locals), self, self.dynamic, self.is_resume)
+        try:
+            entry = self.session.compile(request)
+        except Unsupported as error:
+            if self.session.fullgraph:
+                raise
+            self._skip("frame_skipped", kind=error.kind, reason=error.message, hint=error.hint)
+            return None
+        except CompilerBug as error:
+            if not self.session.config.eager_on_bug:
+                raise
+            self._skip("compiler_bug", reason=str(error))
+            warnings.warn(f"jitney: {self.name} runs eager: {error}", stacklevel=4)
+            return None
+        self.session.add_count(self.code)
+        self.entries = (entry, *self.entries)
+        self.refresh()
+        return entry
+
+    def _skip(self, kind: str, **data: Any) -> None:
+        log.emit(kind, function=self.name, where=self.where, **data)
+        self.skipped = True
+        self.refresh()
+
+    def _report_recompile(self, roots: Roots) -> None:
+        for entry in self.entries:
+            failed = failures(entry.guards, roots)
+            guard = failed[0].guard if failed else None
+            log.emit(
+                "recompile",
+                function=self.name,
+                where=self.where,
+                source=str(guard.source) if guard else "",
+                guard=guard.kind.value if guard else "",
+                reason=guard.reason if guard else "",
+                message=failed[0].message if failed else "a guard failed and holds again",
+                entries=len(self.entries),
+            )
+        if self.session.dynamic is None:
+            self.dynamic |= generalise(self.entries[0].guards, roots)
+
+    # ------------------------------------------------------------ Linker
+
+    def resume(self, point: Point, globals_: dict[str, Any]) -> Callable[..., Any]:
+        """See `Linker.resume`."""
+        return self.session.resume(point, globals_, self.owner)
+
+    def callee(self, value: Any) -> Any:
+        """See `Linker.callee`."""
+        return self.session.callee(value)

@@ -1,0 +1,44 @@
+"""A finished capture, as the dispatcher keeps it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import FunctionType
+from typing import Any, Protocol
+
+from jitney.capture.build_glue import Glue, Linker
+from jitney.capture.check_guards import Check
+from jitney.capture.guard import Guard
+from jitney.capture.result import Capture
+from jitney.capture.source import Source
+
+
+@dataclass
+class Entry:
+    """``check(function, *locals)`` says whether ``glue(function, *locals)`` may be called."""
+
+    capture: Capture
+    graph: Callable[..., Any] | None
+    guards: tuple[Guard, ...]
+    check: Check
+    glue: Glue
+    armer: Any = None
+    arms: int = field(default=0)
+
+
+@dataclass(frozen=True)
+class Request:
+    """One frame to compile: ``arguments`` are its bound locals at entry, in order."""
+
+    function: FunctionType
+    arguments: dict[str, Any]
+    linker: Linker
+    dynamic_sources: frozenset[tuple[Source, int | None]]
+    is_resume: bool
+
+
+class CompileEntry(Protocol):
+    """How a miss becomes an entry; injected, so that ``run`` imports nothing after it."""
+
+    def __call__(self, request: Request) -> Entry: ...

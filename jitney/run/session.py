@@ -1,0 +1,147 @@
+"""What one ``jitney.compile`` owns: how to compile, and the compiled code of every frame."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable
+from types import CodeType, FunctionType, MethodType
+from typing import Any
+
+import torch
+
+from jitney.capture.build_resume import Point, resume_code
+from jitney.config import Config
+from jitney.run import stance
+from jitney.run.dispatch import CompiledCode
+from jitney.run.entry import Entry, Request
+
+NOT_A_FRAME = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
+_EAGER_PACKAGES = frozenset(sys.stdlib_module_names) | {"torch", "jitney", "numpy", "llvmlite"}
+
+
+class Session:
+    """``compile_entry`` is the pipeline with a backend bound; frames are found by code, globals
+    and, for methods of modules, the module."""
+
+    def __init__(
+        self,
+        compile_entry: Callable[[Request, Session], Entry],
+        config: Config,
+        *,
+        fullgraph: bool = False,
+        dynamic: bool | None = None,
+        settings: dict[str, Any] | None = None,
+    ) -> None:
+        self._compile_entry = compile_entry
+        self.settings = settings  # arguments of ``jitney.compile``; None if they cannot be saved
+        self.config = config
+        self.fullgraph = fullgraph
+        self.dynamic = dynamic
+        self._codes: dict[tuple[int, int, int], tuple[CodeType, Any, CompiledCode]] = {}
+        self._counts: Counter[CodeType] = Counter()
+        self._wrappers: dict[tuple[int, int], tuple[Any, Any, FunctionType]] = {}
+        self._lock = threading.Lock()
+
+    def again(self) -> Session:
+        """A session with the same settings and nothing compiled."""
+        return Session(
+            self._compile_entry,
+            self.config,
+            fullgraph=self.fullgraph,
+            dynamic=self.dynamic,
+            settings=self.settings,
+        )
+
+    def wrapper(self, function: FunctionType, owner: Any = None) -> FunctionType:
+        """The compiled function for ``function``, the same one every time."""
+        found = self._wrappers.get((id(function), id(owner)))
+        if found is None:
+            made = self.compiled(function, owner).wrap(function)
+            found = self._wrappers[id(function), id(owner)] = (function, owner, made)
+        return found[2]
+
+    def compile(self, request: Request) -> Entry:
+        """Compiles one frame."""
+        return self._compile_entry(request, self)
+
+    def count(self, code: CodeType) -> int:
+        """Entries made for ``code`` over all its instances."""
+        return self._counts[code]
+
+    def add_count(self, code: CodeType) -> None:
+        """One more entry for ``code``."""
+        self._counts[code] += 1
+
+    def compiled(self, function: FunctionType, owner: Any = None) -> CompiledCode:
+        """The compiled code that serves ``function`` (for ``owner``, a module, if given)."""
+        key = (id(function.__code__), id(function.__globals__), id(owner))
+        with self._lock:
+            found = self._codes.get(key)
+            if found is None:
+                eager = bool(function.__code__.co_flags & NOT_A_FRAME)
+                made = CompiledCode(function, self, owner, eager=eager)
+                stance.everything.add(made)
+                found = self._codes[key] = (function.__code__, owner, made)
+        return found[2]
+
+    def resume(self, point: Point, globals_: dict[str, Any], owner: Any) -> Callable[..., Any]:
+        """``enter(closure, *arguments)`` of the compiled resume function at ``point``."""
+        code = resume_code(point)
+        closure = tuple(_cell() for _ in point.cells)
+        function = FunctionType(code, globals_, None, None, closure)
+        function.__qualname__ = point.code.co_qualname
+        compiled = self.compiled(function, owner)
+        namespace = compiled.namespace
+        if not point.cells:
+
+            def enter(closure: Any, *arguments: Any) -> Any:
+                return namespace["_jitney_pick"](function, *arguments)(function, *arguments)
+
+            return enter
+
+        def enter_closure(closure: Any, *arguments: Any) -> Any:
+            made = FunctionType(code, globals_, None, None, closure)
+            return namespace["_jitney_pick"](made, *arguments)(made, *arguments)
+
+        return enter_closure
+
+    def callee(self, value: Any) -> Any:
+        """``value`` compiled if it is a plain Python function, a method of one, or a module."""
+        if isinstance(value, FunctionType):
+            return self.compiled(value).wrap(value) if self._wants(value) else value
+        if isinstance(value, MethodType) and isinstance(value.__func__, FunctionType):
+            if not self._wants(value.__func__):
+                return value
+            owner = value.__self__ if isinstance(value.__self__, torch.nn.Module) else None
+            compiled = self.compiled(value.__func__, owner)
+            return MethodType(compiled.wrap(value.__func__), value.__self__)
+        if isinstance(value, torch.nn.Module) and type(value).__call__ is torch.nn.Module.__call__:
+            call: Any = torch.nn.Module.__call__
+            return MethodType(self.compiled(call, value).wrap(call), value)
+        return value
+
+    def _wants(self, function: FunctionType) -> bool:
+        attributes = function.__dict__
+        if "_jitney_original" in attributes or attributes.get("_torchdynamo_disable"):
+            return False
+        if function.__code__.co_flags & NOT_A_FRAME or ".0" in function.__code__.co_varnames:
+            return False
+        package = (function.__globals__.get("__name__") or "").partition(".")[0]
+        return package not in _EAGER_PACKAGES
+
+    def reset(self) -> None:
+        """Forgets all entries."""
+        with self._lock:
+            codes = [compiled for _, _, compiled in self._codes.values()]
+            self._counts.clear()
+        for compiled in codes:
+            compiled.forget()
+
+
+def _cell() -> Any:
+    if False:
+        nothing = None
+    return (lambda: nothing).__closure__[0]  # type: ignore[index]

@@ -1,0 +1,62 @@
+"""What calls of compiled functions do for now: `set_stance`."""
+
+from __future__ import annotations
+
+import weakref
+from dataclasses import dataclass
+from typing import Any
+
+from jitney.errors import UserError
+
+STANCES = (
+    "default",
+    "force_eager",
+    "eager_on_recompile",
+    "fail_on_recompile",
+    "eager_then_compile",
+)
+
+
+@dataclass(frozen=True)
+class Stance:
+    """One of `STANCES`; ``skip_guards``: the user vouches that no guard can fail."""
+
+    name: str = "default"
+
+
+_state = {"stance": Stance()}
+_seen_once: weakref.WeakSet[Any] = weakref.WeakSet()
+everything: weakref.WeakSet[Any] = weakref.WeakSet()  # all CompiledCode, told of changes
+
+
+def current() -> Stance:
+    """The stance in force, process-wide."""
+    return _state["stance"]
+
+
+def change(name: str) -> Stance:
+    """Makes ``name`` the stance; the one before."""
+    if name not in STANCES:
+        raise UserError(f"unknown stance {name!r}; stances are {', '.join(STANCES)}")
+    before = _state["stance"]
+    _state["stance"] = Stance(name)
+    for compiled in list(everything):
+        compiled.refresh()
+    return before
+
+
+def allows_compile(name: str, has_entries: bool, compiled: Any) -> bool:
+    """Whether a call that no entry serves may compile; ``compiled``: whose call it is."""
+    stance = current().name
+    if stance == "default":
+        return True
+    if stance == "force_eager":
+        return False
+    if stance == "eager_then_compile":
+        if compiled in _seen_once:
+            return True
+        _seen_once.add(compiled)
+        return False
+    if stance == "fail_on_recompile":
+        raise UserError(f"{name} would be compiled again while the stance is fail_on_recompile")
+    return False

@@ -1,0 +1,102 @@
+"""The function a user calls: the original's signature over one look-up and one call.
+
+Arguments are bound by CPython itself, so nothing is inspected on the way. The wrapper's file,
+line and name are the user's.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from collections.abc import Callable
+from functools import lru_cache
+from types import CodeType, FunctionType
+from typing import Any
+
+from jitney.capture.emit_fetch import frame_locals
+
+
+@lru_cache(maxsize=4096)
+def wrapper_code(code: CodeType) -> CodeType:
+    """Code of the wrapper of functions with ``code``; `new_namespace` has its globals."""
+    values = "".join(f", {name}" for name in frame_locals(code))
+    text = (
+        f"def make(_jitney_function):\n"
+        f"    def wrapper({_signature(code)}):\n"
+        f"        try:\n"
+        f"            return _jitney_pick(_jitney_function{values})(_jitney_function{values})\n"
+        f"        except BaseException as _jitney_error:\n"
+        f"            _jitney_clean(_jitney_error, _jitney_code)\n"
+        f"            raise\n"
+        f"    return wrapper\n"
+    )
+    tree = ast.parse(text)
+    for node in ast.walk(tree):
+        if hasattr(node, "lineno"):
+            node.lineno = node.end_lineno = code.co_firstlineno  # type: ignore[attr-defined]
+    outer = compile(tree, code.co_filename, "exec").co_consts[0]
+    inner = next(c for c in outer.co_consts if isinstance(c, CodeType))
+    return inner.replace(co_name=code.co_name, co_qualname=code.co_qualname)
+
+
+def _signature(code: CodeType) -> str:
+    names = frame_locals(code)
+    count, only = code.co_argcount, code.co_kwonlyargcount
+    parts = list(names[: code.co_posonlyargcount])
+    if parts:
+        parts.append("/")
+    parts += names[code.co_posonlyargcount : count]
+    rest = list(names[count + only :])
+    if code.co_flags & inspect.CO_VARARGS:
+        parts.append(f"*{rest.pop(0)}")
+    elif only:
+        parts.append("*")
+    parts += names[count : count + only]
+    if rest:
+        parts.append(f"**{rest[0]}")
+    return ", ".join(parts)
+
+
+def make_wrapper(function: FunctionType, namespace: dict[str, Any]) -> FunctionType:
+    """A function that takes what ``function`` takes and hands it to ``namespace``'s pick."""
+    code = wrapper_code(function.__code__)
+    cell = (lambda: function).__closure__
+    made = FunctionType(code, namespace, function.__name__, function.__defaults__, cell)
+    made.__kwdefaults__ = function.__kwdefaults__
+    return made
+
+
+def new_namespace(
+    pick: Callable[..., Any], clean: Callable[..., None], code: CodeType
+) -> dict[str, Any]:
+    """Globals of the wrappers of ``code``."""
+    return {
+        "_jitney_pick": pick,
+        "_jitney_clean": clean,
+        "_jitney_code": wrapper_code(code),
+        "BaseException": BaseException,
+    }
+
+
+@lru_cache(maxsize=4096)
+def eager_caller(code: CodeType) -> Callable[..., Any]:
+    """``call(function, *values)``: the plain function on values in `frame_locals` order."""
+    names = frame_locals(code)
+    count, only = code.co_argcount, code.co_kwonlyargcount
+    if len(names) == count:
+        return _call
+    has_rest = bool(code.co_flags & inspect.CO_VARARGS)
+    has_more = bool(code.co_flags & inspect.CO_VARKEYWORDS)
+
+    def call(function: FunctionType, *values: Any) -> Any:
+        rest = values[count + only] if has_rest else ()
+        keywords = dict(zip(names[count : count + only], values[count : count + only]))
+        if has_more:
+            keywords.update(values[-1])
+        return function(*values[:count], *rest, **keywords)
+
+    return call
+
+
+def _call(function: FunctionType, *values: Any) -> Any:
+    return function(*values)
