@@ -1,118 +1,273 @@
-"""Run-time pieces of generated glue: raw construction and raw stores, past users' overrides."""
+"""Values and changes that a frame leaves behind, as recipes: how to make them after the graph ran."""
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
-from types import CellType, CodeType, FunctionType
-from typing import Any
+import collections
+import enum
+import functools
+import itertools
+import types
+from typing import TYPE_CHECKING, Any
 
-from jitney.errors import CompilerBug
+import torch
 
-EMPTY = object()
+from jitney.capture import recipe as r
+from jitney.capture.frame import NULL, Lazy, Unread
+from jitney.capture.generators import FrameGenerator, MethodIterator
+from jitney.capture.source import Fixed
+from jitney.capture.subscripts import LazyMethod
 
+if TYPE_CHECKING:
+    from jitney.capture.interpret import Interpreter
 
-def make_cell(contents: Any) -> CellType:
-    """A new closure cell, empty for `EMPTY`."""
-    return CellType() if contents is EMPTY else CellType(contents)
-
-
-def make_function(
-    code: CodeType,
-    globals_: dict[str, Any],
-    name: str,
-    qualname: str,
-    defaults: tuple[Any, ...] | None,
-    kwdefaults: dict[str, Any] | None,
-    closure: tuple[CellType, ...],
-    state: dict[str, Any] | None,
-) -> FunctionType:
-    """A function as MAKE_FUNCTION would make it."""
-    function = FunctionType(code, globals_, name, defaults, closure)
-    function.__qualname__ = qualname
-    function.__kwdefaults__ = kwdefaults
-    if state:
-        function.__dict__.update(state)
-    return function
+CONSTANTS = (
+    int, float, bool, str, bytes, complex, type(None), type(Ellipsis), type(NotImplemented), type,
+    range, types.ModuleType, types.CodeType, torch.dtype, torch.device, torch.layout,
+    torch.memory_format, enum.Enum, types.GetSetDescriptorType, types.MemberDescriptorType,
+    types.MethodDescriptorType, types.WrapperDescriptorType, property, classmethod, staticmethod,
+    torch.finfo, torch.iinfo, types.GenericAlias, types.UnionType,
+)  # fmt: skip
+VALUES_OF_MODULES = ("inspect", "re", "typing", "datetime", "decimal", "fractions")
+_LONGEST_DRAIN = 100_000
 
 
-def make_object(
-    cls: type,
-    new_args: tuple[Any, ...],
-    base: Any,
-    state: tuple[tuple[str, Any], ...],
-    slots: tuple[tuple[str, Any], ...],
-) -> Any:
-    """An instance made without ``__init__``: contents first, then attributes."""
-    made = cls.__new__(cls, *new_args)
-    if base is not EMPTY:
-        fill(made, base)
-    if state:
-        attributes = made.__dict__
-        for name, value in state:
-            attributes[name] = value
-    for name, value in slots:
-        store_attribute(made, name, value)
-    return made
+class CannotRebuild(Exception):
+    """A value that no recipe makes."""
 
 
-def fill(target: Any, contents: Any) -> None:
-    """Adds ``contents`` to an empty container, keeping their order."""
-    if isinstance(target, dict):
-        for key, value in contents.items():
-            store_item(target, key, value)
-    elif isinstance(target, list):
-        list.extend(target, contents)
-    elif isinstance(target, set):
-        set.update(target, contents)
-    elif isinstance(target, deque):
-        deque.extend(target, contents)
-    else:
-        raise CompilerBug(f"contents for a {type(target).__name__}")
+class Rebuilder:
+    """Makes recipes; one per capture, so that identity is kept."""
+
+    def __init__(self, vm: Interpreter) -> None:
+        self.vm = vm
+        self.outputs: list[Any] = []  # FX nodes
+        self._output_of: dict[int, r.Recipe] = {}
+        self._made: dict[int, tuple[Any, r.Recipe]] = {}
+        self._open: set[int] = set()
+        self.effects: list[r.Effect] = []  # that close cycles
+
+    def of(self, value: Any) -> r.Recipe:
+        """The recipe of a value; raises CannotRebuild."""
+        done = self._made.get(id(value))
+        if done is not None:
+            return done[1]
+        if id(value) in self._open:
+            raise CannotRebuild(f"a {type(value).__name__} that holds itself")
+        self._open.add(id(value))
+        try:
+            recipe = self._make(value)
+        finally:
+            self._open.discard(id(value))
+        self._made[id(value)] = (value, recipe)
+        return recipe
+
+    def _make(self, value: Any) -> r.Recipe:
+        cls = type(value)
+        if cls in (Lazy, Unread):
+            return r.Given(value.source)
+        if value is NULL:
+            return r.Null()
+        known = self.vm.world.inside.get(id(value))
+        if known is not None:
+            if isinstance(known.source, Fixed):
+                return r.Constant(known.original)
+            return r.Given(known.source)
+        if isinstance(value, torch.Tensor | torch.SymInt | torch.SymFloat | torch.SymBool):
+            return self._output(value)
+        if isinstance(value, CONSTANTS) and cls is not functools.partial:
+            return r.Constant(value)
+        maker = _MAKERS.get(cls)
+        if maker is not None:
+            return maker(self, value)
+        return self._object(value, cls)
+
+    def _output(self, value: Any) -> r.Recipe:
+        node = self.vm.recorder.value_node(value)
+        if node is None:
+            raise CannotRebuild("a tensor the capture did not see being made")
+        if isinstance(node, int | float | bool):
+            return r.Constant(node)
+        recipe = self._output_of.get(id(node))
+        if recipe is None:
+            recipe = self._output_of[id(node)] = r.GraphOutput(len(self.outputs))
+            self.outputs.append(node)
+        return recipe
+
+    def _all(self, values: Any) -> tuple[r.Recipe, ...]:
+        return tuple([self.of(v) for v in values])
+
+    # ------------------------------------------------------------ by type
+
+    def _tuple(self, value: tuple[Any, ...]) -> r.Recipe:
+        items = self._all(value)
+        if all(isinstance(x, r.Constant) for x in items):
+            return r.Constant(value)
+        return r.MakeTuple(items)
+
+    def _list(self, value: list[Any]) -> r.Recipe:
+        return r.MakeList(self._all(value))
+
+    def _dict(self, value: dict[Any, Any]) -> r.Recipe:
+        return r.MakeDict(tuple([(self.of(k), self.of(v)) for k, v in dict.items(value)]))
+
+    def _set(self, value: set[Any]) -> r.Recipe:
+        return r.MakeSet(self._all(value))
+
+    def _frozenset(self, value: frozenset[Any]) -> r.Recipe:
+        return r.MakeSet(self._all(value), frozen=True)
+
+    def _slice(self, value: slice) -> r.Recipe:
+        return r.MakeSlice(*self._all((value.start, value.stop, value.step)))
+
+    def _size(self, value: Any) -> r.Recipe:
+        items = self._all(value)
+        if all(isinstance(x, r.Constant) for x in items):
+            return r.Constant(torch.Size([x.value for x in items if isinstance(x, r.Constant)]))
+        return r.Apply(torch.Size, (r.MakeTuple(items),))
+
+    def _ordered(self, value: Any) -> r.Recipe:
+        return r.Apply(collections.OrderedDict, (self._dict(value),))
+
+    def _default(self, value: Any) -> r.Recipe:
+        return r.Apply(
+            collections.defaultdict, (self.of(value.default_factory), self._dict(value))
+        )
+
+    def _deque(self, value: Any) -> r.Recipe:
+        return r.Apply(
+            collections.deque, (r.MakeList(self._all(value)), r.Constant(value.maxlen))
+        )
+
+    def _method(self, value: types.MethodType) -> r.Recipe:
+        return r.MakeMethod(self.of(value.__func__), self.of(value.__self__))
+
+    def _c_method(self, value: Any) -> r.Recipe:
+        owner = value.__self__
+        if owner is None or isinstance(owner, types.ModuleType | type):
+            return r.Constant(value)
+        return r.Apply(getattr, (self.of(owner), r.Constant(value.__name__)))
+
+    def _function(self, value: types.FunctionType) -> r.Recipe:
+        if not self.vm.is_owned(value):
+            return r.Constant(value)
+        state = {k: v for k, v in value.__dict__.items()}
+        return r.MakeFunction(
+            value.__code__,
+            r.Constant(value.__globals__),
+            value.__name__,
+            value.__qualname__,
+            self.of(value.__defaults__) if value.__defaults__ else None,
+            self.of(value.__kwdefaults__) if value.__kwdefaults__ else None,
+            self._all(value.__closure__ or ()),
+            self.of(state) if state else None,
+        )
+
+    def _cell(self, value: types.CellType) -> r.Recipe:
+        try:
+            contents = value.cell_contents
+        except ValueError:
+            return r.MakeCell(None)
+        if self._reaches_itself(contents, value):
+            recipe = r.MakeCell(None)
+            self._made[id(value)] = (value, recipe)
+            self.effects.append(r.StoreCell(recipe, self.of(contents)))
+            return recipe
+        return r.MakeCell(self.of(contents))
+
+    def _reaches_itself(self, contents: Any, cell: types.CellType) -> bool:
+        """A function that closes over the cell that holds it: recursion."""
+        return isinstance(contents, types.FunctionType) and self.vm.is_owned(contents)
+
+    def _partial(self, value: Any) -> r.Recipe:
+        keywords = tuple([(k, self.of(v)) for k, v in value.keywords.items()])
+        return r.Apply(functools.partial, (self.of(value.func), *self._all(value.args)), keywords)
+
+    def _super(self, value: Any) -> r.Recipe:
+        return r.Apply(super, self._all((value.__thisclass__, value.__self__)))
+
+    def _lazy_method(self, value: LazyMethod) -> r.Recipe:
+        return r.Apply(getattr, (r.Given(value.lazy.source), r.Constant(value.name)))
+
+    def _iterator(self, value: Any) -> r.Recipe:
+        """What is left of an iterator, drained."""
+        items = self.vm.native(list, itertools.islice(value, _LONGEST_DRAIN))
+        if len(items) == _LONGEST_DRAIN:
+            raise CannotRebuild("an endless iterator")
+        return r.MakeIterator(self._all(items))
+
+    def _reduced(self, value: Any) -> r.Recipe:
+        function, args = value.__reduce__()[:2]
+        return r.Apply(function, self._all(args))
+
+    # ------------------------------------------------------------ instances
+
+    def _object(self, value: Any, cls: type) -> r.Recipe:
+        if isinstance(value, tuple):
+            items = r.MakeTuple(self._all(tuple.__iter__(value)))
+            if hasattr(cls, "n_sequence_fields"):
+                return r.Apply(cls, (items,))
+            return r.Apply(tuple.__new__, (r.Constant(cls), items))
+        if isinstance(value, BaseException):
+            return r.MakeObject(cls, self._all(value.args), state=self._state(value))
+        if not self.vm.is_owned(value):
+            if cls.__module__.split(".")[0] in VALUES_OF_MODULES:
+                return r.Constant(value)
+            if _is_iterator_type(cls):
+                return self._iterator(value)
+            raise CannotRebuild(f"a {cls.__module__}.{cls.__qualname__}")
+        base: r.Recipe | None = None
+        if isinstance(value, dict):
+            base = self._dict(value)
+        elif isinstance(value, list):
+            base = r.MakeList(self._all(list.__iter__(value)))
+        elif isinstance(value, set):
+            base = r.MakeSet(self._all(set.__iter__(value)))
+        return r.MakeObject(cls, (), base, self._state(value), self._slots(value, cls))
+
+    def _state(self, value: Any) -> tuple[tuple[str, r.Recipe], ...]:
+        namespace = getattr(value, "__dict__", None)
+        if not isinstance(namespace, dict):
+            return ()
+        return tuple([(name, self.of(item)) for name, item in namespace.items()])
+
+    def _slots(self, value: Any, cls: type) -> tuple[tuple[str, r.Recipe], ...]:
+        found = []
+        for base in cls.__mro__:
+            for name, member in base.__dict__.items():
+                if type(member) is not types.MemberDescriptorType or not base.__flags__ & 512:
+                    continue
+                try:
+                    found.append((name, self.of(member.__get__(value, cls))))
+                except AttributeError:
+                    continue
+        return tuple(found)
 
 
-def replace_contents(target: Any, contents: Any) -> None:
-    """Clears a container and fills it again."""
-    for kind in (OrderedDict, dict, list, set, deque):
-        if isinstance(target, kind):
-            kind.clear(target)
-            break
-    fill(target, contents)
+def _is_iterator_type(cls: type) -> bool:
+    return hasattr(cls, "__next__") and not cls.__flags__ & 512
 
 
-def store_item(target: dict[Any, Any], key: Any, value: Any) -> None:
-    """``target[key] = value`` past a subclass's ``__setitem__``."""
-    kind = OrderedDict if isinstance(target, OrderedDict) else dict
-    kind.__setitem__(target, key, value)
-
-
-def delete_item(target: dict[Any, Any], key: Any) -> None:
-    """``del target[key]`` past a subclass's ``__delitem__``."""
-    kind = OrderedDict if isinstance(target, OrderedDict) else dict
-    kind.__delitem__(target, key)
-
-
-def store_attribute(target: Any, name: str, value: Any) -> None:
-    """A store through C descriptors or into ``__dict__``, past a class's ``__setattr__``."""
-    try:
-        object.__setattr__(target, name, value)
-    except TypeError:  # a C type with a __setattr__ of its own
-        type(target).__setattr__(target, name, value)
-
-
-def delete_attribute(target: Any, name: str) -> None:
-    """The opposite of `store_attribute`."""
-    try:
-        object.__delattr__(target, name)
-    except TypeError:
-        type(target).__delattr__(target, name)
-
-
-def store_cell(cell: CellType, contents: Any) -> None:
-    """Sets or, with `EMPTY`, empties a closure cell."""
-    if contents is not EMPTY:
-        cell.cell_contents = contents
-        return
-    try:
-        del cell.cell_contents
-    except ValueError:  # empty already
-        return
+_MAKERS: dict[type, Any] = {
+    tuple: Rebuilder._tuple,
+    list: Rebuilder._list,
+    dict: Rebuilder._dict,
+    set: Rebuilder._set,
+    frozenset: Rebuilder._frozenset,
+    slice: Rebuilder._slice,
+    torch.Size: Rebuilder._size,
+    collections.OrderedDict: Rebuilder._ordered,
+    collections.defaultdict: Rebuilder._default,
+    collections.deque: Rebuilder._deque,
+    types.MethodType: Rebuilder._method,
+    types.BuiltinFunctionType: Rebuilder._c_method,
+    types.MethodWrapperType: Rebuilder._c_method,
+    types.FunctionType: Rebuilder._function,
+    types.CellType: Rebuilder._cell,
+    functools.partial: Rebuilder._partial,
+    super: Rebuilder._super,
+    LazyMethod: Rebuilder._lazy_method,
+    FrameGenerator: Rebuilder._iterator,
+    MethodIterator: Rebuilder._iterator,
+    itertools.count: Rebuilder._reduced,
+    itertools.repeat: Rebuilder._reduced,
+}

@@ -1,0 +1,475 @@
+"""Attribute lookup, store and delete, as CPython's `object` does it, with a guard on every step.
+
+Lookups leave presence or absence guards (an instance attribute can shadow a class's method);
+Python-level hooks (`__getattr__`, properties, descriptors) are interpreted.
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+import types
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from jitney.capture import tensor_attributes
+from jitney.capture.frame import BreakCapture, Frame, Lazy, Raised
+from jitney.capture.guard import ABSENT, Kind
+from jitney.capture.shadows import DictShadow
+from jitney.capture.source import Attr, Fixed, ModuleOf, Source, TypeLookup
+
+if TYPE_CHECKING:
+    from jitney.capture.interpret import Interpreter
+
+C_DESCRIPTORS = (types.GetSetDescriptorType, types.MemberDescriptorType)
+C_METHODS = (
+    types.MethodDescriptorType,
+    types.WrapperDescriptorType,
+    types.ClassMethodDescriptorType,
+)
+SCALARS = (int, float, bool, str, bytes, complex, type(None))
+_HEAP = 1 << 9
+
+
+@functools.lru_cache(maxsize=65536)
+def _static_lookup(cls: type, name: str) -> Any:
+    return _lookup(cls, name)
+
+
+def _lookup(cls: type, name: str) -> Any:
+    for base in cls.__mro__:
+        found = base.__dict__.get(name, ABSENT)
+        if found is not ABSENT:
+            return found
+    return ABSENT
+
+
+def type_lookup(cls: type, name: str) -> Any:
+    """What ``name`` resolves to along the class's MRO, unbound; ABSENT if nothing."""
+    if not cls.__flags__ & _HEAP:
+        return _static_lookup(cls, name)
+    return _lookup(cls, name)
+
+
+def is_python(value: Any) -> bool:
+    """Whether a special method found on a class is Python code."""
+    return type(value) is types.FunctionType
+
+
+def source_or_fixed(interpreter: Interpreter, value: Any) -> Source:
+    """The source of a value that has one, else the value itself."""
+    return interpreter.world.source_of(value) or Fixed(value)
+
+
+def guard_lookup(
+    interpreter: Interpreter, cls: type, name: str, found: Any, source: Source | None
+) -> None:
+    """What ``name`` resolves to on a class is assumed; once per class and name."""
+    if not cls.__flags__ & _HEAP:
+        return
+    world = interpreter.world
+    key = (cls, name)
+    if key in world.lookups:
+        return
+    world.lookups.add(key)
+    if source is None or isinstance(source, Fixed):
+        world.guard(Kind.CLASS_ATTR, Fixed(cls), (name, found), name)
+    else:
+        world.guard(Kind.TYPE_ATTR, source, (name, found), name)
+
+
+def get_attr(
+    interpreter: Interpreter, owner: Any, name: str, site: Frame | None = None
+) -> Any:
+    """``owner.name`` (maybe `Lazy`). ``site`` as for `Interpreter.call`."""
+    if isinstance(owner, torch.Tensor):
+        return tensor_attributes.get(interpreter, owner, name)
+    cls = type(owner)
+    if isinstance(owner, types.ModuleType):
+        return _module_attr(interpreter, owner, name)
+    if isinstance(owner, type):
+        return _class_attr(interpreter, owner, name)
+    if cls is super:
+        return _super_attr(interpreter, owner, name, site)
+    hook = type_lookup(cls, "__getattribute__")
+    if is_python(hook):
+        return interpreter.call(hook, (owner, name), {}, site)
+    return generic_get(interpreter, owner, name, site)
+
+
+def generic_get(
+    interpreter: Interpreter, owner: Any, name: str, site: Frame | None = None
+) -> Any:
+    """``object.__getattribute__``, then ``__getattr__``."""
+    world = interpreter.world
+    cls = type(owner)
+    source = world.source_of(owner)
+    found = type_lookup(cls, name)
+    guard_lookup(interpreter, cls, name, found, source)
+    if found is not ABSENT and _is_data(found):
+        return bind(interpreter, found, owner, cls, name, site)
+    value = dict_get(interpreter, world.instance_dict(owner), name)
+    if value is not ABSENT:
+        return value
+    if found is not ABSENT:
+        return bind(interpreter, found, owner, cls, name, site)
+    fallback = type_lookup(cls, "__getattr__")
+    if fallback is ABSENT:
+        raise Raised(_missing(owner, name))
+    guard_lookup(interpreter, cls, "__getattr__", fallback, source)
+    if fallback is torch.nn.Module.__getattr__:
+        return _module_member(interpreter, owner, name)
+    if is_python(fallback):
+        know_function(interpreter, fallback, owner, "__getattr__")
+        return interpreter.call(fallback, (owner, name), {}, site)
+    raise BreakCapture("getattr", f"{cls.__name__}.__getattr__ is not Python")
+
+
+def _missing(owner: Any, name: str) -> AttributeError:
+    return AttributeError(
+        f"{type(owner).__name__!r} object has no attribute {name!r}", name=name, obj=owner
+    )
+
+
+def dict_get(
+    interpreter: Interpreter, namespace: DictShadow | dict[str, Any] | None, name: str
+) -> Any:
+    """A name in an instance's namespace, ABSENT if it is not there."""
+    if namespace is None:
+        return ABSENT
+    if isinstance(namespace, DictShadow):
+        return namespace.get(interpreter.world, name)
+    return namespace.get(name, ABSENT)
+
+
+def _is_data(descriptor: Any) -> bool:
+    cls = type(descriptor)
+    return cls is property or hasattr(cls, "__set__") or hasattr(cls, "__delete__")
+
+
+def _module_member(interpreter: Interpreter, owner: torch.nn.Module, name: str) -> Any:
+    """``nn.Module.__getattr__``: parameters, then buffers, then submodules."""
+    world = interpreter.world
+    namespace = world.instance_dict(owner)
+    for table in ("_parameters", "_buffers", "_modules"):
+        members = dict_get(interpreter, namespace, table)
+        if members is ABSENT:
+            continue
+        if type(members) is Lazy:
+            members = world.dict_shadow(members.value, members.source)
+        else:
+            members = world.shadow_inside(members) or members
+        value = dict_get(interpreter, members, name)
+        if value is not ABSENT:
+            return value
+    raise Raised(_missing(owner, name))
+
+
+def know_function(interpreter: Interpreter, function: Any, owner: Any, name: str) -> None:
+    """Gives a function found on a known object's class its source."""
+    world = interpreter.world
+    if id(function) not in world.inside:
+        source = world.source_of(owner)
+        if source is None or isinstance(source, Fixed):
+            place: Source = Fixed(function)
+        else:
+            place = TypeLookup(source, name)
+        world.know(function, function, place)
+
+
+def bind(
+    interpreter: Interpreter,
+    found: Any,
+    owner: Any,
+    cls: type,
+    name: str,
+    site: Frame | None,
+) -> Any:
+    """What a class attribute gives when read through an instance."""
+    kind = type(found)
+    if kind is types.FunctionType:
+        know_function(interpreter, found, owner, name)
+        return types.MethodType(found, owner)
+    if kind is property:
+        return _property(interpreter, found, owner, name, site)
+    if kind in C_DESCRIPTORS:
+        return _c_member(interpreter, found, owner, name)
+    if kind in C_METHODS:
+        return found.__get__(owner, cls)
+    if kind is staticmethod:
+        return _class_value(interpreter, found.__func__, cls, name)
+    if kind is classmethod:
+        function = _class_value(interpreter, found.__func__, cls, name)
+        return types.MethodType(function, cls)
+    if kind is functools.cached_property:
+        know_function(interpreter, found.func, owner, name)
+        value = interpreter.call(found.func, (owner,), {}, None)
+        dict_set(interpreter, owner, found.attrname or name, interpreter.world.force(value))
+        return value
+    getter = type_lookup(kind, "__get__")
+    if is_python(getter):
+        return interpreter.call(getter, (found, owner, cls), {}, site)
+    if getter is not ABSENT and kind is not types.MethodType and not callable(found):
+        raise BreakCapture("descriptor", f"a {kind.__name__} is read")
+    return _class_value(interpreter, found, cls, name)
+
+
+def _property(
+    interpreter: Interpreter, found: property, owner: Any, name: str, site: Frame | None
+) -> Any:
+    getter = found.fget
+    if getter is None:
+        raise Raised(AttributeError(f"unreadable attribute {name!r}"))
+    if type(getter) is types.FunctionType and id(getter) not in interpreter.world.inside:
+        place = Attr(TypeLookup(source_or_fixed(interpreter, owner), name), "fget")
+        interpreter.world.know(getter, getter, place)
+    return interpreter.call(getter, (owner,), {}, site)
+
+
+def _c_member(interpreter: Interpreter, found: Any, owner: Any, name: str) -> Any:
+    """A slot, or an attribute that C code computes."""
+    world = interpreter.world
+    known = world.inside.get(id(owner))
+    if name == "__class__":
+        return type(owner)
+    if name == "__dict__":
+        namespace = world.instance_dict(owner)
+        if isinstance(namespace, DictShadow):
+            return Lazy(namespace.original, namespace.source)
+        return namespace
+    overlay = world.slots.get((id(owner), name))
+    if overlay is not None:
+        if overlay[0] is ABSENT:
+            raise Raised(AttributeError(name))
+        return overlay[0]
+    original = known.original if known is not None else owner
+    try:
+        value = found.__get__(original, type(original))
+    except AttributeError as error:
+        if known is not None:
+            world.guard(Kind.NO_ATTR, known.source, name, name)
+        raise Raised(error.with_traceback(None)) from None
+    if known is None or isinstance(value, types.BuiltinFunctionType):
+        return value
+    return world.read_lazy(value, Attr(known.source, name))
+
+
+def _class_value(interpreter: Interpreter, value: Any, cls: type, name: str) -> Any:
+    """A value found on a class; the lookup's guard already says it is this very object."""
+    if type(value) in SCALARS or isinstance(value, enum.Enum):
+        return value
+    source: Source = Fixed(value)
+    if isinstance(value, dict | list | set):
+        source = Attr(Fixed(cls), name)
+    return interpreter.world.read_lazy(value, source)
+
+
+def _class_attr(interpreter: Interpreter, owner: type, name: str) -> Any:
+    meta = type(owner)
+    hook = type_lookup(meta, "__getattribute__")
+    if is_python(hook):
+        return interpreter.call(hook, (owner, name), {}, None)
+    on_meta = type_lookup(meta, name)
+    if on_meta is not ABSENT and type(on_meta) in C_DESCRIPTORS:
+        return interpreter.native(getattr, owner, name)
+    if on_meta is not ABSENT and type(on_meta) is property:
+        return interpreter.call(on_meta.fget, (owner,), {}, None)
+    found = _lookup(owner, name)
+    guard_class(interpreter, owner, name, found)
+    if issubclass(meta, enum.EnumMeta) and not isinstance(found, classmethod | staticmethod):
+        value = interpreter.native(getattr, owner, name)
+        if isinstance(value, owner):
+            return value
+    if found is ABSENT:
+        return _meta_attr(interpreter, owner, name, on_meta)
+    kind = type(found)
+    if kind is classmethod:
+        function = _class_value(interpreter, found.__func__, owner, name)
+        return types.MethodType(function, owner)
+    if kind is staticmethod:
+        return _class_value(interpreter, found.__func__, owner, name)
+    if kind in (property, types.FunctionType) or kind in C_DESCRIPTORS:
+        return _class_value(interpreter, found, owner, name)
+    if kind in C_METHODS or isinstance(found, types.BuiltinFunctionType):
+        return interpreter.native(getattr, owner, name)
+    getter = type_lookup(kind, "__get__")
+    if is_python(getter):
+        return interpreter.call(getter, (found, None, owner), {}, None)
+    return _class_value(interpreter, found, owner, name)
+
+
+def guard_class(interpreter: Interpreter, owner: type, name: str, found: Any) -> None:
+    """What ``name`` resolves to on a class object itself."""
+    if owner.__flags__ & _HEAP:
+        key = (owner, name)
+        if key not in interpreter.world.lookups:
+            interpreter.world.lookups.add(key)
+            interpreter.world.guard(Kind.CLASS_ATTR, Fixed(owner), (name, found), name)
+
+
+def _meta_attr(interpreter: Interpreter, owner: type, name: str, on_meta: Any) -> Any:
+    if on_meta is ABSENT:
+        hook = type_lookup(type(owner), "__getattr__")
+        if is_python(hook):
+            return interpreter.call(hook, (owner, name), {}, None)
+        message = f"type object {owner.__name__!r} has no attribute {name!r}"
+        raise Raised(AttributeError(message, name=name, obj=owner))
+    if is_python(on_meta):
+        return types.MethodType(on_meta, owner)
+    return interpreter.native(getattr, owner, name)
+
+
+def _module_attr(interpreter: Interpreter, owner: types.ModuleType, name: str) -> Any:
+    world = interpreter.world
+    if id(owner) not in world.inside:
+        world.know(owner, owner, ModuleOf(owner.__name__))
+    raw = owner.__dict__
+    if name == "__dict__":
+        return Lazy(raw, Attr(world.inside[id(owner)].source, "__dict__"))
+    shadow = world.instance_dict(owner)
+    value = dict_get(interpreter, shadow, name) if name in raw or _stored(shadow, name) else ABSENT
+    if value is not ABSENT:
+        return value
+    fetched = interpreter.native(getattr, owner, name)  # a lazy module imports what it is asked
+    if name in raw and isinstance(shadow, DictShadow):
+        return shadow.get(world, name)
+    if isinstance(fetched, type | types.FunctionType | types.ModuleType | types.BuiltinFunctionType):
+        return world.read_lazy(fetched, Fixed(fetched))
+    if type(fetched) in SCALARS:
+        return world.read_lazy(fetched, Attr(world.inside[id(owner)].source, name))
+    raise BreakCapture("module-getattr", f"{owner.__name__}.{name} is computed")
+
+
+def _stored(shadow: Any, name: str) -> bool:
+    return isinstance(shadow, DictShadow) and dict.__contains__(shadow.inside, name)
+
+
+def _super_attr(
+    interpreter: Interpreter, owner: super, name: str, site: Frame | None
+) -> Any:
+    start = owner.__thisclass__
+    instance = owner.__self__
+    cls = owner.__self_class__
+    if name == "__class__":
+        return super
+    mro = cls.__mro__
+    for base in mro[mro.index(start) + 1 :]:
+        found = base.__dict__.get(name, ABSENT)
+        if found is ABSENT:
+            continue
+        guard_class(interpreter, base, name, found)
+        if instance is cls or isinstance(found, staticmethod):
+            if isinstance(found, types.FunctionType):
+                return _class_value(interpreter, found, base, name)
+            if isinstance(found, classmethod):
+                function = _class_value(interpreter, found.__func__, base, name)
+                return types.MethodType(function, cls)
+            return interpreter.native(getattr, owner, name)
+        if type(found) is types.FunctionType:
+            _class_value(interpreter, found, base, name)
+            return types.MethodType(found, instance)
+        return bind(interpreter, found, instance, cls, name, site)
+    raise Raised(AttributeError(f"'super' object has no attribute {name!r}"))
+
+
+# ---------------------------------------------------------------- stores
+
+
+def dict_set(interpreter: Interpreter, owner: Any, name: str, value: Any) -> None:
+    """Puts a name into an instance's namespace."""
+    namespace = interpreter.world.instance_dict(owner)
+    if namespace is None:
+        raise Raised(_missing(owner, name))
+    if isinstance(namespace, DictShadow):
+        namespace.set(interpreter.world, name, value)
+    elif interpreter.is_owned(owner):
+        namespace[name] = value
+    else:
+        raise BreakCapture("unknown-object", f"an attribute of a {type(owner).__name__} is set")
+
+
+def set_attr(
+    interpreter: Interpreter, owner: Any, name: str, value: Any, site: Frame | None = None
+) -> None:
+    """``owner.name = value``. With ``site``, a break inside Python code resumes after it."""
+    if isinstance(owner, torch.Tensor):
+        raise BreakCapture("tensor-attribute", f"the attribute {name} of a tensor is set")
+    if isinstance(owner, type):
+        raise BreakCapture("class-attribute", f"{owner.__name__}.{name} is set")
+    cls = type(owner)
+    hook = type_lookup(cls, "__setattr__")
+    if is_python(hook):
+        guard_lookup(interpreter, cls, "__setattr__", hook, interpreter.world.source_of(owner))
+        know_function(interpreter, hook, owner, "__setattr__")
+        link = "drop" if site is not None else None
+        interpreter.call_python(hook, (owner, name, value), {}, link)
+        return
+    generic_set(interpreter, owner, name, value, site)
+
+
+def generic_set(
+    interpreter: Interpreter, owner: Any, name: str, value: Any, site: Frame | None = None
+) -> None:
+    """``object.__setattr__``."""
+    world = interpreter.world
+    cls = type(owner)
+    found = type_lookup(cls, name)
+    guard_lookup(interpreter, cls, name, found, world.source_of(owner))
+    if found is not ABSENT and _is_data(found):
+        kind = type(found)
+        if kind is property:
+            if found.fset is None:
+                raise Raised(AttributeError(f"can't set attribute {name!r}"))
+            link = "drop" if site is not None else None
+            interpreter.call_python(found.fset, (owner, value), {}, link)
+        elif kind is types.MemberDescriptorType:
+            _set_slot(interpreter, found, owner, name, value)
+        elif is_python(type_lookup(kind, "__set__")):
+            setter = type_lookup(kind, "__set__")
+            interpreter.call_python(setter, (found, owner, value), {}, None)
+        elif interpreter.is_owned(owner):
+            interpreter.native(setattr, owner, name, value)
+        else:
+            raise BreakCapture("descriptor", f"{cls.__name__}.{name} is set by C code")
+        return
+    dict_set(interpreter, owner, name, value)
+
+
+def _set_slot(interpreter: Interpreter, found: Any, owner: Any, name: str, value: Any) -> None:
+    world = interpreter.world
+    if id(owner) in world.inside:
+        world.slots[id(owner), name] = (value, owner)
+    else:
+        found.__set__(owner, value)
+
+
+def del_attr(interpreter: Interpreter, owner: Any, name: str) -> None:
+    """``del owner.name``."""
+    if isinstance(owner, torch.Tensor | type):
+        raise BreakCapture("attribute-delete", f"{name} is deleted")
+    hook = type_lookup(type(owner), "__delattr__")
+    if is_python(hook):
+        interpreter.call_python(hook, (owner, name), {}, None)
+        return
+    generic_del(interpreter, owner, name)
+
+
+def generic_del(interpreter: Interpreter, owner: Any, name: str) -> None:
+    """``object.__delattr__``."""
+    found = type_lookup(type(owner), name)
+    if found is not ABSENT and _is_data(found):
+        if type(found) is property and found.fdel is not None:
+            interpreter.call_python(found.fdel, (owner,), {}, None)
+            return
+        raise BreakCapture("attribute-delete", f"{name} is deleted")
+    namespace = interpreter.world.instance_dict(owner)
+    try:
+        if isinstance(namespace, DictShadow):
+            namespace.delete(interpreter.world, name)
+        elif namespace is not None and interpreter.is_owned(owner):
+            del namespace[name]
+        else:
+            raise BreakCapture("attribute-delete", f"{name} is deleted")
+    except KeyError:
+        raise Raised(_missing(owner, name)) from None

@@ -1,0 +1,354 @@
+"""Builtins whose answer must be eager's although tensors are fakes and objects are shadowed."""
+
+from __future__ import annotations
+
+import builtins
+import collections
+import functools
+import types
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from jitney.capture import attributes, operators, polyfills, tensor_attributes
+from jitney.capture.attributes import is_python, type_lookup
+from jitney.capture.frame import BreakCapture, Frame, Raised, Unread
+from jitney.capture.generators import FrameGenerator
+from jitney.capture.guard import Kind
+
+if TYPE_CHECKING:
+    from jitney.capture.interpret import Interpreter
+
+Handler = Callable[..., Any]
+_HANDLERS: dict[Any, Handler] = {}
+_CLASSES: dict[type, Handler] = {}
+_MISSING = object()
+SYMBOLS = (torch.SymInt, torch.SymFloat, torch.SymBool)
+
+
+def handler_of(function: Any) -> Handler | None:
+    """Our own version of a C function, if there is one."""
+    try:
+        return _HANDLERS.get(function)
+    except TypeError:  # a method of something unhashable
+        return None
+
+
+def class_handler(cls: type) -> Handler | None:
+    """Our own way to construct a builtin class, if there is one."""
+    return _CLASSES.get(cls)
+
+
+def _builtin(*functions: Any) -> Callable[[Handler], Handler]:
+    def register(handler: Handler) -> Handler:
+        for function in functions:
+            _HANDLERS[function] = handler
+        return handler
+
+    return register
+
+
+def _class(*classes: type) -> Callable[[Handler], Handler]:
+    def register(handler: Handler) -> Handler:
+        for cls in classes:
+            _CLASSES[cls] = handler
+        return handler
+
+    return register
+
+
+def _forced(interpreter: Interpreter, args: Any) -> list[Any]:
+    return [interpreter.world.force(a) for a in args]
+
+
+def presentable(interpreter: Interpreter, function: Any, value: Any) -> Any:
+    """An argument as pure C code may see it: iterables it can iterate, no foreign iterators."""
+    if id(value) in interpreter.world.foreign_iterators:
+        raise BreakCapture("foreign-iterator", "an iterator made outside of the frame is advanced")
+    cls = type(value)
+    if cls.__flags__ & (1 << 9) and not isinstance(value, type):
+        if is_python(type_lookup(cls, "__iter__")) and not isinstance(value, FrameGenerator):
+            return operators.get_iter(interpreter, value)
+    if cls is types.FunctionType and isinstance(function, types.BuiltinFunctionType):
+        raise BreakCapture("callback", f"{function.__name__} would call back into Python")
+    return value
+
+
+def _polyfill(replacement: types.FunctionType) -> Handler:
+    def run(
+        interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Frame | None
+    ) -> Any:
+        link = "push" if site is not None else None
+        return interpreter.call_python(replacement, args, kwargs, link)
+
+    return run
+
+
+def _polyfill_with_key(replacement: types.FunctionType) -> Handler:
+    def run(
+        interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Frame | None
+    ) -> Any:
+        if interpreter.world.force(kwargs.get("key")) is None:
+            values = [operators.iterable(interpreter, a) for a in _forced(interpreter, args)]
+            keywords = {k: interpreter.world.force(v) for k, v in kwargs.items()}
+            return interpreter.native(function, *values, **keywords)
+        link = "push" if site is not None else None
+        return interpreter.call_python(replacement, args, kwargs, link)
+
+    return run
+
+
+_HANDLERS[builtins.sorted] = _polyfill_with_key(polyfills.sorted_)
+_HANDLERS[builtins.min] = _polyfill_with_key(polyfills.min_)
+_HANDLERS[builtins.max] = _polyfill_with_key(polyfills.max_)
+_HANDLERS[builtins.any] = _polyfill(polyfills.any_)
+_HANDLERS[builtins.all] = _polyfill(polyfills.all_)
+_HANDLERS[builtins.sum] = _polyfill(polyfills.sum_)
+_HANDLERS[functools.reduce] = _polyfill(polyfills.reduce_)
+_CLASSES[map] = _polyfill(polyfills.map_)
+_CLASSES[filter] = _polyfill(polyfills.filter_)
+
+
+@_builtin(builtins.len)
+def _len(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Any) -> Any:
+    return operators.length(interpreter, interpreter.world.force(args[0]), site)
+
+
+@_builtin(builtins.isinstance)
+def _isinstance(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Any) -> Any:
+    value, classes = _forced(interpreter, args)
+    return is_instance(interpreter, value, classes)
+
+
+def is_instance(interpreter: Interpreter, value: Any, classes: Any) -> bool:
+    """``isinstance`` as eager would answer."""
+    if isinstance(value, SYMBOLS):
+        value = {torch.SymInt: 1, torch.SymFloat: 1.0, torch.SymBool: True}[type(value)]
+    elif isinstance(value, FrameGenerator):
+        value = (x for x in ())
+    return bool(interpreter.native(isinstance, value, classes))
+
+
+@_builtin(builtins.issubclass, builtins.callable)
+def _native(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Any) -> Any:
+    return interpreter.native(function, *_forced(interpreter, args))
+
+
+@_builtin(builtins.getattr)
+def _getattr(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Any) -> Any:
+    owner, name, *default = args
+    owner, name = _forced(interpreter, (owner, name))
+    if not default:
+        return interpreter.get_attr(owner, name, site)
+    try:
+        return interpreter.get_attr(owner, name)
+    except Raised as raised:
+        if isinstance(raised.exception, AttributeError):
+            return default[0]
+        raise
+
+
+@_builtin(builtins.hasattr)
+def _hasattr(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Any) -> Any:
+    owner, name = _forced(interpreter, args)
+    try:
+        interpreter.get_attr(owner, name)
+    except Raised as raised:
+        if isinstance(raised.exception, AttributeError):
+            return False
+        raise
+    return True
+
+
+@_builtin(builtins.setattr)
+def _setattr(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Any) -> None:
+    owner, name, value = _forced(interpreter, args)
+    attributes.set_attr(interpreter, owner, name, value)
+
+
+@_builtin(builtins.delattr)
+def _delattr(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Any) -> None:
+    owner, name = _forced(interpreter, args)
+    attributes.del_attr(interpreter, owner, name)
+
+
+@_builtin(object.__setattr__)
+def _object_setattr(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Any) -> None:
+    owner, name, value = _forced(interpreter, args)
+    attributes.generic_set(interpreter, owner, name, value)
+
+
+@_builtin(object.__delattr__)
+def _object_delattr(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Any) -> None:
+    owner, name = _forced(interpreter, args)
+    attributes.generic_del(interpreter, owner, name)
+
+
+@_builtin(object.__getattribute__)
+def _object_getattr(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Any) -> Any:
+    owner, name = _forced(interpreter, args)
+    return attributes.generic_get(interpreter, owner, name)
+
+
+@_builtin(object.__init__)
+def _object_init(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Any) -> None:
+    return None
+
+
+@_builtin(object.__new__)
+def _object_new(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Any) -> Any:
+    made = interpreter.native(object.__new__, interpreter.world.force(args[0]))
+    interpreter.owned[id(made)] = made
+    return made
+
+
+@_builtin(dict.__new__, list.__new__, tuple.__new__, collections.OrderedDict.__new__, set.__new__)
+def _container_new(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Any) -> Any:
+    values = _forced(interpreter, args)
+    if len(values) > 1:
+        values[1] = operators.iterable(interpreter, values[1])
+    made = interpreter.native(function, *values)
+    interpreter.owned[id(made)] = made
+    return made
+
+
+@_builtin(builtins.id)
+def _id(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Any) -> int:
+    value = interpreter.world.force(args[0])
+    known = interpreter.world.inside.get(id(value))
+    if known is None or isinstance(value, torch.Tensor):
+        raise BreakCapture("id", "id() of an object that changes from call to call")
+    interpreter.world.guard(Kind.IS, known.source, known.original)
+    return id(known.original)
+
+
+@_builtin(builtins.hash)
+def _hash(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Any) -> int:
+    value = interpreter.world.force(args[0])
+    if isinstance(value, (*SYMBOLS, torch.Tensor)) or type(value).__hash__ is object.__hash__:
+        raise BreakCapture("hash", f"hash() of a {type(value).__name__}")
+    hook = type_lookup(type(value), "__hash__")
+    if is_python(hook):
+        return interpreter.call(hook, (value,), {}, site)
+    return interpreter.native(hash, value)
+
+
+@_builtin(builtins.iter)
+def _iter(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Any) -> Any:
+    if len(args) != 1:
+        raise BreakCapture("iter", "iter() with a sentinel")
+    return operators.get_iter(interpreter, interpreter.world.force(args[0]))
+
+
+@_builtin(builtins.next)
+def _next(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Any) -> Any:
+    iterator, *default = _forced(interpreter, args)
+    try:
+        return operators.advance(interpreter, iterator)
+    except Raised as raised:
+        if default and isinstance(raised.exception, StopIteration):
+            return default[0]
+        raise
+
+
+@_builtin(builtins.repr, builtins.format, builtins.ascii)
+def _text(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Any) -> Any:
+    values = _forced(interpreter, args)
+    if function is builtins.format:
+        return operators.format_value(interpreter, *values)
+    return operators.text(interpreter, values[0], "__repr__", function)
+
+
+@_builtin(builtins.abs, builtins.divmod, builtins.pow, builtins.round)
+def _number(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Any) -> Any:
+    values = _forced(interpreter, args)
+    keywords = {k: interpreter.world.force(v) for k, v in kwargs.items()}
+    name = f"__{function.__name__}__"
+    hook = type_lookup(type(values[0]), name)
+    if is_python(hook) and not isinstance(values[0], (torch.Tensor, *SYMBOLS)):
+        return interpreter.call(hook, tuple(values), keywords, site)
+    return interpreter.native(function, *values, **keywords)
+
+
+@_builtin(builtins.print)
+def _print(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Any) -> None:
+    texts = []
+    for value in _forced(interpreter, args):
+        texts.append(operators.text(interpreter, value, "__str__", str))
+    keywords = {k: interpreter.world.force(v) for k, v in kwargs.items()}
+    interpreter.deferred.append((print, tuple(texts), keywords))
+
+
+# ---------------------------------------------------------------- classes
+
+
+@_class(type)
+def _type(interpreter: Interpreter, cls: Any, args: Any, kwargs: Any, site: Any) -> Any:
+    if len(args) != 1:
+        raise BreakCapture("class-statement", "a class is made")
+    value = interpreter.world.force(args[0])
+    if isinstance(value, torch.Tensor):
+        return tensor_attributes.class_of(value)
+    if isinstance(value, SYMBOLS):
+        return {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}[type(value)]
+    if isinstance(value, FrameGenerator):
+        return types.GeneratorType
+    return type(value)
+
+
+@_class(super)
+def _super(interpreter: Interpreter, cls: Any, args: Any, kwargs: Any, site: Any) -> Any:
+    if args:
+        return interpreter.native(super, *_forced(interpreter, args))
+    frame = interpreter.frames[-1]
+    first = frame.locals[frame.code.co_varnames[0]]
+    if isinstance(first, Unread):
+        first = interpreter.world.read_lazy(first.value, first.source)
+    if isinstance(first, types.CellType):
+        first = first.cell_contents
+    cell = frame.locals["__class__"]
+    shadow = interpreter.world.cell(cell)
+    owner = cell.cell_contents if shadow is None else shadow.get(interpreter.world)
+    return interpreter.native(super, owner, interpreter.world.force(first))
+
+
+@_class(list, tuple, set, frozenset, dict, collections.OrderedDict, collections.deque,
+        collections.defaultdict, enumerate, zip, reversed)  # fmt: skip
+def _container(interpreter: Interpreter, cls: Any, args: Any, kwargs: Any, site: Any) -> Any:
+    values = _forced(interpreter, args)
+    keywords = {k: interpreter.world.force(v) for k, v in kwargs.items()}
+    if cls is collections.defaultdict and values and type(values[0]) is types.FunctionType:
+        raise BreakCapture("defaultdict", "a defaultdict with a Python factory")
+    if cls is reversed and is_python(type_lookup(type(values[0]), "__reversed__")):
+        hook = type_lookup(type(values[0]), "__reversed__")
+        return interpreter.call(hook, (values[0],), {}, site)
+    if cls is reversed and isinstance(values[0], torch.nn.Module):
+        values[0] = list(operators.iterable(interpreter, values[0]))
+    values = [operators.iterable(interpreter, v) for v in values]
+    return interpreter.native(cls, *values, **keywords)
+
+
+@_class(bool)
+def _bool(interpreter: Interpreter, cls: Any, args: Any, kwargs: Any, site: Any) -> bool:
+    return bool(args) and operators.truth(interpreter, interpreter.world.force(args[0]))
+
+
+@_class(int, float)
+def _convert(interpreter: Interpreter, cls: Any, args: Any, kwargs: Any, site: Any) -> Any:
+    values = _forced(interpreter, args)
+    if values and isinstance(values[0], SYMBOLS):
+        return torch.sym_int(values[0]) if cls is int else torch.sym_float(values[0])
+    if values:
+        for name in (f"__{cls.__name__}__", "__index__"):
+            hook = type_lookup(type(values[0]), name)
+            if is_python(hook) and not isinstance(values[0], torch.Tensor):
+                return interpreter.call(hook, (values[0],), {}, site)
+    return interpreter.native(cls, *values)
+
+
+@_class(str)
+def _str(interpreter: Interpreter, cls: Any, args: Any, kwargs: Any, site: Any) -> str:
+    if not args:
+        return ""
+    return operators.text(interpreter, interpreter.world.force(args[0]), "__str__", str)

@@ -1,0 +1,224 @@
+"""Calling anything: Python functions are interpreted, torch's recorded, C code decided by policy."""
+
+from __future__ import annotations
+
+import functools
+import types
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from jitney.capture import builtin_calls, module_calls, policy, torch_calls
+from jitney.capture.attributes import guard_lookup, is_python, know_function, type_lookup
+from jitney.capture.frame import NULL, BreakCapture, Frame
+from jitney.capture.generators import FrameGenerator
+from jitney.capture.guard import ABSENT
+from jitney.capture.source import Attr, Fixed
+from jitney.capture.subscripts import LazyMethod
+
+if TYPE_CHECKING:
+    from jitney.capture.interpret import Interpreter
+
+C_CALLABLES = (
+    types.BuiltinFunctionType,
+    types.MethodDescriptorType,
+    types.WrapperDescriptorType,
+    types.MethodWrapperType,
+    types.ClassMethodDescriptorType,
+)
+_LRU = type(functools.lru_cache(lambda: None))
+
+
+def call(
+    interpreter: Interpreter,
+    function: Any,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    site: Frame | None,
+) -> Any:
+    """Calls ``function``; see `Interpreter.call`. Arguments may be `Lazy`."""
+    kind = type(function)
+    if kind is types.FunctionType:
+        return call_function(interpreter, function, args, kwargs, site)
+    if kind is types.MethodType:
+        return call(interpreter, function.__func__, (function.__self__, *args), kwargs, site)
+    if kind in C_CALLABLES:
+        return call_c(interpreter, function, args, kwargs, site)
+    if isinstance(function, type):
+        return call_class(interpreter, function, args, kwargs, site)
+    if isinstance(function, torch.nn.Module):
+        return module_calls.call_module(interpreter, function, args, kwargs, site)
+    if kind is functools.partial:
+        return _call_partial(interpreter, function, args, kwargs, site)
+    if kind is _LRU:
+        inner = function.__wrapped__
+        if id(inner) not in interpreter.world.inside:
+            place = Attr(interpreter.source_or_fixed(function), "__wrapped__")
+            interpreter.world.read(inner, place)
+        return call_function(interpreter, inner, args, kwargs, site)
+    if kind is LazyMethod:
+        return function.call(interpreter, args, kwargs)
+    if torch_calls.is_operator(function):
+        return torch_calls.call_leaf(interpreter, function, args, kwargs)
+    special = torch_calls.special_object(function)
+    if special is not None:
+        return special(interpreter, function, args, kwargs, site)
+    return _call_instance(interpreter, function, args, kwargs, site)
+
+
+def _call_instance(
+    interpreter: Interpreter, owner: Any, args: Any, kwargs: dict[str, Any], site: Frame | None
+) -> Any:
+    cls = type(owner)
+    found = type_lookup(cls, "__call__")
+    if is_python(found):
+        guard_lookup(interpreter, cls, "__call__", found, interpreter.world.source_of(owner))
+        know_function(interpreter, found, owner, "__call__")
+        return call_function(interpreter, found, (owner, *args), kwargs, site)
+    if policy.is_pure_callable(owner):
+        return call_native(interpreter, owner, args, kwargs)
+    if found is ABSENT:
+        raise BreakCapture("not-callable", f"a {cls.__name__} is called")
+    raise BreakCapture("c-call", f"a {cls.__module__}.{cls.__qualname__} object is called")
+
+
+def _call_partial(
+    interpreter: Interpreter, partial: Any, args: Any, kwargs: dict[str, Any], site: Frame | None
+) -> Any:
+    world = interpreter.world
+    source = world.source_of(partial)
+    function, before, keywords = partial.func, partial.args, partial.keywords
+    if source is not None:
+        function = world.read(function, Attr(source, "func"))
+        before = world.read(before, Attr(source, "args"))
+        keywords = world.read(keywords, Attr(source, "keywords"))
+    return call(interpreter, function, (*before, *args), {**keywords, **kwargs}, site)
+
+
+def call_function(
+    interpreter: Interpreter,
+    function: types.FunctionType,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    site: Frame | None,
+    link: str = "push",
+) -> Any:
+    """Calls a Python function: inlined, or as the policy table says."""
+    handler = policy.special_function(function)
+    if handler is not None:
+        return handler(interpreter, function, args, kwargs, site)
+    if policy.is_torch_leaf(function):
+        return torch_calls.call_leaf(interpreter, function, args, kwargs)
+    return interpreter.call_python(function, args, kwargs, link if site is not None else None)
+
+
+def forced(
+    interpreter: Interpreter, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[list[Any], dict[str, Any]]:
+    """Arguments that C code may look at."""
+    force = interpreter.world.force
+    return [force(a) for a in args], {k: force(v) for k, v in kwargs.items()}
+
+
+def call_c(
+    interpreter: Interpreter, function: Any, args: Any, kwargs: dict[str, Any], site: Frame | None
+) -> Any:
+    """Calls C code: ours instead, a torch leaf, for real when it is known pure, else a break."""
+    handler = builtin_calls.handler_of(function)
+    if handler is not None:
+        return handler(interpreter, function, args, kwargs, site)
+    if torch_calls.is_torch_c(function):
+        return torch_calls.call_c(interpreter, function, args, kwargs)
+    if policy.is_pure(function, args):
+        return call_native(interpreter, function, args, kwargs)
+    raise BreakCapture("c-call", f"{policy.name_of(function)} is not known to be free of effects")
+
+
+def call_native(
+    interpreter: Interpreter, function: Any, args: Any, kwargs: dict[str, Any]
+) -> Any:
+    """Calls pure C code for real; what it could misread is refused or made concrete first."""
+    values, keywords = forced(interpreter, args, kwargs)
+    values = [builtin_calls.presentable(interpreter, function, v) for v in values]
+    keywords = {
+        k: builtin_calls.presentable(interpreter, function, v) for k, v in keywords.items()
+    }
+    return interpreter.native(function, *values, **keywords)
+
+
+# ---------------------------------------------------------------- classes
+
+
+def call_class(
+    interpreter: Interpreter, cls: type, args: Any, kwargs: dict[str, Any], site: Frame | None
+) -> Any:
+    """``cls(*args)``."""
+    handler = builtin_calls.class_handler(cls)
+    if handler is not None:
+        return handler(interpreter, cls, args, kwargs, site)
+    meta = type(cls)
+    hook = type_lookup(meta, "__call__")
+    if is_python(hook) and not policy.is_plain_metaclass(meta):
+        return call_function(interpreter, hook, (cls, *args), kwargs, site)
+    if policy.is_native_class(cls):
+        return call_native(interpreter, cls, args, kwargs)
+    if issubclass(cls, torch.Tensor):
+        return torch_calls.call_tensor_class(interpreter, cls, args, kwargs)
+    return _instantiate(interpreter, cls, args, kwargs, site)
+
+
+def _instantiate(
+    interpreter: Interpreter, cls: type, args: Any, kwargs: dict[str, Any], site: Frame | None
+) -> Any:
+    new = type_lookup(cls, "__new__")
+    new = new.__func__ if isinstance(new, staticmethod) else new
+    init = type_lookup(cls, "__init__")
+    if not cls.__flags__ & (1 << 9) and not is_python(init):
+        raise BreakCapture("c-class", f"{cls.__module__}.{cls.__qualname__} is constructed")
+    guard_lookup(interpreter, cls, "__new__", type_lookup(cls, "__new__"), None)
+    guard_lookup(interpreter, cls, "__init__", init, None)
+    if is_python(new):
+        interpreter.world.read(new, Fixed(new))
+        made = call_function(interpreter, new, (cls, *args), kwargs, None)
+        if not isinstance(made, cls):
+            return made
+    else:
+        made = new_instance(interpreter, cls, new, args, kwargs, is_python(init))
+    if is_python(init):
+        interpreter.world.read(init, Fixed(init))
+        if site is not None:
+            site.stack.append(made)
+        call_function(interpreter, init, (made, *args), kwargs, site, "drop")
+        if site is not None:
+            site.stack.pop()
+    elif init is not object.__init__:
+        call_native(interpreter, init, (made, *args), kwargs)
+    return made
+
+
+def new_instance(
+    interpreter: Interpreter,
+    cls: type,
+    new: Any,
+    args: Any,
+    kwargs: dict[str, Any],
+    python_init: bool,
+) -> Any:
+    """``cls.__new__`` of a C base: object, a container, an exception."""
+    if new is object.__new__:
+        if (args or kwargs) and type_lookup(cls, "__init__") is object.__init__:
+            raise BreakCapture("arguments", f"{cls.__name__}() takes no arguments")
+        made = interpreter.native(object.__new__, cls)
+    elif policy.is_pure_new(new):
+        if issubclass(cls, dict | list | set | torch.nn.Module):
+            made = interpreter.native(new, cls)
+        else:
+            values, keywords = forced(interpreter, args, kwargs)
+            made = interpreter.native(new, cls, *values, **keywords)
+    else:
+        raise BreakCapture("c-class", f"{cls.__module__}.{cls.__qualname__} is constructed")
+    interpreter.owned[id(made)] = made
+    return made
+
+
+__all__ = ["NULL", "FrameGenerator", "call", "call_c", "call_class", "call_function", "call_native"]

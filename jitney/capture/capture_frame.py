@@ -1,0 +1,183 @@
+"""Captures one frame: the entry point of this folder."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import FunctionType
+from typing import Any
+
+import torch
+
+from jitney import torch_api
+from jitney.capture import handlers_data, handlers_flow, handlers_stack, state
+from jitney.capture.changes import effects_of
+from jitney.capture.finish import add_input_guards, finish_graph
+from jitney.capture.frame import BreakCapture, Frame, Raised, Restart, Unread
+from jitney.capture.functions import globals_source, know_cells
+from jitney.capture.guard import Kind
+from jitney.capture.interpret import Interpreter
+from jitney.capture.options import CaptureOptions
+from jitney.capture.rebuild import CannotRebuild, Rebuilder
+from jitney.capture.recipe import Constant, Given, SetState
+from jitney.capture.result import Break, Capture, Exit, FrameState, Return
+from jitney.capture.source import Function, Local
+from jitney.errors import Unsupported
+
+HANDLERS = (handlers_data, handlers_flow, handlers_stack)  # registered by being imported
+MOST_ATTEMPTS = 60
+
+
+def capture_frame(
+    function: FunctionType, arguments: Mapping[str, Any], *, options: CaptureOptions | None = None
+) -> Capture:
+    """Runs ``function`` on its bound ``arguments`` (by name; ``*args`` a tuple, ``**kwargs`` a
+    dict) with fakes for tensors; nothing outside changes.
+
+    Raises Unsupported when nothing can be captured, or at the first break of a full graph.
+    """
+    options = options or CaptureOptions()
+    step, cause = -1, None
+    for _ in range(MOST_ATTEMPTS):
+        vm = Interpreter(options, step, cause)
+        before = state.snapshot()
+        try:
+            return _attempt(vm, function, arguments, before)
+        except Restart as restart:
+            if 0 < step <= restart.step or restart.step <= 0:
+                raise _unsupported(vm, restart.cause) from None
+            step, cause = restart.step, restart.cause
+        finally:
+            state.restore(before)
+    assert cause is not None
+    raise Unsupported(cause.kind, cause.reason, cause.hint)
+
+
+def _unsupported(vm: Interpreter, cause: BreakCapture) -> Unsupported:
+    where = vm.broken_frames[-1].where() if vm.broken_frames else ""
+    return Unsupported(cause.kind, cause.reason, cause.hint, where)
+
+
+def _attempt(
+    vm: Interpreter, function: FunctionType, arguments: Mapping[str, Any], before: dict[str, Any]
+) -> Capture:
+    for name, value in before.items():
+        vm.world.guard(Kind.STATE, Function(), (name, value), name)
+    frame = _root(vm, function, arguments)
+    rebuilder = Rebuilder(vm)
+    try:
+        vm.run(frame)
+    except BreakCapture as cause:
+        if vm.options.fullgraph:
+            raise _unsupported(vm, cause) from None
+        return _close(vm, rebuilder, before, cause)
+    except Raised as raised:
+        # The user's exception leaves the frame: run the instruction that raises it for real.
+        step = vm.raised_at.get(id(raised.exception), (0, None))[0]
+        error = raised.exception
+        raise Restart(
+            step, BreakCapture("exception", f"{type(error).__name__}: {error}")
+        ) from None
+    vm.result = frame.result
+    return _close(vm, rebuilder, before, None)
+
+
+def _root(vm: Interpreter, function: FunctionType, arguments: Mapping[str, Any]) -> Frame:
+    know_cells(vm, function.__closure__ or (), Function())
+    vm.world.know(function, function, Function())
+    code = function.__code__
+    return Frame(
+        code,
+        function.__globals__,
+        globals_source(function.__globals__),
+        {name: Unread(value, Local(name)) for name, value in arguments.items()},
+        function.__closure__ or (),
+        None,
+    )
+
+
+def _close(
+    vm: Interpreter, rebuilder: Rebuilder, before: dict[str, Any], cause: BreakCapture | None
+) -> Capture:
+    """Rebuilds what is left, restores the state, and puts the capture together."""
+    effects = effects_of_or_restart(vm, rebuilder, cause)
+    end = _exit(vm, rebuilder, cause)
+    effects.extend(rebuilder.effects)
+    for name, value in state.restore(before).items():
+        effects.append(SetState(name, value))
+    graph, inputs = finish_graph(vm.recorder, rebuilder.outputs, bool(effects), before)
+    add_input_guards(vm, inputs)
+    return Capture(
+        graph,
+        inputs,
+        tuple(vm.world.guards.values()),
+        tuple(effects),
+        end,
+        vm.recorder.shape_env,
+        vm.recorder.fake_mode,
+        torch_api.new_tracing_context(vm.recorder.fake_mode),
+        {"instructions": vm.steps, "guards": len(vm.world.guards)},
+    )
+
+
+def effects_of_or_restart(
+    vm: Interpreter, rebuilder: Rebuilder, cause: BreakCapture | None
+) -> list[Any]:
+    """The effects; when one cannot be rebuilt, the capture breaks before the last instruction
+    of the outermost frame."""
+    try:
+        return effects_of(vm, rebuilder)
+    except CannotRebuild as error:
+        raise _hoist(vm, error, cause) from None
+
+
+def _hoist(vm: Interpreter, error: CannotRebuild, cause: BreakCapture | None) -> Restart:
+    reason = cause or BreakCapture("rebuild", f"{error} is left behind")
+    frames = vm.broken_frames
+    if len(frames) > 1:
+        return Restart(frames[-2].step, reason)
+    step = frames[0].step if frames else vm.steps
+    return Restart(step - 1 if frames else step, reason)
+
+
+def _exit(vm: Interpreter, rebuilder: Rebuilder, cause: BreakCapture | None) -> Exit:
+    try:
+        if cause is None:
+            return Return(rebuilder.of(vm.result))
+        frames = vm.broken_frames[::-1]
+        states = tuple([_frame_state(vm, rebuilder, f, i == 0) for i, f in enumerate(frames)])
+        return Break(states, cause.kind, cause.reason, cause.hint, frames[0].where())
+    except CannotRebuild as error:
+        raise _hoist(vm, error, cause) from None
+
+
+def _frame_state(
+    vm: Interpreter, rebuilder: Rebuilder, frame: Frame, innermost: bool
+) -> FrameState:
+    stack = frame.saved if innermost else frame.stack
+    code = frame.code
+    link = vm.link_of(frame)
+    return FrameState(
+        code,
+        frame.function_name,
+        _globals_recipe(frame),
+        frame.current.offset,
+        tuple([rebuilder.of(v) for v in stack]),
+        tuple(
+            [
+                (name, rebuilder.of(v))
+                for name, v in frame.locals.items()
+                if name not in code.co_freevars
+            ]
+        ),
+        tuple([rebuilder.of(c) for c in frame.closure]),
+        frame.kwnames if innermost else (),
+        link != "drop",
+        frame.current.line,
+    )
+
+
+def _globals_recipe(frame: Frame) -> Any:
+    return Constant(frame.globals)
+
+
+__all__ = ["Given", "capture_frame", "torch"]

@@ -1,0 +1,92 @@
+"""What a frame changed of the world, as effects: shadows compared with what they were given."""
+
+from __future__ import annotations
+
+import collections
+from typing import TYPE_CHECKING, Any
+
+from jitney.capture import recipe as r
+from jitney.capture.guard import ABSENT
+from jitney.capture.rebuild import Rebuilder
+from jitney.capture.shadows import DictShadow, SequenceShadow
+
+if TYPE_CHECKING:
+    from jitney.capture.interpret import Interpreter
+
+
+def effects_of(vm: Interpreter, rebuilder: Rebuilder) -> list[r.Effect]:
+    """Every change to be replayed, in an order that needs nothing made later."""
+    effects: list[r.Effect] = []
+    for function, args, kwargs in vm.deferred:
+        effects.append(
+            r.DeferredCall(
+                rebuilder.of(function),
+                tuple([rebuilder.of(a) for a in args]),
+                tuple([(k, rebuilder.of(v)) for k, v in kwargs.items()]),
+            )
+        )
+    for shadow in list(vm.world.dicts.values()):
+        effects.extend(_dict_changes(shadow, rebuilder))
+    for sequence in list(vm.world.sequences.values()):
+        effects.extend(_sequence_changes(sequence, rebuilder))
+    for cell in list(vm.world.cells.values()):
+        if cell.changed:
+            value = None if cell.contents is ABSENT else rebuilder.of(cell.contents)
+            effects.append(r.StoreCell(r.Given(cell.source), value))
+    for (_, name), (value, owner) in list(vm.world.slots.items()):
+        effects.append(r.StoreAttr(rebuilder.of(owner), name, rebuilder.of(value)))
+    return effects
+
+
+def _dict_changes(shadow: DictShadow, rebuilder: Rebuilder) -> list[r.Effect]:
+    target = r.Given(shadow.source)
+    inside, initial = shadow.inside, shadow.initial
+    stored = [
+        k for k, v in dict.items(inside) if k not in initial or initial[k] is not v
+    ]
+    deleted = [k for k in initial if not dict.__contains__(inside, k)]
+    if not stored and not deleted and not _reordered(shadow):
+        return []
+    ordered = isinstance(shadow.original, collections.OrderedDict)
+    if shadow.seeded and (ordered or _reordered(shadow)):
+        items = [(rebuilder.of(k), rebuilder.of(v)) for k, v in inside.items()]
+        return [r.ReplaceContents(target, r.MakeDict(tuple(items)))]
+    effects: list[r.Effect] = [r.DeleteItem(target, rebuilder.of(k)) for k in deleted]
+    effects.extend(
+        r.StoreItem(target, rebuilder.of(k), rebuilder.of(dict.__getitem__(inside, k)))
+        for k in stored
+    )
+    return effects
+
+
+def _reordered(shadow: DictShadow) -> bool:
+    """Whether stores and deletes alone would leave the keys in another order."""
+    if not shadow.seeded:
+        return False
+    now = list(shadow.inside)
+    kept = [k for k in shadow.initial if dict.__contains__(shadow.inside, k)]
+    return now[: len(kept)] != kept
+
+
+def _sequence_changes(sequence: SequenceShadow, rebuilder: Rebuilder) -> list[r.Effect]:
+    inside = sequence.inside
+    if isinstance(inside, frozenset):
+        return []
+    if isinstance(inside, set):
+        if inside == sequence.original:
+            return []
+        now = list(set.__iter__(inside))
+    else:
+        now = list(inside) if type(inside) is list else list(_raw_items(inside))
+        same = len(now) == len(sequence.initial) and all(
+            a is b for a, b in zip(now, sequence.initial, strict=True)
+        )
+        if same:
+            return []
+    items = r.MakeList(tuple([rebuilder.of(x) for x in now]))
+    return [r.ReplaceContents(r.Given(sequence.source), items)]
+
+
+def _raw_items(inside: Any) -> Any:
+    base = list if isinstance(inside, list) else collections.deque
+    return base.__iter__(inside)

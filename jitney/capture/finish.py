@@ -1,0 +1,63 @@
+"""The end of a capture: the graph is closed and its inputs' last guards are added."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from jitney import torch_api
+from jitney.capture import leaves
+from jitney.capture.guard import Kind
+from jitney.capture.record import Recorder
+from jitney.capture.result import GraphInput
+
+if TYPE_CHECKING:
+    from jitney.capture.interpret import Interpreter
+
+
+def finish_graph(
+    recorder: Recorder, outputs: list[Any], effects: bool, before: dict[str, Any]
+) -> tuple[torch.fx.GraphModule | None, tuple[GraphInput, ...]]:
+    """(the graph, None if it computes nothing; its inputs): returns ``outputs`` as a tuple."""
+    graph = recorder.graph
+    for node in recorder.state_nodes(before):
+        del node
+    _remove_unused_items(graph, set(outputs))
+    end = graph.output(tuple(outputs))
+    end.meta["example_value"] = tuple([n.meta.get("example_value") for n in outputs])
+    calls = [n for n in graph.nodes if n.op not in ("placeholder", "output")]
+    inputs = []
+    for node in list(graph.nodes):
+        if node.op == "placeholder":
+            if node.users:
+                inputs.append(recorder.inputs[node])
+            else:
+                graph.erase_node(node)
+    if not calls and not outputs:
+        return None, ()
+    return torch.fx.GraphModule(torch.nn.Module(), graph), tuple(inputs)
+
+
+def _remove_unused_items(graph: torch.fx.Graph, kept: set[Any]) -> None:
+    """Drops ``getitem`` nodes of results that were never used."""
+    for node in reversed(list(graph.nodes)):
+        if node.target is leaves.getitem and not node.users and node not in kept:
+            if node.meta.get("part"):
+                graph.erase_node(node)
+
+
+def add_input_guards(vm: Interpreter, inputs: tuple[GraphInput, ...]) -> None:
+    """Inputs written to share no memory with the others."""
+    mutated = [x for x in inputs if vm.recorder.is_mutated(x.example)]
+    tensors = [x for x in inputs if isinstance(x.example, torch.Tensor)]
+    for item in mutated:
+        real = vm.tensors.real[id(item.example)][1]
+        others = []
+        for other in tensors:
+            if other is item:
+                continue
+            if torch_api.no_overlap(real, (vm.tensors.real[id(other.example)][1],)):
+                others.append(other.source)
+        if others:
+            vm.world.guard(Kind.NO_OVERLAP, item.source, tuple(others))

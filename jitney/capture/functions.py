@@ -1,0 +1,143 @@
+"""Calling Python functions: argument binding, closures and globals with their sources."""
+
+from __future__ import annotations
+
+import builtins
+import inspect
+import sys
+from types import CellType, FunctionType
+from typing import TYPE_CHECKING, Any
+
+from jitney.capture.frame import BreakCapture, Frame
+from jitney.capture.source import Attr, DictItem, Fixed, Item, ModuleOf, Source
+
+if TYPE_CHECKING:
+    from jitney.capture.interpret import Interpreter
+
+BUILTINS = Attr(ModuleOf("builtins"), "__dict__")
+_ASYNC = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR | inspect.CO_ITERABLE_COROUTINE
+_MISSING = object()
+
+
+def globals_source(namespace: dict[str, Any]) -> Source:
+    """How to reach a function's globals: through the module they belong to, if any."""
+    name = namespace.get("__name__")
+    module = sys.modules.get(name) if isinstance(name, str) else None
+    if module is not None and getattr(module, "__dict__", None) is namespace:
+        return Attr(ModuleOf(str(name)), "__dict__")
+    return Fixed(namespace)
+
+
+def frame_of(
+    interpreter: Interpreter,
+    function: FunctionType,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    link: str | None,
+) -> Frame:
+    """A frame ready to run ``function`` with these arguments."""
+    code = function.__code__
+    if code.co_flags & _ASYNC:
+        raise BreakCapture("async", f"{function.__qualname__} is asynchronous")
+    source = interpreter.world.source_of(function)
+    locals_ = bind(interpreter, function, source, args, kwargs)
+    closure = function.__closure__ or ()
+    if source is not None:
+        know_cells(interpreter, closure, source)
+    return Frame(
+        code,
+        function.__globals__,
+        globals_source(function.__globals__),
+        locals_,
+        closure,
+        link,
+    )
+
+
+def know_cells(
+    interpreter: Interpreter, closure: tuple[CellType, ...], source: Source
+) -> None:
+    """Lets in the cells of a function that existed before."""
+    world = interpreter.world
+    for i, cell in enumerate(closure):
+        if id(cell) not in world.inside:
+            world.know(cell, cell, Item(Attr(source, "__closure__"), i))
+
+
+def bind(
+    interpreter: Interpreter,
+    function: FunctionType,
+    source: Source | None,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> dict[str, Any]:
+    """Binds arguments as CPython does; a mismatch breaks, so that eager raises its own error."""
+    code = function.__code__
+    names = code.co_varnames
+    positional, keyword_only = code.co_argcount, code.co_kwonlyargcount
+    force = interpreter.world.force
+    bound = dict(zip(names[:positional], args, strict=False))
+    extra = args[positional:]
+    slot = positional + keyword_only
+    if code.co_flags & inspect.CO_VARARGS:
+        bound[names[slot]] = tuple([force(a) for a in extra])
+        slot += 1
+    elif extra:
+        raise _mismatch(function, "too many positional arguments")
+    rest: dict[str, Any] = {}
+    accepted = names[code.co_posonlyargcount : positional + keyword_only]
+    for name, value in kwargs.items():
+        if name in accepted:
+            if name in bound:
+                raise _mismatch(function, f"two values for {name}")
+            bound[name] = value
+        else:
+            rest[name] = value
+    if code.co_flags & inspect.CO_VARKEYWORDS:
+        bound[names[slot]] = {k: force(v) for k, v in rest.items()}
+    elif rest:
+        raise _mismatch(function, f"unexpected keyword arguments {sorted(rest)}")
+    _fill_defaults(interpreter, function, source, bound)
+    return bound
+
+
+def _fill_defaults(
+    interpreter: Interpreter,
+    function: FunctionType,
+    source: Source | None,
+    bound: dict[str, Any],
+) -> None:
+    code = function.__code__
+    names = code.co_varnames
+    positional = code.co_argcount
+    defaults = function.__defaults__ or ()
+    read = interpreter.world.read_lazy
+    for i, name in enumerate(names[:positional]):
+        if name in bound:
+            continue
+        place = i - (positional - len(defaults))
+        if place < 0:
+            raise _mismatch(function, f"no value for {name}")
+        value = defaults[place]
+        if source is not None:
+            value = read(value, Item(Attr(source, "__defaults__"), place))
+        bound[name] = value
+    keyword = function.__kwdefaults__ or {}
+    for name in names[positional : positional + code.co_kwonlyargcount]:
+        if name in bound:
+            continue
+        value = keyword.get(name, _MISSING)
+        if value is _MISSING:
+            raise _mismatch(function, f"no value for {name}")
+        if source is not None:
+            value = read(value, DictItem(Attr(source, "__kwdefaults__"), name))
+        bound[name] = value
+
+
+def _mismatch(function: FunctionType, what: str) -> BreakCapture:
+    return BreakCapture("arguments", f"{function.__qualname__}: {what}")
+
+
+def builtin(name: str) -> Any:
+    """A builtin by name; KeyError if there is none."""
+    return builtins.__dict__[name]

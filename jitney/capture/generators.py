@@ -1,0 +1,93 @@
+"""Generators whose frames we run: real iterators, so that C code can advance them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from jitney.capture.frame import Frame, Lazy, Raised
+
+if TYPE_CHECKING:
+    from jitney.capture.interpret import Interpreter
+
+RETURNED = 1
+
+
+class FrameGenerator(Iterator[Any]):
+    """A generator made in the captured frame."""
+
+    def __init__(self, interpreter: Interpreter, frame: Frame) -> None:
+        self.interpreter, self.frame = interpreter, frame
+        self.started = self.finished = self.running = False
+        self.created = interpreter.steps
+
+    def __next__(self) -> Any:
+        return self.send(None)
+
+    def send(self, value: Any) -> Any:
+        """Resumes the frame; what it raises comes out as the real exception."""
+        if self.finished:
+            raise StopIteration
+        self.frame.stack.append(value)
+        return self._resume()
+
+    def throw(self, kind: Any, value: Any = None, trace: Any = None) -> Any:
+        """Raises inside the frame."""
+        exception = value if isinstance(value, BaseException) else kind
+        exception = exception() if isinstance(exception, type) else exception
+        if self.finished or not self.started:
+            self.finished = True
+            raise exception
+        try:
+            self.interpreter.unwind_into(self.frame, exception)
+        except Raised as raised:
+            self.finished = True
+            raise raised.exception from None
+        return self._resume()
+
+    def close(self) -> None:
+        """Ends the frame with GeneratorExit."""
+        if self.finished or not self.started:
+            self.finished = True
+            return
+        try:
+            self.throw(GeneratorExit())
+        except (GeneratorExit, StopIteration):
+            return
+        raise RuntimeError("generator ignored GeneratorExit")
+
+    def _resume(self) -> Any:
+        if self.running:
+            raise ValueError("generator already executing")
+        self.started = self.running = True
+        try:
+            signal = self.interpreter.run(self.frame)
+        except Raised as raised:
+            self.finished = True
+            exception = raised.exception
+            if isinstance(exception, StopIteration):
+                raise RuntimeError("generator raised StopIteration") from exception
+            raise exception from None
+        finally:
+            self.running = False
+        result = self.frame.result
+        if type(result) is Lazy:
+            result = self.interpreter.world.force(result)
+        if signal == RETURNED:
+            self.finished = True
+            raise StopIteration(result)
+        return result
+
+
+class MethodIterator(Iterator[Any]):
+    """A user's iterator object with a Python ``__next__``, for C code to advance."""
+
+    def __init__(self, interpreter: Interpreter, owner: Any, advance: Any) -> None:
+        self.interpreter, self.owner, self.advance = interpreter, owner, advance
+
+    def __next__(self) -> Any:
+        try:
+            value = self.interpreter.call(self.advance, (self.owner,), {}, None)
+        except Raised as raised:
+            raise raised.exception from None
+        return self.interpreter.world.force(value)

@@ -1,0 +1,365 @@
+"""Instructions that build and change containers, read attributes and compute."""
+
+from __future__ import annotations
+
+import collections
+import operator
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from jitney.capture import attributes, operators, subscripts
+from jitney.capture.decode import Instruction, opcode
+from jitney.capture.frame import NULL, BreakCapture, Frame, Lazy, Raised
+
+if TYPE_CHECKING:
+    from jitney.capture.interpret import Interpreter
+
+
+# ---------------------------------------------------------------- containers
+
+
+@opcode("BUILD_TUPLE")
+def build_tuple(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
+    frame.stack.append(tuple(vm.popn(frame, ins.arg)))
+
+
+@opcode("BUILD_LIST")
+def build_list(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
+    frame.stack.append(vm.popn(frame, ins.arg))
+
+
+@opcode("BUILD_SET")
+def build_set(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
+    frame.stack.append(vm.native(set, vm.popn(frame, ins.arg)))
+
+
+@opcode("BUILD_MAP")
+def build_map(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
+    values = vm.popn(frame, 2 * ins.arg)
+    pairs = zip(values[::2], values[1::2], strict=True)
+    frame.stack.append(vm.native(dict, [(subscripts.key(vm, k), v) for k, v in pairs]))
+
+
+@opcode("BUILD_CONST_KEY_MAP")
+def build_const_key_map(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
+    keys = frame.stack.pop()
+    frame.stack.append(dict(zip(keys, vm.popn(frame, ins.arg), strict=True)))
+
+
+@opcode("BUILD_STRING")
+def build_string(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
+    frame.stack.append("".join(vm.popn(frame, ins.arg)))
+
+
+@opcode("BUILD_SLICE")
+def build_slice(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
+    frame.stack.append(slice(*vm.popn(frame, ins.arg)))
+
+
+@opcode("LIST_TO_TUPLE")
+def list_to_tuple(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
+    frame.stack.append(tuple(frame.stack.pop()))
+
+
+@opcode("LIST_APPEND")
+def list_append(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
+    value = vm.pop(frame)
+    frame.stack[-ins.arg].append(value)
+
+
+@opcode("SET_ADD")
+def set_add(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
+    value = vm.pop(frame)
+    vm.native(set.add, frame.stack[-ins.arg], subscripts.key(vm, value))
+
+
+@opcode("MAP_ADD")
+def map_add(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
+    key, value = vm.popn(frame, 2)
+    vm.native(dict.__setitem__, frame.stack[-ins.arg], subscripts.key(vm, key), value)
+
+
+@opcode("LIST_EXTEND")
+def list_extend(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
+    value = operators.iterable(vm, vm.pop(frame))
+    vm.native(list.extend, frame.stack[-ins.arg], value)
+
+
+@opcode("SET_UPDATE")
+def set_update(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
+    value = operators.iterable(vm, vm.pop(frame))
+    vm.native(set.update, frame.stack[-ins.arg], value)
+
+
+def _mapping(vm: Interpreter, value: Any) -> dict[Any, Any]:
+    """A mapping's items as a dict."""
+    if isinstance(value, dict) and operators.hook_of(vm, value, "keys") is None:
+        return value
+    keys = vm.call(vm.get_attr(value, "keys"), (), {}, None)
+    items = operators.iterable(vm, vm.world.force(keys))
+    return {k: vm.world.force(subscripts.get(vm, value, k, None)) for k in vm.native(list, items)}
+
+
+@opcode("DICT_UPDATE")
+def dict_update(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
+    value = _mapping(vm, vm.pop(frame))
+    vm.native(dict.update, frame.stack[-ins.arg], value)
+
+
+@opcode("DICT_MERGE")
+def dict_merge(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
+    value = _mapping(vm, vm.pop(frame))
+    target = frame.stack[-ins.arg]
+    for name in value:
+        if name in target:
+            raise Raised(TypeError(f"got multiple values for keyword argument {name!r}"))
+    vm.native(dict.update, target, value)
+
+
+@opcode("UNPACK_SEQUENCE")
+def unpack_sequence(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
+    values = _unpacked(vm, frame)
+    if len(values) != ins.arg:
+        few = len(values) < ins.arg
+        message = (
+            f"not enough values to unpack (expected {ins.arg}, got {len(values)})"
+            if few
+            else f"too many values to unpack (expected {ins.arg})"
+        )
+        raise Raised(ValueError(message))
+    frame.stack.extend(reversed(values))
+
+
+@opcode("UNPACK_EX")
+def unpack_ex(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
+    before, after = ins.arg & 0xFF, ins.arg >> 8
+    values = _unpacked(vm, frame)
+    if len(values) < before + after:
+        raise Raised(ValueError("not enough values to unpack"))
+    stop = len(values) - after
+    parts = [*values[:before], values[before:stop], *values[stop:]]
+    frame.stack.extend(reversed(parts))
+
+
+def _unpacked(vm: Interpreter, frame: Frame) -> list[Any]:
+    value = vm.pop(frame)
+    if type(value) in (tuple, list):
+        return list(value)
+    return list(vm.native(list, operators.iterable(vm, value)))
+
+
+# ---------------------------------------------------------------- subscripts
+
+
+@opcode("BINARY_SUBSCR")
+def binary_subscr(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
+    key = vm.pop(frame)
+    container = frame.stack.pop()
+    frame.stack.append(subscripts.get(vm, container, key, frame))
+
+
+@opcode("STORE_SUBSCR")
+def store_subscr(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
+    value, container, key = vm.popn(frame, 3)
+    subscripts.set_item(vm, container, key, value, frame)
+
+
+@opcode("DELETE_SUBSCR")
+def delete_subscr(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
+    container, key = vm.popn(frame, 2)
+    subscripts.del_item(vm, container, key)
+
+
+@opcode("BINARY_SLICE")
+def binary_slice(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
+    start, stop = vm.popn(frame, 2)
+    container = vm.pop(frame)
+    frame.stack.append(subscripts.get(vm, container, slice(start, stop), frame))
+
+
+@opcode("STORE_SLICE")
+def store_slice(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
+    value, container, start, stop = vm.popn(frame, 4)
+    subscripts.set_item(vm, container, slice(start, stop), value, frame)
+
+
+# ---------------------------------------------------------------- attributes
+
+
+@opcode("LOAD_ATTR")
+def load_attr(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
+    owner = frame.stack.pop()
+    if LOAD_ATTR_HAS_METHOD_BIT and ins.arg & 1:
+        _push_method(vm, frame, owner, ins.value)
+        return
+    frame.stack.append(vm.get_attr(vm.world.force(owner), ins.value, frame))
+
+
+@opcode("LOAD_METHOD")
+def load_method(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
+    _push_method(vm, frame, frame.stack.pop(), ins.value)
+
+
+def _push_method(vm: Interpreter, frame: Frame, owner: Any, name: str) -> None:
+    if type(owner) is Lazy and isinstance(owner.value, dict) and name in subscripts.LAZY_METHODS:
+        value: Any = subscripts.LazyMethod(owner, name)
+    else:
+        value = vm.get_attr(vm.world.force(owner), name)
+    frame.stack.append(NULL)
+    frame.stack.append(value)
+
+
+@opcode("STORE_ATTR")
+def store_attr(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
+    value, owner = vm.popn(frame, 2)
+    attributes.set_attr(vm, owner, ins.value, value, frame)
+
+
+@opcode("DELETE_ATTR")
+def delete_attr(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
+    attributes.del_attr(vm, vm.pop(frame), ins.value)
+
+
+@opcode("LOAD_SUPER_ATTR")
+def load_super_attr(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
+    function, cls, owner = vm.popn(frame, 3)
+    if function is not super:
+        raise BreakCapture("super", "super is not the builtin")
+    value = vm.get_attr(vm.native(super, cls, owner), ins.value, None if ins.arg & 1 else frame)
+    if ins.arg & 1:
+        frame.stack.append(NULL)
+    frame.stack.append(value)
+
+
+# ---------------------------------------------------------------- computing
+
+
+def _binary_symbols() -> list[str]:
+    from opcode import _nb_ops  # type: ignore[attr-defined]  # names of BINARY_OP's arguments
+
+    return [symbol for _, symbol in _nb_ops]
+
+
+_SYMBOLS = _binary_symbols()
+LOAD_ATTR_HAS_METHOD_BIT = __import__("sys").version_info >= (3, 12)
+
+
+@opcode("BINARY_OP")
+def binary_op(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
+    left, right = vm.popn(frame, 2)
+    frame.stack.append(operators.binary(vm, _SYMBOLS[ins.arg], left, right))
+
+
+@opcode("COMPARE_OP")
+def compare_op(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
+    left, right = vm.popn(frame, 2)
+    frame.stack.append(operators.compare(vm, ins.value, left, right))
+
+
+@opcode("UNARY_NEGATIVE")
+def unary_negative(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
+    frame.stack.append(operators.unary(vm, "neg", vm.pop(frame)))
+
+
+@opcode("UNARY_POSITIVE")
+def unary_positive(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
+    frame.stack.append(operators.unary(vm, "pos", vm.pop(frame)))
+
+
+@opcode("UNARY_INVERT")
+def unary_invert(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
+    frame.stack.append(operators.unary(vm, "invert", vm.pop(frame)))
+
+
+@opcode("UNARY_NOT")
+def unary_not(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
+    frame.stack.append(not operators.truth(vm, vm.pop(frame)))
+
+
+@opcode("IS_OP")
+def is_op(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
+    left, right = vm.popn(frame, 2)
+    frame.stack.append((left is right) != bool(ins.arg))
+    vm.world.compared(left, right)
+
+
+@opcode("CONTAINS_OP")
+def contains_op(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
+    container = frame.stack.pop()
+    item = vm.pop(frame)
+    found = subscripts.lazy_contains(vm, container, item)
+    if found is None:
+        found = operators.contains(vm, vm.world.force(container), item)
+    frame.stack.append(found != bool(ins.arg))
+
+
+@opcode("GET_LEN")
+def get_len(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
+    frame.stack.append(operators.length(vm, vm.world.force(frame.stack[-1])))
+
+
+@opcode("FORMAT_VALUE")
+def format_value(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
+    spec = vm.pop(frame) if ins.arg & 4 else ""
+    value = vm.pop(frame)
+    conversion = ins.arg & 3
+    if conversion:
+        function: Any = (None, str, repr, ascii)[conversion]
+        name = "__str__" if conversion == 1 else "__repr__"
+        value = vm.world.force(operators.text(vm, value, name, function))
+    frame.stack.append(operators.format_value(vm, value, spec))
+
+
+# ---------------------------------------------------------------- match
+
+
+@opcode("MATCH_MAPPING")
+def match_mapping(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
+    value = vm.world.force(frame.stack[-1])
+    frame.stack.append(isinstance(value, collections.abc.Mapping))
+
+
+@opcode("MATCH_SEQUENCE")
+def match_sequence(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
+    value = vm.world.force(frame.stack[-1])
+    is_sequence = isinstance(value, collections.abc.Sequence)
+    frame.stack.append(is_sequence and not isinstance(value, str | bytes | bytearray))
+
+
+@opcode("MATCH_KEYS")
+def match_keys(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
+    keys = frame.stack[-1]
+    value = vm.world.force(frame.stack[-2])
+    if all(operators.contains(vm, value, key) for key in keys):
+        frame.stack.append(tuple([vm.world.force(subscripts.get(vm, value, k, None)) for k in keys]))
+    else:
+        frame.stack.append(None)
+
+
+@opcode("MATCH_CLASS")
+def match_class(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
+    value, cls, names = vm.popn(frame, 3)
+    from jitney.capture.builtin_calls import is_instance
+
+    if not is_instance(vm, value, cls):
+        frame.stack.append(None)
+        return
+    found: list[Any] = []
+    if ins.arg:
+        if cls in (bool, bytearray, bytes, dict, float, frozenset, int, list, set, str, tuple):
+            found.append(value)
+        else:
+            match_args = vm.world.force(vm.get_attr(cls, "__match_args__"))
+            names = (*match_args[: ins.arg], *names)
+    try:
+        found.extend(vm.world.force(vm.get_attr(value, name)) for name in names)
+    except Raised as raised:
+        if not isinstance(raised.exception, AttributeError):
+            raise
+        frame.stack.append(None)
+        return
+    frame.stack.append(tuple(found))
+
+
+_ = (operator, torch)

@@ -1,0 +1,321 @@
+"""Instructions that jump, call, return, raise and handle."""
+
+from __future__ import annotations
+
+import builtins
+import types
+from typing import TYPE_CHECKING, Any
+
+from jitney.capture import operators
+from jitney.capture.attributes import bind, is_python, type_lookup
+from jitney.capture.decode import Instruction, opcode
+from jitney.capture.frame import NULL, BreakCapture, Frame, Lazy, Raised
+from jitney.capture.functions import globals_source
+from jitney.capture.generators import FrameGenerator
+from jitney.capture.guard import ABSENT
+
+if TYPE_CHECKING:
+    from jitney.capture.interpret import Interpreter
+
+RETURNED, YIELDED = 1, 2
+
+
+# ---------------------------------------------------------------- jumps
+
+
+@opcode("JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT")
+def jump(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
+    frame.index = ins.target
+
+
+@opcode("POP_JUMP_IF_TRUE", "POP_JUMP_FORWARD_IF_TRUE", "POP_JUMP_BACKWARD_IF_TRUE")
+def jump_if_true(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
+    if operators.truth(vm, vm.pop(frame)):
+        frame.index = ins.target
+
+
+@opcode("POP_JUMP_IF_FALSE", "POP_JUMP_FORWARD_IF_FALSE", "POP_JUMP_BACKWARD_IF_FALSE")
+def jump_if_false(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
+    if not operators.truth(vm, vm.pop(frame)):
+        frame.index = ins.target
+
+
+def _is_none(vm: Interpreter, frame: Frame) -> bool:
+    value = frame.stack.pop()
+    return value is None
+
+
+@opcode("POP_JUMP_IF_NONE", "POP_JUMP_FORWARD_IF_NONE", "POP_JUMP_BACKWARD_IF_NONE")
+def jump_if_none(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
+    if vm.pop(frame) is None:
+        frame.index = ins.target
+
+
+@opcode("POP_JUMP_IF_NOT_NONE", "POP_JUMP_FORWARD_IF_NOT_NONE", "POP_JUMP_BACKWARD_IF_NOT_NONE")
+def jump_if_not_none(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
+    if vm.pop(frame) is not None:
+        frame.index = ins.target
+
+
+@opcode("JUMP_IF_TRUE_OR_POP")
+def jump_if_true_or_pop(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
+    if operators.truth(vm, vm.world.force(frame.stack[-1])):
+        frame.index = ins.target
+    else:
+        frame.stack.pop()
+
+
+@opcode("JUMP_IF_FALSE_OR_POP")
+def jump_if_false_or_pop(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
+    if not operators.truth(vm, vm.world.force(frame.stack[-1])):
+        frame.index = ins.target
+    else:
+        frame.stack.pop()
+
+
+@opcode("GET_ITER")
+def get_iter(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
+    frame.stack.append(operators.get_iter(vm, vm.pop(frame)))
+
+
+@opcode("FOR_ITER")
+def for_iter(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
+    try:
+        value = operators.advance(vm, frame.stack[-1])
+    except Raised as raised:
+        if not isinstance(raised.exception, StopIteration):
+            raise
+        frame.index = ins.target
+        if KEEPS_ITERATOR_AT_END:  # END_FOR, the target, pops both
+            frame.stack.append(None)
+        else:
+            frame.stack.pop()
+        return
+    frame.stack.append(value)
+
+
+KEEPS_ITERATOR_AT_END = __import__("sys").version_info >= (3, 12)
+
+
+# ---------------------------------------------------------------- calls
+
+
+@opcode("CALL")
+def call(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
+    args = frame.popn(ins.arg)
+    function = frame.stack.pop()
+    below = frame.stack.pop()
+    if below is not NULL:  # an unbound method and its self
+        args.insert(0, function)
+        function = below
+    names = frame.kwnames
+    kwargs = {}
+    if names:
+        split = len(args) - len(names)
+        kwargs = dict(zip(names, args[split:], strict=True))
+        del args[split:]
+    value = vm.call(vm.world.force(function), tuple(args), kwargs, frame)
+    frame.kwnames = ()
+    frame.stack.append(value)
+
+
+@opcode("CALL_FUNCTION_EX")
+def call_function_ex(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
+    kwargs = vm.pop(frame) if ins.arg & 1 else {}
+    args = operators.iterable(vm, vm.pop(frame))
+    function = vm.pop(frame)
+    below = frame.stack.pop()
+    if below is not NULL:
+        raise BreakCapture("stack", "CALL_FUNCTION_EX without NULL")
+    values = tuple(args) if isinstance(args, tuple) else vm.native(tuple, args)
+    frame.stack.append(vm.call(function, values, dict(kwargs), frame))
+
+
+@opcode("MAKE_FUNCTION")
+def make_function(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
+    code = frame.stack.pop()
+    closure = frame.stack.pop() if ins.arg & 8 else None
+    annotations = vm.pop(frame) if ins.arg & 4 else None
+    kwdefaults = vm.pop(frame) if ins.arg & 2 else None
+    defaults = vm.pop(frame) if ins.arg & 1 else None
+    function = types.FunctionType(code, frame.globals, code.co_name, defaults, closure)
+    function.__kwdefaults__ = kwdefaults
+    if annotations:
+        pairs = iter(annotations)
+        function.__annotations__ = dict(zip(pairs, pairs, strict=True))
+    vm.owned[id(function)] = function
+    frame.stack.append(function)
+
+
+# ---------------------------------------------------------------- leaving
+
+
+@opcode("RETURN_VALUE")
+def return_value(vm: Interpreter, frame: Frame, ins: Instruction) -> int:
+    frame.result = frame.stack.pop()
+    return RETURNED
+
+
+@opcode("RETURN_CONST")
+def return_const(vm: Interpreter, frame: Frame, ins: Instruction) -> int:
+    frame.result = ins.value
+    return RETURNED
+
+
+@opcode("RETURN_GENERATOR")
+def return_generator(vm: Interpreter, frame: Frame, ins: Instruction) -> int:
+    generator = FrameGenerator(vm, frame)
+    frame.link = None
+    frame.generator = generator
+    frame.result = generator
+    return RETURNED
+
+
+@opcode("YIELD_VALUE")
+def yield_value(vm: Interpreter, frame: Frame, ins: Instruction) -> int:
+    frame.result = frame.stack.pop()
+    return YIELDED
+
+
+@opcode("GET_YIELD_FROM_ITER")
+def get_yield_from_iter(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
+    value = vm.pop(frame)
+    frame.stack.append(
+        value if isinstance(value, FrameGenerator) else operators.get_iter(vm, value)
+    )
+
+
+@opcode("SEND")
+def send(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
+    value = vm.pop(frame)
+    receiver = frame.stack[-1]
+    try:
+        if value is None:
+            result = operators.advance(vm, receiver)
+        else:
+            result = vm.native(receiver.send, value)
+    except Raised as raised:
+        if not isinstance(raised.exception, StopIteration):
+            raise
+        if not KEEPS_ITERATOR_AT_END:
+            frame.stack.pop()
+        frame.stack.append(raised.exception.value)
+        frame.index = ins.target
+        return
+    frame.stack.append(result)
+
+
+@opcode("CALL_INTRINSIC_1")
+def call_intrinsic_1(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
+    value = vm.pop(frame)
+    if ins.arg == 3:  # INTRINSIC_STOPITERATION_ERROR
+        if isinstance(value, StopIteration):
+            error = RuntimeError("generator raised StopIteration")
+            error.__cause__ = value
+            value = error
+        frame.stack.append(value)
+    elif ins.arg == 5:  # INTRINSIC_UNARY_POSITIVE
+        frame.stack.append(operators.unary(vm, "pos", value))
+    elif ins.arg == 6:  # INTRINSIC_LIST_TO_TUPLE
+        frame.stack.append(tuple(value))
+    else:
+        raise BreakCapture("opcode", f"CALL_INTRINSIC_1 {ins.arg}")
+
+
+# ---------------------------------------------------------------- exceptions
+
+
+def _instance(vm: Interpreter, value: Any) -> BaseException:
+    if isinstance(value, type) and issubclass(value, BaseException):
+        value = vm.call(value, (), {}, None)
+    if not isinstance(value, BaseException):
+        raise Raised(TypeError("exceptions must derive from BaseException"))
+    return value
+
+
+@opcode("RAISE_VARARGS")
+def raise_varargs(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
+    if ins.arg == 0:
+        current = current_exception(vm)
+        if current is None:
+            raise Raised(RuntimeError("No active exception to reraise"))
+        raise Raised(current)
+    cause: Any = None
+    if ins.arg == 2:
+        cause = vm.pop(frame)
+    exception = _instance(vm, vm.pop(frame))
+    if ins.arg == 2:
+        exception.__cause__ = _instance(vm, cause) if cause is not None else None
+    raise Raised(exception)
+
+
+def current_exception(vm: Interpreter) -> BaseException | None:
+    """The exception being handled, in this frame or one that called it."""
+    for frame in reversed(vm.frames):
+        if frame.exceptions is not None:
+            return frame.exceptions
+    return None
+
+
+@opcode("RERAISE")
+def reraise(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
+    raise Raised(frame.stack.pop())
+
+
+@opcode("PUSH_EXC_INFO")
+def push_exc_info(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
+    exception = frame.stack.pop()
+    frame.stack.append(frame.exceptions)
+    frame.stack.append(exception)
+    frame.exceptions = exception
+
+
+@opcode("POP_EXCEPT")
+def pop_except(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
+    frame.exceptions = frame.stack.pop()
+
+
+@opcode("CHECK_EXC_MATCH")
+def check_exc_match(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
+    classes = vm.pop(frame)
+    frame.stack.append(bool(vm.native(_matches, frame.stack[-1], classes)))
+
+
+def _matches(exception: BaseException, classes: Any) -> bool:
+    candidates = classes if isinstance(classes, tuple) else (classes,)
+    return any(candidate in type(exception).__mro__ for candidate in candidates)
+
+
+@opcode("BEFORE_WITH")
+def before_with(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
+    manager = vm.pop(frame)
+    cls = type(manager)
+    enter, leave = type_lookup(cls, "__enter__"), type_lookup(cls, "__exit__")
+    if enter is ABSENT or leave is ABSENT:
+        message = f"{cls.__name__!r} object does not support the context manager protocol"
+        raise Raised(TypeError(message))
+    if not is_python(enter) or not is_python(leave):
+        raise BreakCapture("c-context-manager", f"a {cls.__qualname__} is entered")
+    frame.stack.append(bind(vm, leave, manager, cls, "__exit__", None))
+    entered = vm.call(bind(vm, enter, manager, cls, "__enter__", None), (), {}, frame)
+    frame.stack.append(entered)
+
+
+@opcode("WITH_EXCEPT_START")
+def with_except_start(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
+    exception = frame.stack[-1]
+    leave = frame.stack[-4]
+    args = (type(exception), exception, exception.__traceback__)
+    frame.stack.append(vm.call(leave, args, {}, frame))
+
+
+@opcode("CLEANUP_THROW")
+def cleanup_throw(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
+    exception = frame.stack[-1]
+    if not isinstance(exception, StopIteration):
+        raise Raised(exception)
+    del frame.stack[-3:]
+    frame.stack.extend((None, exception.value))
+
+
+_ = (builtins, Lazy, globals_source)

@@ -1,0 +1,235 @@
+"""Instructions that move values: stack, constants, locals, cells, globals."""
+
+from __future__ import annotations
+
+import sys
+from types import CellType
+from typing import TYPE_CHECKING, Any
+
+from jitney.capture import attributes
+from jitney.capture.decode import Instruction, opcode
+from jitney.capture.frame import NULL, BreakCapture, Frame, Raised, Unread
+from jitney.capture.functions import BUILTINS, builtin
+from jitney.capture.guard import ABSENT
+from jitney.capture.source import DictItem, ModuleOf
+
+if TYPE_CHECKING:
+    from jitney.capture.interpret import Interpreter
+
+
+@opcode("RESUME", "NOP", "CACHE", "EXTENDED_ARG", "PRECALL", "COPY_FREE_VARS", "GEN_START")
+def nothing(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
+    return None
+
+
+@opcode("POP_TOP", "END_FOR_ITEM")
+def pop_top(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
+    frame.stack.pop()
+
+
+@opcode("END_FOR")
+def end_for(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
+    del frame.stack[-2:]
+
+
+@opcode("END_SEND")
+def end_send(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
+    del frame.stack[-2]
+
+
+@opcode("PUSH_NULL")
+def push_null(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
+    frame.stack.append(NULL)
+
+
+@opcode("COPY")
+def copy(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
+    frame.stack.append(frame.stack[-ins.arg])
+
+
+@opcode("SWAP")
+def swap(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
+    stack = frame.stack
+    stack[-1], stack[-ins.arg] = stack[-ins.arg], stack[-1]
+
+
+@opcode("LOAD_CONST")
+def load_const(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
+    frame.stack.append(ins.value)
+
+
+@opcode("KW_NAMES")
+def kw_names(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
+    frame.kwnames = frame.code.co_consts[ins.arg]
+
+
+# ---------------------------------------------------------------- locals
+
+
+@opcode("LOAD_FAST", "LOAD_FAST_CHECK")
+def load_fast(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
+    try:
+        value = frame.locals[ins.value]
+        if type(value) is Unread:
+            value = frame.locals[ins.value] = vm.world.read_lazy(value.value, value.source)
+        frame.stack.append(value)
+    except KeyError:
+        message = f"cannot access local variable {ins.value!r} where it is not associated with a value"
+        raise Raised(UnboundLocalError(message)) from None
+
+
+@opcode("LOAD_FAST_AND_CLEAR")
+def load_fast_and_clear(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
+    frame.stack.append(frame.locals.pop(ins.value, NULL))
+
+
+@opcode("STORE_FAST")
+def store_fast(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
+    value = frame.stack.pop()
+    if value is NULL:
+        frame.locals.pop(ins.value, None)
+    else:
+        frame.locals[ins.value] = value
+
+
+@opcode("DELETE_FAST")
+def delete_fast(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
+    if ins.value not in frame.locals:
+        raise Raised(UnboundLocalError(ins.value))
+    del frame.locals[ins.value]
+
+
+# ---------------------------------------------------------------- cells
+
+
+@opcode("MAKE_CELL")
+def make_cell(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
+    if ins.value in frame.locals:
+        value = frame.locals[ins.value]
+        if type(value) is Unread:
+            value = vm.world.read_lazy(value.value, value.source)
+        frame.locals[ins.value] = CellType(vm.world.force(value))
+    else:
+        frame.locals[ins.value] = CellType()
+
+
+@opcode("LOAD_CLOSURE")
+def load_closure(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
+    frame.stack.append(frame.locals[ins.value])
+
+
+def cell_get(vm: Interpreter, cell: CellType) -> Any:
+    """What a cell holds now (maybe `Lazy`); ABSENT if empty."""
+    shadow = vm.world.cell(cell)
+    if shadow is not None:
+        return shadow.get(vm.world)
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return ABSENT
+
+
+@opcode("LOAD_DEREF")
+def load_deref(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
+    value = cell_get(vm, frame.locals[ins.value])
+    if value is ABSENT:
+        raise Raised(NameError(f"cannot access free variable {ins.value!r}"))
+    frame.stack.append(value)
+
+
+@opcode("STORE_DEREF")
+def store_deref(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
+    value = vm.pop(frame)
+    cell = frame.locals[ins.value]
+    shadow = vm.world.cell(cell)
+    if shadow is not None:
+        shadow.set(value)
+    else:
+        cell.cell_contents = value
+
+
+@opcode("DELETE_DEREF")
+def delete_deref(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
+    cell = frame.locals[ins.value]
+    shadow = vm.world.cell(cell)
+    if cell_get(vm, cell) is ABSENT:
+        raise Raised(NameError(ins.value))
+    if shadow is not None:
+        shadow.set(ABSENT)
+    else:
+        del cell.cell_contents
+
+
+# ---------------------------------------------------------------- globals, imports
+
+
+def global_value(vm: Interpreter, frame: Frame, name: str) -> Any:
+    """A global or builtin (maybe `Lazy`); ABSENT if there is none."""
+    world = vm.world
+    value = world.dict_shadow(frame.globals, frame.globals_source).get(world, name)
+    if value is not ABSENT:
+        return value
+    try:
+        raw = builtin(name)
+    except KeyError:
+        return ABSENT
+    return world.read_lazy(raw, DictItem(BUILTINS, name))
+
+
+@opcode("LOAD_GLOBAL")
+def load_global(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
+    value = global_value(vm, frame, ins.value)
+    if value is ABSENT:
+        raise Raised(NameError(f"name {ins.value!r} is not defined"))
+    if ins.arg & 1:
+        frame.stack.append(NULL)
+    frame.stack.append(value)
+
+
+@opcode("STORE_GLOBAL")
+def store_global(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
+    value = vm.pop(frame)
+    vm.world.dict_shadow(frame.globals, frame.globals_source).set(vm.world, ins.value, value)
+
+
+@opcode("DELETE_GLOBAL")
+def delete_global(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
+    try:
+        shadow = vm.world.dict_shadow(frame.globals, frame.globals_source)
+        shadow.delete(vm.world, ins.value)
+    except KeyError:
+        raise Raised(NameError(ins.value)) from None
+
+
+@opcode("IMPORT_NAME")
+def import_name(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
+    fromlist = frame.stack.pop()
+    level = frame.stack.pop()
+    module = vm.native(__import__, ins.value, frame.globals, None, fromlist, level)
+    if id(module) not in vm.world.inside:
+        vm.world.read(module, ModuleOf(module.__name__))
+    frame.stack.append(module)
+
+
+@opcode("IMPORT_FROM")
+def import_from(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
+    module = frame.stack[-1]
+    try:
+        value = attributes.get_attr(vm, module, ins.value)
+    except Raised:
+        value = sys.modules.get(f"{module.__name__}.{ins.value}")
+        if value is None:
+            message = f"cannot import name {ins.value!r} from {module.__name__!r}"
+            raise Raised(ImportError(message)) from None
+        value = vm.world.read(value, ModuleOf(value.__name__))
+    frame.stack.append(value)
+
+
+@opcode("LOAD_BUILD_CLASS")
+def load_build_class(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
+    raise BreakCapture("class-statement", "a class is defined", "define the class outside")
+
+
+@opcode("LOAD_ASSERTION_ERROR")
+def load_assertion_error(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
+    frame.stack.append(AssertionError)

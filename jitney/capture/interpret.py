@@ -1,0 +1,205 @@
+"""The bytecode interpreter: frames run on real objects, tensors being fakes.
+
+Handlers (``handlers_*.py``) are shared by the supported CPython versions. Three things leave a
+handler: `Raised` (the user's exception; handlers of the frame are looked up), `BreakCapture` (the
+capture ends here) and `Restart` (capture again, break earlier). Any other exception is a bug of
+ours and becomes a break too: it never reaches the user's ``except``.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable
+from types import FunctionType
+from typing import Any
+
+from jitney.capture import attributes, calls, functions
+from jitney.capture.frame import BreakCapture, Frame, Lazy, Raised, Restart
+from jitney.capture.options import CaptureOptions
+from jitney.capture.record import Recorder
+from jitney.capture.recipe import Effect
+from jitney.capture.source import Source
+from jitney.capture.tensors import Tensors
+from jitney.capture.world import World
+from jitney.events import log
+
+RETURNED, YIELDED = 1, 2
+
+
+class Interpreter:
+    """One attempt at capturing one frame. Not reused, used by one thread."""
+
+    def __init__(self, options: CaptureOptions, break_step: int, cause: BreakCapture | None):
+        self.options = options
+        self.recorder = Recorder()
+        self.tensors = Tensors(self.recorder)
+        self.world = World(self.tensors)
+        self.world.where = self.where
+        self.frames = self.recorder.frames
+        self.effects: list[Effect] = []
+        self.deferred: list[tuple[Any, tuple[Any, ...], dict[str, Any]]] = []
+        self.steps = 0
+        self.break_step, self.break_cause = break_step, cause
+        self.broken: BreakCapture | None = None
+        self.broken_frames: list[Frame] = []
+        self.native_broke = False
+        self.result: Any = None
+        self.raised_at: dict[int, tuple[int, BaseException]] = {}
+        self.owned: dict[int, Any] = {}  # instances the frame made, by id
+
+    def where(self) -> str:
+        """The user's line that runs now."""
+        return self.frames[-1].where() if self.frames else ""
+
+    # ------------------------------------------------------------ running
+
+    def run(self, frame: Frame) -> int:
+        """Runs a frame until it returns (RETURNED) or yields; the value is ``frame.result``."""
+        self.frames.append(frame)
+        try:
+            return self._loop(frame)
+        except BreakCapture as cause:
+            self._broke(cause)
+            raise
+        except (Raised, Restart):
+            raise
+        except Exception as error:
+            details = "".join(traceback.format_exception(error))
+            log.emit("capture_bug", where=frame.where(), error=details)
+            cause = BreakCapture("internal", f"{type(error).__name__}: {error}")
+            self._broke(cause)
+            raise cause from error
+        finally:
+            self.frames.pop()
+
+    def _loop(self, frame: Frame) -> int:
+        instructions = frame.program.instructions
+        while True:
+            instruction = instructions[frame.index]
+            frame.current = instruction
+            frame.index += 1
+            if not instruction.plain:
+                self.steps += 1
+                frame.step = self.steps
+                frame.saved = frame.stack.copy()
+                if self.steps == self.break_step and self.break_cause is not None:
+                    raise self.break_cause
+            handler = instruction.handler
+            if handler is None:
+                raise BreakCapture("opcode", f"{instruction.name} is not supported")
+            try:
+                signal = handler(self, frame, instruction)
+            except Raised as raised:
+                known = self.raised_at.setdefault(
+                    id(raised.exception), (frame.step, raised.exception)
+                )
+                assert known[1] is raised.exception
+                self._unwind(frame, raised)
+                continue
+            if signal:
+                return int(signal)
+
+    def _unwind(self, frame: Frame, raised: Raised) -> None:
+        """Continues at the handler of the exception, or leaves the frame with it."""
+        exception = raised.exception
+        current = frame.exceptions
+        if current is not None and current is not exception and exception.__context__ is None:
+            exception.__context__ = current
+        row = frame.program.handler_at(frame.index - 1)
+        frame.kwnames = ()
+        if row is None:
+            raise raised
+        del frame.stack[row.depth :]
+        if row.lasti:
+            frame.stack.append(frame.current.offset // 2)
+        frame.stack.append(exception)
+        frame.index = row.target
+
+    def _broke(self, cause: BreakCapture) -> None:
+        """Decides, where the break was met, at which frame it can be: the innermost one, or the
+        outermost call that cannot be resumed behind (after a restart)."""
+        if self.broken is not None:
+            return
+        self.broken, self.broken_frames = cause, list(self.frames)
+        frames = self.broken_frames
+        clean = 0
+        for i in range(1, len(frames)):
+            if frames[i].link is None:
+                break
+            clean = i
+        if clean < len(frames) - 1 or self.native_broke:
+            raise Restart(frames[clean].step, cause)
+
+    def native(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Calls C code for real; what it raises is the user's exception."""
+        try:
+            with self.recorder.mode:
+                return function(*args, **kwargs)
+        except BreakCapture:
+            self.native_broke = True  # it may have advanced iterators
+            raise
+        except Exception as error:
+            raise Raised(error.with_traceback(None)) from None
+
+    def torch_call(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """A torch leaf called from bytecode: recorded, or a break before it."""
+        try:
+            with self.recorder.mode:
+                return function(*args, **kwargs)
+        except Exception as error:
+            raise BreakCapture("torch-call-failed", f"{type(error).__name__}: {error}") from error
+
+    # ------------------------------------------------------------ what handlers ask for
+
+    def pop(self, frame: Frame) -> Any:
+        """The top value, looked at."""
+        value = frame.stack.pop()
+        return self.world.force(value) if type(value) is Lazy else value
+
+    def popn(self, frame: Frame, count: int) -> list[Any]:
+        """The top values in push order, looked at."""
+        force = self.world.force
+        return [force(v) if type(v) is Lazy else v for v in frame.popn(count)]
+
+    def call(
+        self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], site: Frame | None
+    ) -> Any:
+        """Calls anything as the user's code would. ``site``: the frame whose instruction pushes
+        exactly this result, which makes breaks inside resumable."""
+        return calls.call(self, function, args, kwargs, site)
+
+    def call_python(
+        self,
+        function: FunctionType,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        link: str | None,
+        module_path: tuple[str, type] | None = None,
+    ) -> Any:
+        """Interprets a Python function."""
+        frame = functions.frame_of(self, function, args, kwargs, link)
+        frame.module_path = module_path
+        self.run(frame)
+        return frame.result
+
+    def get_attr(self, owner: Any, name: str, site: Frame | None = None) -> Any:
+        """``owner.name``; raises `Raised(AttributeError)`."""
+        return attributes.get_attr(self, owner, name, site)
+
+    def link_of(self, frame: Frame) -> str | None:
+        """How the frame above this one in the broken stack is linked to it."""
+        place = self.broken_frames.index(frame) + 1
+        return self.broken_frames[place].link if place < len(self.broken_frames) else None
+
+    def unwind_into(self, frame: Frame, exception: BaseException) -> None:
+        """Raises inside a suspended frame."""
+        frame.current = frame.program.instructions[frame.index - 1]
+        self._unwind(frame, Raised(exception))
+
+    def is_owned(self, value: Any) -> bool:
+        """Whether the frame made this instance."""
+        return id(value) in self.owned
+
+    def source_or_fixed(self, value: Any) -> Source:
+        """The source of a value; itself for one that has none."""
+        return attributes.source_or_fixed(self, value)

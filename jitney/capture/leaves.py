@@ -1,0 +1,198 @@
+"""What the recorder knows of torch functions: queries, writes, refusals, FX targets."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from jitney.capture.frame import BreakCapture
+
+getitem = operator.getitem
+
+# Asking for these would bake a value of a tensor, or hand out its memory.
+REFUSED = {
+    "item": "keep the value in a tensor",
+    "tolist": "keep the values in a tensor",
+    "numpy": "use torch operations instead of NumPy's",
+    "__array__": "use torch operations instead of NumPy's",
+    "__bool__": "use torch.where or torch.cond instead of Python's if",
+    "__int__": "keep the value in a tensor",
+    "__float__": "keep the value in a tensor",
+    "__index__": "keep the value in a tensor",
+    "__complex__": "keep the value in a tensor",
+    "__contains__": "use (tensor == value).any() and torch.where",
+    "__nonzero__": "use torch.where or torch.cond instead of Python's if",
+    "data_ptr": "",
+    "const_data_ptr": "",
+    "storage": "",
+    "untyped_storage": "",
+    "_typed_storage": "",
+    "__dlpack__": "",
+    "__repr__": "print shapes, or print outside of the compiled function",
+    "__format__": "print shapes, or print outside of the compiled function",
+    "__str__": "print shapes, or print outside of the compiled function",
+    "__reduce_ex__": "",
+    "__deepcopy__": "use clone()",
+    "backward": "call backward outside of the compiled function",
+    "register_hook": "",
+    "register_post_accumulate_grad_hook": "",
+    "retain_grad": "",
+    "requires_grad_": "",
+    "set_": "",
+    "resize_": "",
+    "resize_as_": "",
+    "share_memory_": "",
+    "pin_memory": "",
+    "is_pinned": "",
+    "is_set_to": "",
+    "map_": "",
+    "apply_": "",
+    "map2_": "",
+    "__setstate__": "",
+    "module_load": "",
+    "_make_subclass": "",
+    "from_numpy": "",
+    "frombuffer": "",
+    "from_file": "",
+    "from_dlpack": "",
+    "as_tensor": "",
+}
+_MAYBE_CONSTANT = {"as_tensor"}
+
+# C attributes of tensors whose answer is a fact about the fake, not a tensor.
+QUERIES = frozenset(
+    """shape dtype device layout ndim requires_grad is_leaf names is_cuda is_cpu is_meta is_mps
+    is_xpu is_sparse is_sparse_csr is_quantized is_nested is_mkldnn itemsize nbytes
+    output_nr is_xla is_vulkan is_ipu is_maia is_mtia volatile retains_grad""".split()
+)
+# C attributes that are tensors.
+VIEWS = frozenset("T mT H mH real imag".split())
+METHOD_QUERIES = frozenset(
+    """size dim ndimension numel nelement stride storage_offset is_contiguous is_floating_point
+    is_complex is_signed element_size get_device is_conj is_neg is_inference is_same_size type
+    is_shared has_names dim_order is_coalesced sparse_dim dense_dim __len__ __hash__ dtype
+    _is_view is_distributed""".split()
+)
+
+
+def name_of(func: Any) -> str:
+    """A torch function's name as users write it."""
+    return getattr(func, "__name__", None) or str(func)
+
+
+def hint_of(func: Any) -> str:
+    """What to write instead of a function that is refused."""
+    name = name_of(func)
+    if name in ("nonzero", "masked_select", "unique", "argwhere"):
+        return "use torch.where with three arguments, or masks, so that sizes do not depend on data"
+    return REFUSED.get(name, "")
+
+
+Query = Callable[[Any, Any, tuple[Any, ...], dict[str, Any]], Any]
+
+
+def query(func: Any) -> Query | None:
+    """How to answer a call that is no node: property reads, size queries; refusals raise."""
+    name = getattr(func, "__name__", "")
+    if name == "__get__":
+        return _property
+    if name in ("__set__", "__delete__"):
+        return _refuse_attribute
+    if name in METHOD_QUERIES:
+        return _ask
+    if name == "__iter__":
+        return _iterate
+    if name in REFUSED and name not in _MAYBE_CONSTANT:
+        raise BreakCapture("tensor-value", f"{name}() on a tensor", REFUSED[name])
+    return None
+
+
+def _ask(recorder: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    if func is torch.Tensor.type and (len(args) > 1 or kwargs):
+        raise BreakCapture("tensor-type", "Tensor.type(dtype)", "use Tensor.to(dtype)")
+    return func(*args, **kwargs)
+
+
+def _iterate(recorder: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return iter(recorder.call(torch.Tensor.unbind, (args[0], 0), {}))
+
+
+def _refuse_attribute(recorder: Any, func: Any, args: Any, kwargs: Any) -> Any:
+    name = getattr(getattr(func, "__self__", None), "__name__", "?")
+    raise BreakCapture("tensor-attribute", f"the attribute {name} of a tensor is set")
+
+
+def _property(recorder: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    name = getattr(func.__self__, "__name__", None)
+    if name is None:  # a Python property of torch.Tensor
+        name = getattr(getattr(func.__self__, "fget", None), "__name__", "?")
+    if name in QUERIES:
+        return func(*args, **kwargs)
+    fake = args[0]
+    if name in VIEWS:
+        with recorder.fake_mode:
+            value = func(*args)
+        if value is not fake:
+            node = recorder.node(
+                "call_function", getattr, (recorder.argument(fake), name), {}, value
+            )
+            recorder._bind(value, node)
+        return value
+    if name == "data":
+        return recorder.call(torch.Tensor.detach, (fake,), {})
+    raise BreakCapture("tensor-attribute", f"the attribute {name} of a tensor is read")
+
+
+def target_of(func: Any) -> tuple[str, Any, bool]:
+    """(FX op, target, whether it writes to an argument) of a torch function."""
+    name = name_of(func)
+    write = _writes(func, name)
+    if name != "" and getattr(torch.Tensor, name, None) is func:
+        return "call_method", name, write
+    return "call_function", func, write
+
+
+def _writes(func: Any, name: str) -> bool:
+    if isinstance(func, torch._ops.OpOverload | torch._ops.OpOverloadPacket):
+        overloads = (
+            [func] if isinstance(func, torch._ops.OpOverload)
+            else [getattr(func, o) for o in func.overloads()]
+        )  # fmt: skip
+        return any(o._schema.is_mutable for o in overloads)
+    if name == "__setitem__" or name.startswith("__i") and name not in ("__invert__", "__index__"):
+        return True
+    return name.endswith("_") and not name.endswith("__")
+
+
+def written(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+    """The tensors a writing call may change: all it is given, of its first argument for
+    methods."""
+    if isinstance(func, torch._ops.OpOverload | torch._ops.OpOverloadPacket):
+        found = [*args, *kwargs.values()]
+    else:
+        found = [args[0]] if args else list(kwargs.values())
+    flat: list[Any] = []
+    for item in found:
+        flat.extend(item if isinstance(item, list | tuple) else [item])
+    return [x for x in flat if isinstance(x, torch.Tensor)]
+
+
+def holds_tensor(value: Any) -> bool:
+    """Whether a result is or contains a tensor."""
+    if isinstance(value, torch.Tensor):
+        return True
+    if isinstance(value, tuple | list):
+        return any(holds_tensor(item) for item in value)
+    if isinstance(value, dict):
+        return any(holds_tensor(item) for item in value.values())
+    return False
+
+
+def other_argument(value: Any) -> Any:
+    """An argument that is no tensor, number or container: enumerations of torch's pass."""
+    if isinstance(value, int | str | float):  # subclasses: enums
+        return value
+    raise BreakCapture("torch-argument", f"a {type(value).__name__} is given to a torch function")

@@ -1,0 +1,91 @@
+"""Calling ``nn.Module``s: straight to ``forward`` when no hook is there, which is guarded."""
+
+from __future__ import annotations
+
+from types import FunctionType, MethodType
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from jitney.capture.attributes import (
+    dict_get, generic_get, guard_lookup, is_python, know_function, type_lookup,
+)  # fmt: skip
+from jitney.capture.frame import Frame, Lazy
+from jitney.capture.guard import ABSENT, Kind
+from jitney.capture.source import Attr, DictItem, ModuleOf
+
+if TYPE_CHECKING:
+    from jitney.capture.interpret import Interpreter
+
+HOOKS = (
+    "_backward_pre_hooks", "_backward_hooks", "_forward_hooks", "_forward_pre_hooks",
+)  # fmt: skip
+GLOBAL_HOOKS = (
+    "_global_backward_pre_hooks", "_global_backward_hooks", "_global_forward_hooks",
+    "_global_forward_pre_hooks",
+)  # fmt: skip
+
+
+def call_module(
+    interpreter: Interpreter,
+    module: torch.nn.Module,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    site: Frame | None,
+) -> Any:
+    """``module(*args, **kwargs)``."""
+    cls = type(module)
+    found = type_lookup(cls, "__call__")
+    source = interpreter.world.source_of(module)
+    guard_lookup(interpreter, cls, "__call__", found, source)
+    if found is not torch.nn.Module.__call__ or _has_hooks(interpreter, module):
+        target = found
+        if found is torch.nn.Module.__call__:
+            target = torch.nn.Module._call_impl
+        know_function(interpreter, target, module, "__call__")
+        return interpreter.call_python(
+            target, (module, *args), kwargs, "push" if site is not None else None
+        )
+    forward = generic_get(interpreter, module, "forward")
+    if type(forward) is MethodType and type(forward.__func__) is FunctionType:
+        return interpreter.call_python(
+            forward.__func__,
+            (forward.__self__, *args),
+            kwargs,
+            "push" if site is not None else None,
+            (str(source), cls) if source is not None else None,
+        )
+    return interpreter.call(forward, args, kwargs, site)
+
+
+def _has_hooks(interpreter: Interpreter, module: torch.nn.Module) -> bool:
+    """Whether any hook would run; guards that none appears."""
+    world = interpreter.world
+    namespace = world.instance_dict(module)
+    for name in HOOKS:
+        hooks = dict_get(interpreter, namespace, name)
+        if hooks is ABSENT:
+            continue
+        if _holds(interpreter, hooks):
+            return True
+    for name in GLOBAL_HOOKS:
+        raw = getattr(torch.nn.modules.module, name)
+        place = DictItem(Attr(ModuleOf("torch.nn.modules.module"), "__dict__"), name)
+        if _holds(interpreter, Lazy(raw, place)):
+            return True
+    if torch.nn.modules.module._has_any_global_hook():
+        return True
+    return False
+
+
+def _holds(interpreter: Interpreter, hooks: Any) -> bool:
+    if type(hooks) is not Lazy:
+        return len(hooks) > 0
+    shadow = interpreter.world.dicts.get(id(hooks.value))
+    if shadow is not None:
+        return len(shadow.inside) > 0 or len(hooks.value) > 0
+    interpreter.world.guard(Kind.LENGTH, hooks.source, len(hooks.value))
+    return len(hooks.value) > 0
+
+
+__all__ = ["call_module", "is_python"]

@@ -1,0 +1,23 @@
+"""What a caller may ask of a capture."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from jitney.capture.source import Source
+
+
+@dataclass(frozen=True)
+class CaptureOptions:
+    """How to capture.
+
+    ``dynamic``: sizes, ints and floats are symbolic from the start (True), never (False), or when
+    marked or in ``dynamic_sources`` (None): pairs (source, dim) for a tensor's size, (source,
+    None) for a Python int or float that was seen to change.
+    """
+
+    fullgraph: bool = False
+    dynamic: bool | None = None
+    dynamic_sources: frozenset[tuple[Source, int | None]] = frozenset()
+    inline: Any = None

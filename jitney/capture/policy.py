@@ -1,0 +1,133 @@
+"""What to do with a callable: interpret, record, call for real, put off, or break."""
+
+from __future__ import annotations
+
+import abc
+import enum
+import functools
+import types
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from jitney.capture import function_calls
+from jitney.capture.policy_table import (
+    ANSWERS, BREAKS, DEFERRED, IMPURE, NATIVE_CLASSES, NATIVE_FUNCTIONS, PURE_BUILTINS,
+    PURE_MODULES, PURE_TYPES,
+)  # fmt: skip
+
+if TYPE_CHECKING:
+    from jitney.capture.interpret import Interpreter
+
+_PURE_TYPES = frozenset(PURE_TYPES)
+
+
+def name_of(function: Any) -> str:
+    """ "module.qualname" of a callable, as the table writes it."""
+    name = getattr(function, "__qualname__", None) or type(function).__qualname__
+    owner = getattr(function, "__objclass__", None)
+    if owner is None:
+        bound = getattr(function, "__self__", None)
+        if bound is not None and not isinstance(bound, types.ModuleType):
+            owner = bound if isinstance(bound, type) else type(bound)
+            return f"{owner.__module__}.{name}"
+    module = owner.__module__ if owner is not None else getattr(function, "__module__", None)
+    return f"{module}.{name}"
+
+
+def special_function(function: types.FunctionType) -> Callable[..., Any] | None:
+    """A handler for a Python function that is not simply interpreted, or None."""
+    return _special(function.__code__, f"{function.__module__}.{function.__qualname__}")
+
+
+@functools.lru_cache(maxsize=65536)
+def _special(code: types.CodeType, name: str) -> Callable[..., Any] | None:
+    if name in ANSWERS:
+        return function_calls.answering(ANSWERS[name])
+    if name in NATIVE_FUNCTIONS:
+        return function_calls.native
+    if name in DEFERRED:
+        return function_calls.deferred
+    if name in BREAKS:
+        return function_calls.breaking(*BREAKS[name])
+    return function_calls.HANDLERS.get(name)
+
+
+def is_torch_leaf(function: types.FunctionType) -> bool:
+    """Whether a Python function of torch's lets modes handle it whole: one node."""
+    module = function.__module__
+    return (
+        isinstance(module, str)
+        and module.split(".")[0] == "torch"
+        and _leaf_code(function.__code__, module)
+    )
+
+
+@functools.lru_cache(maxsize=65536)
+def _leaf_code(code: types.CodeType, module: str) -> bool:
+    if module in ("torch._tensor", "torch.functional", "torch.nn.functional"):
+        return "handle_torch_function" in code.co_names or (
+            module == "torch._tensor" and code.co_name == "wrapped"
+        )
+    return False
+
+
+def is_pure(function: Any, args: tuple[Any, ...]) -> bool:
+    """Whether a C function only looks at its arguments, or changes only them."""
+    owner = getattr(function, "__objclass__", None)
+    bound = getattr(function, "__self__", None)
+    if owner is not None:
+        return _pure_type(owner)
+    if bound is not None and not isinstance(bound, types.ModuleType):
+        if isinstance(bound, type):
+            return _pure_type(bound)
+        return _pure_method(type(bound), function.__name__)
+    module, name = function.__module__, function.__name__
+    if module == "builtins":
+        return name in PURE_BUILTINS
+    return module in PURE_MODULES and f"{module}.{name}" not in IMPURE
+
+
+def _pure_type(cls: type) -> bool:
+    return f"{cls.__module__}.{cls.__qualname__}" in _PURE_TYPES
+
+
+def _pure_method(cls: type, name: str) -> bool:
+    """A bound C method: judged by the class in the MRO that defines it."""
+    for base in cls.__mro__:
+        if name in base.__dict__:
+            return _pure_type(base) or base.__module__ == "itertools" or issubclass(
+                base, BaseException
+            )
+    return False
+
+
+def is_pure_new(new: Any) -> bool:
+    """Whether a C ``__new__`` makes a value, a container or an exception."""
+    owner = getattr(new, "__self__", None)
+    return isinstance(owner, type) and (
+        _pure_type(owner) or issubclass(owner, BaseException) or owner is torch.Size
+    )
+
+
+def is_native_class(cls: type) -> bool:
+    """Whether constructing it is C code without effects."""
+    return f"{cls.__module__}.{cls.__qualname__}" in NATIVE_CLASSES or (
+        issubclass(cls, BaseException) and not cls.__flags__ & (1 << 9)
+    )
+
+
+def is_pure_callable(owner: Any) -> bool:
+    """An object of C code that is called without effects."""
+    return f"{type(owner).__module__}.{type(owner).__qualname__}" in (
+        "operator.itemgetter", "_operator.itemgetter", "types.GenericAlias",
+    )  # fmt: skip
+
+
+def is_plain_metaclass(meta: type) -> bool:
+    """A metaclass whose ``__call__`` adds nothing to what `type` does."""
+    return meta in (type, abc.ABCMeta) and not issubclass(meta, enum.EnumMeta)
+
+
+__all__ = ["Interpreter"] if TYPE_CHECKING else []

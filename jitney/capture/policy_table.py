@@ -1,0 +1,178 @@
+"""The policy as data: what is called for real, left out, put off, or refused; and why.
+
+Keys are "module.qualname". A test resolves every row, so that a misspelt one cannot live.
+"""
+
+from __future__ import annotations
+
+# C functions that depend on their arguments alone and change nothing (or only the containers
+# they are given, which are the frame's own).
+PURE_MODULES = {
+    "math": "arithmetic",
+    "cmath": "arithmetic",
+    "_operator": "operators on values that were checked",
+    "itertools": "iterator constructors",
+    "_collections": "containers",
+    "_struct": "packing of bytes",
+    "_bisect": "searches in lists",
+    "_heapq": "lists as heaps",
+    "_string": "parsing of format strings",
+    "_abc": "class registries, read",
+    "binascii": "conversions",
+    "_json": "conversions",
+    "_stat": "constants",
+    "_datetime": "value types",
+    "_decimal": "value types",
+    "_sre": "matching of constants",
+    "_functools": "partial, reduce",
+    "unicodedata": "tables",
+    "_typing": "markers",
+    "_contextvars": "copies",
+}
+PURE_BUILTINS = frozenset(
+    """abs ascii bin chr divmod format hex oct ord pow repr round sorted sum
+    callable hash issubclass any all min max""".split()
+)
+IMPURE = frozenset("itertools.tee _operator.attrgetter _operator.methodcaller".split())
+
+# Types whose C methods only touch the object itself.
+PURE_TYPES = (
+    "builtins.list builtins.dict builtins.set builtins.frozenset builtins.tuple builtins.str "
+    "builtins.bytes builtins.bytearray builtins.int builtins.float builtins.complex builtins.bool "
+    "builtins.range builtins.slice builtins.dict_keys builtins.dict_values builtins.dict_items "
+    "collections.deque collections.OrderedDict collections.defaultdict builtins.mappingproxy "
+    "builtins.object builtins.BaseException builtins.Exception builtins.code builtins.property "
+    "builtins.function builtins.type builtins.super builtins.method builtins.NoneType "
+    "builtins.cell builtins.classmethod builtins.staticmethod types.GenericAlias types.UnionType "
+    "re.Pattern re.Match builtins.odict_keys builtins.odict_values builtins.odict_items "
+    "torch.Size torch.dtype torch.device torch.finfo torch.iinfo builtins.ellipsis "
+    "builtins.list_iterator builtins.tuple_iterator builtins.dict_keyiterator builtins.enumerate "
+    "builtins.dict_valueiterator builtins.dict_itemiterator builtins.zip builtins.map "
+    "builtins.range_iterator builtins.reversed builtins.list_reverseiterator builtins.filter "
+    "_operator.itemgetter datetime.timedelta datetime.date datetime.datetime"
+).split()
+
+# Classes constructed natively: values and containers.
+NATIVE_CLASSES = frozenset(
+    """builtins.bytes builtins.bytearray builtins.complex builtins.slice
+    builtins.range builtins.property builtins.staticmethod
+    builtins.classmethod builtins.object torch.Size torch.device torch.dtype torch.finfo
+    torch.iinfo functools.partial
+    _operator.itemgetter itertools.count itertools.cycle
+    itertools.repeat itertools.chain itertools.islice itertools.starmap itertools.takewhile
+    itertools.dropwhile itertools.accumulate itertools.product itertools.combinations
+    itertools.permutations itertools.zip_longest itertools.pairwise itertools.groupby
+    itertools.combinations_with_replacement itertools.compress itertools.filterfalse
+    types.MethodType types.SimpleNamespace types.MappingProxyType types.CellType builtins.method
+    types.GenericAlias builtins.mappingproxy types.NoneType builtins.NoneType
+    datetime.timedelta datetime.date datetime.datetime decimal.Decimal fractions.Fraction
+    builtins.function typing.TypeVar builtins.cell""".split()
+)
+
+# Python functions that run for real on what they are given: pure, and slow or hard to interpret.
+NATIVE_FUNCTIONS = {
+    "inspect.signature": "reads a signature",
+    "inspect.isfunction": "a type test",
+    "inspect.ismethod": "a type test",
+    "inspect.isclass": "a type test",
+    "inspect.getfullargspec": "reads a signature",
+    "inspect.unwrap": "follows __wrapped__",
+    "typing.get_type_hints": "reads annotations",
+    "typing.get_origin": "reads a type",
+    "typing.get_args": "reads a type",
+    "typing.cast": "nothing",
+    "dataclasses.fields": "reads a class",
+    "dataclasses.is_dataclass": "reads a class",
+    "functools.update_wrapper": "copies names to a function of the frame's own",
+    "re.compile": "cached by pattern",
+    "re.match": "matching of constants",
+    "re.search": "matching of constants",
+    "re.fullmatch": "matching of constants",
+    "re.sub": "matching of constants",
+    "re.split": "matching of constants",
+    "re.findall": "matching of constants",
+    "re.escape": "strings",
+    "torch.broadcast_shapes": "sizes",
+    "torch.functional.broadcast_shapes": "sizes",
+    "torch.overrides.is_tensor_like": "a type test",
+    "importlib.util.find_spec": "installed packages do not change",
+    "importlib.metadata.version": "installed packages do not change",
+    "transformers.utils.import_utils.is_torch_available": "installed packages do not change",
+    "transformers.utils.import_utils.is_torch_greater_or_equal": "installed packages",
+    "transformers.utils.import_utils.is_flash_attn_2_available": "installed packages",
+    "transformers.utils.import_utils.is_torch_xpu_available": "devices of the process",
+    "transformers.utils.import_utils.is_torch_npu_available": "devices of the process",
+    "transformers.utils.import_utils.is_torch_less_or_equal": "installed packages",
+    "torch.cuda.is_available": "devices of the process",
+    "torch.cuda.device_count": "devices of the process",
+    "torch.xpu.is_available": "devices of the process",
+    "torch.mps.is_available": "devices of the process",
+    "torch.backends.mps.is_available": "devices of the process",
+    "torch.amp.autocast_mode.is_autocast_available": "devices of the process",
+    "torch._utils._get_available_device_type": "devices of the process",
+    "torch.distributed.is_available": "how torch was built",
+    "torch.distributed.distributed_c10d.is_initialized": "set before training starts",
+    "enum.Enum.__hash__": "by name",
+    "enum.EnumType.__iter__": "members do not change",
+    "enum.EnumType.__len__": "members do not change",
+    "enum.EnumType.__contains__": "members do not change",
+    "enum.EnumType.__getitem__": "members do not change",
+    "copy._copy_immutable": "the object itself",
+}
+
+# Functions that answer a constant during capture.
+ANSWERS = {
+    "torch.compiler.is_compiling": True,
+    "torch.compiler.is_dynamo_compiling": True,
+    "torch.compiler.is_exporting": False,
+    "torch._utils.is_compiling": True,
+    "torch._dynamo.external_utils.is_compiling": True,
+    "torch.jit.is_scripting": False,
+    "torch._jit_internal.is_scripting": False,
+    "torch.jit._trace.is_tracing": False,
+    "torch.jit.is_tracing": False,
+    "torch.onnx.is_in_onnx_export": False,
+    "transformers.utils.import_utils.is_torchdynamo_compiling": True,
+    "transformers.utils.import_utils.is_tracing": True,
+    "transformers.utils.import_utils.is_torchdynamo_exporting": False,
+    "transformers.utils.import_utils.is_jit_tracing": False,
+    "transformers.utils.generic.is_torchdynamo_compiling": True,
+}
+
+# Calls put off until the graph has run.
+DEFERRED = {
+    "logging.Logger.debug": "logging",
+    "logging.Logger.info": "logging",
+    "logging.Logger.warning": "logging",
+    "logging.Logger.error": "logging",
+    "logging.Logger.critical": "logging",
+    "logging.Logger.exception": "logging",
+    "logging.Logger.log": "logging",
+    "transformers.utils.logging.warning_once": "logging",
+    "transformers.utils.logging.info_once": "logging",
+    "transformers.utils.logging.warning_advice": "logging",
+    "_warnings.warn": "warnings",
+    "warnings.warn": "warnings",
+}
+
+# Python functions that must not be inlined.
+BREAKS = {
+    "torch._dynamo.decorators.graph_break": ("graph_break", "torch._dynamo.graph_break() is called"),
+    "torch.random.manual_seed": ("rng", "the random seed is set"),
+    "torch.random.seed": ("rng", "the random seed is set"),
+    "torch.random.set_rng_state": ("rng", "the random state is set"),
+    "torch.random.get_rng_state": ("rng", "the random state is read"),
+    "torch.random.initial_seed": ("rng", "the random seed is read"),
+    "torch.random.fork_rng": ("rng", "the random state is forked"),
+    "torch.cuda.random.manual_seed": ("rng", "the random seed is set"),
+    "torch.cuda.random.manual_seed_all": ("rng", "the random seed is set"),
+    "torch.autograd.backward": ("backward", "backward is called"),
+    "torch.autograd.grad": ("backward", "autograd.grad is called"),
+    "torch.serialization.save": ("io", "torch.save is called"),
+    "torch.serialization.load": ("io", "torch.load is called"),
+    "torch.set_default_device": ("default-device", "the default device is set"),
+    "copy.deepcopy": ("deepcopy", "deepcopy is called"),
+    "torch._vmap_internals.vmap": ("functorch", "vmap is called"),
+    "torch._functorch.apis.vmap": ("functorch", "vmap is called"),
+    "torch._functorch.apis.grad": ("functorch", "grad is called"),
+}

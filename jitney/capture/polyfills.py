@@ -1,0 +1,95 @@
+"""Builtins that call back into Python, as Python: interpreted in their place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+_MISSING = object()
+
+
+def map_(function: Callable[..., Any], /, *iterables: Iterable[Any]) -> Iterator[Any]:
+    for items in zip(*iterables):
+        yield function(*items)
+
+
+def filter_(function: Callable[[Any], Any] | None, iterable: Iterable[Any], /) -> Iterator[Any]:
+    for item in iterable:
+        if function(item) if function is not None else item:
+            yield item
+
+
+def sorted_(
+    iterable: Iterable[Any], /, *, key: Callable[[Any], Any] | None = None, reverse: bool = False
+) -> list[Any]:
+    items = list(iterable)
+    if key is None:
+        items.sort(reverse=reverse)
+        return items
+    keys = [key(item) for item in items]
+    return [items[i] for i in sorted(range(len(items)), key=keys.__getitem__, reverse=reverse)]
+
+
+def min_(*args: Any, key: Callable[[Any], Any], default: Any = _MISSING) -> Any:
+    items = list(args[0]) if len(args) == 1 else list(args)
+    if not items:
+        if default is _MISSING:
+            raise ValueError("min() iterable argument is empty")
+        return default
+    best = items[0]
+    value = key(best)
+    for item in items[1:]:
+        other = key(item)
+        if other < value:
+            best, value = item, other
+    return best
+
+
+def max_(*args: Any, key: Callable[[Any], Any], default: Any = _MISSING) -> Any:
+    items = list(args[0]) if len(args) == 1 else list(args)
+    if not items:
+        if default is _MISSING:
+            raise ValueError("max() iterable argument is empty")
+        return default
+    best = items[0]
+    value = key(best)
+    for item in items[1:]:
+        other = key(item)
+        if other > value:
+            best, value = item, other
+    return best
+
+
+def reduce_(function: Callable[[Any, Any], Any], iterable: Iterable[Any], /, *initial: Any) -> Any:
+    iterator = iter(iterable)
+    if initial:
+        (value,) = initial
+    else:
+        try:
+            value = next(iterator)
+        except StopIteration:
+            raise TypeError("reduce() of empty iterable with no initial value") from None
+    for item in iterator:
+        value = function(value, item)
+    return value
+
+
+def any_(iterable: Iterable[Any], /) -> bool:
+    for item in iterable:
+        if item:
+            return True
+    return False
+
+
+def all_(iterable: Iterable[Any], /) -> bool:
+    for item in iterable:
+        if not item:
+            return False
+    return True
+
+
+def sum_(iterable: Iterable[Any], /, start: Any = 0) -> Any:
+    value = start
+    for item in iterable:
+        value = value + item
+    return value

@@ -1,0 +1,204 @@
+"""The graph being built: every torch call on fakes becomes a node.
+
+A `TorchFunctionMode` sees torch calls wherever they are made from, Python or C. What returns a
+tensor or has an effect is recorded; queries (`size`, `dtype`) are answered from the fakes.
+"""
+
+from __future__ import annotations
+
+import linecache
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from jitney import torch_api
+from jitney.capture import leaves
+from jitney.capture.frame import BreakCapture, Frame
+from jitney.capture.result import GraphInput
+from jitney.capture.source import Source
+from jitney.capture.symbols import Symbols
+
+_QUIET = (int, float, bool, str, torch.dtype, torch.device, torch.layout, torch.memory_format)
+
+
+class Recorder:
+    """Builds one torch-level FX graph; owns the fake mode."""
+
+    def __init__(self) -> None:
+        self.fake_mode, self.shape_env = torch_api.new_capture_mode()
+        self.graph = torch.fx.Graph()
+        self.nodes: dict[int, tuple[Any, torch.fx.Node]] = {}  # by id(fake)
+        self.inputs: dict[torch.fx.Node, GraphInput] = {}
+        self.mutated: set[int] = set()  # ids of fakes written to in place
+        self.frames: list[Frame] = []
+        self.mode = _Mode(self)
+        self._versions: dict[int, int | None] = {}
+        self.symbols = Symbols(self)
+        self._first: torch.fx.Node | None = None
+        self._unsupported = torch_api.unsupported_by_fakes()
+
+    # ------------------------------------------------------------ nodes
+
+    def placeholder(self, fake: Any, source: Source, static: bool) -> torch.fx.Node:
+        """A new input of the graph; placeholders come first, in order of reading."""
+        name = "".join(c if c.isalnum() else "_" for c in str(source)).strip("_") or "input"
+        if name[0].isdigit():
+            name = f"p_{name}"
+        if self._first is None:
+            node = self.graph.placeholder(name)
+        else:
+            with self.graph.inserting_before(self._first):
+                node = self.graph.placeholder(name)
+        node.meta["example_value"] = fake
+        self.inputs[node] = GraphInput(node.name, source, fake, static)
+        self.nodes[id(fake)] = (fake, node)
+        if isinstance(fake, torch.Tensor):
+            self._versions[id(fake)] = self._version(fake)
+        return node
+
+    def state_nodes(self, before: dict[str, Any]) -> list[torch.fx.Node]:
+        """Nodes that put process state back at the end of the graph."""
+        from jitney.capture import state
+
+        return state.restoring_nodes(self, before)
+
+    def node(
+        self, op: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], value: Any
+    ) -> torch.fx.Node:
+        """A new node, with its value and where the user wrote it."""
+        node = self.graph.create_node(op, target, args, kwargs)
+        if self._first is None:
+            self._first = node
+        node.meta["example_value"] = value
+        node.meta["stack_trace"] = self._trace()
+        path = {f.module_path[0]: f.module_path for f in self.frames if f.module_path is not None}
+        if path:
+            node.meta["nn_module_stack"] = path
+        return node
+
+    def _trace(self) -> str:
+        rows = []
+        for frame in self.frames:
+            file, line = frame.code.co_filename, frame.current.line
+            text = linecache.getline(file, line).strip()
+            rows.append(f'  File "{file}", line {line}, in {frame.function_name}\n    {text}\n')
+        return "".join(rows)
+
+    def node_of(self, fake: Any) -> torch.fx.Node | None:
+        """The node that made a fake."""
+        found = self.nodes.get(id(fake))
+        return found[1] if found is not None else None
+
+    def argument(self, value: Any) -> Any:
+        """A call's argument as FX wants it: fakes replaced by their nodes."""
+        if isinstance(value, torch.Tensor):
+            node = self.node_of(value)
+            if node is None:
+                raise BreakCapture(
+                    "unknown-tensor",
+                    "a tensor that the capture did not see being made is used",
+                    "pass it as an argument or keep it on a module",
+                )
+            return node
+        cls = type(value)
+        if value is None or value is Ellipsis or cls in _QUIET:
+            return value
+        if cls is tuple or cls is list or cls is torch.Size:
+            items = [self.argument(item) for item in value]
+            return items if cls is list else tuple(items)
+        if cls is dict:
+            return {key: self.argument(item) for key, item in value.items()}
+        if cls is slice:
+            return slice(*map(self.argument, (value.start, value.stop, value.step)))
+        if isinstance(value, tuple):  # namedtuples and torch.return_types
+            return tuple(self.argument(item) for item in value)
+        if cls is range or cls is complex:
+            return list(value) if cls is range else value
+        return leaves.other_argument(value)
+
+    def value_node(self, value: Any) -> Any:
+        """The node of a tensor or symbol, a number for a symbol that is one, None if unknown."""
+        if isinstance(value, torch.Tensor):
+            return self.node_of(value)
+        return self.symbols.node_of(value)
+
+    def is_mutated(self, fake: Any) -> bool:
+        """Whether an input was written to in place."""
+        if not isinstance(fake, torch.Tensor):
+            return False
+        return id(fake) in self.mutated or self._version(fake) != self._versions.get(id(fake))
+
+    @staticmethod
+    def _version(fake: Any) -> int | None:
+        return None if fake.is_inference() else fake._version
+
+    # ------------------------------------------------------------ calls
+
+    def call(
+        self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Runs a torch function on fakes and records it if it made or changed a tensor."""
+        query = leaves.query(func)
+        if query is not None:
+            return query(self, func, args, kwargs)
+        op, target, write = leaves.target_of(func)
+        node_args = tuple([self.argument(a) for a in args])
+        node_kwargs = {k: self.argument(v) for k, v in kwargs.items()}
+        with self.fake_mode:
+            try:
+                value = func(*args, **kwargs)
+            except BreakCapture:
+                raise
+            except self._unsupported as error:
+                raise BreakCapture(
+                    "data-dependent",
+                    f"{leaves.name_of(func)} depends on the values of a tensor",
+                    leaves.hint_of(func),
+                ) from error
+            except Exception as error:
+                raise BreakCapture(
+                    "torch-call-failed", f"{leaves.name_of(func)}: {error}"
+                ) from error
+        if not write and not leaves.holds_tensor(value):
+            if value is None:
+                raise BreakCapture("torch-call", f"{leaves.name_of(func)} is not captured")
+            return value
+        if write:
+            self.mutated.update(id(a) for a in leaves.written(func, args, kwargs))
+        node = self.node(op, target, node_args, node_kwargs, value)
+        self._bind(value, node)
+        return value
+
+    def _bind(self, value: Any, node: torch.fx.Node) -> None:
+        """Makes the tensors in a result known; one of several is taken out by getitem."""
+        if isinstance(value, torch.Tensor):
+            if id(value) not in self.nodes:
+                self.nodes[id(value)] = (value, node)
+        elif isinstance(value, tuple | list):
+            for i, item in enumerate(value):
+                if leaves.holds_tensor(item):
+                    if id(item) in self.nodes:
+                        continue
+                    child = self.node("call_function", leaves.getitem, (node, i), {}, item)
+                    child.meta["part"] = True
+                    self._bind(item, child)
+        elif isinstance(value, dict):
+            for key, item in value.items():
+                if leaves.holds_tensor(item):
+                    child = self.node("call_function", leaves.getitem, (node, key), {}, item)
+                    self._bind(item, child)
+
+
+class _Mode(TorchFunctionMode):
+    """Hands every torch call to the recorder."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        super().__init__()
+        self._recorder = recorder
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        return self._recorder.call(func, args, kwargs or {})

@@ -1,0 +1,198 @@
+"""Shadow copies of what existed before the frame and can be changed by it.
+
+The frame reads and writes the shadow; what differs at the end is replayed on the original after
+the graph has run. A dict's shadow is seeded key by key, so that looking one name up in a module's
+namespace does not guard all of it; whatever hands the dict to C code seeds the rest first.
+"""
+
+from __future__ import annotations
+
+import collections
+from types import CellType
+from typing import TYPE_CHECKING, Any
+
+from jitney.capture.frame import BreakCapture, Lazy
+from jitney.capture.guard import ABSENT, Kind
+from jitney.capture.source import CellContents, DictItem, DictKey, Item, Source
+
+if TYPE_CHECKING:
+    from jitney.capture.world import World
+
+_HASHABLE_KEYS = (int, float, bool, str, bytes, type(None), type)
+
+
+class DictShadow:
+    """A dict and its inner copy. ``initial`` is what the frame was given, by key."""
+
+    __slots__ = ("initial", "inside", "missing", "original", "seeded", "source")
+
+    def __init__(self, original: dict[Any, Any], source: Source) -> None:
+        cls = type(original)
+        self.original, self.source = original, source
+        self.inside: dict[Any, Any] = {} if cls is dict else cls.__new__(cls)
+        if isinstance(original, collections.defaultdict):
+            self.inside = collections.defaultdict(original.default_factory)
+        elif isinstance(original, collections.OrderedDict) and cls is not collections.OrderedDict:
+            collections.OrderedDict.__init__(self.inside)
+        self.initial: dict[Any, Any] = {}
+        self.missing: set[Any] = set()
+        self.seeded = False
+
+    def get(self, world: World, key: Any, default: Any = ABSENT) -> Any:
+        """The value at a key as the frame sees it now (maybe `Lazy`); guards its presence or
+        absence."""
+        inside = self.inside
+        if dict.__contains__(inside, key):
+            return dict.__getitem__(inside, key)
+        if self.seeded or key in self.initial or key in self.missing:
+            return default
+        if not dict.__contains__(self.original, key):
+            world.guard(Kind.NO_KEY, self.source, key, key)
+            self.missing.add(key)
+            return default
+        if not isinstance(key, (*_HASHABLE_KEYS, tuple)):
+            self.seed(world)
+            return dict.get(inside, key, default)
+        value = world.read_lazy(dict.__getitem__(self.original, key), DictItem(self.source, key))
+        self.initial[key] = value
+        dict.__setitem__(inside, key, value)
+        return value
+
+    def has(self, world: World, key: Any) -> bool:
+        """Whether the key is there now; guards that and no value."""
+        if dict.__contains__(self.inside, key):
+            return True
+        if self.seeded or key in self.initial or key in self.missing:
+            return False
+        if dict.__contains__(self.original, key):
+            world.guard(Kind.HAS_KEY, self.source, key, key)
+            return True
+        world.guard(Kind.NO_KEY, self.source, key, key)
+        self.missing.add(key)
+        return False
+
+    def set(self, world: World, key: Any, value: Any) -> None:
+        """Stores into the shadow; the original learns of it at the end."""
+        if not self.seeded and key not in self.initial and key not in self.missing:
+            self.get(world, key)
+        dict.__setitem__(self.inside, key, value)
+
+    def delete(self, world: World, key: Any) -> None:
+        """Deletes from the shadow; KeyError is the caller's to raise."""
+        self.get(world, key)
+        dict.__delitem__(self.inside, key)
+
+    def seed(self, world: World) -> None:
+        """Reads all that was not read yet, in the original's order, guarding its keys."""
+        if self.seeded:
+            return
+        self.seeded = True
+        keys = list(dict.keys(self.original))
+        if len(keys) > 5000:
+            raise BreakCapture("huge-dict", f"a dict of {len(keys)} items is read as a whole")
+        constant = all(isinstance(k, _HASHABLE_KEYS) for k in keys)
+        if constant:
+            world.guard(Kind.KEYS, self.source, tuple(keys))
+        else:
+            world.guard(Kind.LENGTH, self.source, len(keys))
+        now = dict(dict.items(self.inside))
+        content: dict[Any, Any] = {}
+        for position, key in enumerate(keys):
+            inner_key = key
+            if not constant:
+                inner_key = world.read(key, DictKey(self.source, position))
+            if key in now:
+                value = now.pop(key)
+                content[inner_key] = world.force(value)
+                if self.initial.get(key) is value:
+                    self.initial[key] = content[inner_key]
+                continue
+            if key in self.initial:  # deleted by the frame
+                continue
+            raw = dict.__getitem__(self.original, key)
+            place = DictItem(self.source, key) if constant else _value_at(self.source, position)
+            self.initial[inner_key] = content[inner_key] = world.read(raw, place)
+        content.update({k: world.force(v) for k, v in now.items()})
+        dict.clear(self.inside)
+        for key, value in content.items():
+            _set_item(self.inside, key, value)
+
+
+def _set_item(target: dict[Any, Any], key: Any, value: Any) -> None:
+    if isinstance(target, collections.OrderedDict):
+        collections.OrderedDict.__setitem__(target, key, value)
+    else:
+        dict.__setitem__(target, key, value)
+
+
+def _value_at(source: Source, position: int) -> Source:
+    raise BreakCapture("object-keys", f"the values of {source}, keyed by objects, are read")
+
+
+class SequenceShadow:
+    """A list, set or deque and its inner copy."""
+
+    __slots__ = ("initial", "inside", "original", "source")
+
+    def __init__(self, original: Any, inside: Any, source: Source) -> None:
+        self.original, self.inside, self.source = original, inside, source
+        self.initial: list[Any] = []
+
+    @staticmethod
+    def of(original: Any, source: Source) -> SequenceShadow:
+        """An empty shadow of the same class."""
+        cls = type(original)
+        if isinstance(original, collections.deque):
+            inside = collections.deque(maxlen=original.maxlen)
+        elif isinstance(original, frozenset):
+            inside = original
+        else:
+            inside = cls.__new__(cls)
+        return SequenceShadow(original, inside, source)
+
+    def seed(self, world: World) -> None:
+        """Reads every item, guarding the length (of sets: the members, which are constants)."""
+        original, inside = self.original, self.inside
+        if isinstance(original, set | frozenset):
+            if not all(isinstance(x, (*_HASHABLE_KEYS, tuple)) for x in original):
+                raise BreakCapture("object-set", "a set of objects is read")
+            world.guard(Kind.EQUALS, self.source, frozenset(original))
+            if isinstance(original, set):
+                set.update(inside, original)
+            self.initial = list(original)
+            return
+        base = list if isinstance(original, list) else collections.deque
+        world.guard(Kind.LENGTH, self.source, base.__len__(original))
+        for i, item in enumerate(base.__iter__(original)):
+            value = world.read(item, Item(self.source, i))
+            base.append(inside, value)
+            self.initial.append(value)
+
+
+class CellShadow:
+    """A closure cell that existed before the frame, and what it holds now."""
+
+    __slots__ = ("cell", "changed", "contents", "source")
+
+    def __init__(self, cell: CellType, source: Source) -> None:
+        self.cell, self.source = cell, source
+        self.contents: Any = None
+        self.changed = False
+
+    def get(self, world: World) -> Any:
+        """The contents (maybe `Lazy`), ABSENT when empty."""
+        if self.changed or self.contents is not None:
+            return self.contents
+        try:
+            raw = self.cell.cell_contents
+        except ValueError:
+            world.guard(Kind.NO_ATTR, self.source, "cell_contents")
+            return ABSENT
+        value = world.read_lazy(raw, CellContents(self.source))
+        if type(value) is not Lazy:
+            self.contents = value
+        return value
+
+    def set(self, value: Any) -> None:
+        """Stores; ABSENT empties the cell."""
+        self.contents, self.changed = value, True

@@ -1,0 +1,73 @@
+"""Process state that changes what torch calls mean: grad mode, autocast, defaults.
+
+It is guarded at entry, changed for real while capturing (fakes obey it), written into the graph
+as explicit nodes, put back at the end of the graph, and left changed by an effect if the frame
+leaves it changed.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from jitney import torch_api
+from jitney.capture.frame import BreakCapture
+
+if TYPE_CHECKING:
+    from jitney.capture.interpret import Interpreter
+
+# C function -> whether it becomes a node of the graph.
+CHANGES = {
+    "torch._C._set_grad_enabled": True,
+    "torch.set_autocast_enabled": True,
+    "torch.set_autocast_dtype": True,
+    "torch.set_autocast_cache_enabled": True,
+    "torch.autocast_increment_nesting": True,
+    "torch.autocast_decrement_nesting": True,
+    "torch.clear_autocast_cache": True,
+}
+
+
+def snapshot() -> dict[str, Any]:
+    """All tracked state, by name."""
+    return {name: torch_api.read_state(name) for name in torch_api.state_names()}
+
+
+def change_of(name: str) -> str | None:
+    """The name itself if the C function changes tracked state."""
+    return name if name in CHANGES else None
+
+
+def apply(
+    interpreter: Interpreter, change: str, function: Any, args: list[Any], kwargs: dict[str, Any]
+) -> Any:
+    """Changes the state while capturing and in the graph."""
+    if any(type(a).__name__ == "SymInt" for a in args):
+        raise BreakCapture("symbolic-state", f"{change} depends on a size")
+    value = function(*args, **kwargs)
+    interpreter.recorder.node("call_function", function, tuple(args), kwargs, value)
+    return value
+
+
+def restoring_nodes(recorder: Any, before: dict[str, Any]) -> list[Any]:
+    """Nodes that make the state at the end of the graph what it was at its start."""
+    nodes = []
+    for name, value in before.items():
+        if torch_api.read_state(name) != value:
+            args = (name, _plain(value))
+            nodes.append(recorder.node("call_function", torch_api.set_state, args, {}, None))
+    return nodes
+
+
+def _plain(value: Any) -> Any:
+    return tuple(map(_plain, value)) if isinstance(value, tuple) else value
+
+
+def restore(before: dict[str, Any]) -> dict[str, Any]:
+    """Puts the state back as it was; returns what the frame had left changed."""
+    changed = {}
+    for name, value in before.items():
+        now = torch_api.read_state(name)
+        if now != value:
+            changed[name] = now
+            torch_api.set_state(name, value)
+    return changed

@@ -1,0 +1,118 @@
+"""``container[key]`` for real containers, unseeded dict shadows, tensors and Python classes."""
+
+from __future__ import annotations
+
+import operator
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from jitney.capture import operators
+from jitney.capture.frame import BreakCapture, Frame, Lazy, Raised
+from jitney.capture.guard import ABSENT
+from jitney.capture.shadows import _HASHABLE_KEYS
+
+if TYPE_CHECKING:
+    from jitney.capture.interpret import Interpreter
+
+LAZY_METHODS = ("get", "__getitem__", "__contains__")
+
+
+class LazyMethod:
+    """A method of a dict nobody has looked at as a whole."""
+
+    __slots__ = ("lazy", "name")
+
+    def __init__(self, lazy: Lazy, name: str) -> None:
+        self.lazy, self.name = lazy, name
+
+    def call(self, vm: Interpreter, args: Any, kwargs: Any) -> Any:
+        """Calls it."""
+        if kwargs or not args:
+            raise BreakCapture("arguments", f"dict.{self.name}")
+        name = vm.world.force(args[0])
+        if not is_plain_key(name):
+            bound = getattr(vm.world.force(self.lazy), self.name)
+            return vm.call(bound, (name, *args[1:]), {}, None)
+        shadow = vm.world.dict_shadow(self.lazy.value, self.lazy.source)
+        if self.name == "__contains__":
+            return shadow.has(vm.world, name)
+        value = shadow.get(vm.world, name)
+        if value is not ABSENT:
+            return value
+        if self.name == "__getitem__":
+            raise Raised(KeyError(name))
+        return args[1] if len(args) > 1 else None
+
+
+def is_plain_key(value: Any) -> bool:
+    """A key whose hash and equality are C code's and stay the same from run to run."""
+    return isinstance(value, _HASHABLE_KEYS)
+
+
+def key(vm: Interpreter, value: Any) -> Any:
+    """A dict key: symbols become the numbers they are."""
+    return operators.concrete(value)
+
+
+def get(vm: Interpreter, container: Any, index: Any, site: Frame | None) -> Any:
+    """``container[index]`` (maybe `Lazy`)."""
+    if type(container) is Lazy and isinstance(container.value, dict) and is_plain_key(index):
+        shadow = vm.world.dict_shadow(container.value, container.source)
+        value = shadow.get(vm.world, index)
+        if value is ABSENT:
+            raise Raised(KeyError(index))
+        return value
+    container = vm.world.force(container)
+    if isinstance(container, torch.Tensor):
+        return vm.torch_call(operator.getitem, container, index)
+    hook = operators.hook_of(vm, container, "__getitem__")
+    if hook is not None:
+        return vm.call(hook, (container, index), {}, site)
+    if isinstance(container, type):
+        return _class_item(vm, container, index)
+    return vm.native(operator.getitem, container, _concrete_index(index))
+
+
+def _concrete_index(index: Any) -> Any:
+    if isinstance(index, slice):
+        parts = (index.start, index.stop, index.step)
+        return slice(*map(operators.concrete, parts))
+    return operators.concrete(index)
+
+
+def _class_item(vm: Interpreter, cls: type, index: Any) -> Any:
+    hook = getattr(type(cls), "__getitem__", None)
+    if hook is not None:
+        return vm.native(operator.getitem, cls, index)
+    return vm.native(operator.getitem, cls, index)
+
+
+def set_item(
+    vm: Interpreter, container: Any, index: Any, value: Any, site: Frame | None
+) -> None:
+    """``container[index] = value``."""
+    if isinstance(container, torch.Tensor):
+        vm.torch_call(operator.setitem, container, index, value)
+        return
+    hook = operators.hook_of(vm, container, "__setitem__")
+    if hook is not None:
+        vm.call_python(hook, (container, index, value), {}, "drop" if site else None)
+        return
+    vm.native(operator.setitem, container, _concrete_index(index), value)
+
+
+def del_item(vm: Interpreter, container: Any, index: Any) -> None:
+    """``del container[index]``."""
+    hook = operators.hook_of(vm, container, "__delitem__")
+    if hook is not None:
+        vm.call_python(hook, (container, index), {}, None)
+        return
+    vm.native(operator.delitem, container, _concrete_index(index))
+
+
+def lazy_contains(vm: Interpreter, container: Any, item: Any) -> bool | None:
+    """``item in container`` for a dict not looked at as a whole; None for anything else."""
+    if type(container) is Lazy and isinstance(container.value, dict) and is_plain_key(item):
+        return vm.world.dict_shadow(container.value, container.source).has(vm.world, item)
+    return None

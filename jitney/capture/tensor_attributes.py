@@ -1,0 +1,64 @@
+"""Attributes of tensors: queries answered from the fake, Python attributes from the real one."""
+
+from __future__ import annotations
+
+import types
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from jitney.capture.frame import BreakCapture, Raised
+from jitney.capture.guard import ABSENT, Kind
+from jitney.capture.source import Attr, DictItem
+
+if TYPE_CHECKING:
+    from jitney.capture.interpret import Interpreter
+
+
+def class_of(fake: Any) -> type:
+    """``type(tensor)`` as eager would answer for the tensor behind a fake."""
+    if isinstance(fake, torch.nn.Parameter):
+        return torch.nn.Parameter
+    if isinstance(fake, torch.nn.Buffer):
+        return torch.nn.Buffer
+    return torch.Tensor
+
+
+def get(interpreter: Interpreter, fake: Any, name: str) -> Any:
+    """``tensor.name``."""
+    if name == "__class__":
+        return class_of(fake)
+    found = getattr(torch.Tensor, name, ABSENT)
+    if found is ABSENT:
+        return _python_attribute(interpreter, fake, name)
+    if name in ("grad", "_grad"):
+        return _grad(interpreter, fake)
+    if isinstance(found, types.FunctionType):
+        return types.MethodType(found, fake)
+    if name == "__dict__":
+        raise BreakCapture("tensor-dict", "__dict__ of a tensor is read")
+    return interpreter.torch_call(getattr, fake, name)
+
+
+def _python_attribute(interpreter: Interpreter, fake: Any, name: str) -> Any:
+    world = interpreter.world
+    known = world.inside.get(id(fake))
+    if known is not None:
+        namespace = getattr(known.original, "__dict__", {})
+        place = Attr(known.source, "__dict__")
+        if name in namespace:
+            return world.read_lazy(namespace[name], DictItem(place, name))
+        world.guard(Kind.NO_KEY, place, name, name)
+    cls = class_of(fake).__name__
+    raise Raised(AttributeError(f"{cls!r} object has no attribute {name!r}"))
+
+
+def _grad(interpreter: Interpreter, fake: Any) -> Any:
+    known = interpreter.world.inside.get(id(fake))
+    if known is None:
+        if fake.requires_grad and not fake.is_leaf:
+            raise BreakCapture("tensor-grad", "grad of a tensor made in the frame is read")
+        return None
+    if not known.original.is_leaf:
+        raise BreakCapture("tensor-grad", "grad of a tensor that is no leaf is read")
+    return interpreter.world.read(known.original.grad, Attr(known.source, "grad"))

@@ -1,0 +1,125 @@
+"""Calls into torch: leaves of the graph, state that is tracked, and objects of torch's."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from jitney.capture import state
+from jitney.capture.frame import BreakCapture
+from jitney.capture.guard import ABSENT
+
+if TYPE_CHECKING:
+    from jitney.capture.interpret import Interpreter
+
+_TENSOR_BASES = tuple(c for c in torch.Tensor.__mro__ if c is not object)
+_MODULES = ("torch", "torch._C", "torch._C._nn", "torch._C._linalg", "torch._C._fft")
+
+# C functions of torch that make no tensor and only look.
+LOOKS = frozenset(
+    """torch.is_grad_enabled torch.is_inference_mode_enabled torch.get_default_dtype
+    torch.is_autocast_enabled torch.get_autocast_dtype torch.is_autocast_cpu_enabled
+    torch.get_autocast_gpu_dtype torch.get_autocast_cpu_dtype torch.is_autocast_cache_enabled
+    torch._C._get_tracing_state torch._C._is_tracing torch._C._is_torch_function_enabled
+    torch._C._log_api_usage_once torch._C._functorch.peek_interpreter_stack
+    torch._C._len_torch_function_stack torch.is_anomaly_enabled torch.promote_types
+    torch.result_type torch.can_cast torch.is_complex torch.is_floating_point torch.is_tensor
+    torch._C._get_cudnn_enabled torch._C._get_flash_sdp_enabled torch._C._get_math_sdp_enabled
+    torch._C._get_mem_efficient_sdp_enabled torch._C._get_cudnn_sdp_enabled torch.get_num_threads
+    torch._C._are_functorch_transforms_active torch._C._get_deterministic_algorithms
+    torch._C._cuda_getDeviceCount torch.is_distributed torch._C._is_any_autocast_enabled
+    torch._C._is_autocast_available torch.is_signed torch.is_same_size torch.is_conj torch.is_neg
+    torch._C._has_torch_function torch._C._has_torch_function_unary torch.is_inference
+    torch._C._has_torch_function_variadic torch._has_torch_function torch.get_device_module
+    torch._C._autograd._is_view torch._C._get_default_device torch._C._get_privateuse1_backend_name
+    torch._C._is_default_mobile_cpu_allocator_set torch.is_vulkan_available torch.numel
+    torch._C._get_cublas_allow_tf32 torch._C._get_onednn_allow_tf32""".split()
+)
+
+
+def c_name(function: Any) -> str:
+    """ "module.name" of a C function of torch."""
+    module = function.__module__
+    owner = getattr(function, "__self__", None)
+    if module is None and isinstance(owner, types.ModuleType):
+        module = owner.__name__
+    return f"{module or 'torch'}.{function.__name__}"
+
+
+def is_torch_c(function: Any) -> bool:
+    """Whether a C callable is torch's: a function, or a method of a tensor."""
+    owner = getattr(function, "__self__", None)
+    if isinstance(owner, torch.Tensor) or isinstance(owner, types.GetSetDescriptorType):
+        return True
+    if getattr(function, "__objclass__", None) in _TENSOR_BASES:
+        return True
+    module = getattr(function, "__module__", None)
+    if isinstance(module, str) and module.split(".")[0] == "torch":
+        return True
+    return isinstance(owner, type) and owner.__name__.startswith("_VariableFunctions")
+
+
+def call_c(interpreter: Interpreter, function: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    """Calls a C function of torch's."""
+    name = c_name(function)
+    change = state.change_of(name)
+    if change is not None:
+        values = [interpreter.world.force(a) for a in args]
+        keywords = {k: interpreter.world.force(v) for k, v in kwargs.items()}
+        return state.apply(interpreter, change, function, values, keywords)
+    if name in LOOKS:
+        values = [interpreter.world.force(a) for a in args]
+        keywords = {k: interpreter.world.force(v) for k, v in kwargs.items()}
+        return interpreter.native(function, *values, **keywords)
+    owner = getattr(function, "__self__", None)
+    if (
+        name.startswith("torch._C.")
+        and not isinstance(owner, torch.Tensor)
+        and not name.startswith(("torch._C._nn.", "torch._C._linalg.", "torch._C._fft."))
+        and not name.startswith(("torch._C._special.", "torch._C._nested.", "torch._C._sparse."))
+        and getattr(function, "__objclass__", None) not in _TENSOR_BASES
+    ):
+        raise BreakCapture("torch-internal", f"{name} is called")
+    return call_leaf(interpreter, function, args, kwargs)
+
+
+def call_leaf(interpreter: Interpreter, function: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    """Calls a torch function as one node of the graph."""
+    force = interpreter.world.force
+    values = [force(a) for a in args]
+    keywords = {k: force(v) for k, v in kwargs.items()}
+    return interpreter.torch_call(function, *values, **keywords)
+
+
+def is_operator(function: Any) -> bool:
+    """Whether it is an op of ``torch.ops``."""
+    return isinstance(function, torch._ops.OpOverload | torch._ops.OpOverloadPacket)
+
+
+def special_object(function: Any) -> Callable[..., Any] | None:
+    """How to call an object of torch's that is neither function nor module."""
+    if isinstance(function, torch.library.CustomOpDef if _HAS_CUSTOM_OP else ()):
+        return _call_custom_op
+    return None
+
+
+_HAS_CUSTOM_OP = hasattr(torch.library, "CustomOpDef")
+
+
+def _call_custom_op(
+    interpreter: Interpreter, function: Any, args: Any, kwargs: dict[str, Any], site: Any
+) -> Any:
+    return call_leaf(interpreter, function._opoverload, args, kwargs)
+
+
+def call_tensor_class(
+    interpreter: Interpreter, cls: type, args: Any, kwargs: dict[str, Any]
+) -> Any:
+    """``torch.Tensor(…)``, ``nn.Parameter(…)``: no torch function mode sees these."""
+    raise BreakCapture("tensor-constructor", f"{cls.__name__}(…) is called", "use torch.tensor")
+
+
+__all__ = ["ABSENT"]

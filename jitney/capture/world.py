@@ -1,0 +1,266 @@
+"""The only door through which an object that existed before the frame enters a capture.
+
+`World.read(value, source)` records what the capture assumes of the object (guards), swaps a
+tensor for its fake and a mutable container for a shadow, and remembers the source of what it let
+in, so that results can be rebuilt and changes replayed. Other objects enter as they are: their
+attributes are read by the interpreter, through here again.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import enum
+import types
+from typing import Any
+
+import torch
+
+from jitney.capture import scalars, shadows
+from jitney.capture.frame import BreakCapture, Lazy
+from jitney.capture.guard import Guard, Kind
+from jitney.capture.source import Attr, CellContents, Fixed, Item, Local, Source
+from jitney.capture.tensors import Tensors
+
+SINGLETONS = (type(None), type(Ellipsis), type(NotImplemented))
+BY_IDENTITY = (
+    type, types.ModuleType, types.BuiltinFunctionType, types.MethodDescriptorType,
+    types.WrapperDescriptorType, types.ClassMethodDescriptorType, types.GetSetDescriptorType,
+    types.MemberDescriptorType, types.MethodWrapperType, torch.dtype, torch.layout,
+    torch.memory_format, enum.Enum, types.CodeType,
+)  # fmt: skip
+BY_VALUE = (torch.device, torch.Size, range, slice)
+CONTAINERS = (list, dict, set, frozenset, collections.deque)
+ITERATORS = (types.GeneratorType, types.AsyncGeneratorType, types.CoroutineType)
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class Known:
+    """An object that was let in: what it is outside, what the frame sees, where it came from."""
+
+    original: Any
+    inside: Any
+    source: Source
+
+
+class World:
+    """What one capture has read."""
+
+    def __init__(self, tensors: Tensors) -> None:
+        self.tensors = tensors
+        self.guards: dict[Any, Guard] = {}
+        self.outside: dict[int, Known] = {}
+        self.inside: dict[int, Known] = {}
+        self.dicts: dict[int, shadows.DictShadow] = {}
+        self.sequences: dict[int, shadows.SequenceShadow] = {}
+        self.cells: dict[int, shadows.CellShadow] = {}
+        self.slots: dict[tuple[int, str], tuple[Any, Any]] = {}  # (value, owner), stored
+        self.lookups: set[tuple[type, str]] = set()
+        self.foreign_iterators: set[int] = set()
+        self.scalars = scalars.Scalars(self)
+        self.where = lambda: ""
+        self.kept: list[Any] = []
+
+    # ------------------------------------------------------------ guards
+
+    def guard(self, kind: Kind, source: Source, expected: Any, key: Any = None) -> None:
+        """Records a guard once; ``key`` tells apart guards of one kind on one source."""
+        identity = (kind, source, key)
+        if identity not in self.guards:
+            self.guards[identity] = Guard(kind, source, expected, self.where())
+
+    # ------------------------------------------------------------ reading
+
+    def read(self, value: Any, source: Source) -> Any:
+        """The value as the frame may see it, forced."""
+        return self.force(self.read_lazy(value, source))
+
+    def read_lazy(self, value: Any, source: Source) -> Any:
+        """As `read`, but scalars and dicts come as `Lazy`, not yet looked at."""
+        cls = type(value)
+        if cls in scalars.SCALAR_TYPES or cls is dict or cls is collections.OrderedDict:
+            return Lazy(value, source)
+        if cls in SINGLETONS:
+            self.guard(Kind.IS, source, value)
+            return value
+        known = self.outside.get(id(value))
+        if known is not None:
+            self._again(known, source)
+            return known.inside
+        return self._first(value, cls, source)
+
+    def force(self, value: Any) -> Any:
+        """Looks at a `Lazy`: guards it."""
+        if type(value) is not Lazy:
+            return value
+        if isinstance(value.value, dict):
+            shadow = self.dict_shadow(value.value, value.source)
+            shadow.seed(self)
+            return shadow.inside
+        return self.scalars.force(value)
+
+    def know(self, original: Any, inside: Any, source: Source) -> Known:
+        """Remembers an object let in, keeping both sides alive."""
+        known = Known(original, inside, source)
+        self.outside[id(original)] = known
+        self.inside[id(inside)] = known
+        return known
+
+    def source_of(self, inside: Any) -> Source | None:
+        """The source of an object that existed before; None for one made in the frame."""
+        known = self.inside.get(id(inside))
+        return known.source if known is not None else None
+
+    def _again(self, known: Known, source: Source) -> None:
+        if known.source == source or isinstance(source, Fixed):
+            return
+        value = known.original
+        if isinstance(value, (*BY_IDENTITY, types.FunctionType)):
+            self.guard(Kind.IS, source, value)
+        else:
+            self.guard(Kind.SAME, source, known.source)
+
+    def _first(self, value: Any, cls: type, source: Source) -> Any:
+        if isinstance(value, torch.Tensor):
+            return self._tensor(value, source)
+        if isinstance(value, BY_IDENTITY):
+            if not isinstance(source, Fixed):
+                self.guard(Kind.IS, source, value)
+            return self.know(value, value, source).inside
+        if cls is types.FunctionType:
+            return self._function(value, source)
+        if cls in BY_VALUE:
+            self.guard(Kind.EQUALS, source, value)
+            return value
+        if isinstance(value, tuple):
+            return self._tuple(value, source)
+        if isinstance(value, CONTAINERS):
+            return self._container(value, source)
+        if cls is types.MethodType:
+            return self._method(value, source)
+        if not isinstance(source, Fixed):
+            self.guard(Kind.TYPE, source, cls)
+        if isinstance(value, ITERATORS) or _is_native_iterator(cls):
+            self.foreign_iterators.add(id(value))
+        return self.know(value, value, source).inside
+
+    def _tensor(self, value: torch.Tensor, source: Source) -> Any:
+        fake, facts = self.tensors.enter(value, source)
+        self.guard(Kind.TENSOR, source, facts)
+        return self.know(value, fake, source).inside
+
+    def _function(self, value: types.FunctionType, source: Source) -> Any:
+        if isinstance(source, Local | CellContents | Item):
+            # Closures are often made anew for every call: their code and cells decide.
+            self.guard(Kind.TYPE, source, types.FunctionType)
+            self.guard(Kind.IS, Attr(source, "__code__"), value.__code__)
+        elif not isinstance(source, Fixed):
+            self.guard(Kind.IS, source, value)
+        return self.know(value, value, source).inside
+
+    def _method(self, value: types.MethodType, source: Source) -> Any:
+        self.guard(Kind.TYPE, source, types.MethodType)
+        function = self.read(value.__func__, Attr(source, "__func__"))
+        owner = self.read(value.__self__, Attr(source, "__self__"))
+        inside = value if owner is value.__self__ else types.MethodType(function, owner)
+        return self.know(value, inside, source).inside
+
+    def _tuple(self, value: tuple[Any, ...], source: Source) -> Any:
+        cls = type(value)
+        self.guard(Kind.TYPE, source, cls)
+        self.guard(Kind.LENGTH, source, tuple.__len__(value))
+        items = [
+            self.read(tuple.__getitem__(value, i), Item(source, i))
+            for i in range(tuple.__len__(value))
+        ]
+        inside = value
+        if any(a is not b for a, b in zip(tuple.__iter__(value), items, strict=True)):
+            if cls is not tuple and hasattr(cls, "n_sequence_fields"):
+                inside = cls(items)  # torch.return_types and the like
+            else:
+                inside = tuple.__new__(cls, items)
+        return self.know(value, inside, source).inside
+
+    def _container(self, value: Any, source: Source) -> Any:
+        self.guard(Kind.TYPE, source, type(value))
+        if isinstance(value, dict):
+            shadow = self.dict_shadow(value, source)
+            shadow.seed(self)
+            return shadow.inside
+        sequence = shadows.SequenceShadow.of(value, source)
+        self.sequences[id(value)] = sequence
+        known = self.know(value, sequence.inside, source)
+        sequence.seed(self)
+        return known.inside
+
+    def compared(self, left: Any, right: Any) -> None:
+        """``left is right`` was asked: two known objects found distinct must stay so."""
+        if left is right:
+            return
+        one, other = self.inside.get(id(left)), self.inside.get(id(right))
+        if one is None or other is None or isinstance(left, (*BY_IDENTITY, types.FunctionType)):
+            return
+        pair = (one.source, other.source)
+        self.guard(Kind.DISTINCT, pair[0], pair, pair)
+
+    # ------------------------------------------------------------ dicts, cells
+
+    def dict_shadow(self, value: dict[Any, Any], source: Source) -> shadows.DictShadow:
+        """The one shadow of a dict, seeded key by key until something needs all of it."""
+        shadow = self.dicts.get(id(value))
+        if shadow is None:
+            if not isinstance(source, Attr | Fixed):
+                self.guard(Kind.TYPE, source, type(value))
+            elif not isinstance(source, Fixed) and source.name not in ("__dict__", "__globals__"):
+                self.guard(Kind.TYPE, source, type(value))
+            shadow = shadows.DictShadow(value, source)
+            self.dicts[id(value)] = shadow
+            self.know(value, shadow.inside, source)
+        elif shadow.source != source and not isinstance(source, Fixed):
+            self.guard(Kind.SAME, source, shadow.source)
+        return shadow
+
+    def shadow_inside(self, inside: Any) -> shadows.DictShadow | None:
+        """The dict shadow whose inner side this is, if any."""
+        known = self.inside.get(id(inside))
+        return self.dicts.get(id(known.original)) if known is not None else None
+
+    def instance_dict(self, owner: Any) -> shadows.DictShadow | dict[str, Any] | None:
+        """The shadow of a known object's ``__dict__``, the dict itself for an object made in the
+        frame, None for an object without one."""
+        known = self.inside.get(id(owner))
+        if known is None:
+            return _raw_dict(owner)
+        raw = _raw_dict(known.original)
+        if raw is None:
+            return None
+        shadow = self.dicts.get(id(raw))
+        if shadow is None:
+            shadow = self.dict_shadow(raw, Attr(known.source, "__dict__"))
+        return shadow
+
+    def cell(self, cell: types.CellType) -> shadows.CellShadow | None:
+        """The shadow of a cell that existed before the frame."""
+        known = self.inside.get(id(cell))
+        if known is None:
+            return None
+        shadow = self.cells.get(id(cell))
+        if shadow is None:
+            shadow = self.cells[id(cell)] = shadows.CellShadow(cell, known.source)
+        return shadow
+
+
+def _raw_dict(owner: Any) -> dict[str, Any] | None:
+    try:
+        found = object.__getattribute__(owner, "__dict__")
+    except AttributeError:
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _is_native_iterator(cls: type) -> bool:
+    return (
+        not cls.__flags__ & (1 << 9)  # Py_TPFLAGS_HEAPTYPE
+        and hasattr(cls, "__next__")
+        and not hasattr(cls, "__getitem__")
+    )
