@@ -5,11 +5,14 @@ from __future__ import annotations
 from jitney.loops.lowerings import (
     activations,
     attention,
+    batch_norm,
     creation,
     indexing,
+    losses,
     matmul,
     normalisation,
     pointwise,
+    pooling,
     rearrangement,
     reductions,
 )
@@ -21,11 +24,14 @@ from jitney.loops.lowerings.strided import StridedTensor
 FAMILIES = (
     activations,
     attention,
+    batch_norm,
     creation,
     indexing,
+    losses,
     matmul,
     normalisation,
     pointwise,
+    pooling,
     rearrangement,
     reductions,
 )

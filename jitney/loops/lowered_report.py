@@ -1,0 +1,63 @@
+"""Which ATen calls of a graph became our own kernels and which stayed library calls, by name."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from torch import fx
+from torch._ops import OpOverload
+
+from jitney.loops.ir import Extern, LoopProgram
+from jitney.loops.lowerings.views import is_view
+
+
+@dataclass(frozen=True)
+class LoweredReport:
+    """ATen calls by name ("aten.mm.default" -> how often). ``reasons``: why a name is extern.
+
+    ``views`` cost nothing, ``lowered`` are loop nests and templates, ``extern`` call a library.
+    """
+
+    lowered: Counter[str] = field(default_factory=Counter)
+    views: Counter[str] = field(default_factory=Counter)
+    extern: Counter[str] = field(default_factory=Counter)
+    reasons: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def share(self) -> float:
+        """The part of all calls, 0 … 1, that no library runs; 1 for a graph without calls."""
+        ours = self.lowered.total() + self.views.total()
+        total = ours + self.extern.total()
+        return ours / total if total else 1.0
+
+    def __add__(self, other: LoweredReport) -> LoweredReport:
+        return LoweredReport(
+            self.lowered + other.lowered,
+            self.views + other.views,
+            self.extern + other.extern,
+            {**self.reasons, **other.reasons},
+        )
+
+
+def report_lowered(graph: fx.Graph, program: LoopProgram) -> LoweredReport:
+    """Counts the calls of ``graph``, which ``program`` was lowered (and perhaps fused) from."""
+    report = LoweredReport()
+    calls = {name: node for node in _externs(program) for name in node.origins}
+    for node in graph.nodes:
+        if node.op != "call_function" or not isinstance(node.target, OpOverload):
+            continue
+        name = str(node.target)
+        if node.name in calls:
+            report.extern[name] += 1
+            report.reasons[name] = calls[node.name].reason
+        elif is_view(node.target):
+            report.views[name] += 1
+        else:
+            report.lowered[name] += 1
+    return report
+
+
+def _externs(program: LoopProgram) -> Iterable[Extern]:
+    return (node for node in program.nodes if isinstance(node, Extern))

@@ -1,0 +1,283 @@
+"""Batch and group norm: statistics by channel or group, then a pointwise pass."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+
+from jitney.loops.index import Index, floor_div, index
+from jitney.loops.ir import Expr, Let, Loop, Reduce, Reduction, Ref, Stmt
+from jitney.loops.lowerings.builder import Builder, Position
+from jitney.loops.lowerings.expressions import (
+    add,
+    apply,
+    as_expr,
+    cast,
+    compute_dtype,
+    const,
+    div,
+    mul,
+    sub,
+)
+from jitney.loops.lowerings.reductions import Split, moments, split, store
+from jitney.loops.lowerings.registry import Refused, lowers
+from jitney.loops.lowerings.strided import StridedTensor
+
+aten = torch.ops.aten
+Maybe = StridedTensor | None
+
+
+def _channels(b: Builder, x: StridedTensor, like: StridedTensor) -> Split:
+    """Axes for reducing everything but dimension 1 into a vector of channels."""
+    return split(b, x, [d for d in range(x.ndim) if d != 1], False, like)
+
+
+def _element(tensor: StridedTensor, position: Position, dtype: torch.dtype) -> Expr:
+    return cast(tensor.load(position), dtype)
+
+
+def _normalised(
+    b: Builder,
+    out: StridedTensor,
+    x: StridedTensor,
+    mean: StridedTensor,
+    spread: StridedTensor,
+    eps: float | None,
+    weight: Maybe,
+    bias: Maybe,
+) -> None:
+    """``(x - mean) * rstd * weight + bias``; ``spread`` is a variance if ``eps`` is given."""
+    acc = compute_dtype(x.dtype)
+
+    def value_at(position: Position) -> Expr:
+        channel = position[1:2]
+        inverse = _element(spread, channel, acc)
+        if eps is not None:
+            inverse = apply("rsqrt", add(inverse, const(eps, acc)))
+        scale = inverse if weight is None else mul(inverse, _element(weight, channel, acc))
+        value = mul(sub(_element(x, position, acc), _element(mean, channel, acc)), scale)
+        return value if bias is None else add(value, _element(bias, channel, acc))
+
+    b.compute(out, value_at)
+
+
+@lowers(aten._native_batch_norm_legit_no_training.default)
+def batch_norm_inference(
+    b: Builder,
+    x: StridedTensor,
+    weight: Maybe,
+    bias: Maybe,
+    running_mean: StridedTensor,
+    running_var: StridedTensor,
+    momentum: float,
+    eps: float,
+) -> tuple[StridedTensor, ...]:
+    results = [b.allocate(fake) for fake in b.fake]
+    _normalised(b, results[0], x, running_mean, running_var, eps, weight, bias)
+    return tuple(results)
+
+
+@lowers(aten._native_batch_norm_legit_functional.default)
+def batch_norm_functional(
+    b: Builder,
+    x: StridedTensor,
+    weight: Maybe,
+    bias: Maybe,
+    running_mean: StridedTensor,
+    running_var: StridedTensor,
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> tuple[StridedTensor, ...]:
+    """Results: output, batch mean and 1 / std, and the new running mean and variance."""
+    out, mean, rstd, new_mean, new_var = (b.allocate(fake) for fake in b.fake)
+    if not training:
+        _normalised(b, out, x, running_mean, running_var, eps, weight, bias)
+        b.copy(new_mean, running_mean)
+        b.copy(new_var, running_var)
+        return out, mean, rstd, new_mean, new_var
+    running = (running_mean, running_var, new_mean, new_var)
+    _batch_statistics(b, x, mean, rstd, eps, momentum, running)
+    _normalised(b, out, x, mean, rstd, None, weight, bias)
+    return out, mean, rstd, new_mean, new_var
+
+
+@lowers(aten._native_batch_norm_legit.no_stats)
+def batch_norm_stateless(
+    b: Builder,
+    x: StridedTensor,
+    weight: Maybe,
+    bias: Maybe,
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> tuple[StridedTensor, ...]:
+    if not training:
+        raise Refused("batch norm without statistics of any kind")
+    out, mean, rstd = (b.allocate(fake) for fake in b.fake)
+    _batch_statistics(b, x, mean, rstd, eps, momentum, None)
+    _normalised(b, out, x, mean, rstd, None, weight, bias)
+    return out, mean, rstd
+
+
+@lowers(aten.native_batch_norm.default)
+def batch_norm(
+    b: Builder,
+    x: StridedTensor,
+    weight: Maybe,
+    bias: Maybe,
+    running_mean: Maybe,
+    running_var: Maybe,
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> tuple[StridedTensor, ...]:
+    if training:
+        if running_mean is not None:
+            raise Refused("running statistics are updated in place")
+        return batch_norm_stateless(b, x, weight, bias, True, momentum, eps)
+    assert running_mean is not None and running_var is not None
+    return batch_norm_inference(b, x, weight, bias, running_mean, running_var, momentum, eps)
+
+
+def _batch_statistics(
+    b: Builder,
+    x: StridedTensor,
+    mean: StridedTensor,
+    rstd: StridedTensor,
+    eps: float,
+    momentum: float,
+    running: tuple[StridedTensor, ...] | None,
+) -> None:
+    s = _channels(b, x, mean)
+    if s.count.is_const and s.count.const == 0:
+        raise Refused("statistics of nothing")
+    value = cast(x.load(s.source), compute_dtype(x.dtype))
+    acc = value.dtype
+    body, centre, squares = moments(b, s.reduced, value, s.count)
+    count = as_expr(s.count, acc)
+    variance = div(squares, count)
+    body.append(store(mean, s.result, centre))
+    body.append(store(rstd, s.result, apply("rsqrt", add(variance, const(eps, acc)))))
+    if running is not None:
+        old_mean, old_var, new_mean, new_var = running
+        unbiased = div(squares, sub(count, const(1, acc)))
+        for old, new, fresh in ((old_mean, new_mean, centre), (old_var, new_var, unbiased)):
+            kept = mul(_element(old, s.result, acc), const(1.0 - momentum, acc))
+            body.append(store(new, s.result, add(mul(fresh, const(momentum, acc)), kept)))
+    b.emit(s.kept, body)
+
+
+@lowers(aten.native_batch_norm_backward.default)
+def batch_norm_backward(
+    b: Builder,
+    grad: StridedTensor,
+    x: StridedTensor,
+    weight: Maybe,
+    running_mean: Maybe,
+    running_var: Maybe,
+    mean: Maybe,
+    rstd: Maybe,
+    train: bool,
+    eps: float,
+    mask: Sequence[bool],
+) -> tuple[Maybe, ...]:
+    """Two sums by channel (of g, and of g times x centred), then one pointwise pass."""
+    acc = compute_dtype(x.dtype)
+    outs = [
+        b.allocate(f) if f is not None and m else None for f, m in zip(b.fake, mask, strict=True)
+    ]
+    centre, spread = (mean, rstd) if train else (running_mean, running_var)
+    if centre is None or spread is None:
+        raise Refused("batch norm's backward without statistics")
+    plain, dotted = (b.allocate_as((x.shape[1],), acc) for _ in range(2))
+
+    def inverse(channel: Position) -> Expr:
+        value = _element(spread, channel, acc)
+        return value if train else apply("rsqrt", add(value, const(eps, acc)))
+
+    s = _channels(b, x, plain)
+    g = _element(grad, s.source, acc)
+    centred = sub(_element(x, s.source, acc), _element(centre, s.result, acc))
+    names = [b.fresh(f"{b.node.name}_{n}") for n in ("sum", "dot")]
+    sums = Reduce(
+        s.reduced,
+        (),
+        (
+            Reduction((names[0],), "sum", g, acc),
+            Reduction((names[1],), "sum", mul(g, centred), acc),
+        ),
+    )
+    total, dot = (Ref(name, acc) for name in names)
+    body: list[Stmt] = [sums, store(plain, s.result, total), store(dotted, s.result, dot)]
+    if outs[1] is not None:
+        body.append(store(outs[1], s.result, mul(dot, inverse(s.result))))
+    if outs[2] is not None:
+        body.append(store(outs[2], s.result, total))
+    b.emit(s.kept, body)
+    if outs[0] is not None:
+        count = as_expr(s.count, acc)
+
+        def value_at(position: Position) -> Expr:
+            channel = position[1:2]
+            scale = inverse(channel)
+            value = _element(grad, position, acc)
+            if train:
+                away = sub(_element(x, position, acc), _element(centre, channel, acc))
+                slope = div(mul(mul(_element(dotted, channel, acc), scale), scale), count)
+                value = sub(sub(value, mul(away, slope)), div(_element(plain, channel, acc), count))
+            scale = scale if weight is None else mul(scale, _element(weight, channel, acc))
+            return mul(value, scale)
+
+        b.compute(outs[0], value_at)
+    return tuple(outs)
+
+
+# ---------------------------------------------------------------- group norm
+
+
+def _grouped(x: StridedTensor, groups: int) -> StridedTensor:
+    """[n, c, …] seen as [n, groups, c / groups, …]."""
+    size = floor_div(x.shape[1], index(groups))
+    shape = (x.shape[0], index(groups), size, *x.shape[2:])
+    strides = (x.strides[0], x.strides[1] * size, x.strides[1], *x.strides[2:])
+    return replace(x, shape=shape, strides=strides)
+
+
+@lowers(aten.native_group_norm.default)
+def group_norm(
+    b: Builder,
+    x: StridedTensor,
+    weight: Maybe,
+    bias: Maybe,
+    _n: int | Index,
+    _c: int | Index,
+    _hxw: int | Index,
+    group: int,
+    eps: float,
+) -> tuple[StridedTensor, ...]:
+    """Results: output, mean and 1 / std by sample and group."""
+    out, mean, rstd = (b.allocate(fake) for fake in b.fake)
+    grouped, target = _grouped(x, group), _grouped(out, group)
+    s = split(b, grouped, range(2, grouped.ndim), False, mean)
+    if s.count.is_const and s.count.const == 0:
+        raise Refused("a norm of nothing")
+    value = cast(grouped.load(s.source), compute_dtype(x.dtype))
+    acc = value.dtype
+    body, centre, squares = moments(b, s.reduced, value, s.count)
+    name = b.fresh(f"{b.node.name}_rstd")
+    variance = div(squares, as_expr(s.count, acc))
+    body.append(Let(name, apply("rsqrt", add(variance, const(eps, acc)))))
+    body.append(store(mean, s.result, centre))
+    body.append(store(rstd, s.result, Ref(name, acc)))
+    result = mul(sub(value, centre), Ref(name, acc))
+    channel = (s.source[1] * grouped.shape[2] + s.source[2],)
+    if weight is not None:
+        result = mul(result, _element(weight, channel, acc))
+    if bias is not None:
+        result = add(result, _element(bias, channel, acc))
+    body.append(Loop(s.reduced, (store(target, s.source, result),)))
+    b.emit(s.kept, body)
+    return out, mean, rstd

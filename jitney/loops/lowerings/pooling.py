@@ -1,0 +1,310 @@
+"""Pooling: windows of an image reduced by maximum or mean, and their gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from jitney.loops.index import Axis, Index, floor_div, index
+from jitney.loops.ir import Expr, Loop, Stmt, Store
+from jitney.loops.lowerings.builder import Builder, Position
+from jitney.loops.lowerings.expressions import (
+    add,
+    all_of,
+    apply,
+    as_expr,
+    cast,
+    compute_dtype,
+    const,
+    div,
+    in_range,
+    index_expr,
+    lowest,
+    mul,
+    sub,
+)
+from jitney.loops.lowerings.reductions import store
+from jitney.loops.lowerings.registry import Lowering, Refused, lowers
+from jitney.loops.lowerings.strided import StridedTensor
+
+aten = torch.ops.aten
+Sizes = Sequence[int]
+
+
+@dataclass(frozen=True)
+class Window:
+    """Windows over the last ``len(kernel)`` dimensions: size, step, padding and dilation."""
+
+    kernel: tuple[int, ...]
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
+
+    def axes(self) -> tuple[Axis, ...]:
+        """One axis for every kernel dimension longer than one."""
+        return tuple(Axis(f"r{d}", index(k)) for d, k in enumerate(self.kernel) if k > 1)
+
+    def source(self, position: Position) -> Position:
+        """Where in the input the windows' axes lie, for a position in the output."""
+        n = len(self.kernel)
+        at = list(position[:-n])
+        for d, out in enumerate(position[-n:]):
+            step = Axis(f"r{d}", index(self.kernel[d])) if self.kernel[d] > 1 else 0
+            start = out * self.stride[d] - self.padding[d]
+            at.append(start + index(step) * self.dilation[d])
+        return tuple(at)
+
+
+def _window(kernel: Sizes, stride: Sizes, padding: Sizes, dilation: Sizes, rank: int) -> Window:
+    def spread(values: Sizes) -> tuple[int, ...]:
+        if any(not isinstance(v, int) for v in values):
+            raise Refused("a window of symbolic size")
+        return tuple(values) * (rank if len(values) == 1 else 1)
+
+    return Window(spread(kernel), spread(stride or kernel), spread(padding), spread(dilation))
+
+
+def _inside(source: Position, shape: Sequence[Index], rank: int) -> Expr | None:
+    pairs = zip(source[-rank:], shape[-rank:], strict=True)
+    return all_of(*(in_range(at, 0, size) for at, size in pairs))
+
+
+@lowers(aten.max_pool2d_with_indices.default)
+def max_pool2d(
+    b: Builder,
+    x: StridedTensor,
+    kernel: Sizes,
+    stride: Sizes = (),
+    padding: Sizes = (0,),
+    dilation: Sizes = (1,),
+    ceil_mode: bool = False,
+) -> tuple[StridedTensor, StridedTensor]:
+    """Results: the maxima, and where in its plane each was found (row * width + column)."""
+    out, indices = (b.allocate(fake) for fake in b.fake)
+    window = _window(kernel, stride, padding, dilation, 2)
+    axes, position = b.axes(out.shape, strides=out.strides)
+    source = window.source(position)
+    value = x.load(source, _inside(source, x.shape, 2), lowest(x.dtype))
+    element = cast(value, compute_dtype(x.dtype))
+    if not window.axes():
+        raise Refused("a window of one element")
+    best, top = b.reduce(window.axes(), "max", element)
+    body: list[Stmt] = [best, store(out, position, top)]
+    if b.used(1):
+        found, at = b.reduce(window.axes(), "argmax", element)
+        body += [found, store(indices, position, _plane_index(window, position, at, x))]
+    b.emit(axes, body)
+    return out, indices
+
+
+def _plane_index(window: Window, position: Position, at: Expr, x: StridedTensor) -> Expr:
+    """The place in the plane of the ``at``-th element of a window."""
+    width = const(window.kernel[1], torch.int64)
+    steps = (apply("floordiv", at, width), apply("remainder", at, width))
+    place: list[Expr] = []
+    for d in range(2):
+        start = index_expr(position[d - 2] * window.stride[d] - window.padding[d])
+        place.append(add(start, mul(steps[d], const(window.dilation[d], torch.int64))))
+    return add(mul(place[0], as_expr(x.shape[-1], torch.int64)), place[1])
+
+
+@lowers(aten.max_pool2d_with_indices_backward.default)
+def max_pool2d_backward(
+    b: Builder,
+    grad: StridedTensor,
+    x: StridedTensor,
+    kernel: Sizes,
+    stride: Sizes,
+    padding: Sizes,
+    dilation: Sizes,
+    ceil_mode: bool,
+    indices: StridedTensor,
+) -> StridedTensor:
+    """Each gradient added where its maximum was found; planes are independent."""
+    out = b.fill(b.allocate(), 0)
+    plane = out.shape[-1] * out.shape[-2]
+    axes, position = b.axes(grad.shape)
+    lets, at = b.let_index(indices.load(position), plane, f"{b.node.name}_at")
+    row, column = floor_div(at, out.shape[-1]), at % out.shape[-1]
+    inner = tuple(a for a in axes if int(a.name[1:]) >= grad.ndim - 2)
+    outer = tuple(a for a in axes if a not in inner)
+    target = out.at((*position[:-2], row, column))
+    value = cast(grad.load(position), out.dtype)
+    stored: tuple[Stmt, ...] = (*lets, Store(out.buffer, target, value, mode="add"))
+    b.emit(outer, (Loop(inner, stored),) if inner else stored)
+    return out
+
+
+# ---------------------------------------------------------------- mean
+
+
+def _clipped(at: Index, size: Index) -> Expr:
+    """A place held inside ``0 … size``, as a number."""
+    value = index_expr(at)
+    value = apply("max", value, const(0, torch.int64))
+    return apply("min", value, as_expr(size, torch.int64))
+
+
+def _divisor(
+    window: Window, position: Position, x: StridedTensor, include_pad: bool, fixed: int | None
+) -> Expr:
+    """How many elements a window's mean is over, as an i64 number."""
+    if fixed is not None:
+        return const(fixed, torch.int64)
+    rank = len(window.kernel)
+    total: Expr = const(1, torch.int64)
+    for d in range(rank):
+        start = position[d - rank] * window.stride[d] - window.padding[d]
+        size = x.shape[d - rank]
+        end = start + window.kernel[d]
+        if include_pad:
+            length = sub(_clipped_end(end, size + window.padding[d]), index_expr(start))
+        else:
+            length = sub(_clipped(end, size), _clipped(start, size))
+        total = mul(total, length)
+    return total
+
+
+def _clipped_end(at: Index, limit: Index) -> Expr:
+    gap = (at - limit).bounds()[1]
+    if gap is not None and gap <= 0:
+        return index_expr(at)
+    return apply("min", index_expr(at), as_expr(limit, torch.int64))
+
+
+def _average_pool(rank: int) -> Lowering:
+    def lowering(
+        b: Builder,
+        x: StridedTensor,
+        kernel: Sizes,
+        stride: Sizes = (),
+        padding: Sizes = (0,),
+        ceil_mode: bool = False,
+        count_include_pad: bool = True,
+        divisor_override: int | None = None,
+    ) -> StridedTensor:
+        out = b.allocate()
+        if not x.dtype.is_floating_point:
+            raise Refused("a mean of integers")
+        window = _window(kernel, stride, padding, (1,), rank)
+        axes, position = b.axes(out.shape, strides=out.strides)
+        source = window.source(position)
+        value = cast(x.load(source, _inside(source, x.shape, rank)), compute_dtype(x.dtype))
+        divisor = _divisor(window, position, x, count_include_pad, divisor_override)
+        if not window.axes():
+            b.emit(axes, (store(out, position, div(value, cast(divisor, value.dtype))),))
+            return out
+        sums, total = b.reduce(window.axes(), "sum", value)
+        b.emit(axes, (sums, store(out, position, div(total, cast(divisor, value.dtype)))))
+        return out
+
+    return lowering
+
+
+lowers(aten.avg_pool1d.default)(_average_pool(1))
+lowers(aten.avg_pool2d.default)(_average_pool(2))
+lowers(aten.avg_pool3d.default)(_average_pool(3))
+
+
+def _average_pool_backward(rank: int) -> Lowering:
+    def lowering(
+        b: Builder,
+        grad: StridedTensor,
+        x: StridedTensor,
+        kernel: Sizes,
+        stride: Sizes,
+        padding: Sizes,
+        ceil_mode: bool,
+        count_include_pad: bool,
+        divisor_override: int | None,
+    ) -> StridedTensor:
+        """Each gradient spread over its window; planes are independent."""
+        out = b.fill(b.allocate(), 0)
+        window = _window(kernel, stride, padding, (1,), rank)
+        axes, position = b.axes(grad.shape)
+        acc = compute_dtype(grad.dtype)
+        divisor = _divisor(window, position, x, count_include_pad, divisor_override)
+        value = div(cast(grad.load(position), acc), cast(divisor, acc))
+        source = window.source(position)
+        mask = _inside(source, x.shape, rank)
+        inner = tuple(a for a in axes if int(a.name[1:]) >= grad.ndim - rank)
+        outer = tuple(a for a in axes if a not in inner)
+        stored = Store(out.buffer, out.at(source), cast(value, out.dtype), mask, "add")
+        loop = (*inner, *window.axes())
+        b.emit(outer, (Loop(loop, (stored,)),) if loop else (stored,))
+        return out
+
+    return lowering
+
+
+lowers(aten.avg_pool2d_backward.default)(_average_pool_backward(2))
+lowers(aten.avg_pool3d_backward.default)(_average_pool_backward(3))
+
+
+@lowers(aten._adaptive_avg_pool2d.default)
+def adaptive_average_pool2d(b: Builder, x: StridedTensor, size: Sizes) -> StridedTensor:
+    """Window ``i`` runs from ``i * n // m`` to ``ceil((i + 1) * n / m)``."""
+    return _adaptive(b, x, 2)
+
+
+@lowers(aten._adaptive_avg_pool3d.default)
+def adaptive_average_pool3d(b: Builder, x: StridedTensor, size: Sizes) -> StridedTensor:
+    return _adaptive(b, x, 3)
+
+
+def _adaptive(b: Builder, x: StridedTensor, rank: int) -> StridedTensor:
+    out = b.allocate()
+    for size in (*out.shape, *x.shape[-rank:]):
+        if not size.is_const or size.const == 0:
+            raise Refused("an adaptive window of unknown or no size")
+    axes, position = b.axes(out.shape, strides=out.strides)
+    source = list(position[:-rank])
+    reduced: list[Axis] = []
+    masks: list[Expr | None] = []
+    count: Expr = const(1, torch.int64)
+    for d in range(-rank, 0):
+        have, want = x.shape[d].const, out.shape[d].const
+        start = floor_div(position[d] * have, index(want))
+        end = floor_div((position[d] + 1) * have + (want - 1), index(want))
+        longest = _longest_window(have, want)
+        axis = Axis(f"r{d + rank}", index(longest))
+        step = index(axis) if longest > 1 else index(0)
+        if longest > 1:
+            reduced.append(axis)
+        even = have % want == 0
+        masks.append(None if even else apply("lt", index_expr(start + step), index_expr(end)))
+        count = mul(count, const(longest, torch.int64) if even else index_expr(end - start))
+        source.append(start + step)
+    value = cast(x.load(source, all_of(*masks)), compute_dtype(x.dtype))
+    if not reduced:
+        b.emit(axes, (store(out, position, value),))
+        return out
+    sums, total = b.reduce(reduced, "sum", value)
+    b.emit(axes, (sums, store(out, position, div(total, cast(count, value.dtype)))))
+    return out
+
+
+def _longest_window(have: int, want: int) -> int:
+    return max(-(-((i + 1) * have) // want) - i * have // want for i in range(want))
+
+
+@lowers(aten._adaptive_avg_pool2d_backward.default)
+def adaptive_average_pool2d_backward(
+    b: Builder, grad: StridedTensor, x: StridedTensor
+) -> StridedTensor:
+    """Each input gathers from the one window it lies in; uneven windows overlap."""
+    out = b.allocate()
+    sizes = [(x.shape[d], grad.shape[d]) for d in (-2, -1)]
+    if any(not n.is_const or not m.is_const or not m.const or n.const % m.const for n, m in sizes):
+        raise Refused("windows that overlap")
+    steps = [n.const // m.const for n, m in sizes]
+    acc = compute_dtype(grad.dtype)
+
+    def value_at(position: Position) -> Expr:
+        at = [floor_div(position[d], index(steps[d])) for d in (-2, -1)]
+        value = cast(grad.load((*position[:-2], *at)), acc)
+        return div(value, const(steps[0] * steps[1], acc))
+
+    return b.compute(out, value_at)
