@@ -127,6 +127,6 @@ def _report_entry(capture: Capture, guards: Any, name: str) -> None:
         function=name,
         guards=[(g.kind.value, str(g.source), g.reason) for g in guards],
         graph=graph.code if graph is not None else "",
-        nodes=len(graph.graph.nodes) if graph is not None else 0,
+        nodes=sum(n.op.startswith("call") for n in graph.graph.nodes) if graph is not None else 0,
         **capture.statistics,
     )

@@ -21,8 +21,7 @@ from jitney.events import Event, log
 
 # event kind → (level from which it is dumped, fields that hold text)
 DUMPED: dict[str, tuple[int, tuple[str, ...]]] = {
-    "capture": (2, ("graph",)),
-    "guards": (2, ("guards",)),
+    "entry": (2, ("graph", "guards")),
     "graph": (2, ("code",)),
     "loops": (3, ("text",)),
     "fusion": (4, ("decision",)),
@@ -50,7 +49,7 @@ class Dump:
         with self.lock:
             self.written += 1
             number = self.written
-        title = shown(event.data, "stage", "name", "graph", "frame") if level > 2 else ""
+        title = shown(event.data, "stage", "name", "step") if level > 2 else ""
         name = re.sub(r"\W+", "_", title or text_name(event.data))[:60].strip("_")
         file = self.folder / f"{number:04d}_{event.kind}_{name}.txt"
         file.write_text("\n\n".join(texts) + "\n")
@@ -69,7 +68,7 @@ class Dump:
 
 def text_name(data: dict[str, Any]) -> str:
     """A file name's words for a captured or traced graph."""
-    words = [str(data[k]) for k in ("name", "stage", "frame") if isinstance(data.get(k), str)]
+    words = [str(data[k]) for k in ("name", "stage", "function") if isinstance(data.get(k), str)]
     return " ".join(words)
 
 

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable
 from typing import Any, TextIO
 
+from jitney.diagnostics.report import FALLBACKS, place_of
 from jitney.events import Event, log
 
 
@@ -24,16 +25,20 @@ def shown(data: dict[str, Any], *names: str) -> str:
 
 def graph_break(data: dict[str, Any]) -> str:
     hint = f"\n  instead: {data['hint']}" if data.get("hint") else ""
-    return f"{data.get('where', '')}: {data.get('kind')}: {data.get('reason', '')}{hint}"
+    return f"{data.get('where', '')}: {data.get('break_kind')}: {data.get('reason', '')}{hint}"
 
 
 def recompile(data: dict[str, Any]) -> str:
-    return f"{data.get('frame', '')}: guard failed: {data.get('failed', '')}"
+    return f"{place_of(data)}: {data.get('message') or shown(data, 'limit')}"
+
+
+def eager(data: dict[str, Any]) -> str:
+    return f"{place_of(data)} runs eager: {data.get('reason') or data.get('error')}"
 
 
 def guards(data: dict[str, Any]) -> str:
-    rows = data.get("guards", ())
-    return "\n".join([f"{data.get('frame', '')}: {len(rows)} guards", *(f"  {g}" for g in rows)])
+    rows = ["  " + " ".join(map(str, guard)) for guard in data["guards"]]
+    return "\n".join([f"{place_of(data)}: {len(rows)} guards", *rows])
 
 
 def code(data: dict[str, Any]) -> str:
@@ -45,7 +50,7 @@ def code(data: dict[str, Any]) -> str:
 
 
 def captured(data: dict[str, Any]) -> str:
-    return shown(data, "frame", "nodes") + "\n" + lazy(data.get("graph") or "")
+    return f"{place_of(data)}: {data['nodes']} operations\n{lazy(data['graph'])}"
 
 
 def stage(data: dict[str, Any]) -> str:
@@ -58,16 +63,13 @@ def lowered(data: dict[str, Any]) -> str:
 
 Format = Callable[[dict[str, Any]], str]
 ARTIFACTS: dict[str, dict[str, Format]] = {
-    "graph_breaks": {
-        "graph_break": graph_break,
-        "fallback": lambda d: shown(d, "what", "reason", "where"),
-    },
+    "graph_breaks": {"graph_break": graph_break} | dict.fromkeys(FALLBACKS, eager),
     "recompiles": {"recompile": recompile, "recompile_limit": recompile},
-    "guards": {"guards": guards},
-    "graph_code": {"capture": captured},
+    "guards": {"entry": guards},
+    "graph_code": {"entry": captured},
     "aot_graphs": {"graph": code},
     "loops": {"loops": code},
-    "fusion": {"fusion": lambda d: shown(d, "graph", "a", "b", "allowed", "decision")},
+    "fusion": {"fusion": lambda d: shown(d, "step", "a", "b", "allowed", "decision")},
     "output_code": {"kernel": code},
     "perf_hints": {"lowered": lowered},
     "stages": {"stage": stage},

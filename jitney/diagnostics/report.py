@@ -10,6 +10,14 @@ from typing import Any
 
 from jitney.events import Event
 
+FALLBACKS = {
+    "frame_skipped": "frame",
+    "compiler_bug": "frame, by a bug of ours",
+    "capture_bug": "operation, by a bug of ours",
+    "eager": "call",
+    "eager_graph": "graph",
+}
+
 
 @dataclass(frozen=True)
 class Break:
@@ -107,13 +115,13 @@ class Report:
 def report(events: Iterable[Event], operations: int = 0) -> Report:
     """The report of a stretch of the log; ``operations`` is a count of eager's torch calls."""
     events = list(events)
-    captures = [e.data for e in events if e.kind == "capture"]
-    with_graph = [c for c in captures if c.get("nodes")]
+    entries = [e.data for e in events if e.kind == "entry"]
+    with_graph = [e for e in entries if e["nodes"]]
     return Report(
         graphs=len(with_graph),
-        captured=sum(c["nodes"] for c in with_graph),
+        captured=sum(e["nodes"] for e in with_graph),
         operations=operations,
-        guards=sum(c.get("guards", 0) for c in captures),
+        guards=sum(len(e["guards"]) for e in entries),
         breaks=breaks_of(events),
         recompiles=recompiles_of(events),
         fallbacks=fallbacks_of(events),
@@ -134,7 +142,7 @@ def text_of(data: dict[str, Any], name: str) -> str:
 def breaks_of(events: list[Event]) -> tuple[Break, ...]:
     """Breaks, same ones counted."""
     rows = Counter(
-        tuple(text_of(e.data, k) for k in ("kind", "reason", "hint", "where"))
+        tuple(text_of(e.data, k) for k in ("break_kind", "reason", "hint", "where"))
         for e in events
         if e.kind == "graph_break"
     )
@@ -152,20 +160,27 @@ def source_line(where: str) -> str:
 
 def recompiles_of(events: list[Event]) -> tuple[Recompile, ...]:
     """Recompiles and limits that were hit, same ones counted."""
-    rows = Counter(
-        (text_of(e.data, "frame"), text_of(e.data, "failed"))
-        for e in events
-        if e.kind in ("recompile", "recompile_limit")
-    )
+    rows: Counter[tuple[str, str]] = Counter()
+    for event in events:
+        if event.kind == "recompile":
+            rows[place_of(event.data), text_of(event.data, "message")] += 1
+        elif event.kind == "recompile_limit":
+            rows[place_of(event.data), f"limit of {event.data['limit']} reached: runs eager"] += 1
     return tuple(Recompile(frame, failed, count) for (frame, failed), count in rows.items())
+
+
+def place_of(data: dict[str, Any]) -> str:
+    """As in "forward (model.py:12)"."""
+    where = text_of(data, "where")
+    return text_of(data, "function") + (f" ({where})" if where else "")
 
 
 def fallbacks_of(events: list[Event]) -> tuple[Fallback, ...]:
     """What ran eager, same ones counted."""
     rows = Counter(
-        tuple(text_of(e.data, k) for k in ("what", "reason", "where"))
+        (FALLBACKS[e.kind], text_of(e.data, "reason") or text_of(e.data, "error"), place_of(e.data))
         for e in events
-        if e.kind == "fallback"
+        if e.kind in FALLBACKS
     )
     return tuple(
         Fallback(what, reason, where, count) for (what, reason, where), count in rows.items()

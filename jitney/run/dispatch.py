@@ -151,7 +151,7 @@ class CompiledCode:
         self.refresh()
         return entry
 
-    def _skip(self, kind: str, **data: Any) -> None:
+    def _skip(self, kind: str, /, **data: Any) -> None:
         log.emit(kind, function=self.name, where=self.where, **data)
         self.skipped = True
         self.refresh()

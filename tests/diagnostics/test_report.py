@@ -26,20 +26,22 @@ def clean_log() -> Iterator[None]:
 
 def emit_a_compile() -> None:
     with log.stage("capture"):
-        log.emit("capture", frame="f (x.py:1)", nodes=9, guards=4, graph=lambda: "the graph")
+        log.emit(
+            "entry", function="f", nodes=9, guards=[("type", "L['x']", "")] * 4, graph="the graph"
+        )
     for _ in range(2):
         log.emit(
             "graph_break",
-            kind="print",
+            break_kind="print",
             reason="prints",
             hint="log",
             where=f"{__file__}:1",
             frame="f",
         )
-    log.emit("recompile", frame="f", failed="L['x'].shape[0] == 3, is 4")
+    log.emit("recompile", function="f", where="x.py:1", message="L['x'].shape[0] == 3, is 4")
     log.emit("lowered", graph="g", lowered={"aten.add": 2, "aten.mm": 1}, extern={"aten.sort": 1})
     log.emit("kernel", graph="g", name="k0", kind="loop", bytes=400, flops=0, source=lambda: "ir")
-    log.emit("fallback", what="device", reason="meta", where="")
+    log.emit("frame_skipped", function="g", where="x.py:9", reason="meta")
 
 
 def test_report_counts_what_happened() -> None:
@@ -96,9 +98,7 @@ def test_an_unknown_artifact_names_those_there_are() -> None:
     assert "graph_breaks" in stream.getvalue()
 
 
-@pytest.mark.parametrize(
-    ("level", "kinds"), [(1, set()), (2, {"capture"}), (5, {"capture", "kernel"})]
-)
+@pytest.mark.parametrize(("level", "kinds"), [(1, set()), (2, {"entry"}), (5, {"entry", "kernel"})])
 def test_dumps_by_level(tmp_path: Path, level: int, kinds: set[str]) -> None:
     finish = dump(level, str(tmp_path))
     emit_a_compile()
