@@ -5,8 +5,10 @@ One section per folder that uses it. Modules that are slow to import are importe
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from types import SimpleNamespace
 from typing import Any
 
@@ -481,3 +483,50 @@ def not_differentiable(gradients: tuple[Any, ...]) -> tuple[Any, ...]:
     marked = torch._C._functions.DelayedError(message.encode(), len(tensors))(*tensors)
     supply = iter((marked,) if isinstance(marked, torch.Tensor) else marked)
     return tuple(None if g is None else next(supply) for g in gradients)
+
+
+# ---------------------------------------------------------------- native calls
+
+
+def tensor_handle_offset() -> int:
+    """Bytes from a Python tensor object to the ``at::Tensor`` in it, which torch's C interface
+    takes the address of; found by looking for the TensorImpl's address. RuntimeError if hidden."""
+    return _handle_offset()
+
+
+@lru_cache(maxsize=1)
+def _handle_offset() -> int:
+    probe = torch.empty(1)
+    for offset in range(16, type(probe).__basicsize__, 8):
+        if ctypes.c_size_t.from_address(id(probe) + offset).value == probe._cdata:
+            return offset
+    raise RuntimeError("this torch does not keep the tensor inside its Python object")
+
+
+def tensor_wrap_symbol() -> str:
+    """The C++ function ``PyObject* THPVariable_Wrap(const at::TensorBase&)``: a new reference."""
+    return "_Z16THPVariable_WrapRKN2at10TensorBaseE"
+
+
+def scalar_type(dtype: torch.dtype) -> int:
+    """The number of a dtype in torch's C interface (``c10::ScalarType``)."""
+    return _SCALAR_TYPES[dtype]
+
+
+_SCALAR_TYPES = {
+    torch.uint8: 0,
+    torch.int8: 1,
+    torch.int16: 2,
+    torch.int32: 3,
+    torch.int64: 4,
+    torch.float16: 5,
+    torch.float32: 6,
+    torch.float64: 7,
+    torch.complex64: 9,
+    torch.complex128: 10,
+    torch.bool: 11,
+    torch.bfloat16: 15,
+    torch.uint16: 27,
+    torch.uint32: 28,
+    torch.uint64: 29,
+}
