@@ -83,7 +83,7 @@ def plan_gemm(gemm: ir.Gemm, isa: Isa, target: Target) -> GemmPlan:
         not pairs and _whole_vectors(gemm.n.extent, lanes) and gemm.b.dtype == dtype
     ):
         style, b, rows = "stream", "direct", int(gemm.m.extent)
-        vectors = _stream_vectors(rows, int(gemm.n.extent) // lanes, isa)
+        vectors = _stream_vectors(gemm, int(gemm.n.extent) // lanes, target)
     block = _block_rows(gemm, vectors * lanes, target)
     last = _last_vectors(gemm.n.extent, lanes, vectors) if b == "direct" else vectors
     return GemmPlan(style, dtype, lanes, rows, vectors, pairs, a, b, block, last)
@@ -183,9 +183,14 @@ def _last_vectors(n: Index, lanes: int, vectors: int) -> int:
     return -(-rest // lanes) if rest else vectors
 
 
-def _stream_vectors(rows: int, most: int, isa: Isa) -> int:
-    registers = 24 if isa.masks else 12
-    return max(1, min(registers // rows, most, 16))
+def _stream_vectors(gemm: ir.Gemm, vectors: int, target: Target) -> int:
+    """Vectors of a stretch of columns: 4 KiB of sums at most, every core busy alike."""
+    others = 1
+    for axis in gemm.batch:
+        others *= max(axis.extent.hint(), 1)
+    parts = max(-(-vectors // 64), -(-target.cores // others))
+    parts = -(-parts * others // target.cores) * target.cores // others or 1
+    return -(-vectors // parts)
 
 
 def _k_contiguous_floats(gemm: ir.Gemm) -> bool:

@@ -2,56 +2,39 @@
 
 from __future__ import annotations
 
+from jitney.kernels.llvm.column_axpy import Axpy, axpy_routine
 from jitney.kernels.llvm.expressions import Scope
 from jitney.kernels.llvm.gemm_parts import GemmCode
-from jitney.kernels.llvm.gemm_tile import Tile, tile_routine
 from jitney.kernels.llvm.phase_function import PhaseFunction
 from jitney.kernels.llvm.row_dot import RowDot, row_dot_routine
 from jitney.loops.index import Index
 
-#: k steps B's rows are prefetched ahead where they are read in place.
-_AHEAD = 8
-
 
 def stream_phase(code: GemmCode) -> tuple[PhaseFunction, Index, float]:
-    """All rows of A at once over panels as wide as the registers allow, B's n contiguous."""
+    """All rows of A at once over long stretches of columns, B's n contiguous."""
     gemm, plan = code.gemm, code.plan
     f = code.function()
     extents = [*(axis.extent for axis in gemm.batch), code.panels()]
-    rows = int(gemm.m.extent)
+    rows, size = int(gemm.m.extent), plan.dtype.itemsize
+    routine = code.use(axpy_routine(Axpy(rows, plan.lanes, plan.dtype)))
+    code.scratch_bytes = rows * plan.width * size
     with f.items() as item:
         *batch, number = f.unflatten(item.index, extents)
         flat = f.text.pure(f"udiv i64 {item.index}, {f.size(code.panels())}")
         scope = f.scope.inner(dict(zip(gemm.batch, batch, strict=True)))
         column = f.text.pure(f"mul nsw i64 {number}, {plan.width}")
         table = code.row_pointers(f, scope, [str(r) for r in range(rows)], flat)
-        if plan.last == plan.vectors:
-            _stream(code, f, scope, column, table, plan.vectors)
-        else:
-            last = f.size(code.panels() - 1)
-            with f.text.when(f.text.pure(f"icmp ne i64 {number}, {last}")):
-                _stream(code, f, scope, column, table, plan.vectors)
-            with f.text.when(f.text.pure(f"icmp eq i64 {number}, {last}")):
-                _stream(code, f, scope, column, table, plan.last)
-    work = rows * plan.width * max(gemm.k.extent.hint(), 1) * 8
+        left = f.text.pure(f"sub i64 {f.size(gemm.n.extent)}, {column}")
+        count = f.smaller(left, str(plan.width))
+        b = f.address(scope.inner({gemm.n: column}), gemm.b, (gemm.k,))
+        arguments = (
+            f"ptr {table}, i64 {code.a_step(f)}, ptr {b}, i64 {f.step(gemm.b, gemm.k)}, "
+            f"i64 {code.k_steps(f)}, i64 {count}, ptr %scratch, i64 {plan.width * size}"
+        )
+        f.text.do(f"call void @{routine}({arguments})")
+        code.epilogue(f, scope, "0", str(rows), column, plan.width, "%scratch")
+    work = rows * plan.width * max(gemm.k.extent.hint(), 1) * max(1, 8 // rows)
     return f, code.batches() * code.panels(), float(work)
-
-
-def _stream(
-    code: GemmCode, f: PhaseFunction, scope: Scope, column: str, table: str, vectors: int
-) -> None:
-    gemm, plan = code.gemm, code.plan
-    rows = int(gemm.m.extent)
-    tile = Tile(rows, vectors, plan.lanes, plan.dtype, ahead=_AHEAD)
-    line = tile.width * plan.dtype.itemsize
-    sums = f.text.allocate(rows * line)
-    b = f.address(scope.inner({gemm.n: column}), gemm.b, (gemm.k,))
-    arguments = (
-        f"ptr {table}, i64 {code.a_step(f)}, ptr {b}, i64 {f.step(gemm.b, gemm.k)}, "
-        f"i64 {code.k_steps(f)}, ptr {sums}, i64 {line}, ptr {b}, i64 0"
-    )
-    f.text.do(f"call void @{code.use(tile_routine(tile))}({arguments})")
-    code.epilogue(f, scope, "0", str(rows), column, tile.width, sums)
 
 
 def row_dot_phase(code: GemmCode) -> tuple[PhaseFunction, Index, float]:

@@ -22,8 +22,7 @@ class Tile:
     """``rows`` by ``vectors`` of ``lanes`` elements accumulated in ``dtype``.
 
     ``pairs``: A and B hold bfloat16 pairs along k, multiplied by the AVX-512 BF16 dot product
-    into f32; ``k`` then counts pairs. ``ahead`` > 0 prefetches B that many k steps ahead (for B
-    read in place, whose rows lie too far apart for the hardware's own prefetcher).
+    into f32; ``k`` then counts pairs.
     """
 
     rows: int
@@ -31,7 +30,6 @@ class Tile:
     lanes: int
     dtype: torch.dtype
     pairs: bool = False
-    ahead: int = 0
 
     @property
     def width(self) -> int:
@@ -42,8 +40,7 @@ class Tile:
     def name(self) -> str:
         """The function's name, unique to its content."""
         kind = "bf16pairs" if self.pairs else ELEMENT[self.dtype]
-        ahead = f"_ahead{self.ahead}" if self.ahead else ""
-        return f"jitney_tile_{kind}_{self.rows}x{self.vectors}x{self.lanes}{ahead}"
+        return f"jitney_tile_{kind}_{self.rows}x{self.vectors}x{self.lanes}"
 
 
 @dataclass(frozen=True)
@@ -102,11 +99,6 @@ def _one_step(
     for v in range(tile.vectors):
         at = f.emit(f"getelementptr i8, ptr {b_row}, i64 {_vector_bytes(tile) * v}")
         columns.append(f.emit(f"load {zero_type(tile)}, ptr {at}, align 4", "b"))
-    if tile.ahead:
-        far = f.pure(f"mul i64 %b_step, {tile.ahead}")
-        far = f.emit(f"getelementptr i8, ptr {b_row}, i64 {far}")
-        for line in range(0, _vector_bytes(tile) * tile.vectors, 64):
-            _prefetch(f, f.emit(f"getelementptr i8, ptr {far}, i64 {line}"))
     result = []
     for r in range(tile.rows):
         at = f.emit(f"getelementptr i8, ptr {rows[r]}, i64 {a_at.name}")

@@ -63,6 +63,10 @@ class Operands:
         value = Ssa(self.text.pure(f"load {kind}, ptr {slot}", "arg"), wide)
         return cast(self.text, value, argument.dtype)
 
+    def bits(self, scalar: Dim | ScalarArg) -> str:
+        """The table entry itself, as an i64."""
+        return self.text.pure(f"load i64, ptr {self._slot(scalar)}", "bits")
+
     def _slot(self, scalar: Dim | ScalarArg) -> str:
         key = _scalar_key(scalar)
         if key not in self._scalars:

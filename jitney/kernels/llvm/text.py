@@ -198,11 +198,18 @@ class FunctionText:
         parent.lines.append(f"{after}:")
         parent.label = after
 
-    def finish(self, result: str = "void", linkage: str = "") -> str:
+    def open_block(self) -> None:
+        """Starts a block after a terminator that was written by hand."""
+        label = self.fresh("next")[1:]
+        self._regions[-1].lines.append(f"{label}:")
+        self._regions[-1].label = label
+
+    def finish(self, linkage: str = "") -> str:
         """The function's whole text."""
         head = f"define {linkage} {self.returns} @{self.name}({', '.join(self.parameters)})"
         lines = [f"{head} nounwind {{", "entry:", *self._allocas, *self._regions[0].lines]
-        return "\n".join([*lines, f"  ret {result}", "}", ""])
+        last = ["  ret void"] if self.returns == "void" else []
+        return "\n".join([*lines, *last, "}", ""])
 
 
 def _type_of(argument: str) -> str:

@@ -1,0 +1,126 @@
+"""A `LoopProgram` for the CPU as a callable: one module, one native function per segment."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from jitney.errors import CompilerBug
+from jitney.events import log
+from jitney.kernels.llvm import native_runtime
+from jitney.kernels.llvm.emit_call import emit_call
+from jitney.kernels.llvm.emit_node import NodeEmitter
+from jitney.kernels.llvm.emit_segment import emit_run
+from jitney.kernels.llvm.machine_code import LoadedObject, compile_text, provide_cell
+from jitney.kernels.llvm.native_function import native_function
+from jitney.kernels.llvm.run_steps import RunSteps, is_plain
+from jitney.kernels.llvm.segments import Segment, cut_segments
+from jitney.loops.ir import LoopProgram
+from jitney.loops.target import Target
+
+Callee = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Module:
+    """A module's text, the functions Python calls, and the symbols it takes from the process."""
+
+    text: str
+    functions: tuple[str, ...]
+    imports: tuple[str, ...]
+
+
+def build_program(
+    program: LoopProgram,
+    constants: Mapping[str, torch.Tensor],
+    target: Target,
+    cache: Any = None,
+) -> Callee:
+    """Compiles ``program``; the callable takes its ``arguments`` and returns its outputs as a tuple.
+
+    ``constants`` are the tensors of its constant buffers. ``cache`` keeps object files:
+    ``get(key) -> bytes | None`` and ``put(key, bytes)``. CompilerBug if a node has no code.
+    """
+    steps = cut_segments(program)
+    segments = [s for s in steps if isinstance(s, Segment)]
+    with log.stage("kernel text", segments=len(segments)):
+        module = emit_module(program, segments, target)
+    log.emit("llvm module", text=module.text, functions=module.functions)
+    loaded = load_module(module, target, cache)
+    calls = [
+        native_function(
+            name, loaded.addresses[name], tuple(constants[c] for c in segment.constants), loaded
+        )
+        for name, segment in zip(module.functions, segments, strict=True)
+    ]
+    if is_plain(program, steps):
+        return calls[0]
+    return RunSteps(program, steps, calls, constants)
+
+
+def emit_module(program: LoopProgram, segments: Sequence[Segment], target: Target) -> Module:
+    """All text of a program."""
+    emitter = NodeEmitter(target)
+    texts: list[str] = []
+    declarations: set[str] = {*native_runtime.IMPORTS}
+    functions = []
+    for k, segment in enumerate(segments):
+        code = emit_run(program, segment, f"run{k}", emitter, target)
+        call = emit_call(program, segment, code, f"jitney_call{k}")
+        texts += [*code.texts, call.finish()]
+        declarations |= code.declarations | call.declarations
+        functions.append(call.name)
+    definitions = _distinct_functions(texts)
+    text = "\n".join([*sorted(declarations), native_runtime.TEXT, *definitions])
+    return Module(text, tuple(functions), _imports(text))
+
+
+def _distinct_functions(texts: Iterable[str]) -> list[str]:
+    """Every function definition once: nodes share what they have in common by name."""
+    found: dict[str, str] = {}
+    for text in texts:
+        for part in text.split("\n}\n"):
+            if part.strip():
+                name = _DEFINED.search(part)
+                if name is None:
+                    raise CompilerBug(f"not a function: {part[:80]!r}")
+                found.setdefault(name[1], part + "\n}\n")
+    return list(found.values())
+
+
+_DEFINED = re.compile(r"define [^@]*@([\w.]+)\(")
+_DECLARED = re.compile(r"^declare [^@]*@([\w.]+)\(", re.MULTILINE)
+
+
+def _imports(text: str) -> tuple[str, ...]:
+    names = {n for n in _DECLARED.findall(text) if not n.startswith("llvm.")}
+    return (*sorted(names), native_runtime.POOL, native_runtime.SERIAL)
+
+
+def load_module(module: Module, target: Target, cache: Any) -> LoadedObject:
+    """The module in memory, from the cache if it holds its object."""
+    provide_cell(native_runtime.POOL)
+    provide_cell(native_runtime.SERIAL)
+    key = hashlib.sha256(f"{module.text}|{target}".encode()).hexdigest()
+    data = cache.get(key) if cache is not None else None
+    if data is None:
+        with log.stage("machine code", bytes=len(module.text)):
+            data = compile_text(module.text, target)
+        if cache is not None:
+            cache.put(key, data)
+    with log.stage("link", bytes=len(data)):
+        return LoadedObject(data, module.functions, module.imports, target)
+
+
+def _serial_after_fork() -> None:
+    """libgomp's threads do not survive a fork: a child that inherits its pool would wait for ever."""
+    provide_cell(native_runtime.SERIAL).value = 1
+
+
+os.register_at_fork(after_in_child=_serial_after_fork)

@@ -1,0 +1,175 @@
+"""The function Python calls for a segment: tensors in, tensors out, all of it native.
+
+It is a ``METH_FASTCALL`` C function: reads data pointers through torch's C interface, allocates
+the results, leases a workspace, runs the segment (without the GIL when it takes long), and wraps
+the results. Its ``self`` is a tuple that starts with the segment's constants.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from jitney import torch_api
+from jitney.kernels.llvm.emit_segment import RELEASE_GIL, SegmentCode
+from jitney.kernels.llvm.expressions import Scope
+from jitney.kernels.llvm.operands import Operands
+from jitney.kernels.llvm.segments import Segment
+from jitney.kernels.llvm.text import FunctionText
+from jitney.loops.index import Index
+from jitney.loops.ir import Buffer, LoopProgram
+
+#: PyTupleObject: reference count, type, length, then the items.
+_TUPLE_ITEMS = 24
+
+_DECLARE = (
+    "declare i32 @aoti_torch_get_data_ptr(ptr, ptr)",
+    "declare i32 @aoti_torch_empty_strided(i64, ptr, ptr, i32, i32, i32, ptr)",
+    "declare i32 @aoti_torch_delete_tensor_object(ptr)",
+    "declare i64 @PyLong_AsLongLong(ptr)",
+    "declare double @PyFloat_AsDouble(ptr)",
+    "declare ptr @PyEval_SaveThread()",
+    "declare void @PyEval_RestoreThread(ptr)",
+    "declare ptr @PyTuple_New(i64)",
+    "declare ptr @PyErr_NoMemory()",
+)
+
+
+def emit_call(program: LoopProgram, segment: Segment, code: SegmentCode, name: str) -> FunctionText:
+    """``ptr @name(ptr %self, ptr %args, i64 %count)``; ``finish`` it with its result."""
+    text = FunctionText(name, ("ptr %self", "ptr %args", "i64 %count"), returns="ptr")
+    for line in _DECLARE:
+        text.declare(line)
+    wrap = torch_api.tensor_wrap_symbol()
+    text.declare(f"declare ptr @{wrap}(ptr)")
+    text.do(f"%buffers = alloca [{len(code.table) + 1} x ptr], align 16")
+    text.do(f"%scalars = alloca [{len(code.scalars) + 1} x i64], align 16")
+    writer = _CallWriter(program, segment, code, text)
+    writer.arguments()
+    writer.constants()
+    handles = writer.outputs()
+    writer.run()
+    result = writer.results(handles, wrap)
+    text.do(f"ret ptr {result}")
+    return text
+
+
+class _CallWriter:
+    def __init__(
+        self, program: LoopProgram, segment: Segment, code: SegmentCode, text: FunctionText
+    ) -> None:
+        self.segment, self.code, self.text = segment, code, text
+        self.buffers = program.buffer_table()
+        self.positions = {b: k for k, b in enumerate(code.table)}
+        self.scope = Scope(text, Operands(text, code.table, code.scalars))
+
+    def arguments(self) -> None:
+        """Data pointers of tensors and values of numbers into the tables."""
+        number = 0
+        for k, argument in enumerate(self.segment.arguments):
+            slot = self.text.pure(f"getelementptr ptr, ptr %args, i64 {k}")
+            item = self.text.pure(f"load ptr, ptr {slot}")
+            if isinstance(argument, str):
+                self._data_pointer(item, argument)
+                continue
+            self._number(item, number)
+            number += 1
+
+    def constants(self) -> None:
+        """Data pointers of the constants ``self`` holds."""
+        for k, buffer in enumerate(self.segment.constants):
+            slot = self.text.pure(f"getelementptr i8, ptr %self, i64 {_TUPLE_ITEMS + 8 * k}")
+            self._data_pointer(self.text.pure(f"load ptr, ptr {slot}"), buffer)
+
+    def _data_pointer(self, item: str, buffer: str) -> None:
+        place = torch_api.tensor_handle_offset()
+        handle = self.text.pure(f"getelementptr i8, ptr {item}, i64 {place}")
+        self.text.emit(
+            f"call i32 @aoti_torch_get_data_ptr(ptr {handle}, ptr {self._entry(buffer)})"
+        )
+
+    def _entry(self, buffer: str) -> str:
+        return self.text.pure(f"getelementptr ptr, ptr %buffers, i64 {self.positions[buffer]}")
+
+    def _number(self, item: str, position: int) -> None:
+        scalar = self.code.scalars[position]
+        floating = getattr(scalar, "dtype", torch.int64).is_floating_point
+        callee, kind = ("PyFloat_AsDouble", "double") if floating else ("PyLong_AsLongLong", "i64")
+        value = self.text.emit(f"call {kind} @{callee}(ptr {item})")
+        slot = self.text.pure(f"getelementptr i64, ptr %scalars, i64 {position}")
+        self.text.do(f"store {kind} {value}, ptr {slot}")
+
+    # ---------------------------------------------------------------- results
+
+    def outputs(self) -> list[str]:
+        """Allocates the results; returns where their handles lie."""
+        places = []
+        rank = max((len(self.buffers[b].shape) for b in self.segment.outputs), default=0)
+        sizes, strides = (self.text.allocate(8 * rank + 8) for _ in range(2))
+        for name in self.segment.outputs:
+            buffer, place = self.buffers[name], self.text.allocate(8)
+            self._fill(sizes, buffer.shape)
+            self._fill(strides, buffer.strides)
+            self._allocate(buffer, sizes, strides, place)
+            handle = self.text.emit(f"load ptr, ptr {place}")
+            self.text.emit(
+                f"call i32 @aoti_torch_get_data_ptr(ptr {handle}, ptr {self._entry(name)})"
+            )
+            places.append(handle)
+        return places
+
+    def _allocate(self, buffer: Buffer, sizes: str, strides: str, place: str) -> None:
+        code = self.text.emit(
+            f"call i32 @aoti_torch_empty_strided(i64 {len(buffer.shape)}, ptr {sizes}, "
+            f"ptr {strides}, i32 {torch_api.scalar_type(buffer.dtype)}, i32 0, i32 0, ptr {place})"
+        )
+        self._return_if(self.text.emit(f"icmp ne i32 {code}, 0"))
+
+    def _return_if(self, failed: str) -> None:
+        """Raises MemoryError where ``failed``: allocation is all that can fail here."""
+        with self.text.when(failed):
+            none = self.text.emit("call ptr @PyErr_NoMemory()")
+            self.text.do(f"ret ptr {none}")
+            self.text.open_block()
+
+    def _fill(self, array: str, values: Sequence[Index]) -> None:
+        for k, value in enumerate(values):
+            slot = self.text.pure(f"getelementptr i64, ptr {array}, i64 {k}")
+            self.text.do(f"store i64 {self.scope.indices.uniform(value)}, ptr {slot}")
+
+    def results(self, handles: Sequence[str], wrap: str) -> str:
+        """The tuple of result tensors."""
+        result = self.text.emit(f"call ptr @PyTuple_New(i64 {len(handles)})")
+        for k, handle in enumerate(handles):
+            tensor = self.text.emit(f"call ptr @{wrap}(ptr {handle})")
+            self.text.emit(f"call i32 @aoti_torch_delete_tensor_object(ptr {handle})")
+            slot = self.text.pure(f"getelementptr i8, ptr {result}, i64 {_TUPLE_ITEMS + 8 * k}")
+            self.text.do(f"store ptr {tensor}, ptr {slot}")
+        return result
+
+    # ---------------------------------------------------------------- the run
+
+    def run(self) -> None:
+        """Leases a workspace and runs the nodes."""
+        text, code = self.text, self.code
+        if not self.segment.nodes:
+            return
+        threads = text.emit("call i64 @jitney.threads()")
+        fixed = self.scope.indices.uniform(code.workspace)
+        needs = code.scratch > 0 or code.workspace != Index()
+        workspace = "null"
+        if needs:
+            scratch = text.pure(f"mul i64 {threads}, {code.scratch}")
+            bytes_ = text.pure(f"add i64 {fixed}, {scratch}")
+            workspace = text.emit(f"call ptr @jitney.lease(i64 {bytes_})")
+            self._return_if(text.emit(f"icmp eq ptr {workspace}, null"))
+        long = code.nanoseconds > RELEASE_GIL
+        state = text.emit("call ptr @PyEval_SaveThread()") if long else ""
+        text.do(
+            f"call void @{code.name}(ptr %buffers, ptr %scalars, ptr {workspace}, i64 {threads})"
+        )
+        if long:
+            text.do(f"call void @PyEval_RestoreThread(ptr {state})")
+        if needs:
+            text.do(f"call void @jitney.release(ptr {workspace})")

@@ -1,0 +1,62 @@
+"""Nodes to code, each distinct one once."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, replace
+
+from jitney.errors import CompilerBug
+from jitney.kernels.llvm.emit_nest import emit_nest
+from jitney.kernels.llvm.node_code import NodeCode
+from jitney.kernels.llvm.node_key import NodeKey
+from jitney.loops.ir import Gemm, LoopNest, Node
+from jitney.loops.target import Target
+
+
+@dataclass(frozen=True)
+class _Known:
+    key: NodeKey
+    code: NodeCode
+
+
+class NodeEmitter:
+    """Emits the nodes of one program for one target."""
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+        self._known: dict[object, _Known] = {}
+
+    def emit(self, node: Node) -> NodeCode:
+        """The node's code; a node equal to one before but for names shares its functions."""
+        key = NodeKey(node)
+        known = self._known.get(key.value)
+        if known is None:
+            code = self._fresh(node, key)
+            self._known[key.value] = _Known(key, code)
+            return code
+        buffers = dict(zip(known.key.buffers, key.buffers, strict=True))
+        scalars = dict(zip(known.key.scalars, key.scalars, strict=True))
+        mapping = {a: b for a, b in scalars.items()}
+        return replace(
+            known.code,
+            phases=tuple(
+                replace(p, items=p.items.substitute(mapping)) for p in known.code.phases
+            ),
+            buffers=tuple(buffers[b] for b in known.code.buffers),
+            scalars=tuple(scalars[s] for s in known.code.scalars),
+            shared_bytes=known.code.shared_bytes.substitute(mapping),
+        )
+
+    def _fresh(self, node: Node, key: NodeKey) -> NodeCode:
+        if isinstance(node, LoopNest):
+            digest = hashlib.sha256(repr(key.value).encode()).hexdigest()[:20]
+            return emit_nest(node, f"nest_{digest}", key.buffers, key.scalars, self._target)
+        if isinstance(node, Gemm):
+            from jitney.kernels.llvm.gemm import emit_gemm
+
+            return emit_gemm(node, self._target)
+        try:
+            from jitney.kernels.llvm.attention import emit_attention
+        except ImportError as error:
+            raise CompilerBug(f"no template for {type(node).__name__}") from error
+        return emit_attention(node, self._target)

@@ -1,0 +1,142 @@
+"""Runs a program that is more than one native call: extern calls, views of results, numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from jitney.kernels.call_extern import ExternCall
+from jitney.kernels.llvm.segments import Segment, Step
+from jitney.loops import visit
+from jitney.loops.index import Atom, Dim, Index
+from jitney.loops.ir import Buffer, BufferView, Extern, IntOutput, LoopProgram, Output, ScalarArg
+
+
+def is_plain(program: LoopProgram, steps: Sequence[Step]) -> bool:
+    """Whether the one segment's own result is the program's: whole fresh buffers, in order."""
+    if len(steps) != 1 or not isinstance(steps[0], Segment):
+        return False
+    if len(program.outputs) != len(steps[0].outputs):
+        return False
+    table = program.buffer_table()
+    return all(
+        isinstance(out, Output) and out.view.buffer == name and _is_whole(out.view, table[name])
+        for out, name in zip(program.outputs, steps[0].outputs, strict=True)
+    )
+
+
+def _is_whole(view: BufferView, buffer: Buffer) -> bool:
+    return (view.shape, view.strides, view.offset) == (buffer.shape, buffer.strides, Index())
+
+
+class RunSteps:
+    """The callable of such a program. Thread-safe: a call keeps everything in its own frame."""
+
+    def __init__(
+        self,
+        program: LoopProgram,
+        steps: Sequence[Step],
+        calls: Sequence[Callable[..., Any]],
+        constants: Mapping[str, torch.Tensor],
+    ) -> None:
+        self._program, self._constants = program, dict(constants)
+        self._table = program.buffer_table()
+        remaining = iter(calls)
+        self._steps = [
+            ExternCall(s) if isinstance(s, Extern) else (s, next(remaining)) for s in steps
+        ]
+        self._dead = _dead_after(program, steps)
+
+    def __call__(self, *args: Any) -> tuple[Any, ...]:
+        frame = _Frame(self._program, self._constants, args)
+        with torch.no_grad():
+            for step, dead in zip(self._steps, self._dead, strict=True):
+                if isinstance(step, ExternCall):
+                    frame.extern(step)
+                else:
+                    frame.native(*step)
+                for name in dead:
+                    frame.tensors.pop(name, None)
+            return tuple(frame.output(out) for out in self._program.outputs)
+
+
+def _dead_after(program: LoopProgram, steps: Sequence[Step]) -> list[list[str]]:
+    """Buffers no later step and no output needs, per step."""
+    needed = {o.view.buffer for o in program.outputs if isinstance(o, Output)}
+    dead: list[list[str]] = []
+    for step in reversed(steps):
+        nodes = [step] if isinstance(step, Extern) else step.nodes
+        touched = {b for n in nodes for b in (*visit.reads(n), *visit.writes(n))}
+        dead.append(sorted(touched - needed))
+        needed |= touched
+    return dead[::-1]
+
+
+class _Frame:
+    """The tensors and numbers of one call."""
+
+    def __init__(
+        self, program: LoopProgram, constants: Mapping[str, torch.Tensor], args: Sequence[Any]
+    ) -> None:
+        self._table = program.buffer_table()
+        self.tensors: dict[str, torch.Tensor] = dict(constants)
+        self.sizes: dict[Atom, int] = {}
+        self.scalars: dict[str, Any] = {}
+        for argument, value in zip(program.arguments, args, strict=True):
+            if isinstance(argument, Dim):
+                self.sizes[argument] = value
+            elif isinstance(argument, ScalarArg):
+                self.scalars[argument.name] = value
+            else:
+                self.tensors[argument] = value
+
+    def native(self, segment: Segment, call: Callable[..., Any]) -> None:
+        """Runs a segment; its fresh buffers join the tensors."""
+        made = call(*(self._argument(a) for a in segment.arguments))
+        self.tensors.update(zip(segment.outputs, made, strict=True))
+
+    def _argument(self, argument: str | Dim | ScalarArg) -> Any:
+        if isinstance(argument, Dim):
+            return self.sizes[argument]
+        if isinstance(argument, ScalarArg):
+            return self.scalars[argument.name]
+        return self.tensors[argument]
+
+    def extern(self, call: ExternCall) -> None:
+        """Runs an extern call; its results join the tensors in the strides declared."""
+        results = call.run(self.view, self.sizes, self.scalars)
+        for name, value in zip(call.node.outputs, results, strict=False):
+            if name is not None:
+                self.tensors[name] = self._laid_out(self._table[name], value)
+
+    def _laid_out(self, buffer: Buffer, value: torch.Tensor) -> torch.Tensor:
+        shape, strides = self._ints(buffer.shape), self._ints(buffer.strides)
+        if list(value.stride()) == strides or value.numel() < 2:
+            return value
+        return torch.empty_strided(shape, strides, dtype=value.dtype).copy_(value)
+
+    def _ints(self, values: Sequence[Index]) -> list[int]:
+        return [v.const if not v.terms else v.evaluate(self.sizes) for v in values]
+
+    def view(self, view: BufferView) -> torch.Tensor:
+        """The tensor a view names; a buffer nothing has written yet is allocated."""
+        buffer = self._table[view.buffer]
+        base = self.tensors.get(view.buffer)
+        if base is None:
+            shape, strides = self._ints(buffer.shape), self._ints(buffer.strides)
+            base = torch.empty_strided(shape, strides, dtype=buffer.dtype)
+            self.tensors[view.buffer] = base
+        if _is_whole(view, buffer):
+            return base
+        offset = base.storage_offset() + view.offset.evaluate(self.sizes)
+        return base.as_strided(self._ints(view.shape), self._ints(view.strides), offset)
+
+    def output(self, out: Any) -> Any:
+        """One result of the program."""
+        if isinstance(out, Output):
+            return self.view(out.view)
+        if isinstance(out, IntOutput):
+            return out.value.evaluate(self.sizes)
+        return self.scalars[out.value.name] if isinstance(out.value, ScalarArg) else out.value

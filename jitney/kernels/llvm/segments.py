@@ -1,0 +1,95 @@
+"""Cuts a program into native segments and the extern calls between them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from jitney.loops import ir, visit
+from jitney.loops.index import Dim
+from jitney.loops.ir import Extern, LoopProgram, Node, ScalarArg
+
+Argument = str | Dim | ScalarArg
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Nodes that run in one native call.
+
+    ``arguments`` in call order (buffers as tensors, sizes and scalars as Python numbers);
+    ``constants``: buffers the function holds itself; ``outputs``: buffers it allocates and
+    returns; every other buffer it touches lies in the workspace.
+    """
+
+    nodes: tuple[Node, ...]
+    arguments: tuple[Argument, ...]
+    constants: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+
+Step = Segment | Extern
+
+
+def cut_segments(program: LoopProgram) -> tuple[Step, ...]:
+    """The steps of a program. One without extern calls is one segment whose arguments are the
+    program's and whose outputs are all its output buffers in order."""
+    groups = _groups(program.nodes)
+    table = program.buffer_table()
+    if len(groups) == 1 and not isinstance(groups[0], Extern):
+        outputs = [b.name for b in program.buffers if b.kind == "output"]
+        return (_segment(program, tuple(groups[0]), program.arguments, outputs),)
+    steps: list[Step] = []
+    made = {b.name for b in program.buffers if b.kind in ("input", "constant")}
+    for position, group in enumerate(groups):
+        if isinstance(group, Extern):
+            steps.append(group)
+            made |= set(visit.writes(group))
+            continue
+        touched = list(dict.fromkeys(n for node in group for n in _touched(node)))
+        outside = _used_outside(program, groups, position)
+        inputs = [n for n in touched if n in made and table[n].kind != "constant"]
+        outputs = [n for n in touched if n not in made and n in outside]
+        numbers = [a for a in program.arguments if not isinstance(a, str)]
+        steps.append(_segment(program, tuple(group), (*inputs, *numbers), outputs))
+        made |= set(touched)
+    return tuple(steps)
+
+
+def _segment(
+    program: LoopProgram,
+    nodes: tuple[Node, ...],
+    arguments: tuple[Argument, ...],
+    outputs: Iterable[str],
+) -> Segment:
+    table = program.buffer_table()
+    touched = dict.fromkeys(n for node in nodes for n in _touched(node))
+    constants = tuple(n for n in touched if table[n].kind == "constant")
+    return Segment(nodes, tuple(arguments), constants, tuple(outputs))
+
+
+def _groups(nodes: Iterable[Node]) -> list[list[Node] | Extern]:
+    groups: list[list[Node] | Extern] = []
+    for node in nodes:
+        if isinstance(node, Extern):
+            groups.append(node)
+        elif groups and isinstance(groups[-1], list):
+            groups[-1].append(node)
+        else:
+            groups.append([node])
+    return groups
+
+
+def _touched(node: Node) -> list[str]:
+    return list(dict.fromkeys((*visit.reads(node), *visit.writes(node))))
+
+
+def _used_outside(
+    program: LoopProgram, groups: list[list[Node] | Extern], position: int
+) -> set[str]:
+    """Buffers some other step or the caller needs."""
+    used = {o.view.buffer for o in program.outputs if isinstance(o, ir.Output)}
+    for k, group in enumerate(groups):
+        if k != position:
+            for node in [group] if isinstance(group, Extern) else group:
+                used.update(_touched(node))
+    return used
