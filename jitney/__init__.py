@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from jitney.diagnostics import listeners
+
 __version__ = "0.1.0"
 
 _API = (
@@ -16,7 +18,6 @@ _API = (
     "compile",
     "compile_in_place",
     "disable",
-    "explain",
     "graph_break",
     "is_compiling",
     "list_backends",
@@ -25,7 +26,7 @@ _API = (
     "set_stance",
 )
 _MARKS = ("mark_dynamic", "maybe_mark_dynamic", "mark_static", "mark_static_address")
-__all__ = [*_API, *_MARKS, "__version__"]
+__all__ = [*_API, *_MARKS, "explain", "__version__"]
 
 
 def __getattr__(name: str) -> Any:
@@ -38,4 +39,11 @@ def __getattr__(name: str) -> Any:
         from jitney import torch_api
 
         return torch_api.mark_function(name)
+    if name == "explain":
+        from jitney.diagnostics.explain import explain
+
+        return explain
     raise AttributeError(f"module 'jitney' has no attribute {name!r}")
+
+
+listeners.install()

@@ -207,22 +207,6 @@ def assume_constant_result(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
-def explain(function: Callable[..., Any], **compile_arguments: Any) -> Callable[..., Any]:
-    """``explain(f)(*args)``: compiles a fresh copy, runs it, returns the events it caused."""
-
-    def run(*args: Any, **kwargs: Any) -> dict[str, Any]:
-        events: list[Any] = []
-        original = getattr(function, "_orig_mod", None) or function
-        stop = log.listen(events.append)
-        try:
-            result = compile(original, **compile_arguments)(*args, **kwargs)
-        finally:
-            stop()
-        return {"result": result, "events": events}
-
-    return run
-
-
 @contextmanager
 def options(**knobs: Any) -> Iterator[config.Config]:
     """Changes knobs for the compiles within a scope (`jitney.config.override`)."""
@@ -237,7 +221,6 @@ __all__ = [
     "compile",
     "compile_in_place",
     "disable",
-    "explain",
     "graph_break",
     "is_compiling",
     "list_backends",

@@ -122,11 +122,12 @@ def _assert_true_now(check: Any, guards: Any, roots: Roots) -> None:
 
 def _report_entry(capture: Capture, guards: Any, name: str) -> None:
     graph = capture.graph
-    log.emit(
-        "entry",
-        function=name,
-        guards=[(g.kind.value, str(g.source), g.reason) for g in guards],
-        graph=graph.code if graph is not None else "",
-        nodes=sum(n.op.startswith("call") for n in graph.graph.nodes) if graph is not None else 0,
+    nodes = graph.graph.nodes if graph is not None else ()
+    facts = {
         **capture.statistics,
-    )
+        "function": name,
+        "guards": [(g.kind.value, str(g.source), g.reason) for g in guards],
+        "graph": graph.code if graph is not None else "",
+        "nodes": sum(n.op.startswith("call") for n in nodes),
+    }
+    log.emit("entry", **facts)

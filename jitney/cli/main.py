@@ -16,7 +16,7 @@ from jitney.cli.sides import chosen
 from jitney.cli.targets import find
 from jitney.cli.workloads import WORKLOADS, Size
 from jitney.diagnostics import render
-from jitney.diagnostics.explain import explain as explain_call
+from jitney.diagnostics.explain import explain_step
 from jitney.errors import JitneyError
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help="A JIT compiler for PyTorch.")
@@ -72,7 +72,7 @@ def explain(
 ) -> None:
     """Compiles one workload and tells what happened to it."""
     task = find(target).build(cast(Size, size), getattr(torch, dtype))
-    made = explain_call(task.module, lambda fn: task.step(fn))
+    made = explain_step(task.module, task.step)
     renderers = {"text": render.as_text, "json": render.as_json, "html": render.as_html}
     if form not in renderers:
         raise typer.BadParameter(f"there are: {', '.join(renderers)}")

@@ -9,7 +9,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from jitney.diagnostics.report import Report, report
-from jitney.events import log
+from jitney.events import Event, log
 
 
 class CountOperations(TorchFunctionMode):
@@ -33,20 +33,31 @@ def has_tensor(value: Any) -> bool:
     return isinstance(value, torch.Tensor)
 
 
-def explain(
-    fn: Callable[..., Any],
-    step: Callable[[Callable[..., Any]], Any] | None = None,
-    **options: Any,
-) -> Report:
-    """Runs ``step(fn)`` eager to count its operations, then compiled; ``options`` go to compile.
+def explain(fn: Callable[..., Any], **options: Any) -> Callable[..., Report]:
+    """``explain(f)(*args)``: a report on compiling ``f`` for a call with these arguments.
 
-    ``step`` takes the callable and calls it; the default calls it without arguments.
+    ``f`` runs once eager, to count its operations, and once compiled; ``options`` are `compile`'s.
     """
+    original = getattr(fn, "_orig_mod", fn)
+
+    def run(*args: Any, **kwargs: Any) -> Report:
+        return explain_step(original, lambda f: f(*args, **kwargs), **options)
+
+    return run
+
+
+def explain_step(
+    fn: Callable[..., Any], step: Callable[[Callable[..., Any]], Any], **options: Any
+) -> Report:
+    """The same for a step that calls what it is given: ``step(fn)``, then ``step(compiled)``."""
     from jitney.api import compile as jit
 
-    call = step or (lambda f: f())
     with CountOperations() as counter:
-        call(fn)
-    log.clear()
-    call(jit(fn, **options))
-    return report(log.events(), counter.count)
+        step(fn)
+    events: list[Event] = []
+    stop = log.listen(events.append)
+    try:
+        step(jit(fn, **options))
+    finally:
+        stop()
+    return report(events, counter.count)

@@ -96,6 +96,11 @@ class Report:
     extern: dict[str, int] = field(default_factory=dict)
     cache: dict[str, int] = field(default_factory=dict)
 
+    def __str__(self) -> str:
+        from jitney.diagnostics.render import as_text
+
+        return as_text(self)
+
     @property
     def coverage(self) -> float:
         """Share of torch operations inside compiled graphs, 0 to 1."""
