@@ -83,9 +83,7 @@ def _new_session(
     return session
 
 
-def _check_arguments(
-    fullgraph: Any, dynamic: Any, backend: Any, mode: Any, options: Any
-) -> None:
+def _check_arguments(fullgraph: Any, dynamic: Any, backend: Any, mode: Any, options: Any) -> None:
     if not isinstance(fullgraph, bool):
         raise UserError(f"fullgraph takes True or False, not {fullgraph!r}")
     if dynamic not in (None, True, False):

@@ -60,7 +60,8 @@ def _type(writer: Writer, source: Source, expected: type) -> str:
 
 
 def _is(writer: Writer, source: Source, expected: Any) -> str:
-    return f"{writer.fetch(source)} is {writer.constant(expected)}"
+    known = writer.constant(expected) if expected is None else writer.reference(expected)
+    return f"{writer.fetch(source)} is {known}"
 
 
 def _equals(writer: Writer, source: Source, expected: Any) -> str:
@@ -69,7 +70,7 @@ def _equals(writer: Writer, source: Source, expected: Any) -> str:
         return f"{value} is {constant}"
     if type(expected) in (int, str, bytes):
         type_of, cls = writer.constant(type), writer.constant(type(expected))
-        return f"{value} is {constant} or {type_of}({value}) is {cls} and {value} == {constant}"
+        return f"{type_of}({value}) is {cls} and {value} == {constant}"
     return f"{writer.constant(fully_equal)}({value}, {constant})"
 
 

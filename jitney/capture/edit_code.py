@@ -115,9 +115,7 @@ class Editor:
         body.argnames = list(arguments)
         body.argcount, body.posonlyargcount, body.kwonlyargcount = len(arguments), 0, 0
         body.cellvars, body.freevars = [], list(self.cells)
-        body.flags = CompilerFlags(
-            code.co_flags & ~(inspect.CO_VARARGS | inspect.CO_VARKEYWORDS)
-        )
+        body.flags = CompilerFlags(code.co_flags & ~(inspect.CO_VARARGS | inspect.CO_VARKEYWORDS))
         return body.to_code(
             stacksize=code.co_stacksize + extra_stack, compute_exception_stack_depths=False
         )

@@ -100,12 +100,19 @@ class Writer:
 
     def constant(self, value: Any) -> str:
         """An expression for ``value``: a literal where it is exact, else a closed-over name."""
+        return self._literal(value) or self.reference(value)
+
+    def _literal(self, value: Any) -> str | None:
         if value is None or value is True or value is False:
             return repr(value)
         if type(value) is int and abs(value) < 1 << 62:
             return repr(value)
         if type(value) is str and value.isascii() and value.isidentifier():
             return repr(value)
+        return None
+
+    def reference(self, value: Any) -> str:
+        """A closed-over name for the object ``value`` itself."""
         name = self._constant_names.get(id(value))
         if name is None:
             name = self._constant_names[id(value)] = f"k{len(self.constants)}"

@@ -92,9 +92,7 @@ def changed_sizes(facts: TensorFacts, actual: Any) -> tuple[int, ...]:
     return tuple(dim for dim, (want, have) in pairs if want is not None and want != have)
 
 
-def generalise(
-    guards: Iterable[Guard], roots: Roots
-) -> frozenset[tuple[Source, int | None]]:
+def generalise(guards: Iterable[Guard], roots: Roots) -> frozenset[tuple[Source, int | None]]:
     """Sizes, ints and floats whose guards fail: what the next capture makes symbolic. Pairs
     (source, dim) for a tensor's size, (source, None) for a Python number."""
     dynamic: set[tuple[Source, int | None]] = set()

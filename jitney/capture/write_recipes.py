@@ -7,7 +7,7 @@ from types import MethodType
 from typing import Any
 
 from jitney import torch_api
-from jitney.capture import rebuild
+from jitney.capture import construct
 from jitney.capture import recipe as r
 from jitney.capture.emit_fetch import Writer
 from jitney.errors import CompilerBug
@@ -68,7 +68,7 @@ class RecipeWriter:
             case r.MakeIterator(items=items):
                 return self._call(iter, f"[{self._sequence(items)}]")
             case r.MakeCell(contents=contents):
-                return self._call(rebuild.make_cell, self.optional(contents, rebuild.EMPTY))
+                return self._call(construct.make_cell, self.optional(contents, construct.EMPTY))
             case r.MakeMethod(function=function, self=owner):
                 return self._call(MethodType, self.expression(function), self.expression(owner))
         return self._build_call(recipe)
@@ -77,7 +77,7 @@ class RecipeWriter:
         match recipe:
             case r.MakeFunction():
                 return self._call(
-                    rebuild.make_function,
+                    construct.make_function,
                     self.writer.constant(recipe.code),
                     self.expression(recipe.globals),
                     repr(recipe.name),
@@ -89,10 +89,10 @@ class RecipeWriter:
                 )
             case r.MakeObject():
                 return self._call(
-                    rebuild.make_object,
+                    construct.make_object,
                     self.writer.constant(recipe.cls),
                     f"({self._sequence(recipe.new_args)})",
-                    self.optional(recipe.base, rebuild.EMPTY),
+                    self.optional(recipe.base, construct.EMPTY),
                     self._pairs(recipe.state),
                     self._pairs(recipe.slots),
                 )
@@ -114,20 +114,20 @@ class EffectWriter:
         constant, build = self.writer.constant, self.build
         match effect:
             case r.StoreItem(target=target, key=key, value=value):
-                store = constant(rebuild.store_item)
+                store = constant(construct.store_item)
                 return f"{store}({build(target)}, {build(key)}, {build(value)})"
             case r.DeleteItem(target=target, key=key):
-                return f"{constant(rebuild.delete_item)}({build(target)}, {build(key)})"
+                return f"{constant(construct.delete_item)}({build(target)}, {build(key)})"
             case r.ReplaceContents(target=target, items=items):
-                return f"{constant(rebuild.replace_contents)}({build(target)}, {build(items)})"
+                return f"{constant(construct.replace_contents)}({build(target)}, {build(items)})"
             case r.StoreAttr(target=target, name=name, value=value):
-                store = constant(rebuild.store_attribute)
+                store = constant(construct.store_attribute)
                 return f"{store}({build(target)}, {name!r}, {build(value)})"
             case r.DeleteAttr(target=target, name=name):
-                return f"{constant(rebuild.delete_attribute)}({build(target)}, {name!r})"
+                return f"{constant(construct.delete_attribute)}({build(target)}, {name!r})"
             case r.StoreCell(target=target, value=value):
-                contents = self.optional(value, rebuild.EMPTY)
-                return f"{constant(rebuild.store_cell)}({build(target)}, {contents})"
+                contents = self.optional(value, construct.EMPTY)
+                return f"{constant(construct.store_cell)}({build(target)}, {contents})"
             case r.SetState(name=name, value=value):
                 return f"{constant(torch_api.set_state)}({name!r}, {constant(value)})"
             case r.DeferredCall(function=function, args=args, kwargs=kwargs):

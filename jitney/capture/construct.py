@@ -1,0 +1,118 @@
+"""Run-time pieces of generated glue: raw construction and raw stores, past users' overrides."""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from types import CellType, CodeType, FunctionType
+from typing import Any
+
+from jitney.errors import CompilerBug
+
+EMPTY = object()
+
+
+def make_cell(contents: Any) -> CellType:
+    """A new closure cell, empty for `EMPTY`."""
+    return CellType() if contents is EMPTY else CellType(contents)
+
+
+def make_function(
+    code: CodeType,
+    globals_: dict[str, Any],
+    name: str,
+    qualname: str,
+    defaults: tuple[Any, ...] | None,
+    kwdefaults: dict[str, Any] | None,
+    closure: tuple[CellType, ...],
+    state: dict[str, Any] | None,
+) -> FunctionType:
+    """A function as MAKE_FUNCTION would make it."""
+    function = FunctionType(code, globals_, name, defaults, closure)
+    function.__qualname__ = qualname
+    function.__kwdefaults__ = kwdefaults
+    if state:
+        function.__dict__.update(state)
+    return function
+
+
+def make_object(
+    cls: type,
+    new_args: tuple[Any, ...],
+    base: Any,
+    state: tuple[tuple[str, Any], ...],
+    slots: tuple[tuple[str, Any], ...],
+) -> Any:
+    """An instance made without ``__init__``: contents first, then attributes."""
+    made = cls.__new__(cls, *new_args)
+    if base is not EMPTY:
+        fill(made, base)
+    if state:
+        attributes = made.__dict__
+        for name, value in state:
+            attributes[name] = value
+    for name, value in slots:
+        store_attribute(made, name, value)
+    return made
+
+
+def fill(target: Any, contents: Any) -> None:
+    """Adds ``contents`` to an empty container, keeping their order."""
+    if isinstance(target, dict):
+        for key, value in contents.items():
+            store_item(target, key, value)
+    elif isinstance(target, list):
+        list.extend(target, contents)
+    elif isinstance(target, set):
+        set.update(target, contents)
+    elif isinstance(target, deque):
+        deque.extend(target, contents)
+    else:
+        raise CompilerBug(f"contents for a {type(target).__name__}")
+
+
+def replace_contents(target: Any, contents: Any) -> None:
+    """Clears a container and fills it again."""
+    for kind in (OrderedDict, dict, list, set, deque):
+        if isinstance(target, kind):
+            kind.clear(target)
+            break
+    fill(target, contents)
+
+
+def store_item(target: dict[Any, Any], key: Any, value: Any) -> None:
+    """``target[key] = value`` past a subclass's ``__setitem__``."""
+    kind = OrderedDict if isinstance(target, OrderedDict) else dict
+    kind.__setitem__(target, key, value)
+
+
+def delete_item(target: dict[Any, Any], key: Any) -> None:
+    """``del target[key]`` past a subclass's ``__delitem__``."""
+    kind = OrderedDict if isinstance(target, OrderedDict) else dict
+    kind.__delitem__(target, key)
+
+
+def store_attribute(target: Any, name: str, value: Any) -> None:
+    """A store through C descriptors or into ``__dict__``, past a class's ``__setattr__``."""
+    try:
+        object.__setattr__(target, name, value)
+    except TypeError:  # a C type with a __setattr__ of its own
+        type(target).__setattr__(target, name, value)
+
+
+def delete_attribute(target: Any, name: str) -> None:
+    """The opposite of `store_attribute`."""
+    try:
+        object.__delattr__(target, name)
+    except TypeError:
+        type(target).__delattr__(target, name)
+
+
+def store_cell(cell: CellType, contents: Any) -> None:
+    """Sets or, with `EMPTY`, empties a closure cell."""
+    if contents is not EMPTY:
+        cell.cell_contents = contents
+        return
+    try:
+        del cell.cell_contents
+    except ValueError:  # empty already
+        return

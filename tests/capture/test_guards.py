@@ -1,0 +1,247 @@
+"""Each kind of guard holds of its own inputs and fails of others."""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+
+import pytest
+import torch
+
+from jitney.capture.check_guards import compile_check
+from jitney.capture.explain_guard import failures, generalise
+from jitney.capture.guard import ABSENT, Guard, Kind, TensorFacts
+from jitney.capture.source import (
+    Attr,
+    CellContents,
+    DictItem,
+    DictKey,
+    Fixed,
+    Function,
+    Item,
+    Local,
+    ModuleOf,
+    Roots,
+    SizeOf,
+    Source,
+    TypeLookup,
+)
+
+X = Local("x")
+CONTENTS = DictItem(Attr(X, "__dict__"), "value")
+
+
+def check(guard, value, *more):
+    names = ["x", "y", "z"][: 1 + len(more)]
+    compiled = compile_check([guard], names)
+    return compiled(check, value, *more)
+
+
+def facts(tensor, **changes):
+    given = dict(
+        cls=type(tensor), dtype=tensor.dtype, device=tensor.device, sizes=tuple(tensor.shape),
+        strides=tuple(tensor.stride()), requires_grad=tensor.requires_grad,
+    )  # fmt: skip
+    return TensorFacts(**{**given, **changes})
+
+
+class Holder:
+    value = 1
+
+    def __init__(self, value):
+        self.value = value
+
+
+NAN = float("nan")
+SENTINEL = object()
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected", "good", "bad"),
+    [
+        (Kind.TYPE, list, [[1]], [(1,), None]),
+        (Kind.IS, SENTINEL, [SENTINEL], [None, object()]),
+        (Kind.EQUALS, 1, [1], [2, True, 1.0, None]),
+        (Kind.EQUALS, True, [True], [1, False]),
+        (Kind.EQUALS, None, [None], [0, False]),
+        (Kind.EQUALS, 0.0, [0.0], [-0.0, 0, False]),
+        (Kind.EQUALS, NAN, [NAN, math.nan * 1], [0.0, None]),
+        (Kind.EQUALS, "text here", ["text here"], ["text", b"text here"]),
+        (Kind.EQUALS, (1, (2.0, "a")), [(1, (2.0, "a"))], [(1, (2, "a")), (True, (2.0, "a")), [1]]),
+        (Kind.EQUALS, slice(1, 2), [slice(1, 2)], [slice(1, 2, 1), None]),
+        (Kind.EQUALS, frozenset({1}), [frozenset({1})], [frozenset({True}), {1}]),
+        (Kind.LENGTH, 2, [[1, 2], "ab"], [[1], 3]),
+        (Kind.KEYS, ("a", "b"), [{"a": 1, "b": 2}, OrderedDict(a=1, b=2)], [{"b": 1, "a": 2}, {}]),
+        (Kind.KEYS, (), [{}], [{"a": 1}]),
+        (Kind.KEYS, (1,), [{1: 0}], [{True: 0}]),
+        (Kind.HAS_KEY, "a", [{"a": 1}], [{}, {"b": 1}]),
+        (Kind.NO_KEY, "a", [{"b": 1}], [{"a": 1}]),
+        (Kind.TYPE_ATTR, ("value", 1), [Holder(0)], [0]),
+        (Kind.TYPE_ATTR, ("absent", ABSENT), [Holder(0)], []),
+        (Kind.CLASS_ATTR, ("value", 1), [Holder], [int]),
+        (Kind.NO_ATTR, "other", [Holder(0)], []),
+        (Kind.NO_ATTR, "value", [object()], [Holder(0)]),
+        (Kind.CALLABLE, ("small", lambda v: v < 3), [1], [5]),
+    ],
+)
+def test_kinds(kind, expected, good, bad):
+    guard = Guard(kind, X, expected)
+    for value in good:
+        assert check(guard, value), value
+    for value in bad:
+        assert not check(guard, value), value
+
+
+def test_tensor_facts():
+    base = torch.ones(2, 3)
+    guard = Guard(Kind.TENSOR, X, facts(base))
+    assert check(guard, torch.zeros(2, 3))
+    for other in (
+        torch.ones(2, 4),
+        torch.ones(6),
+        torch.ones(3, 2).t(),
+        torch.ones(2, 3, dtype=torch.float64),
+        torch.ones(2, 3, requires_grad=True),
+        torch.ones(2, 3, device="meta"),
+        torch.ones(2, 3).to_sparse(),
+        torch.nn.Parameter(base, requires_grad=False),
+        torch.complex(base, base).conj(),
+        None,
+    ):
+        assert not check(guard, other)
+
+
+def test_symbolic_sizes_are_left_open():
+    base = torch.ones(2, 3)
+    guard = Guard(Kind.TENSOR, X, facts(base, sizes=(None, 3), strides=None))
+    assert check(guard, torch.ones(7, 3))
+    assert not check(guard, torch.ones(7, 4))
+    assert not check(guard, torch.ones(7, 3, 1))
+
+
+def test_conj_neg_inference_and_leaf():
+    complex_ones = torch.ones(2, dtype=torch.complex64)
+    conj = Guard(Kind.TENSOR, X, facts(complex_ones.conj(), is_conj=True))
+    assert check(conj, complex_ones.conj()) and not check(conj, complex_ones)
+    with torch.inference_mode():
+        made_there = torch.ones(2)
+    plain = Guard(Kind.TENSOR, X, facts(torch.ones(2), is_inference=False))
+    assert check(plain, torch.ones(2)) and not check(plain, made_there)
+    leaf = torch.ones(2, requires_grad=True)
+    guard = Guard(Kind.TENSOR, X, facts(leaf, is_leaf=True))
+    assert check(guard, leaf) and not check(guard, leaf * 1)
+
+
+def test_subclasses_are_checked_past_their_torch_function():
+    class Loud(torch.Tensor):
+        @classmethod
+        def __torch_function__(cls, func, types, args=(), kwargs=None):
+            raise AssertionError("called")
+
+    with torch._C.DisableTorchFunctionSubclass():
+        loud = torch.ones(2).as_subclass(Loud)
+        guard = Guard(Kind.TENSOR, X, facts(loud))
+    assert check(guard, loud)
+    assert not check(guard, torch.ones(2))
+
+
+def test_identity_between_sources():
+    y, z = Local("y"), Local("z")
+    a, b = [], []
+    assert check(Guard(Kind.SAME, X, y), a, a) and not check(Guard(Kind.SAME, X, y), a, b)
+    distinct = Guard(Kind.DISTINCT, X, (X, y, z))
+    assert check(distinct, a, b, {}) and not check(distinct, a, b, b)
+    apart = Guard(Kind.NO_OVERLAP, X, (y,))
+    base = torch.zeros(10)
+    assert check(apart, base[:5], base[5:])
+    assert not check(apart, base[:6], base[5:])
+
+
+def test_state():
+    guard = Guard(Kind.STATE, Function(), ("grad_enabled", True))
+    assert check(guard, 0)
+    with torch.no_grad():
+        assert not check(guard, 0)
+    guard = Guard(Kind.STATE, Function(), ("autocast", torch_state("autocast")))
+    assert check(guard, 0)
+    with torch.autocast("cpu"):
+        assert not check(guard, 0)
+
+
+def torch_state(name):
+    from jitney import torch_api
+
+    return torch_api.read_state(name)
+
+
+def test_expressions_over_sizes():
+    symbols = {"s0": SizeOf(X, "size", 0), "s1": SizeOf(X, "size", 1)}
+    guard = Guard(Kind.EXPRESSION, Function(), ("s0 % 2 == 0 and s0 > s1", symbols))
+    assert check(guard, torch.ones(4, 3)) and not check(guard, torch.ones(3, 2))
+
+
+@pytest.mark.parametrize(
+    ("source", "value"),
+    [
+        (CONTENTS, Holder(5)),
+        (Item(X, 1), [0, 5]),
+        (Item(X, 1), (0, 5)),
+        (DictItem(X, "k"), {"k": 5}),
+        (DictKey(X, 0), {5: 0}),
+        (Attr(X, "real"), 5),
+        (CellContents(Item(Attr(X, "__closure__"), 0)), (lambda v: lambda: v)(5)),
+        (Attr(Fixed(5), "numerator"), None),
+        (SizeOf(X, "size", 0), torch.ones(5)),
+        (SizeOf(X, "stride", 0), torch.ones(2, 5)),
+        (SizeOf(X, "storage_offset"), torch.ones(9)[5:]),
+    ],
+)
+def test_sources_are_reached(source: Source, value):
+    guard = Guard(Kind.EQUALS, source, 5)
+    assert source.fetch(Roots({"x": value}, check)) == 5
+    assert check(guard, value)
+    assert not check(Guard(Kind.EQUALS, source, 6), value)
+
+
+def test_type_and_module_sources():
+    assert check(Guard(Kind.IS, TypeLookup(X, "__init__"), Holder.__init__), Holder(0))
+    assert check(Guard(Kind.IS, Attr(ModuleOf("math"), "pi"), math.pi), 0)
+
+
+def test_what_cannot_be_reached_fails_the_check():
+    assert not check(Guard(Kind.IS, CONTENTS, 1), object())
+    assert not check(Guard(Kind.EQUALS, Item(X, 3), 1), [])
+
+
+def test_shared_prefixes_are_fetched_once():
+    class Counting(dict):
+        pass
+
+    reads = []
+
+    class Watched:
+        @property
+        def inner(self):
+            reads.append(1)
+            return [1, 2]
+
+    inner = Attr(X, "inner")
+    guards = [Guard(Kind.TYPE, inner, list)]
+    guards += [Guard(Kind.EQUALS, Item(inner, i), i + 1) for i in range(2)]
+    assert compile_check(guards, ["x"])(check, Watched())
+    assert len(reads) == 1
+
+
+def test_failures_name_source_expected_and_actual():
+    guards = [
+        Guard(Kind.TYPE, X, torch.Tensor),
+        Guard(Kind.TENSOR, X, facts(torch.ones(2, 3))),
+        Guard(Kind.EQUALS, Local("y"), 4),
+    ]
+    roots = Roots({"x": torch.ones(5, 3), "y": 6}, check)
+    found = failures(guards, roots, limit=9)
+    assert [f.message for f in found] == [
+        "x.size(0): expected 2, got 5",
+        "y: equals 4 expected, got 6",
+    ]
+    assert generalise(guards, roots) == {(X, 0), (Local("y"), None)}
