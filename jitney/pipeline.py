@@ -93,7 +93,7 @@ def compile_aten(gm: torch.fx.GraphModule, options: Any = None) -> Callable[...,
     with log.stage("plan"):
         program = plan_memory(program)
     with log.stage("build"):
-        return build_program(program, constants, target, options)
+        return build_program(program, constants, target)
 
 
 def _report_break(capture: Capture, name: str, fullgraph: bool) -> None:
