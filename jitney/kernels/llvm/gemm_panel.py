@@ -67,9 +67,7 @@ def _panel(code: GemmCode, f: PhaseFunction, scope: Scope, flat: str, number: st
         where = f.text.pure(f"mul nsw i64 {flat}, {f.size(code.panels())}")
         where = f.text.pure(f"add nsw i64 {where}, {number}")
         where = f.text.pure(f"mul nsw i64 {where}, {f.size(code.panel_elements())}")
-        start = f.text.pure(
-            f"getelementptr i8, ptr %shared, i64 {f.size(code.a_copy_bytes())}"
-        )
+        start = f.text.pure(f"getelementptr i8, ptr %shared, i64 {f.size(code.a_copy_bytes())}")
         b = f.offset(start, where, plan.dtype.itemsize)
         return _Panel(scope, flat, column, b, line, b, "0")
     b = f.address(here, gemm.b, (gemm.k,))

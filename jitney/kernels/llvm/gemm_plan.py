@@ -30,7 +30,7 @@ class GemmPlan:
 
     ``dtype`` accumulates. ``pairs``: bfloat16 dot products. ``a``: "direct" (read in place) or
     "copied" (converted or computed into shared memory first). ``b``: "direct", "transposed",
-    "copied" or "interleaved" (packed by each work item into scratch), "gathered" (packed by a phase of its own,
+    "copied" or "interleaved" (packed by each work item into scratch), "gathered" (by a phase,
     from any layout and dtype), "packed" (laid out once, `packed_index`). ``block``: rows of A a
     work item takes. ``last``: vectors of the last panel.
     """
@@ -79,8 +79,11 @@ def plan_gemm(gemm: ir.Gemm, isa: Isa, target: Target) -> GemmPlan:
     skinny = gemm.m.extent.is_const and int(gemm.m.extent) <= SKINNY_ROWS
     if skinny and _k_contiguous_floats(gemm) and not packed:
         style, vectors, b = "row_dot", 4, "direct"
-    elif skinny and int(gemm.m.extent) <= TILE_ROWS and b in ("direct", "copied") and (
-        not pairs and _whole_vectors(gemm.n.extent, lanes) and gemm.b.dtype == dtype
+    elif (
+        skinny
+        and int(gemm.m.extent) <= TILE_ROWS
+        and b in ("direct", "copied")
+        and (not pairs and _whole_vectors(gemm.n.extent, lanes) and gemm.b.dtype == dtype)
     ):
         style, b, rows = "stream", "direct", int(gemm.m.extent)
         vectors = _stream_vectors(gemm, int(gemm.n.extent) // lanes, target)
@@ -113,8 +116,10 @@ def _dots_pairs(gemm: ir.Gemm, isa: Isa) -> bool:
     if not even or gemm.a.index.coefficient(gemm.k) != index(1):
         return False
     strides = (gemm.b.index.coefficient(gemm.k), gemm.b.index.coefficient(gemm.n))
-    return index(1) in strides and None not in strides or bool(
-        _packed_vectors(gemm, isa.lanes(32), True)
+    return (
+        index(1) in strides
+        and None not in strides
+        or bool(_packed_vectors(gemm, isa.lanes(32), True))
     )
 
 

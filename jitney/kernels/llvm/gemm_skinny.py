@@ -82,9 +82,7 @@ def _column_pointers(code: GemmCode, f: PhaseFunction, scope: Scope, n: str, gro
     return table
 
 
-def _dots(
-    code: GemmCode, f: PhaseFunction, table: str, columns: str, out: str, group: int
-) -> None:
+def _dots(code: GemmCode, f: PhaseFunction, table: str, columns: str, out: str, group: int) -> None:
     """The products of a group of columns with all rows, at most four rows at a time."""
     gemm, plan = code.gemm, code.plan
     rows = int(gemm.m.extent)

@@ -141,7 +141,6 @@ def _masked_load(f: FunctionText, kind: str, lanes: int, at: str, mask: str) -> 
     )
 
 
-
 @lru_cache(maxsize=64)
 def interleave_routine(lanes: int, vectors: int) -> Routine:
     """As `copy_routine` for bfloat16 pairs: ``out[i, j] = (b[2 * i][j], b[2 * i + 1][j])``, ``k``

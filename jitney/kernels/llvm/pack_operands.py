@@ -72,8 +72,4 @@ def _store(f: PhaseFunction, value: Ssa, where: str, mask: Ssa | None) -> None:
     suffix = f"v{value.lanes}{'f' if value.dtype.is_floating_point else 'i'}{size * 8}"
     callee = f"llvm.masked.store.{suffix}.p0"
     f.text.declare(f"declare void @{callee}({value.type}, ptr, i32, {mask.type})")
-    f.text.do(
-        f"call void @{callee}({value.typed}, ptr {where}, i32 {size}, {mask.typed})"
-    )
-
-
+    f.text.do(f"call void @{callee}({value.typed}, ptr {where}, i32 {size}, {mask.typed})")

@@ -67,7 +67,7 @@ class PhaseFunction:
 
     def address(self, scope: Scope, access: Access, zero: Iterable[Axis] = ()) -> str:
         """The pointer to an operand's element, the axes ``zero`` taken as 0."""
-        position = access.index.substitute({axis: 0 for axis in zero})
+        position = access.index.substitute(dict.fromkeys(zero, 0))
         return address(scope, access.buffer, position, access.dtype)
 
     def step(self, access: Access, axis: Axis) -> str:

@@ -1,0 +1,189 @@
+"""Every style of GEMM against float64: layouts, dtypes, odd sizes, symbolic sizes, epilogues."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+import torch
+
+from jitney.kernels.llvm.gemm import emit_gemm
+from jitney.kernels.llvm.gemm_plan import can_emit_gemm, packed_index, plan_gemm
+from jitney.kernels.llvm.isa import isa_of
+from jitney.loops import ir
+from jitney.loops.index import Axis, Dim, Index, index
+from jitney.loops.target import Target
+from tests.kernels.llvm.node_runner import AVX2, HOST, NO_BF16, run_node
+
+TOLERANCE = {torch.float32: 1e-6, torch.float64: 1e-14, torch.bfloat16: 8e-3, torch.float16: 1e-3}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A product; ``a`` is "mk" or "km", ``b`` "nk" or "kn"; ``symbolic`` names sizes left open."""
+
+    m: int
+    n: int
+    k: int
+    a: str = "mk"
+    b: str = "nk"
+    dtype: torch.dtype = torch.float32
+    batch: int = 1
+    symbolic: str = ""
+
+    def gemm(self) -> tuple[ir.Gemm, dict[str, int]]:
+        """The node ``relu(a @ b + bias)`` and the values of its symbols."""
+        dims = {s: getattr(self, s) for s in self.symbolic}
+
+        def extent(name: str) -> Index:
+            known = index(getattr(self, name))
+            return index(Dim(name, low=1)) if name in dims else known
+
+        m, n, k = (Axis(x, extent(x)) for x in "mnk")
+        batch = Axis("batch", index(self.batch))
+        acc = self.dtype if self.dtype.itemsize >= 4 else torch.float32
+        a = index(m) * k.extent + k if self.a == "mk" else index(k) * m.extent + m
+        b = index(n) * k.extent + k if self.b == "nk" else index(k) * n.extent + n
+        bias = ir.Op("cast", (ir.Load("bias", index(n), self.dtype),), acc)
+        total = ir.Op("add", (ir.Ref("acc", acc), bias), acc)
+        value = ir.Op("cast", (ir.Op("max", (total, ir.Const(0, acc)), acc),), self.dtype)
+        node = ir.Gemm(
+            "gemm",
+            (batch,),
+            m,
+            n,
+            k,
+            ir.Access("a", index(batch) * m.extent * k.extent + a, self.dtype),
+            ir.Access("b", index(batch) * n.extent * k.extent + b, self.dtype),
+            acc,
+            (ir.Store("out", index(batch) * m.extent * n.extent + index(m) * n.extent + n, value),),
+        )
+        return node, dims
+
+    def check(self, target: Target) -> None:
+        """Emits, runs and compares."""
+        node, dims = self.gemm()
+        a, b = (
+            _random(self.batch, self.m, self.k, dtype=self.dtype),
+            _random(self.batch, self.k, self.n, dtype=self.dtype),
+        )
+        bias = _random(self.n, dtype=self.dtype)
+        out = torch.full((self.batch, self.m, self.n), 7).to(self.dtype)
+        tensors = {
+            "a": a if self.a == "mk" else a.transpose(1, 2).contiguous(),
+            "b": b if self.b == "kn" else b.transpose(1, 2).contiguous(),
+            "bias": bias,
+            "out": out,
+        }
+        run_node(emit_gemm(node, target), target, tensors, dims, parts=3)
+        expected = (a.double() @ b.double() + bias.double()).relu()
+        scale = max(1.0, expected.abs().max().item())
+        error = (out.double() - expected).abs().max().item() / scale
+        assert error <= TOLERANCE.get(self.dtype, 0), f"{self}: {error:.2e}"
+
+
+def _random(*shape: int, dtype: torch.dtype) -> torch.Tensor:
+    if dtype.is_floating_point:
+        return torch.randn(*shape).to(dtype)
+    return torch.randint(-9, 9, shape).to(dtype)
+
+
+SHAPES = [
+    Case(33, 101, 45),
+    Case(33, 101, 45, b="kn"),
+    Case(33, 101, 45, a="km"),
+    Case(450, 70, 19),
+    Case(13, 96, 64),
+    Case(16, 40, 33),
+    Case(1, 77, 130),
+    Case(3, 5, 7),
+    Case(5, 96, 65, b="kn"),
+    Case(1, 64, 8, b="kn"),
+    Case(20, 64, 32, batch=3, b="kn"),
+    Case(4, 48, 9, batch=3, b="kn"),
+    Case(2, 18, 40, batch=3),
+    Case(1, 1, 1),
+    Case(7, 1, 300),
+]
+SYMBOLIC = [
+    Case(37, 70, 32, symbolic="m"),
+    Case(2, 70, 32, symbolic="m"),
+    Case(37, 70, 35, symbolic="mn"),
+    Case(37, 70, 35, symbolic="mnk"),
+    Case(37, 64, 35, b="kn", symbolic="k"),
+    Case(37, 61, 35, b="kn", symbolic="k", batch=2),
+]
+DTYPES = [torch.float64, torch.bfloat16, torch.float16, torch.int32, torch.int64]
+
+
+@pytest.mark.parametrize("case", SHAPES + SYMBOLIC, ids=str)
+@pytest.mark.parametrize("target", [HOST, AVX2], ids=lambda t: t.name)
+def test_float32(case: Case, target: Target) -> None:
+    case.check(target)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("layout", ["nk", "kn"])
+@pytest.mark.parametrize("m", [3, 20])
+def test_dtypes(dtype: torch.dtype, layout: str, m: int) -> None:
+    Case(m, 70, 34, b=layout, dtype=dtype).check(HOST)
+
+
+@pytest.mark.parametrize("m", [3, 20])
+@pytest.mark.parametrize("k", [34, 35])
+@pytest.mark.parametrize("target", [NO_BF16, AVX2], ids=lambda t: t.name)
+def test_bfloat16_without_its_instructions(target: Target, k: int, m: int) -> None:
+    Case(m, 50, k, dtype=torch.bfloat16).check(target)
+
+
+def test_bfloat16_odd_k_reads_nothing_past_the_row() -> None:
+    Case(20, 50, 35, dtype=torch.bfloat16).check(HOST)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_weights_laid_out_once(dtype: torch.dtype) -> None:
+    case = Case(20, 100, 34, dtype=dtype)
+    node, _ = case.gemm()
+    isa = isa_of(HOST)
+    pairs = isa.bf16 and dtype == torch.bfloat16
+    width = plan_gemm(node, isa, HOST).width
+    b = torch.randn(34, 100).to(dtype)
+    position = packed_index(node.n, node.k, width, pairs)
+    packed = torch.zeros(-(-100 // width) * width * 34).to(dtype)
+    for k in range(34):
+        for n in range(100):
+            packed[position.evaluate({node.n: n, node.k: k})] = b[k, n]
+    laid_out = ir.Gemm(**{**node.__dict__, "b": ir.Access("b", position, dtype)})
+    assert plan_gemm(laid_out, isa, HOST).b == "packed"
+    a, bias, out = torch.randn(20, 34).to(dtype), torch.randn(100).to(dtype), torch.empty(20, 100)
+    tensors = {"a": a, "b": packed, "bias": bias, "out": out.to(dtype)}
+    run_node(emit_gemm(laid_out, HOST), HOST, tensors)
+    expected = (a.double() @ b.double() + bias.double()).relu()
+    error = (tensors["out"].double() - expected).abs().max() / expected.abs().max()
+    assert error < TOLERANCE[dtype]
+
+
+def test_prologue_in_place_of_a() -> None:
+    node, _ = Case(9, 40, 50).gemm()
+    load = ir.Load("a", node.a.index, torch.float32)
+    doubled = ir.Gemm(**{**node.__dict__, "a_value": ir.Op("square", (load,), torch.float32)})
+    a, b, bias, out = torch.randn(9, 50), torch.randn(40, 50), torch.randn(40), torch.empty(9, 40)
+    run_node(emit_gemm(doubled, HOST), HOST, {"a": a, "b": b, "bias": bias, "out": out})
+    expected = (a.double().square() @ b.double().T + bias.double()).relu()
+    assert (out.double() - expected).abs().max() / expected.abs().max() < 1e-6
+
+
+def test_equal_shapes_share_their_functions() -> None:
+    node, _ = Case(33, 101, 45).gemm()
+    other = ir.Gemm(**{**node.__dict__, "b": ir.Access("b2", node.b.index, node.b.dtype)})
+    first, second = emit_gemm(node, HOST), emit_gemm(other, HOST)
+    assert first.phases == second.phases and first.ir == second.ir
+    assert first.buffers != second.buffers
+
+
+def test_what_no_tile_covers_is_refused() -> None:
+    node, _ = Case(3, 4, 5).gemm()
+    isa = isa_of(HOST)
+    empty = ir.Gemm(**{**node.__dict__, "k": Axis("k", index(0))})
+    assert not can_emit_gemm(empty, isa)
+    assert not can_emit_gemm(ir.Gemm(**{**node.__dict__, "acc_dtype": torch.int8}), isa)
