@@ -40,11 +40,12 @@ def build_program(
     program: LoopProgram,
     constants: Mapping[str, torch.Tensor],
     target: Target,
+    options: Any = None,
     cache: Any = None,
 ) -> Callee:
     """Compiles ``program``; the callable takes its ``arguments`` and returns its outputs as a tuple.
 
-    ``constants`` are the tensors of its constant buffers. ``cache`` keeps object files:
+    ``constants`` are the tensors of its constant buffers. ``options``: a `Config`. ``cache`` keeps object files:
     ``get(key) -> bytes | None`` and ``put(key, bytes)``. CompilerBug if a node has no code.
     """
     steps = cut_segments(program)
