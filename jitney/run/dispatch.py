@@ -53,7 +53,7 @@ class CompiledCode:
         self.skipped = self._never = eager
         self.run_eager = eager_caller(self.code)
         self._lock = threading.Lock()
-        self.namespace = new_namespace(self.pick_miss, clean, self.code)
+        self.namespace = new_namespace(self.pick_miss, clean)
         self.refresh()
 
     @property

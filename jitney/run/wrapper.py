@@ -59,23 +59,16 @@ def _signature(code: CodeType) -> str:
 
 def make_wrapper(function: FunctionType, namespace: dict[str, Any]) -> FunctionType:
     """A function that takes what ``function`` takes and hands it to ``namespace``'s pick."""
-    code = wrapper_code(function.__code__)
+    code = namespace["_jitney_code"] = wrapper_code(function.__code__)
     cell = (lambda: function).__closure__
     made = FunctionType(code, namespace, function.__name__, function.__defaults__, cell)
     made.__kwdefaults__ = function.__kwdefaults__
     return made
 
 
-def new_namespace(
-    pick: Callable[..., Any], clean: Callable[..., None], code: CodeType
-) -> dict[str, Any]:
-    """Globals of the wrappers of ``code``."""
-    return {
-        "_jitney_pick": pick,
-        "_jitney_clean": clean,
-        "_jitney_code": wrapper_code(code),
-        "BaseException": BaseException,
-    }
+def new_namespace(pick: Callable[..., Any], clean: Callable[..., None]) -> dict[str, Any]:
+    """Globals of the wrappers of one code object."""
+    return {"_jitney_pick": pick, "_jitney_clean": clean, "BaseException": BaseException}
 
 
 @lru_cache(maxsize=4096)
