@@ -42,6 +42,7 @@ class OpKind(Enum):
     QUERY = "query"  # metadata of a tensor
 
 
+_REAL = (torch.Tensor, torch.nn.Parameter)
 _ALIASES = ("aten.detach.default", "aten.alias.default", "aten.lift_fresh.default")
 _BATCH_NORMS = ("aten.native_batch_norm.default", "aten._native_batch_norm_legit.default")
 
@@ -147,9 +148,10 @@ class Recorder(torch_api.dispatch_mode_class()):  # type: ignore[misc]
     def lift(self, tensor: torch.Tensor) -> torch.Tensor:
         """A fake that stands for a real tensor, a constant of the graph."""
         node = self.node_of(tensor)
-        with torch_api.dispatch_modes_off():
-            fake = self._fake_mode.from_tensor(tensor.detach())
-        node.meta["val"] = fake
+        if not torch_api.fake_mode_of(node.meta["val"]):
+            with torch_api.dispatch_modes_off():
+                node.meta["val"] = self._fake_mode.from_tensor(tensor.detach())
+        fake: torch.Tensor = node.meta["val"]
         self.track(fake, node)
         return fake
 
@@ -159,7 +161,8 @@ class Recorder(torch_api.dispatch_mode_class()):  # type: ignore[misc]
         if torch_api.is_tensor_subclass(tensor):
             raise Unsupported("subclass", f"a tensor of type {type(tensor).__name__}")
         name = f"constant_{len(self.constants)}"
-        self.constants[name] = tensor.detach()
+        with torch_api.dispatch_modes_off():
+            self.constants[name] = tensor.detach()
         with self._before_first(("call_function",)):
             node = self.graph.create_node("get_attr", name)
         node.meta["val"] = tensor
@@ -191,6 +194,8 @@ class Recorder(torch_api.dispatch_mode_class()):  # type: ignore[misc]
         self, func: OpOverload, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
+        if any(type(a) in _REAL or type(a) is list for a in args):
+            args = tuple(self._faked(a) for a in args)
         kind = op_kind(func)
         if kind is OpKind.PLAIN or kind is OpKind.VIEW:
             expand = self._decompositions.get(func)
@@ -213,6 +218,11 @@ class Recorder(torch_api.dispatch_mode_class()):  # type: ignore[misc]
                 return out
             return self._record(func, args, kwargs, False)
         raise NeedsFunctionalization(str(func))
+
+    def _faked(self, value: Any) -> Any:
+        if type(value) is list:
+            return [self._faked(item) for item in value]
+        return self.lift(value) if type(value) in _REAL else value
 
     def _record(self, func: OpOverload, args: Any, kwargs: Any, view: bool) -> Any:
         out = func(*args, **kwargs)
@@ -249,13 +259,8 @@ class Recorder(torch_api.dispatch_mode_class()):  # type: ignore[misc]
 
     def _record_alias(self, func: OpOverload, args: Any, kwargs: Any) -> Any:
         source = args[0]
-        node = self.node_of(source)
         out = func(*args, **kwargs)
-        if torch_api.fake_mode_of(source) is None and torch_api.fake_mode_of(out) is not None:
-            node.meta["val"] = out
-            self.track(out, node)
-        else:
-            self.track(out, node, self.root_of(source))
+        self.track(out, self.node_of(source), self.root_of(source))
         return out
 
     # ------------------------------------------------------------ mutation
