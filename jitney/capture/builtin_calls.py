@@ -24,6 +24,11 @@ Handler = Callable[..., Any]
 _HANDLERS: dict[Any, Handler] = {}
 _CLASSES: dict[type, Handler] = {}
 _MISSING = object()
+ITERATING = frozenset(
+    """extend update join union intersection difference symmetric_difference issubset issuperset
+    isdisjoint intersection_update difference_update symmetric_difference_update extendleft
+    fromkeys prod fsum __init__ __ior__ __iadd__""".split()
+)
 SYMBOLS = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
@@ -67,9 +72,12 @@ def presentable(interpreter: Interpreter, function: Any, value: Any) -> Any:
     if id(value) in interpreter.world.foreign_iterators:
         raise BreakCapture("foreign-iterator", "an iterator made outside of the frame is advanced")
     cls = type(value)
-    if cls.__flags__ & (1 << 9) and not isinstance(value, type):
-        if is_python(type_lookup(cls, "__iter__")) and not isinstance(value, FrameGenerator):
-            return operators.get_iter(interpreter, value)
+    if isinstance(value, SYMBOLS):
+        return operators.concrete(value)
+    if getattr(function, "__module__", "") == "itertools" or (
+        getattr(function, "__name__", "") in ITERATING
+    ):
+        return operators.iterable(interpreter, value)
     if cls is types.FunctionType and isinstance(function, types.BuiltinFunctionType):
         raise BreakCapture("callback", f"{function.__name__} would call back into Python")
     return value

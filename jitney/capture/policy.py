@@ -96,7 +96,7 @@ def _pure_type(cls: type) -> bool:
 def _pure_method(cls: type, name: str) -> bool:
     """A bound C method: judged by the class in the MRO that defines it."""
     for base in cls.__mro__:
-        if name in base.__dict__:
+        if name in base.__dict__ and type(base.__dict__[name]) is not types.FunctionType:
             return _pure_type(base) or base.__module__ == "itertools" or issubclass(
                 base, BaseException
             )
