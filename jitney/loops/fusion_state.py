@@ -146,6 +146,11 @@ class FusionState:
         for writer in users - readers:
             for reader in readers:
                 self._edge(reader, writer)
+        for name in self.reads[gone]:
+            self.readers[name].update(readers)
+            for reader in readers:
+                if name not in self.reads[reader]:
+                    self.reads[reader].append(name)
         self.order[self.rank.pop(gone)] = HOLE
         self._forget(gone)
 
