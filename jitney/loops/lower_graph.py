@@ -87,6 +87,7 @@ def lower_graph(gm: fx.GraphModule, target: Target) -> tuple[LoopProgram, dict[s
             outputs = tuple(_output(_argument(x, values)) for x in _flat(node.args[0]))
         else:
             raise Unsupported("graph-node", f"a graph node of kind {node.op}")
+    _check_sizes(b, arguments)
     program = LoopProgram(tuple(arguments), tuple(b.buffers), tuple(b.nodes), outputs)
     return _allocate_outputs(program), b.constants
 
@@ -94,6 +95,8 @@ def lower_graph(gm: fx.GraphModule, target: Target) -> tuple[LoopProgram, dict[s
 def _placeholder(b: Builder) -> tuple[Any, str | Dim | ScalarArg]:
     fake, name = b.fake, b.node.name
     if isinstance(fake, torch.Tensor):
+        if fake.layout is not torch.strided:
+            raise Unsupported("layout", f"an input of layout {fake.layout}")
         parameter = bool(b.node.meta.get("is_parameter"))
         value = b.add_buffer(name, "input", fake, is_parameter=parameter)
         return value, value.buffer
@@ -106,6 +109,17 @@ def _placeholder(b: Builder) -> tuple[Any, str | Dim | ScalarArg]:
     dtype = torch.int64 if isinstance(fake, int) else torch.float64
     scalar = ScalarArg(b.fresh(name), dtype)
     return (fake if isinstance(fake, bool | int) else scalar), scalar
+
+
+def _check_sizes(b: Builder, arguments: list[str | Dim | ScalarArg]) -> None:
+    """Every symbolic size must come in as an argument: none may depend on data."""
+    known = {a for a in arguments if isinstance(a, Dim)}
+    for buffer in b.buffers:
+        for size in (*buffer.shape, *buffer.strides):
+            unknown = {a for a in size.atoms() if isinstance(a, Dim)} - known
+            if unknown:
+                names = ", ".join(sorted(d.name for d in unknown))
+                raise Unsupported("data-dependent-size", f"{buffer.name} has the size {names}")
 
 
 def _constant(b: Builder, gm: fx.GraphModule) -> StridedTensor:
@@ -146,6 +160,8 @@ def _call(b: Builder, values: Lowered, live: Liveness) -> Any:
     if not isinstance(target, OpOverload):
         return _unknown_call(target)
     b.may_overwrite = live.may_overwrite(node)
+    if target._schema.is_mutable and not is_view(target):
+        return _mutating_call(b, target, args, kwargs)
     mark = b.mark()
     try:
         if is_view(target):
@@ -200,6 +216,26 @@ def _library_call(b: Builder, args: tuple[Any, ...], kwargs: dict[str, Any], rea
     if not many:
         return results[0] if results else None
     return results
+
+
+def _mutating_call(
+    b: Builder, target: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """An op that writes into its arguments (a custom op, or a decomposition's in-place step)."""
+    arguments = target._schema.arguments
+    given = {**dict(zip((a.name for a in arguments), args, strict=False)), **kwargs}
+    written = [
+        given[a.name]
+        for a in arguments
+        if a.alias_info is not None and a.alias_info.is_write and a.name in given
+    ]
+    if not all(isinstance(x, StridedTensor) for x in written):
+        raise Unsupported("graph-mutation", f"{target} writes into a list of tensors")
+    returns = target._schema.returns
+    if returns and not all(r.alias_info is not None for r in returns):
+        raise Unsupported("graph-mutation", f"{target} both writes and returns new tensors")
+    b.extern(target, args, kwargs, (), "it writes into its arguments", written)
+    return tuple(written) if len(returns) > 1 else (written or [None])[0]
 
 
 def _materialised(b: Builder, view: StridedTensor | None, fake: torch.Tensor | None) -> Any:

@@ -36,7 +36,8 @@ def verify(program: ir.LoopProgram, after: str = "lowering") -> None:
     node: ir.Node | None = None
     try:
         table = _unique_buffers(program)
-        written = {b.name for b in program.buffers if b.kind in ("input", "constant")}
+        given = ("input", "constant")
+        written = {b.name for b in program.buffers if b.kind in given or _is_empty(b.shape)}
         for node in program.nodes:
             _check_node(node, table, written)
         node = None
@@ -247,6 +248,10 @@ def _check_op(expr: ir.Op) -> None:
         raise Broken(f"operands of {expr.op} differ in dtype: {expr_text(expr)}")
 
 
+def _is_empty(shape: tuple[Index, ...]) -> bool:
+    return any(size.is_const and size.const == 0 for size in shape)
+
+
 def _check_outputs(
     program: ir.LoopProgram, table: dict[str, ir.Buffer], written: set[str]
 ) -> None:
@@ -255,8 +260,7 @@ def _check_outputs(
             name = out.view.buffer
             if name not in table or table[name].kind == "temp":
                 raise Broken(f"output {name} is a temp or unknown")
-            empty = any(size.is_const and size.const == 0 for size in out.view.shape)
-            if name not in written and not empty:
+            if name not in written:
                 raise Broken(f"output {name} is never written")
 
 

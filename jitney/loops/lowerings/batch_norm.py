@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 
 from jitney.loops.index import Index, floor_div, index
-from jitney.loops.ir import Expr, Let, Loop, Reduce, Reduction, Ref, Stmt
+from jitney.loops.ir import Expr, Let, Ref, Stmt
 from jitney.loops.lowerings.builder import Builder, Position
 from jitney.loops.lowerings.expressions import (
     add,
@@ -201,17 +201,8 @@ def batch_norm_backward(
     s = _channels(b, x, plain)
     g = _element(grad, s.source, acc)
     centred = sub(_element(x, s.source, acc), _element(centre, s.result, acc))
-    names = [b.fresh(f"{b.node.name}_{n}") for n in ("sum", "dot")]
-    sums = Reduce(
-        s.reduced,
-        (),
-        (
-            Reduction((names[0],), "sum", g, acc),
-            Reduction((names[1],), "sum", mul(g, centred), acc),
-        ),
-    )
-    total, dot = (Ref(name, acc) for name in names)
-    body: list[Stmt] = [sums, store(plain, s.result, total), store(dotted, s.result, dot)]
+    sums, (total, dot) = b.reduce_all(s.reduced, (("sum", g), ("sum", mul(g, centred))))
+    body: list[Stmt] = [*sums, store(plain, s.result, total), store(dotted, s.result, dot)]
     if outs[1] is not None:
         body.append(store(outs[1], s.result, mul(dot, inverse(s.result))))
     if outs[2] is not None:
@@ -278,6 +269,6 @@ def group_norm(
         result = mul(result, _element(weight, channel, acc))
     if bias is not None:
         result = add(result, _element(bias, channel, acc))
-    body.append(Loop(s.reduced, (store(target, s.source, result),)))
+    body.extend(b.loop(s.reduced, (store(target, s.source, result),)))
     b.emit(s.kept, body)
     return out, mean, rstd

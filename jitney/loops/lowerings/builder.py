@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,6 +16,7 @@ from jitney.loops.ir import (
     Expr,
     Extern,
     Let,
+    Loop,
     LoopNest,
     Node,
     Op,
@@ -194,15 +195,31 @@ class Builder:
         return (Let(raw, value), Let(name, held)), index(Value(name))
 
     def reduce(
-        self, axes: Sequence[Axis], op: str, value: Expr, lets: Sequence[Stmt] = ()
-    ) -> tuple[Reduce, Ref]:
+        self, axes: Sequence[Axis], op: str, value: Expr, lets: Sequence[Let] = ()
+    ) -> tuple[Stmt, Ref]:
         """One reduction and the reference to its result (argmax and argmin give i64)."""
-        name = self.fresh(f"{self.node.name}_{op}")
-        result = Reduction((name,), op, value, value.dtype)
-        dtype = torch.int64 if op in ("argmax", "argmin") else value.dtype
-        if op in ("argmax", "argmin"):
-            result = replace(result, dtype=torch.int64)
-        return Reduce(tuple(axes), tuple(lets), (result,)), Ref(name, dtype)
+        (statement,), (result,) = self.reduce_all(axes, ((op, value),), lets)
+        return statement, result
+
+    def reduce_all(
+        self, axes: Sequence[Axis], wanted: Sequence[tuple[str, Expr]], lets: Sequence[Let] = ()
+    ) -> tuple[tuple[Stmt, ...], tuple[Ref, ...]]:
+        """Reductions (op, value) over the same axes; over none, they are the values themselves."""
+        results, plain, refs = [], list(lets), []
+        for op, value in wanted:
+            name = self.fresh(f"{self.node.name}_{op}")
+            positional = op in ("argmax", "argmin")
+            dtype = torch.int64 if positional else value.dtype
+            results.append(Reduction((name,), op, value, dtype))
+            plain.append(Let(name, const(0, dtype) if positional else value))
+            refs.append(Ref(name, dtype))
+        if not axes:
+            return tuple(plain), tuple(refs)
+        return (Reduce(tuple(axes), tuple(lets), tuple(results)),), tuple(refs)
+
+    def loop(self, axes: Sequence[Axis], body: Sequence[Stmt]) -> tuple[Stmt, ...]:
+        """``body`` over ``axes`` in order; just the body where there are none."""
+        return (Loop(tuple(axes), tuple(body)),) if axes else tuple(body)
 
     # ------------------------------------------------------------ externs
 
@@ -213,6 +230,7 @@ class Builder:
         kwargs: dict[str, Any],
         fakes: Sequence[torch.Tensor | None],
         reason: str,
+        mutates: Sequence[StridedTensor] = (),
     ) -> tuple[StridedTensor | None, ...]:
         """Appends an ATen call; one result per fake (None: not a tensor)."""
         results = tuple(
@@ -227,6 +245,7 @@ class Builder:
                 tuple(_extern_argument(arg) for arg in args),
                 tuple((key, _extern_argument(arg)) for key, arg in kwargs.items()),
                 tuple(None if result is None else result.buffer for result in results),
+                mutates=tuple(written.buffer for written in mutates),
                 effectful=random,
                 reason=reason,
                 origins=(self.node.name,),

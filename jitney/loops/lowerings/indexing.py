@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from jitney.loops.index import Axis, Index, index
-from jitney.loops.ir import Expr, Let, Loop, Stmt, Store
+from jitney.loops.ir import Expr, Let, Stmt, Store
 from jitney.loops.lowerings.builder import Builder, Position
 from jitney.loops.lowerings.expressions import (
     Operand,
@@ -172,7 +172,7 @@ def scatter(
         *lets,
         Store(out.buffer, out.at(position), cast(value, out.dtype), mode=mode),
     ]
-    b.emit(outer, (Loop(inner, tuple(stored)),) if inner else stored)
+    b.emit(outer, b.loop(inner, stored))
 
 
 # ---------------------------------------------------------------- along one dimension

@@ -8,7 +8,7 @@ from operator import getitem
 import torch
 from torch import fx
 
-from jitney.loops.lowerings.views import is_view
+from jitney.loops.lowerings.views import is_view, may_alias
 
 aten = torch.ops.aten
 END = 1 << 60
@@ -73,6 +73,5 @@ def _root(live: Liveness, node: fx.Node) -> fx.Node:
     base = node.args[0] if node.op == "call_function" and node.args else None
     if not isinstance(base, fx.Node):
         return node
-    if node.target is aten.copy_.default or is_view(node.target):
-        return live.root[base]
-    return live.root[base] if node.target is getitem else node
+    shares = node.target is getitem or is_view(node.target) or may_alias(node.target)
+    return live.root[base] if shares else node

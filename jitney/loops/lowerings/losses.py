@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from jitney.loops.index import Index, index
-from jitney.loops.ir import Expr, Let, Reduce, Reduction, Ref, Stmt
+from jitney.loops.ir import Expr, Let
 from jitney.loops.lowerings.builder import Builder, Position
 from jitney.loops.lowerings.expressions import (
     apply,
@@ -71,18 +71,7 @@ def nll_loss(
         b.emit(axes, (*lets, store(loss, at, value)))
         b.fill(total, 0)
         return loss, total
-    names = [b.fresh(f"{b.node.name}_{n}") for n in ("loss", "weight")]
-    sums: list[Stmt] = [
-        Reduce(
-            axes,
-            lets,
-            (
-                Reduction((names[0],), "sum", value, acc),
-                Reduction((names[1],), "sum", factor, acc),
-            ),
-        )
-    ]
-    value, counted = Ref(names[0], acc), Ref(names[1], acc)
+    sums, (value, counted) = b.reduce_all(axes, (("sum", value), ("sum", factor)), lets)
     result = div(value, counted) if reduction == MEAN else value
     position: Position = (index(0),) * loss.ndim
     written = counted if reduction != NONE else const(0, acc)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from jitney.loops.index import Index, index
-from jitney.loops.ir import Expr, Let, Loop, Reduce, Reduction, Ref, Stmt
+from jitney.loops.ir import Expr, Let, Ref, Stmt
 from jitney.loops.lowerings.builder import Builder, Position
 from jitney.loops.lowerings.expressions import (
     add,
@@ -55,7 +55,7 @@ def softmax(
         sums, total = b.reduce(s.reduced, "sum", exponent)
         result = div(exponent, total)
         statements = [largest, sums]
-    b.emit(s.kept, (*statements, Loop(s.reduced, (store(out, s.source, result),))))
+    b.emit(s.kept, (*statements, *b.loop(s.reduced, (store(out, s.source, result),))))
     return out
 
 
@@ -69,7 +69,7 @@ def log_softmax(b: Builder, x: StridedTensor, dim: int, half_to_float: bool) -> 
     name = b.fresh(f"{b.node.name}_log")
     result = sub(sub(value, top), Ref(name, value.dtype))
     body = (largest, sums, Let(name, apply("log", total)))
-    b.emit(s.kept, (*body, Loop(s.reduced, (store(out, s.source, result),))))
+    b.emit(s.kept, (*body, *b.loop(s.reduced, (store(out, s.source, result),))))
     return out
 
 
@@ -84,7 +84,7 @@ def softmax_backward(
     g, value = cast(grad.load(s.source), acc), cast(y.load(s.source), acc)
     sums, total = b.reduce(s.reduced, "sum", mul(g, value))
     result = mul(value, sub(g, total))
-    b.emit(s.kept, (sums, Loop(s.reduced, (store(out, s.source, result),))))
+    b.emit(s.kept, (sums, *b.loop(s.reduced, (store(out, s.source, result),))))
     return out
 
 
@@ -99,7 +99,7 @@ def log_softmax_backward(
     g, value = cast(grad.load(s.source), acc), cast(y.load(s.source), acc)
     sums, total = b.reduce(s.reduced, "sum", g)
     result = sub(g, mul(apply("exp", value), total))
-    b.emit(s.kept, (sums, Loop(s.reduced, (store(out, s.source, result),))))
+    b.emit(s.kept, (sums, *b.loop(s.reduced, (store(out, s.source, result),))))
     return out
 
 
@@ -136,7 +136,7 @@ def layer_norm(
         body.append(store(rstd, s.result, inverse))
     normal = mul(sub(value, centre), inverse)
     normal = _affine(normal, weight, bias, s.source[first:])
-    body.append(Loop(s.reduced, (store(out, s.source, normal),)))
+    body.extend(b.loop(s.reduced, (store(out, s.source, normal),)))
     b.emit(s.kept, body)
     return out, mean, rstd
 
@@ -191,18 +191,10 @@ def _layer_norm_input(
     centred = sub(cast(x.load(s.source), acc), cast(mean.load(s.result), acc))
     normal = mul(centred, inverse)
     g = _affine(cast(grad.load(s.source), acc), weight, None, s.source[first:])
-    plain, weighted = (b.fresh(f"{b.node.name}_{n}") for n in ("sum", "dot"))
-    sums = Reduce(
-        s.reduced,
-        (),
-        (
-            Reduction((plain,), "sum", g, acc),
-            Reduction((weighted,), "sum", mul(g, normal), acc),
-        ),
-    )
+    sums, (plain, weighted) = b.reduce_all(s.reduced, (("sum", g), ("sum", mul(g, normal))))
     count = as_expr(s.count, acc)
-    result = sub(sub(g, div(Ref(plain, acc), count)), mul(normal, div(Ref(weighted, acc), count)))
-    b.emit(s.kept, (sums, Loop(s.reduced, (store(out, s.source, mul(result, inverse)),))))
+    result = sub(sub(g, div(plain, count)), mul(normal, div(weighted, count)))
+    b.emit(s.kept, (*sums, *b.loop(s.reduced, (store(out, s.source, mul(result, inverse)),))))
 
 
 def _layer_norm_parameters(
@@ -225,10 +217,8 @@ def _layer_norm_parameters(
     acc = compute_dtype(x.dtype)
     g = cast(grad.load(position), acc)
     centred = sub(cast(x.load(position), acc), cast(mean.load(row), acc))
-    results, stores = [], []
-    for out, value in ((d_weight, mul(g, mul(centred, cast(rstd.load(row), acc)))), (d_bias, g)):
-        if out is not None:
-            name = b.fresh(f"{b.node.name}_column")
-            results.append(Reduction((name,), "sum", value, acc))
-            stores.append(store(out, kept_at, Ref(name, acc)))
-    b.emit(kept, (Reduce(reduced, (), tuple(results)), *stores))
+    normal = mul(centred, cast(rstd.load(row), acc))
+    asked = [(out, v) for out, v in ((d_weight, mul(g, normal)), (d_bias, g)) if out is not None]
+    sums, totals = b.reduce_all(reduced, [("sum", value) for _, value in asked])
+    stores = [store(out, kept_at, v) for (out, _), v in zip(asked, totals, strict=True)]
+    b.emit(kept, (*sums, *stores))

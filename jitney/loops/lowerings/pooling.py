@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from jitney.loops.index import Axis, Index, floor_div, index
-from jitney.loops.ir import Expr, Loop, Stmt, Store
+from jitney.loops.ir import Expr, Stmt, Store
 from jitney.loops.lowerings.builder import Builder, Position
 from jitney.loops.lowerings.expressions import (
     add,
@@ -133,7 +133,7 @@ def max_pool2d_backward(
     target = out.at((*position[:-2], row, column))
     value = cast(grad.load(position), out.dtype)
     stored: tuple[Stmt, ...] = (*lets, Store(out.buffer, target, value, mode="add"))
-    b.emit(outer, (Loop(inner, stored),) if inner else stored)
+    b.emit(outer, b.loop(inner, stored))
     return out
 
 
@@ -233,7 +233,7 @@ def _average_pool_backward(rank: int) -> Lowering:
         outer = tuple(a for a in axes if a not in inner)
         stored = Store(out.buffer, out.at(source), cast(value, out.dtype), mask, "add")
         loop = (*inner, *window.axes())
-        b.emit(outer, (Loop(loop, (stored,)),) if loop else (stored,))
+        b.emit(outer, b.loop(loop, (stored,)))
         return out
 
     return lowering

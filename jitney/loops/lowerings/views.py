@@ -36,10 +36,17 @@ def is_view(op: Any) -> bool:
         return False
     if op in _UNANNOTATED:
         return True
-    if op is aten.view.dtype or op._schema.is_mutable:
+    if op is aten.view.dtype or (op._schema.is_mutable and torch.Tag.inplace_view not in op.tags):
         return False
     returns = op._schema.returns
     return bool(returns) and all(r.alias_info is not None for r in returns)
+
+
+def may_alias(op: Any) -> bool:
+    """Whether a result of ``op`` may share storage with an argument, by its schema."""
+    if not isinstance(op, OpOverload):
+        return False
+    return any(r.alias_info is not None for r in op._schema.returns)
 
 
 def lower_view(b: Builder, base: StridedTensor, base_fake: torch.Tensor) -> Any:
