@@ -6,8 +6,10 @@ import collections
 from typing import TYPE_CHECKING, Any
 
 from jitney.capture import recipe as r
+from jitney.capture.frame import Lazy
 from jitney.capture.guard import ABSENT
 from jitney.capture.rebuild import Rebuilder
+from jitney.capture.scalars import SCALAR_TYPES
 from jitney.capture.shadows import DictShadow, SequenceShadow
 
 if TYPE_CHECKING:
@@ -26,7 +28,7 @@ def effects_of(vm: Interpreter, rebuilder: Rebuilder) -> list[r.Effect]:
             )
         )
     for shadow in list(vm.world.dicts.values()):
-        effects.extend(_dict_changes(shadow, rebuilder))
+        effects.extend(_dict_changes(vm, shadow, rebuilder))
     for sequence in list(vm.world.sequences.values()):
         effects.extend(_sequence_changes(sequence, rebuilder))
     for cell in list(vm.world.cells.values()):
@@ -38,11 +40,26 @@ def effects_of(vm: Interpreter, rebuilder: Rebuilder) -> list[r.Effect]:
     return effects
 
 
-def _dict_changes(shadow: DictShadow, rebuilder: Rebuilder) -> list[r.Effect]:
+def _unchanged(vm: Interpreter, before: Any, now: Any) -> bool:
+    """Whether storing would change nothing; a scalar put back as it was is guarded instead, so
+    that calls do not write to dicts that are watched."""
+    if before is now:
+        return True
+    if type(before) is Lazy and type(before.value) in SCALAR_TYPES:
+        same = type(before.value) is type(now) and before.value == now
+        return same and vm.world.force(before) is before.value
+    return False
+
+
+def _dict_changes(
+    vm: Interpreter, shadow: DictShadow, rebuilder: Rebuilder
+) -> list[r.Effect]:
     target = r.Given(shadow.source)
     inside, initial = shadow.inside, shadow.initial
     stored = [
-        k for k, v in dict.items(inside) if k not in initial or initial[k] is not v
+        k
+        for k, v in dict.items(inside)
+        if k not in initial or not _unchanged(vm, initial[k], v)
     ]
     deleted = [k for k in initial if not dict.__contains__(inside, k)]
     if not stored and not deleted and not _reordered(shadow):

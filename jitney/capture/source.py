@@ -22,6 +22,20 @@ class Roots:
     function: FunctionType
 
 
+def _hash_once(cls: type) -> type:
+    """Sources are deep and are looked up all the time: each computes its hash once."""
+    compute = cls.__hash__
+
+    def __hash__(self: Any) -> int:
+        found = self.__dict__.get("_hash")
+        if found is None:
+            found = self.__dict__["_hash"] = compute(self)
+        return found
+
+    cls.__hash__ = __hash__  # type: ignore[method-assign,assignment]
+    return cls
+
+
 class Source:
     """Base of all sources. ``str(source)`` reads like the Python that reaches the object."""
 
@@ -88,6 +102,7 @@ class Fixed(Source):
         return getattr(self.value, "__qualname__", None) or f"<{type(self.value).__name__}>"
 
 
+@_hash_once
 @dataclass(frozen=True)
 class Attr(Source):
     """``getattr(base, name)`` by C-level lookup of an object whose attribute is no Python code:
@@ -104,6 +119,7 @@ class Attr(Source):
         return f"{self.base}.{self.name}"
 
 
+@_hash_once
 @dataclass(frozen=True)
 class DictItem(Source):
     """``dict.__getitem__(base, key)``; ``key`` hashable and guarded by equality.
@@ -124,6 +140,7 @@ class DictItem(Source):
         return f"{self.base}[{self.key!r}]"
 
 
+@_hash_once
 @dataclass(frozen=True)
 class DictKey(Source):
     """The ``position``-th key of a dict, for keys that are objects (tensors, modules)."""
@@ -138,6 +155,7 @@ class DictKey(Source):
         return f"list({self.base})[{self.position}]"
 
 
+@_hash_once
 @dataclass(frozen=True)
 class Item(Source):
     """``base[index]`` of a list, tuple, deque, set-in-order or subclass, by C-level access."""
@@ -157,6 +175,7 @@ class Item(Source):
         return f"{self.base}[{self.index}]"
 
 
+@_hash_once
 @dataclass(frozen=True)
 class CellContents(Source):
     """``base.cell_contents`` of a closure cell."""
@@ -170,6 +189,7 @@ class CellContents(Source):
         return f"{self.base}"
 
 
+@_hash_once
 @dataclass(frozen=True)
 class TypeLookup(Source):
     """What ``name`` resolves to along ``type(base).__mro__``, unbound (``_PyType_Lookup``)."""
@@ -187,6 +207,7 @@ class TypeLookup(Source):
         return f"type({self.base}).{self.name}"
 
 
+@_hash_once
 @dataclass(frozen=True)
 class SizeOf(Source):
     """``base.size(dim)`` (``what`` "size"), ``.stride(dim)`` or ``.storage_offset()``."""
