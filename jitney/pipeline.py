@@ -26,6 +26,7 @@ from jitney.loops.fuse_nests import fuse_nests
 from jitney.loops.lower_graph import lower_graph
 from jitney.loops.lowerings import lowered_ops
 from jitney.loops.plan_memory import plan_memory
+from jitney.loops.simplify_nest import simplify_nests
 from jitney.run.entry import Entry, Request
 from jitney.run.session import Session
 
@@ -89,7 +90,7 @@ def compile_aten(gm: torch.fx.GraphModule, options: Any = None) -> Callable[...,
     with log.stage("lower"):
         program, constants = lower_graph(gm, target)
     with log.stage("fuse"):
-        program = fuse_nests(program, target)
+        program = simplify_nests(fuse_nests(program, target))
     with log.stage("plan"):
         program = plan_memory(program)
     with log.stage("build"):
