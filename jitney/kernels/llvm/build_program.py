@@ -21,7 +21,7 @@ from jitney.kernels.llvm.machine_code import LoadedObject, compile_text, provide
 from jitney.kernels.llvm.native_function import native_function
 from jitney.kernels.llvm.run_steps import RunSteps, is_plain
 from jitney.kernels.llvm.segments import Segment, cut_segments
-from jitney.loops.ir import LoopProgram
+from jitney.loops.ir import Extern, LoopProgram
 from jitney.loops.target import Target
 
 Callee = Callable[..., Any]
@@ -48,10 +48,11 @@ def build_program(
     ``constants`` are the tensors of its constant buffers. ``options``: a `Config`. ``cache`` keeps object files:
     ``get(key) -> bytes | None`` and ``put(key, bytes)``. CompilerBug if a node has no code.
     """
-    steps = cut_segments(program)
-    segments = [s for s in steps if isinstance(s, Segment)]
-    with log.stage("kernel text", segments=len(segments)):
-        module = emit_module(program, segments, target)
+    emitter = NodeEmitter(target)
+    with log.stage("kernel text", nodes=len(program.nodes)):
+        steps = cut_segments(program, _refused(program, emitter))
+        segments = [s for s in steps if isinstance(s, Segment)]
+        module = emit_module(program, segments, emitter, target)
     log.emit("llvm module", text=module.text, functions=module.functions)
     loaded = load_module(module, target, cache)
     calls = [
@@ -65,9 +66,24 @@ def build_program(
     return RunSteps(program, steps, calls, constants)
 
 
-def emit_module(program: LoopProgram, segments: Sequence[Segment], target: Target) -> Module:
+def _refused(program: LoopProgram, emitter: NodeEmitter) -> dict[int, str]:
+    """Nodes there is no code for, by position, each told to the log."""
+    refused = {}
+    for position, node in enumerate(program.nodes):
+        if isinstance(node, Extern):
+            continue
+        try:
+            emitter.emit(node)
+        except CompilerBug as reason:
+            refused[position] = str(reason)
+            log.emit("interpreted_node", name=node.name, reason=str(reason))
+    return refused
+
+
+def emit_module(
+    program: LoopProgram, segments: Sequence[Segment], emitter: NodeEmitter, target: Target
+) -> Module:
     """All text of a program."""
-    emitter = NodeEmitter(target)
     texts: list[str] = []
     declarations: set[str] = {*native_runtime.IMPORTS}
     functions = []

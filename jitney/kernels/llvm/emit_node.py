@@ -25,9 +25,16 @@ class NodeEmitter:
     def __init__(self, target: Target) -> None:
         self._target = target
         self._known: dict[object, _Known] = {}
+        self._codes: dict[int, tuple[Node, NodeCode]] = {}
 
     def emit(self, node: Node) -> NodeCode:
         """The node's code; a node equal to one before but for names shares its functions."""
+        done = self._codes.get(id(node))
+        if done is None:
+            done = self._codes[id(node)] = (node, self._emit(node))
+        return done[1]
+
+    def _emit(self, node: Node) -> NodeCode:
         key = NodeKey(node)
         known = self._known.get(key.value)
         if known is None:

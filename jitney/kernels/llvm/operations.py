@@ -40,12 +40,12 @@ def emit_op(text: FunctionText, op: str, args: list[Ssa], dtype: torch.dtype) ->
         return narrow(text, wide, dtype) if dtype in HALVES else wide
     if op in _COMPARE:
         return _compare(text, op, args)
+    if dtype == torch.float32 and op in POLYNOMIALS:
+        return POLYNOMIALS[op](text, args[0])
     table = _FLOAT if is_float(args[0].dtype) else _BOOL if dtype == torch.bool else _INTEGER
     emit = table.get(op)
     if emit is not None:
         return emit(text, args)
-    if is_float(dtype) and op in POLYNOMIALS and dtype == torch.float32:
-        return POLYNOMIALS[op](text, args[0])
     if is_float(dtype) and op in SLEEF:
         return library_call(text, op, args)
     raise CompilerBug(f"no code for {op} of {args[0].dtype} giving {dtype}")

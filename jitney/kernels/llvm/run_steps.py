@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from jitney.kernels.call_extern import ExternCall
-from jitney.kernels.llvm.segments import Segment, Step
+from jitney.kernels.llvm.segments import Interpreted, Segment, Step, node_of
 from jitney.loops import visit
 from jitney.loops.index import Atom, Dim, Index
+from jitney.loops.interpret import interpret
 from jitney.loops.ir import Buffer, BufferView, Extern, IntOutput, LoopProgram, Output, ScalarArg
 
 
@@ -44,22 +46,40 @@ class RunSteps:
         self._program, self._constants = program, dict(constants)
         self._table = program.buffer_table()
         remaining = iter(calls)
-        self._steps = [
-            ExternCall(s) if isinstance(s, Extern) else (s, next(remaining)) for s in steps
-        ]
+        self._steps = [_ready(program, s, remaining) for s in steps]
         self._dead = _dead_after(program, steps)
 
     def __call__(self, *args: Any) -> tuple[Any, ...]:
         frame = _Frame(self._program, self._constants, args)
         with torch.no_grad():
             for step, dead in zip(self._steps, self._dead, strict=True):
-                if isinstance(step, ExternCall):
-                    frame.extern(step)
-                else:
-                    frame.native(*step)
+                step(frame)
                 for name in dead:
                     frame.tensors.pop(name, None)
             return tuple(frame.output(out) for out in self._program.outputs)
+
+
+def _ready(
+    program: LoopProgram, step: Step, calls: Iterator[Callable[..., Any]]
+) -> Callable[[_Frame], None]:
+    """The step as a function of the call's frame."""
+    if isinstance(step, Extern):
+        extern = ExternCall(step)
+        return lambda frame: frame.extern(extern)
+    if isinstance(step, Interpreted):
+        single = _program_of(program, step)
+        return lambda frame: frame.interpreted(single)
+    call = next(calls)
+    return lambda frame: frame.native(step, call)
+
+
+def _program_of(program: LoopProgram, step: Interpreted) -> LoopProgram:
+    """One node as a program whose every buffer is the caller's."""
+    table = program.buffer_table()
+    names = dict.fromkeys((*visit.reads(step.node), *visit.writes(step.node)))
+    buffers = tuple(replace(table[n], kind="input") for n in names)
+    numbers = [a for a in program.arguments if not isinstance(a, str)]
+    return LoopProgram((*names, *numbers), buffers, (step.node,), ())
 
 
 def _dead_after(program: LoopProgram, steps: Sequence[Step]) -> list[list[str]]:
@@ -67,7 +87,7 @@ def _dead_after(program: LoopProgram, steps: Sequence[Step]) -> list[list[str]]:
     needed = {o.view.buffer for o in program.outputs if isinstance(o, Output)}
     dead: list[list[str]] = []
     for step in reversed(steps):
-        nodes = [step] if isinstance(step, Extern) else step.nodes
+        nodes = step.nodes if isinstance(step, Segment) else (node_of(step),)
         touched = {b for n in nodes for b in (*visit.reads(n), *visit.writes(n))}
         dead.append(sorted(touched - needed))
         needed |= touched
@@ -103,6 +123,14 @@ class _Frame:
         if isinstance(argument, ScalarArg):
             return self.scalars[argument.name]
         return self.tensors[argument]
+
+    def interpreted(self, single: LoopProgram) -> None:
+        """Runs a node in the reference interpreter, on whole buffers."""
+        for name in single.arguments:
+            if isinstance(name, str) and name not in self.tensors:
+                buffer = self._table[name]
+                self.view(BufferView(name, buffer.shape, buffer.strides))
+        interpret(single, {}, [self._argument(a) for a in single.arguments])
 
     def extern(self, call: ExternCall) -> None:
         """Runs an extern call; its results join the tensors in the strides declared."""

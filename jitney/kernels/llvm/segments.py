@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from jitney.loops import ir, visit
@@ -27,23 +27,34 @@ class Segment:
     outputs: tuple[str, ...]
 
 
-Step = Segment | Extern
+@dataclass(frozen=True)
+class Interpreted:
+    """A node the emitters have no code for: the reference interpreter runs it, slowly."""
+
+    node: Node
+    reason: str
 
 
-def cut_segments(program: LoopProgram) -> tuple[Step, ...]:
-    """The steps of a program. One without extern calls is one segment whose arguments are the
-    program's and whose outputs are all its output buffers in order."""
-    groups = _groups(program.nodes)
+Apart = Extern | Interpreted
+Step = Segment | Extern | Interpreted
+
+
+def cut_segments(program: LoopProgram, refused: Mapping[int, str]) -> tuple[Step, ...]:
+    """The steps of a program; ``refused`` maps positions of nodes without code to the reason.
+
+    A program of native code only is one segment whose arguments are the program's and whose
+    outputs are all its output buffers in order."""
+    groups = _groups(program.nodes, refused)
     table = program.buffer_table()
-    if len(groups) == 1 and not isinstance(groups[0], Extern):
+    if len(groups) == 1 and isinstance(groups[0], list):
         outputs = [b.name for b in program.buffers if b.kind == "output"]
         return (_segment(program, tuple(groups[0]), program.arguments, outputs),)
     steps: list[Step] = []
     made = {b.name for b in program.buffers if b.kind in ("input", "constant")}
     for position, group in enumerate(groups):
-        if isinstance(group, Extern):
+        if not isinstance(group, list):
             steps.append(group)
-            made |= set(visit.writes(group))
+            made |= set(_touched(node_of(group)))
             continue
         touched = list(dict.fromkeys(n for node in group for n in _touched(node)))
         outside = _used_outside(program, groups, position)
@@ -67,11 +78,18 @@ def _segment(
     return Segment(nodes, tuple(arguments), constants, tuple(outputs))
 
 
-def _groups(nodes: Iterable[Node]) -> list[list[Node] | Extern]:
-    groups: list[list[Node] | Extern] = []
-    for node in nodes:
+def node_of(step: Apart) -> Node:
+    """The node that runs by itself."""
+    return step if isinstance(step, Extern) else step.node
+
+
+def _groups(nodes: Sequence[Node], refused: Mapping[int, str]) -> list[list[Node] | Apart]:
+    groups: list[list[Node] | Apart] = []
+    for k, node in enumerate(nodes):
         if isinstance(node, Extern):
             groups.append(node)
+        elif k in refused:
+            groups.append(Interpreted(node, refused[k]))
         elif groups and isinstance(groups[-1], list):
             groups[-1].append(node)
         else:
@@ -84,12 +102,12 @@ def _touched(node: Node) -> list[str]:
 
 
 def _used_outside(
-    program: LoopProgram, groups: list[list[Node] | Extern], position: int
+    program: LoopProgram, groups: list[list[Node] | Apart], position: int
 ) -> set[str]:
     """Buffers some other step or the caller needs."""
     used = {o.view.buffer for o in program.outputs if isinstance(o, ir.Output)}
     for k, group in enumerate(groups):
         if k != position:
-            for node in [group] if isinstance(group, Extern) else group:
+            for node in group if isinstance(group, list) else [node_of(group)]:
                 used.update(_touched(node))
     return used

@@ -1,0 +1,62 @@
+"""Inlined functions against float64, in units in the last place, and at special values."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from tests.kernels.llvm.compiled import HOST, avx2_target, compile_function
+
+TARGETS = {"host": HOST, "avx2": avx2_target()}
+SPECIAL = [0.0, -0.0, 1.0, -1.0, math.inf, -math.inf, math.nan, 1e-45, -1e-45, 1e-40, -1e-40,
+           1.1754944e-38, 3.4028235e38, -3.4028235e38, 88.72283, 88.8, -87.4, -103.0, -103.97,
+           -104.1, 0.5, 1e-8, -1e-8]  # fmt: skip
+BOUNDS = {
+    "exp": (-105, 90, 2),
+    "expm1": (-20, 88, 3),
+    "log": (0, 1e30, 2),
+    "tanh": (-10, 10, 5),
+    "erf": (-5, 5, 5),
+    "sigmoid": (-30, 30, 5),
+    "sin": (-100, 100, 2),
+    "cos": (-100, 100, 2),
+}
+
+
+def _points(low: float, high: float) -> torch.Tensor:
+    torch.manual_seed(0)
+    even = torch.linspace(low, high, 40001)
+    near = torch.randn(20000) * 0.3 + (1.0 if low == 0 else 0.0)
+    wide = torch.exp(torch.rand(20000) * 80 - 60).clamp(max=abs(high))
+    return torch.cat([even, near.clamp(low, high), wide])
+
+
+def _ulps(value: torch.Tensor, exact: torch.Tensor) -> torch.Tensor:
+    """Error in units in the last place of the exact result, denormals included."""
+    size = exact.abs().clamp(min=2.0**-126).log2().floor()
+    return ((value.double() - exact).abs() / torch.exp2(size - 23)).nan_to_num(0.0)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("name", BOUNDS)
+def test_error(name: str, target: str) -> None:
+    low, high, bound = BOUNDS[name]
+    function = getattr(torch, name)
+    x = _points(low, high)
+    ours = compile_function(function, x, target=TARGETS[target])(x)[0]
+    exact = function(x.double())
+    finite = exact.abs() < 3.4e38
+    assert _ulps(ours, exact)[finite].max().item() <= bound
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("name", BOUNDS)
+def test_special_values(name: str, target: str) -> None:
+    function = getattr(torch, name)
+    x = torch.tensor(SPECIAL)
+    ours = compile_function(function, x, target=TARGETS[target])(x)[0]
+    eager = function(x)
+    torch.testing.assert_close(ours, eager, rtol=1e-6, atol=3e-45, equal_nan=True)
+    assert torch.equal(ours.signbit() | ours.isnan(), eager.signbit() | eager.isnan())
