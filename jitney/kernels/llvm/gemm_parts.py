@@ -15,7 +15,7 @@ from jitney.loops import ir, visit
 from jitney.loops.index import Axis, Index, index
 
 #: Multiply-adds per nanosecond of one core, for the estimate that decides how many threads pay.
-_RATE = 40.0
+RATE = 40.0
 
 
 class GemmCode:
@@ -40,7 +40,7 @@ class GemmCode:
         name, text = f.finish()
         self._texts[name] = text
         self._declarations |= f.text.declarations
-        self._phases.append(Phase(name, items, max(work, 1.0) / _RATE))
+        self._phases.append(Phase(name, items, max(work, 1.0) / RATE))
 
     def use(self, routine: Routine) -> str:
         """The name of a shared routine, which the module will hold."""
@@ -154,7 +154,11 @@ def tail_mask(f: PhaseFunction, axis: Axis, first: str, lanes: int) -> Ssa | Non
     """Which of the lanes from ``first`` on exist; None when all always do."""
     if axis.extent.is_const and int(axis.extent) % lanes == 0:
         return None
-    left = f.text.pure(f"sub i64 {f.size(axis.extent)}, {first}")
-    wide = broadcast(f.text, Ssa(left, torch.int64), lanes)
+    return lanes_below(f, f.text.pure(f"sub i64 {f.size(axis.extent)}, {first}"), lanes)
+
+
+def lanes_below(f: PhaseFunction, count: str, lanes: int) -> Ssa:
+    """A mask of the first ``count`` lanes."""
+    wide = broadcast(f.text, Ssa(count, torch.int64), lanes)
     name = f.text.pure(f"icmp slt <{lanes} x i64> {iota(lanes).name}, {wide.name}")
     return Ssa(name, torch.bool, lanes)

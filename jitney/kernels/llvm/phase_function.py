@@ -81,6 +81,11 @@ class PhaseFunction:
         self.text.declare("declare i64 @llvm.smin.i64(i64, i64)")
         return self.text.pure(f"call i64 @llvm.smin.i64(i64 {a}, i64 {b})")
 
+    def larger(self, a: str, b: str) -> str:
+        """The greater of two i64."""
+        self.text.declare("declare i64 @llvm.smax.i64(i64, i64)")
+        return self.text.pure(f"call i64 @llvm.smax.i64(i64 {a}, i64 {b})")
+
     def offset(self, pointer: str, count: str, unit: int) -> str:
         """``pointer`` moved by ``count`` times ``unit`` bytes."""
         moved = self.text.pure(f"mul nsw i64 {count}, {unit}") if unit != 1 else count
