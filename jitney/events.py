@@ -66,6 +66,11 @@ class Log:
 
         return stop
 
+    @property
+    def heard(self) -> bool:
+        """Is anyone listening? Texts that cost time to make are worth it only then."""
+        return bool(self._listeners)
+
     def clear(self) -> None:
         """Forgets everything so far."""
         self._events.clear()

@@ -23,7 +23,9 @@ from jitney.events import log
 from jitney.graph.stitch import stitch
 from jitney.graph.trace_region import trace_region
 from jitney.loops.fuse_nests import fuse_nests
+from jitney.loops.ir import LoopProgram
 from jitney.loops.lower_graph import lower_graph
+from jitney.loops.lowered_report import report_lowered
 from jitney.loops.lowerings import lowered_ops
 from jitney.loops.plan_memory import plan_memory
 from jitney.loops.simplify_nest import simplify_nests
@@ -93,8 +95,23 @@ def compile_aten(gm: torch.fx.GraphModule, options: Any = None) -> Callable[...,
         program = simplify_nests(fuse_nests(program, target))
     with log.stage("plan"):
         program = plan_memory(program)
+    _report_program(gm, program)
     with log.stage("build"):
         return build_program(program, constants, target)
+
+
+def _report_program(gm: torch.fx.GraphModule, program: LoopProgram) -> None:
+    counts = report_lowered(gm.graph, program)
+    log.emit(
+        "lowered",
+        lowered=dict(counts.lowered),
+        views=dict(counts.views),
+        extern=dict(counts.extern),
+        reasons=counts.reasons,
+    )
+    log.emit("program", program=program)
+    if log.heard:
+        log.emit("graph", stage="aten", code=gm.code)
 
 
 def _report_break(capture: Capture, name: str, fullgraph: bool) -> None:

@@ -23,8 +23,9 @@ from jitney.events import Event, log
 DUMPED: dict[str, tuple[int, tuple[str, ...]]] = {
     "entry": (2, ("graph", "guards")),
     "graph": (2, ("code",)),
-    "loops": (3, ("text",)),
+    "program": (3, ("program",)),
     "fusion": (4, ("decision",)),
+    "llvm module": (5, ("text",)),
     "kernel": (5, ("source",)),
     "pass": (6, ("before", "after")),
 }
@@ -46,17 +47,22 @@ class Dump:
         texts = [self.text(event.data[f]) for f in fields if event.data.get(f) is not None]
         if not texts:
             return
+        kind = event.kind.replace(" ", "-")
         with self.lock:
             self.written += 1
             number = self.written
         title = shown(event.data, "stage", "name", "step") if level > 2 else ""
         name = re.sub(r"\W+", "_", title or text_name(event.data))[:60].strip("_")
-        file = self.folder / f"{number:04d}_{event.kind}_{name}.txt"
+        file = self.folder / f"{number:04d}_{kind}_{name}.txt"
         file.write_text("\n\n".join(texts) + "\n")
 
     @staticmethod
     def text(value: Any) -> str:
-        """Text of a field; tuples a line an item."""
+        """Text of a field; tuples a line an item, a program as Python."""
+        if hasattr(value, "nodes"):
+            from jitney.loops.print_program import print_program
+
+            return print_program(value)
         if isinstance(value, tuple | list):
             return "\n".join(map(str, value))
         return lazy(value)

@@ -53,6 +53,12 @@ def captured(data: dict[str, Any]) -> str:
     return f"{place_of(data)}: {data['nodes']} operations\n{lazy(data['graph'])}"
 
 
+def loops(data: dict[str, Any]) -> str:
+    from jitney.loops.print_program import print_program
+
+    return print_program(data["program"])
+
+
 def stage(data: dict[str, Any]) -> str:
     return f"{data['name']} {data['seconds']:.3f} s"
 
@@ -68,9 +74,9 @@ ARTIFACTS: dict[str, dict[str, Format]] = {
     "guards": {"entry": guards},
     "graph_code": {"entry": captured},
     "aot_graphs": {"graph": code},
-    "loops": {"loops": code},
+    "loops": {"program": loops},
     "fusion": {"fusion": lambda d: shown(d, "step", "a", "b", "allowed", "decision")},
-    "output_code": {"kernel": code},
+    "output_code": {"llvm module": code, "kernel": code},
     "perf_hints": {"lowered": lowered},
     "stages": {"stage": stage},
     "cache": {"cache": lambda d: shown(d, "what", "hit", "reason", "key")},

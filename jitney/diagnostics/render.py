@@ -29,7 +29,8 @@ def as_json(report: Report) -> str:
 
 def summary(report: Report) -> str:
     """One line: coverage, graphs, breaks, recompiles, lowered share."""
-    ours, theirs = sum(report.lowered.values()), sum(report.extern.values())
+    ours = sum(report.lowered.values()) + sum(report.views.values())
+    theirs = sum(report.extern.values())
     return (
         f"coverage {report.coverage:.0%}, {report.graphs} graphs of {report.captured} torch calls, "
         f"{total(report.breaks)} breaks, {total(report.recompiles)} recompiles, "

@@ -79,8 +79,8 @@ class Kernel:
 class Report:
     """Everything known about the compiles since the log was cleared.
 
-    ``lowered`` and ``extern`` count ATen calls by name; ``captured`` counts torch calls inside
-    graphs and ``operations`` those of an eager run (0 when not measured).
+    ``lowered``, ``views`` and ``extern`` count ATen calls by name; ``captured`` counts torch calls
+    inside graphs and ``operations`` those of an eager run (0 when not measured).
     """
 
     graphs: int = 0
@@ -93,6 +93,7 @@ class Report:
     stages: tuple[Stage, ...] = ()
     kernels: tuple[Kernel, ...] = ()
     lowered: dict[str, int] = field(default_factory=dict)
+    views: dict[str, int] = field(default_factory=dict)
     extern: dict[str, int] = field(default_factory=dict)
     cache: dict[str, int] = field(default_factory=dict)
 
@@ -112,8 +113,9 @@ class Report:
 
     @property
     def lowered_share(self) -> float:
-        """Share of ATen calls that became our kernels, 0 to 1."""
-        ours, theirs = sum(self.lowered.values()), sum(self.extern.values())
+        """Share of ATen calls that became our kernels, or cost nothing (views); 0 to 1."""
+        ours = sum(self.lowered.values()) + sum(self.views.values())
+        theirs = sum(self.extern.values())
         return ours / (ours + theirs) if ours + theirs else 1.0
 
 
@@ -133,6 +135,7 @@ def report(events: Iterable[Event], operations: int = 0) -> Report:
         stages=stages_of(events),
         kernels=kernels_of(events),
         lowered=added(events, "lowered"),
+        views=added(events, "views"),
         extern=added(events, "extern"),
         cache=dict(Counter(cache_name(e.data) for e in events if e.kind == "cache")),
     )
@@ -202,20 +205,39 @@ def stages_of(events: list[Event]) -> tuple[Stage, ...]:
 
 
 def kernels_of(events: list[Event]) -> tuple[Kernel, ...]:
-    """Kernels, same ones counted, those that move or compute most first."""
-    rows = Counter(
-        (
-            text_of(e.data, "name"),
-            text_of(e.data, "kind"),
-            text_of(e.data, "shape"),
-            int(e.data.get("bytes") or 0),
-            int(e.data.get("flops") or 0),
-        )
-        for e in events
-        if e.kind == "kernel"
-    )
+    """The nodes of every program, same ones counted, those that take longest first."""
+    rows: Counter[tuple[str, str, str, int, int]] = Counter()
+    for event in events:
+        if event.kind == "program":
+            rows.update(map(kernel_row, *nodes_of(event.data["program"])))
     kernels = [Kernel(*row, count) for row, count in rows.items()]
-    return tuple(sorted(kernels, key=lambda k: -k.count * max(10 * k.bytes, k.flops)))
+    return tuple(sorted(kernels, key=lambda k: -k.count * k.floor(20e9, 200e9)))
+
+
+def nodes_of(program: Any) -> tuple[tuple[Any, ...], list[dict[str, Any]]]:
+    """A program's nodes, and for each its buffers by name."""
+    buffers = {buffer.name: buffer for buffer in program.buffers}
+    return program.nodes, [buffers] * len(program.nodes)
+
+
+def kernel_row(node: Any, buffers: dict[str, Any]) -> tuple[str, str, str, int, int]:
+    """Name, kind, shape, bytes and operations of one node."""
+    from jitney.diagnostics import kernel_costs as costs
+
+    name = "+".join(dict.fromkeys(strip_number(origin) for origin in node.origins)) or node.name
+    return (
+        name[:60],
+        costs.node_kind(node),
+        costs.node_shape(node),
+        costs.node_bytes(node, buffers),
+        costs.node_operations(node),
+    )
+
+
+def strip_number(name: str) -> str:
+    """An FX node's name without its running number."""
+    head, _, tail = name.rpartition("_")
+    return head if tail.isdigit() and head else name
 
 
 def added(events: list[Event], name: str) -> dict[str, int]:

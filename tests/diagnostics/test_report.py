@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 from jitney.diagnostics import render
 from jitney.diagnostics.dumps import dump
@@ -15,6 +16,8 @@ from jitney.diagnostics.logs import print_logs
 from jitney.diagnostics.progress import Progress
 from jitney.diagnostics.report import report
 from jitney.events import Event, log
+from jitney.loops import ir
+from jitney.loops.index import Axis, index
 
 
 @pytest.fixture(autouse=True)
@@ -22,6 +25,24 @@ def clean_log() -> Iterator[None]:
     log.clear()
     yield
     log.clear()
+
+
+def a_program() -> ir.LoopProgram:
+    """``out = a @ b`` of shapes (4, 8) and (8, 16)."""
+    m, n, k = (Axis(name, index(size)) for name, size in (("m", 4), ("n", 16), ("k", 8)))
+    f32, cpu = torch.float32, torch.device("cpu")
+
+    def buffer(name: str, *shape: int) -> ir.Buffer:
+        sizes = tuple(map(index, shape))
+        return ir.Buffer(name, "input", f32, cpu, sizes, (sizes[1], index(1)))
+
+    store = ir.Store("out", index(m) * 16 + n, ir.Ref("acc", f32))
+    gemm = ir.Gemm(
+        "g", (), m, n, k, ir.Access("a", index(m) * 8 + k, f32),
+        ir.Access("b", index(k) * 16 + n, f32), f32, (store,), origins=("mm_3",),
+    )  # fmt: skip
+    buffers = (buffer("a", 4, 8), buffer("b", 8, 16), buffer("out", 4, 16))
+    return ir.LoopProgram(("a", "b"), buffers, (gemm,), ())
 
 
 def emit_a_compile() -> None:
@@ -40,7 +61,8 @@ def emit_a_compile() -> None:
         )
     log.emit("recompile", function="f", where="x.py:1", message="L['x'].shape[0] == 3, is 4")
     log.emit("lowered", graph="g", lowered={"aten.add": 2, "aten.mm": 1}, extern={"aten.sort": 1})
-    log.emit("kernel", graph="g", name="k0", kind="loop", bytes=400, flops=0, source=lambda: "ir")
+    log.emit("kernel", name="k0", source=lambda: "ir")
+    log.emit("program", program=a_program())
     log.emit("frame_skipped", function="g", where="x.py:9", reason="meta")
 
 
@@ -53,6 +75,8 @@ def test_report_counts_what_happened() -> None:
     assert made.recompiles[0].failed.endswith("is 4")
     assert made.lowered_share == 0.75
     assert made.coverage == 0.9
+    assert made.kernels[0].bytes == 4 * (4 * 8 + 8 * 16 + 4 * 16)
+    assert made.kernels[0].flops == 2 * 4 * 16 * 8
     assert [s.name for s in made.stages] == ["capture"]
 
 
@@ -64,7 +88,16 @@ def test_renderings_hold_every_fact() -> None:
     emit_a_compile()
     made = report(log.events(), operations=10)
     text, page = render.as_text(made), render.as_html(made)
-    for fact in ("90%", "print: prints", "is 4", "aten.sort", "k0", "capture", "meta"):
+    for fact in (
+        "90%",
+        "print: prints",
+        "is 4",
+        "aten.sort",
+        "mm",
+        "m=4 n=16 k=8",
+        "capture",
+        "meta",
+    ):
         assert fact in text
         assert fact in page
     data = json.loads(render.as_json(made))

@@ -1,0 +1,81 @@
+"""Bytes moved and operations done by each node of a program: what a roofline needs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from jitney.loops import ir
+from jitney.loops.index import Axis, Index
+from jitney.loops.visit import expr_nodes, reads, stmt_exprs, writes
+
+
+def constant(size: Index) -> int:
+    """A size as an int; a symbolic one counts with the value it was traced with."""
+    return size.hint()
+
+
+def points(axes: Iterable[Axis]) -> int:
+    """How many points the axes span."""
+    return math.prod(constant(axis.extent) for axis in axes)
+
+
+def buffer_bytes(buffer: ir.Buffer) -> int:
+    """Its elements times their size."""
+    return math.prod(map(constant, buffer.shape)) * buffer.dtype.itemsize
+
+
+def node_bytes(node: ir.Node, buffers: dict[str, ir.Buffer]) -> int:
+    """Every buffer read or written, once."""
+    names = {*reads(node), *writes(node)}
+    return sum(buffer_bytes(buffers[name]) for name in names if name in buffers)
+
+
+def body_operations(body: tuple[ir.Stmt, ...]) -> int:
+    """Arithmetic operations at one point of the enclosing axes."""
+    total = 0
+    for statement in body:
+        total += sum(isinstance(e, ir.Op) for e in expr_nodes(stmt_exprs(statement)))
+        if isinstance(statement, ir.Loop | ir.Reduce):
+            inside = body_operations(statement.body)
+            if isinstance(statement, ir.Reduce):
+                inside += len(statement.results)
+            total += points(statement.axes) * inside
+    return total
+
+
+def node_operations(node: ir.Node) -> int:
+    """Floating-point operations; a multiply and an add count as two. 0 for extern calls."""
+    if isinstance(node, ir.LoopNest):
+        return points(node.axes) * body_operations(node.body)
+    if isinstance(node, ir.Gemm):
+        outer = points((*node.batch, node.m, node.n))
+        return outer * (2 * points((node.k,)) + body_operations(node.epilogue))
+    if isinstance(node, ir.Attention):
+        scores = points((*node.batch, node.s, node.t))
+        return scores * 2 * (points((node.d,)) + points((node.dv,)))
+    if isinstance(node, ir.Together):
+        return sum(map(node_operations, node.nests))
+    return 0
+
+
+def node_shape(node: ir.Node) -> str:
+    """Its extents as text."""
+    if isinstance(node, ir.LoopNest):
+        return "x".join(str(axis.extent) for axis in node.axes)
+    if isinstance(node, ir.Gemm):
+        batch = f"{points(node.batch)} of " if node.batch else ""
+        return f"{batch}m={node.m.extent} n={node.n.extent} k={node.k.extent}"
+    if isinstance(node, ir.Attention):
+        return f"{points(node.batch)} heads s={node.s.extent} t={node.t.extent} d={node.d.extent}"
+    if isinstance(node, ir.Together):
+        return f"{len(node.nests)} nests"
+    return node.target
+
+
+def node_kind(node: ir.Node) -> str:
+    """loop, gemm, gemv, attention or extern."""
+    if isinstance(node, ir.Gemm):
+        return "gemv" if node.m.extent == Index(const=1) else "gemm"
+    kinds = {ir.LoopNest: "loop", ir.Attention: "attention", ir.Extern: "extern"}
+    return kinds.get(type(node), "loop")
