@@ -530,3 +530,23 @@ _SCALAR_TYPES = {
     torch.uint32: 28,
     torch.uint64: 29,
 }
+
+
+def fake_tensor_class() -> Any:
+    """torch's FakeTensor: ``FakeTensor(mode, meta tensor, device)`` makes one."""
+    from torch._subclasses.fake_tensor import FakeTensor
+
+    return FakeTensor
+
+
+@contextmanager
+def below_fakes(fake_mode: Any) -> Iterator[None]:
+    """A context in which ops on fake tensors of ``fake_mode`` run meta kernels and give meta
+    tensors."""
+    with torch._C._DisableTorchDispatch(), torch._C._PreserveDispatchKeyGuard():
+        fake_mode.in_kernel_invocation = True
+        torch._C._set_meta_in_tls_dispatch_include(True)
+        try:
+            yield
+        finally:
+            fake_mode.in_kernel_invocation = False

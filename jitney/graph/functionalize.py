@@ -14,8 +14,10 @@ from jitney.graph.recorder import Decompositions, Recorder
 class FunctionalRecorder(Recorder):
     """A recorder that stands where torch's own tracer does: under functionalization."""
 
-    def __init__(self, decompositions: Decompositions, fake_mode: Any) -> None:
-        super().__init__(decompositions, fake_mode)
+    def __init__(
+        self, decompositions: Decompositions, fake_mode: Any, symbolic: bool = False
+    ) -> None:
+        super().__init__(decompositions, fake_mode, symbolic)
         torch_api.make_infra_mode(self, self.known_node)
 
     @classmethod

@@ -21,6 +21,7 @@ from torch._ops import OpOverload
 
 from jitney import torch_api
 from jitney.errors import Unsupported
+from jitney.graph.fake_results import FakeResults
 from jitney.graph.symbol_nodes import SymbolNodes
 
 Decompositions = Mapping[OpOverload, Callable[..., Any]]
@@ -70,6 +71,13 @@ def op_kind(op: OpOverload) -> OpKind:
     return OpKind.PLAIN
 
 
+@lru_cache(maxsize=4096)
+def is_data_dependent(op: OpOverload) -> bool:
+    """Whether what a result looks like depends on values, or drawing it matters."""
+    tags = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
+    return not tags.isdisjoint(op.tags)
+
+
 _FUNCTIONAL_NAMES = {
     "aten.bernoulli_.float": "aten.bernoulli.p",
     "aten.normal_.default": "aten.normal_functional.default",
@@ -93,9 +101,12 @@ class Recorder(torch_api.dispatch_mode_class()):  # type: ignore[misc]
     mode below it.
     """
 
-    def __init__(self, decompositions: Decompositions, fake_mode: Any) -> None:
+    def __init__(
+        self, decompositions: Decompositions, fake_mode: Any, symbolic: bool = False
+    ) -> None:
         super().__init__()
         self._fake_mode = fake_mode
+        self._fakes = None if symbolic else FakeResults(fake_mode)
         self.graph = fx.Graph()
         self.constants: dict[str, torch.Tensor] = {}
         self.symbols = SymbolNodes(self.graph)
@@ -206,7 +217,7 @@ class Recorder(torch_api.dispatch_mode_class()):  # type: ignore[misc]
                     return out
             return self._record(func, args, kwargs, kind is OpKind.VIEW)
         if kind is OpKind.QUERY:
-            return func(*args, **kwargs)
+            return _query(func, args, kwargs)
         if kind is OpKind.ALIAS:
             return self._record_alias(func, args, kwargs)
         if kind is OpKind.IN_PLACE:
@@ -225,7 +236,7 @@ class Recorder(torch_api.dispatch_mode_class()):  # type: ignore[misc]
         return self.lift(value) if type(value) in _REAL else value
 
     def _record(self, func: OpOverload, args: Any, kwargs: Any, view: bool) -> Any:
-        out = func(*args, **kwargs)
+        out = self._fake_result(func, args, kwargs, view)
         if not isinstance(out, torch.Tensor | tuple | list | torch.SymInt | torch.SymFloat):
             return out
         if isinstance(out, torch.SymInt | torch.SymFloat) and self.symbols.knows(out):
@@ -239,6 +250,11 @@ class Recorder(torch_api.dispatch_mode_class()):  # type: ignore[misc]
         else:
             self.symbols.define(out, node)
         return out
+
+    def _fake_result(self, func: OpOverload, args: Any, kwargs: Any, view: bool) -> Any:
+        if self._fakes is None or is_data_dependent(func):
+            return func(*args, **kwargs)
+        return self._fakes.call(func, args, kwargs, view)
 
     def _call(self, func: Any, args: Any, kwargs: Any, out: Any) -> fx.Node:
         node_args = tuple(self.argument(a) for a in args)
@@ -259,7 +275,7 @@ class Recorder(torch_api.dispatch_mode_class()):  # type: ignore[misc]
 
     def _record_alias(self, func: OpOverload, args: Any, kwargs: Any) -> Any:
         source = args[0]
-        out = func(*args, **kwargs)
+        out = self._fake_result(func, args, kwargs, True)
         self.track(out, self.node_of(source), self.root_of(source))
         return out
 
@@ -284,6 +300,12 @@ class Recorder(torch_api.dispatch_mode_class()):  # type: ignore[misc]
         for member in family:
             self._nodes[id(member)] = new_node
         return target
+
+
+def _query(op: OpOverload, args: Any, kwargs: Any) -> Any:
+    if op is torch.ops.prim.device.default and torch_api.fake_mode_of(args[0]) is not None:
+        return args[0].fake_device
+    return op(*args, **kwargs)
 
 
 def _with_defaults(op: OpOverload, args: Any) -> Any:

@@ -42,12 +42,14 @@ def trace_region(
     """
     given, fake_mode = _fake_inputs(gm, example_inputs, fake_mode)
     table = decompositions(frozenset(keep))
+    symbolic = any(torch_api.is_symbolic(value) for value in given)
     attempts = ((Recorder, Direct()), (FunctionalRecorder, Functionalized()))
     reason = ""
     for recorder, layer in attempts:
         with torch_api.preserved_modes(), torch_api.autocast_cache_off(), log.stage("trace"):
             try:
-                return _trace(gm, given, fake_mode, recorder(table, fake_mode), layer)
+                made = recorder(table, fake_mode, symbolic)
+                return _trace(gm, given, fake_mode, made, layer, symbolic)
             except NeedsFunctionalization as refused:
                 reason = str(refused)
         log.emit("functionalized", reason=reason)
@@ -68,9 +70,13 @@ class _Trace:
 
 
 def _trace(
-    gm: fx.GraphModule, given: tuple[Any, ...], fake_mode: Any, recorder: Recorder, layer: Direct
+    gm: fx.GraphModule,
+    given: tuple[Any, ...],
+    fake_mode: Any,
+    recorder: Recorder,
+    layer: Direct,
+    symbolic: bool,
 ) -> Region:
-    symbolic = any(torch_api.is_symbolic(value) for value in given)
     results = Results()
     with ExitStack() as stack:
         stack.enter_context(torch_api.python_dispatcher() if symbolic else nullcontext())

@@ -1,0 +1,89 @@
+"""Fake results of ATen calls, remembered: layers repeat, and so do shapes.
+
+FakeTensorMode spends a quarter of a millisecond on a call, cached or not, most of the time a
+trace takes. A call whose operands look the same as before gives a result that looks the same, so
+its metadata are kept and a new fake is made from them, a view on the same memory where the op
+makes views. Symbolic sizes are never remembered: each call may add guards.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+
+from jitney import torch_api
+
+_PLAIN = (int, bool, float, str, type(None), torch.dtype, torch.device, torch.layout,
+          torch.memory_format)  # fmt: skip
+Recipe = tuple[torch.Size, tuple[int, ...], int, torch.dtype, torch.device]
+
+
+class _NoKey(Exception):
+    """An argument that cannot be part of a key."""
+
+
+class FakeResults:
+    """Calls ops on fake tensors of one mode; `call` remembers for as long as this object lives."""
+
+    def __init__(self, fake_mode: Any) -> None:
+        self._mode = fake_mode
+        self._fake = torch_api.fake_tensor_class()
+        self._known: dict[Any, Recipe | tuple[Recipe, ...]] = {}
+
+    def call(self, op: OpOverload, args: Any, kwargs: Any, view: bool) -> Any:
+        """``op(*args, **kwargs)``; ``view``: its results share the first argument's memory."""
+        try:
+            key = (op, self._key(args), self._key(tuple(kwargs.items())) if kwargs else None)
+        except _NoKey:
+            return op(*args, **kwargs)
+        known = self._known.get(key)
+        if known is not None:
+            return self._remake(known, args[0] if view else None)
+        out = op(*args, **kwargs)
+        items = out if isinstance(out, tuple) else (out,)
+        if view and not isinstance(args[0], torch.Tensor):
+            return out
+        if all(self._can_keep(item, view) for item in items):
+            recipes = tuple(self._recipe(item) for item in items)
+            self._known[key] = recipes if isinstance(out, tuple) else recipes[0]
+        return out
+
+    def _key(self, value: Any) -> Any:
+        kind = type(value)
+        if kind is self._fake:
+            if value.constant is not None:
+                raise _NoKey
+            return value.dtype, value.shape, value.stride(), value.storage_offset()
+        if kind is tuple or kind is list:
+            return tuple([self._key(item) for item in value])
+        if kind in _PLAIN:
+            return kind, value
+        raise _NoKey
+
+    def _can_keep(self, item: Any, view: bool) -> bool:
+        return (
+            type(item) is self._fake
+            and item.constant is None
+            and item.fake_device.type == "cpu"
+            and item.layout is torch.strided
+            and (view or item.storage_offset() == 0)
+            and not (item.is_conj() or item.is_neg())
+        )
+
+    def _recipe(self, item: torch.Tensor) -> Recipe:
+        return item.shape, item.stride(), item.storage_offset(), item.dtype, item.fake_device  # type: ignore[attr-defined]
+
+    def _remake(self, known: Any, base: torch.Tensor | None) -> Any:
+        with torch_api.below_fakes(self._mode):
+            if type(known[0]) is torch.Size:
+                return self._fake(self._mode, _meta(known, base), known[4])
+            return tuple([self._fake(self._mode, _meta(one, base), one[4]) for one in known])
+
+
+def _meta(recipe: Recipe, base: torch.Tensor | None) -> torch.Tensor:
+    size, stride, offset, dtype, _ = recipe
+    if base is None:
+        return torch.empty_strided(size, stride, dtype=dtype, device="meta")
+    return base.as_strided(size, stride, offset)
