@@ -347,6 +347,19 @@ def unsupported_by_fakes() -> tuple[type[BaseException], ...]:
     )
 
 
+@contextmanager
+def quiet_fakes() -> Iterator[None]:
+    """A scope in which FakeTensor does not log the errors it raises: eager will raise them."""
+    import logging
+
+    logger = logging.getLogger("torch._subclasses.fake_tensor")
+    before, logger.disabled = logger.disabled, True
+    try:
+        yield
+    finally:
+        logger.disabled = before
+
+
 def mark_of(tensor: torch.Tensor, mark: str) -> Any:
     """A mark torch's ``mark_dynamic`` and siblings leave on a tensor ("dynamic",
     "weak_dynamic", "static": sets of dims; "address": a string or None)."""

@@ -41,7 +41,8 @@ def capture_frame(
         vm = Interpreter(options, step, cause)
         before = state.snapshot()
         try:
-            return _attempt(vm, function, arguments, before)
+            with torch_api.quiet_fakes():
+                return _attempt(vm, function, arguments, before)
         except Restart as restart:
             if 0 < step <= restart.step or restart.step <= 0:
                 raise _unsupported(vm, restart.cause) from None

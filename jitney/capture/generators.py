@@ -19,7 +19,7 @@ class FrameGenerator(Iterator[Any]):
     def __init__(self, interpreter: Interpreter, frame: Frame) -> None:
         self.interpreter, self.frame = interpreter, frame
         self.started = self.finished = self.running = False
-        self.created = interpreter.steps
+        self.created = interpreter.frames[-2].step  # the call that made it
 
     def __next__(self) -> Any:
         return self.send(None)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from jitney.capture import recipe as r
-from jitney.capture.frame import NULL, Lazy, Unread
+from jitney.capture.frame import NULL, BreakCapture, Lazy, Raised, Restart, Unread
 from jitney.capture.generators import FrameGenerator, MethodIterator
 from jitney.capture.source import Fixed
 from jitney.capture.subscripts import LazyMethod
@@ -190,7 +190,14 @@ class Rebuilder:
 
     def _iterator(self, value: Any) -> r.Recipe:
         """What is left of an iterator, drained."""
-        items = self.vm.native(list, itertools.islice(value, _LONGEST_DRAIN))
+        try:
+            items = self.vm.native(list, itertools.islice(value, _LONGEST_DRAIN))
+        except BreakCapture as cause:
+            if isinstance(value, FrameGenerator):
+                raise Restart(value.created, cause) from None
+            raise CannotRebuild("an iterator that cannot be drained") from None
+        except Raised:
+            raise CannotRebuild("an iterator that raises") from None
         if len(items) == _LONGEST_DRAIN:
             raise CannotRebuild("an endless iterator")
         return r.MakeIterator(self._all(items))
