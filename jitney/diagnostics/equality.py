@@ -2,7 +2,8 @@
 
 Same structure, types, dtypes, shapes, strides, gradients asked for and aliasing; integers and
 booleans bitwise; floats: the error against a float64 run is at most twice eager's own error plus
-1e-5 (float32), 1e-10 (float64) or 1e-2 (half types) of the tensor's scale.
+1e-5 (float32), 1e-10 (float64) or 1e-2 (half types) of the tensor's scale. A tensor that is zero in
+exact arithmetic (a key bias's gradient) has rounding for a scale: there the whole result's counts.
 """
 
 from __future__ import annotations
@@ -24,6 +25,9 @@ TOLERANCE = {
 }
 
 
+ZERO = 1e-14  # below this share of the whole result's scale a float64 value is rounding
+
+
 @dataclass(frozen=True)
 class Difference:
     """One way in which two results differ; ``path`` says where, as in ``[0].logits``."""
@@ -41,7 +45,9 @@ def differences(actual: Any, expected: Any, reference: Any = None) -> list[Diffe
     ``reference`` is the same structure from a float64 run, or None: then the error is taken
     against ``expected`` itself.
     """
-    return [*compare(actual, expected, reference, ""), *aliasing(actual, expected)]
+    whole = max((scale_of(t.detach()) for _, t in tensors(reference) if is_float(t)), default=0.0)
+    floor = ZERO * whole
+    return [*compare(actual, expected, reference, "", floor), *aliasing(actual, expected)]
 
 
 def largest_error(actual: Any, expected: Any) -> float:
@@ -55,10 +61,12 @@ def largest_error(actual: Any, expected: Any) -> float:
     return max(errors, default=0.0)
 
 
-def compare(actual: Any, expected: Any, reference: Any, path: str) -> Iterator[Difference]:
-    """Differences of structure and values, depth first."""
+def compare(
+    actual: Any, expected: Any, reference: Any, path: str, floor: float = 0.0
+) -> Iterator[Difference]:
+    """Differences of structure and values, depth first; ``floor``: scales below it are rounding."""
     if isinstance(expected, torch.Tensor):
-        yield from compare_tensors(actual, expected, reference, path)
+        yield from compare_tensors(actual, expected, reference, path, floor)
         return
     if type(actual) is not type(expected):
         yield Difference(path, f"is a {type(actual).__name__}, not a {type(expected).__name__}")
@@ -73,7 +81,7 @@ def compare(actual: Any, expected: Any, reference: Any, path: str) -> Iterator[D
         yield Difference(path, f"has {list(ours)}, not {list(children)}")
         return
     for key, child in children.items():
-        yield from compare(ours[key], child, theirs.get(key), f"{path}{key}")
+        yield from compare(ours[key], child, theirs.get(key), f"{path}{key}", floor)
 
 
 def parts(value: Any) -> dict[str, Any] | None:
@@ -98,7 +106,7 @@ def same_value(actual: Any, expected: Any) -> bool:
 
 
 def compare_tensors(
-    actual: Any, expected: torch.Tensor, reference: Any, path: str
+    actual: Any, expected: torch.Tensor, reference: Any, path: str, floor: float
 ) -> Iterator[Difference]:
     """Differences of one tensor."""
     if type(actual) is not type(expected):
@@ -113,7 +121,7 @@ def compare_tensors(
         actual, expected, reference = actual.to_dense(), expected.to_dense(), None
     elif visible_strides(actual) != visible_strides(expected):
         yield Difference(path, f"strides are {actual.stride()}, not {expected.stride()}")
-    yield from compare_values(actual.detach(), expected.detach(), reference, path)
+    yield from compare_values(actual.detach(), expected.detach(), reference, path, floor)
 
 
 def visible_strides(tensor: torch.Tensor) -> tuple[int, ...]:
@@ -124,7 +132,7 @@ def visible_strides(tensor: torch.Tensor) -> tuple[int, ...]:
 
 
 def compare_values(
-    actual: torch.Tensor, expected: torch.Tensor, reference: Any, path: str
+    actual: torch.Tensor, expected: torch.Tensor, reference: Any, path: str, floor: float
 ) -> Iterator[Difference]:
     """Values: bitwise for integers and booleans, by error for floats."""
     tolerance = TOLERANCE.get(expected.dtype)
@@ -150,6 +158,8 @@ def compare_values(
     finite = ~special & torch.isfinite(truth)
     truth, ours, theirs = truth[finite], actual[finite], expected[finite]
     scale = scale_of(truth)
+    if scale < floor:
+        scale = floor / ZERO
     error, own = distance(ours, truth), distance(theirs, truth)
     if error > 2 * own + tolerance * scale:
         yield Difference(path, f"error {error:.3g}, eager's own {own:.3g}, scale {scale:.3g}")
@@ -164,6 +174,11 @@ def float64_of(reference: Any, expected: torch.Tensor) -> torch.Tensor:
     ):
         return reference.detach()
     return expected.double()
+
+
+def is_float(tensor: torch.Tensor) -> bool:
+    """Floating point, and not complex."""
+    return tensor.is_floating_point()
 
 
 def distance(a: torch.Tensor, b: torch.Tensor) -> float:

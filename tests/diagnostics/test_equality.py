@@ -87,3 +87,10 @@ def test_an_error_must_be_raised_by_both() -> None:
 
     with pytest.raises(AssertionError, match="eager raises"):
         assert_equal_to_eager(fn, lambda x: x, (torch.ones(3),))
+
+
+def test_what_is_zero_in_exact_arithmetic_is_measured_against_the_whole() -> None:
+    truth = {"a": torch.ones(2, dtype=torch.float64), "b": torch.full((2,), 1e-17).double()}
+    eager = {"a": torch.ones(2), "b": torch.full((2,), 1e-8)}
+    assert differences({"a": torch.ones(2), "b": torch.full((2,), 5e-8)}, eager, truth) == []
+    assert differences({"a": torch.ones(2), "b": torch.full((2,), 5e-5)}, eager, truth)
