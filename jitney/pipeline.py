@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -20,8 +19,11 @@ from jitney.capture.result import Break, Capture
 from jitney.capture.source import Roots
 from jitney.errors import CompilerBug, Unsupported
 from jitney.events import log
+from jitney.graph.device_of_graph import device_of_graph
 from jitney.graph.stitch import stitch
 from jitney.graph.trace_region import trace_region
+from jitney.kernels.llvm.build_program import build_program
+from jitney.kernels.llvm.host import host_target
 from jitney.loops.fuse_nests import fuse_nests
 from jitney.loops.ir import LoopProgram
 from jitney.loops.lower_graph import lower_graph
@@ -83,11 +85,11 @@ def compile_graph(
 
 def compile_aten(gm: torch.fx.GraphModule, options: Any = None) -> Callable[..., Any]:
     """A graph of ATen ops to ``call(*placeholder values) -> tuple``."""
-    if importlib.util.find_spec("jitney.kernels.llvm.build_program") is None:
-        return gm.forward
-    from jitney.kernels.llvm.build_program import build_program
-    from jitney.kernels.llvm.host import host_target
+    device = device_of_graph(gm)
+    if device.type == "cuda":
+        from jitney.gpu_pipeline import compile_for_gpu
 
+        return compile_for_gpu(gm, device, options)
     target = host_target()
     with log.stage("lower"):
         program, constants = lower_graph(gm, target)

@@ -52,6 +52,7 @@ class Recorder:
             with self.graph.inserting_before(self._first):
                 node = self.graph.placeholder(name)
         node.meta["example_value"] = fake
+        node.meta["static"] = static
         self.inputs[node] = GraphInput(node.name, source, fake, static)
         self.nodes[id(fake)] = (fake, node)
         if isinstance(fake, torch.Tensor):
