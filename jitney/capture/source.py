@@ -11,7 +11,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import FunctionType
-from typing import Any
+from typing import Any, TypeVar
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,10 @@ class Roots:
     function: FunctionType
 
 
-def _hash_once(cls: type) -> type:
+_Class = TypeVar("_Class", bound=type)
+
+
+def _hash_once(cls: _Class) -> _Class:
     """Sources are deep and are looked up all the time: each computes its hash once."""
     compute = cls.__hash__
 
@@ -30,7 +33,7 @@ def _hash_once(cls: type) -> type:
         found = self.__dict__.get("_hash")
         if found is None:
             found = self.__dict__["_hash"] = compute(self)
-        return found
+        return int(found)
 
     cls.__hash__ = __hash__  # type: ignore[method-assign,assignment]
     return cls
