@@ -163,9 +163,9 @@ def _write_frame(glue: _Context, state: FrameState, thunk: str | None) -> list[s
     point = stopped_at(code, state.offset, nulls, tuple(sorted(values)))
     step = step_code(point, outer=thunk is not None, pushes=state.pushes)
     globals_ = glue.globals_of(state.globals)
-    function = FunctionType(step.code, globals_)
-    expression = constant(function)
-    if point.cells:
+    if not point.cells:
+        expression = constant(FunctionType(step.code, globals_))
+    else:
         empty = r.MakeCell(None)
         closure = "".join(f"{build(cells.get(name, empty))}, " for name in point.cells)
         expression = f"{constant(_close)}({constant(step.code)}, {constant(globals_)}, ({closure}))"

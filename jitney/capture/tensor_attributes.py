@@ -35,6 +35,8 @@ def get(interpreter: Interpreter, fake: Any, name: str) -> Any:
         return _grad(interpreter, fake)
     if isinstance(found, types.FunctionType):
         return types.MethodType(found, fake)
+    if isinstance(found, types.MethodDescriptorType | types.WrapperDescriptorType):
+        return found.__get__(fake, type(fake))  # FakeTensor overrides some
     if name == "__dict__":
         raise BreakCapture("tensor-dict", "__dict__ of a tensor is read")
     return interpreter.torch_call(getattr, fake, name)
