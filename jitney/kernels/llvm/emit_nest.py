@@ -10,8 +10,9 @@ from jitney.kernels.llvm.isa import Isa, isa_of
 from jitney.kernels.llvm.node_code import SIGNATURE, NodeCode, Phase
 from jitney.kernels.llvm.operands import Operands
 from jitney.kernels.llvm.schedule_nest import Schedule, schedule_nest
-from jitney.kernels.llvm.split_reduction import Stage, stages_of
+from jitney.kernels.llvm.split_stages import Stage, split_stages
 from jitney.kernels.llvm.text import FunctionText
+from jitney.kernels.llvm.welford_as_sums import welford_as_sums
 from jitney.loops import visit
 from jitney.loops.index import Axis, Dim
 from jitney.loops.ir import Loop, LoopNest, Reduce, ScalarArg, Stmt
@@ -27,7 +28,7 @@ def emit_nest(
 ) -> NodeCode:
     """The code of a nest; function names start with ``name``, tables are in the order given."""
     isa = isa_of(target)
-    plan = stages_of(nest, isa, target.cores)
+    plan = split_stages(welford_as_sums(nest))
     phases, parts, declarations = [], [], set()
     for k, stage in enumerate(plan.stages):
         schedule = schedule_nest(stage.nest, isa, target.cores)
