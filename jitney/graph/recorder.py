@@ -40,6 +40,7 @@ class OpKind(Enum):
     IN_PLACE = "in_place"  # writes its first argument and returns it
     MUTATES = "mutates"  # writes in any other way
     COMPOSITE = "composite"
+    BATCH_NORM = "batch_norm"  # updates its running statistics, whatever the schema says
     QUERY = "query"  # metadata of a tensor
 
 
@@ -56,7 +57,7 @@ def op_kind(op: OpOverload) -> OpKind:
     if str(op) in _ALIASES:
         return OpKind.ALIAS
     if str(op) in _BATCH_NORMS:
-        return OpKind.MUTATES
+        return OpKind.BATCH_NORM
     schema = op._schema
     written = [a for a in schema.arguments if a.alias_info is not None and a.alias_info.is_write]
     if written:
@@ -228,6 +229,8 @@ class Recorder(torch_api.dispatch_mode_class()):  # type: ignore[misc]
             if out is not NotImplemented:
                 return out
             return self._record(func, args, kwargs, False)
+        if kind is OpKind.BATCH_NORM:
+            return self._record_batch_norm(func, args, kwargs)
         raise NeedsFunctionalization(str(func))
 
     def _faked(self, value: Any) -> Any:
@@ -284,10 +287,6 @@ class Recorder(torch_api.dispatch_mode_class()):  # type: ignore[misc]
     def _record_in_place(self, func: OpOverload, args: Any, kwargs: Any) -> Any:
         target, functional = args[0], functional_form(func)
         assert functional is not None
-        root, node = self.root_of(target), self.node_of(target)
-        family = [root, *self._families.get(id(root), ())]
-        if any(self._nodes[id(member)] is not node for member in family):
-            raise NeedsFunctionalization(str(func))
         if str(func) in _FUNCTIONAL_NAMES:
             args = _with_defaults(func, args)
         with self:
@@ -296,10 +295,28 @@ class Recorder(torch_api.dispatch_mode_class()):  # type: ignore[misc]
                 out = torch.ops.aten._to_copy.default(out, dtype=target.dtype)
         if out.shape != target.shape or out.stride() != target.stride():
             raise NeedsFunctionalization(str(func))
-        new_node = self.node_of(out)
-        for member in family:
-            self._nodes[id(member)] = new_node
+        self._rebind(target, self.node_of(out), func)
         return target
+
+    def _rebind(self, target: torch.Tensor, node: fx.Node, func: OpOverload) -> None:
+        """``target``, and the aliases of it, are computed by ``node`` from now on."""
+        root, old = self.root_of(target), self.node_of(target)
+        family = [root, *self._families.get(id(root), ())]
+        if any(self._nodes[id(member)] is not old for member in family):
+            raise NeedsFunctionalization(str(func))
+        for member in family:
+            self._nodes[id(member)] = node
+
+    def _record_batch_norm(self, func: OpOverload, args: Any, kwargs: Any) -> Any:
+        """``args``: input, weight, bias, running mean, running variance, training, …"""
+        if args[3] is None or not args[5]:
+            return self._record(func, args, kwargs, False)
+        functional = torch.ops.aten._native_batch_norm_legit_functional.default
+        with self:
+            *results, mean, variance = functional(*args, **kwargs)
+        self._rebind(args[3], self.node_of(mean), func)
+        self._rebind(args[4], self.node_of(variance), func)
+        return tuple(results)
 
 
 def _query(op: OpOverload, args: Any, kwargs: Any) -> Any:
