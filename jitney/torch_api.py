@@ -302,6 +302,30 @@ def mark_allowed_in_graph(function: Any) -> Any:
     """torch's ``allow_in_graph``: one opaque call."""
     return torch.compiler.allow_in_graph(function)
 
+def c_symbol(name: str) -> int:
+    """Address of a function that torch's libraries export; LookupError if none does."""
+    import ctypes
+
+    for library in ("libtorch_cpu.so", "libc10.so"):
+        try:
+            handle = ctypes.CDLL(f"{torch.__path__[0]}/lib/{library}")
+            address = ctypes.cast(getattr(handle, name), ctypes.c_void_p).value
+        except (OSError, AttributeError):
+            continue
+        if address:
+            return address
+    raise LookupError(name)
+
+
+def impl_address(tensor: torch.Tensor) -> int:
+    """Address of the C++ tensor's implementation object."""
+    return int(tensor._cdata)
+
+
+def raw_key_set(tensor: torch.Tensor) -> int:
+    """A tensor's dispatch keys as one 64-bit word."""
+    return int(torch._C._dispatch_keys(tensor).raw_repr())
+
 
 # ---------------------------------------------------------------- capture
 

@@ -1,0 +1,122 @@
+"""Where CPython keeps what guards look at, in bytes from the start of an object.
+
+The offsets hold for 64-bit CPython 3.11 and 3.12 with the GIL; `verified` compares them with
+what the interpreter says of live objects before anything relies on them.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import sys
+from functools import lru_cache
+from types import MemberDescriptorType
+from typing import Any
+
+OB_TYPE = 8
+SEQUENCE_SIZE = 16  # list, tuple; also the number of a dict's entries
+SEQUENCE_ITEMS = 24  # of a tuple, in place
+LIST_ITEMS = 24  # of a list, a pointer to them
+DICT_VERSION = 24  # changes with every store into the dict (3.11, 3.12)
+CELL_CONTENTS = 16
+FLOAT_VALUE = 16
+BYTES_DATA = 32
+_MEMBER = 40  # PyMemberDescrObject.d_member
+_MEMBER_OFFSET = 16  # PyMemberDef.offset
+FUNCTION_PARTS = {
+    "__code__": 48,
+    "__defaults__": 56,
+    "__kwdefaults__": 64,
+    "__closure__": 72,
+}
+HAS_DICT_VERSION = sys.version_info < (3, 13)
+
+
+def read_word(address: int) -> int:
+    """The 8 bytes at ``address`` as an unsigned integer."""
+    value: int = ctypes.c_uint64.from_address(address).value
+    return value
+
+
+def dict_pointer(value: Any) -> int | None:
+    """Address of the pointer to an instance's ``__dict__``, which exists from now on."""
+    get = ctypes.pythonapi._PyObject_GetDictPtr
+    get.restype, get.argtypes = ctypes.c_void_p, [ctypes.py_object]
+    if value.__dict__ is None:
+        return None
+    address = get(value)
+    return address if address and read_word(address) == id(value.__dict__) else None
+
+
+def slot_address(value: Any, name: str) -> int | None:
+    """Address of the pointer a ``__slots__`` descriptor reads, if ``name`` is one."""
+    for cls in type(value).__mro__:
+        found = cls.__dict__.get(name)
+        if found is None:
+            continue
+        if type(found) is not MemberDescriptorType:
+            return None
+        return id(value) + read_word(read_word(id(found) + _MEMBER) + _MEMBER_OFFSET)
+    return None
+
+
+def class_dict(cls: type) -> dict[str, Any] | None:
+    """The dict behind a class's mapping proxy; None for a class that cannot change."""
+    if not cls.__flags__ & (1 << 9) or cls.__flags__ & (1 << 8):  # heap type, not immutable
+        return None
+    found = gc.get_referents(cls.__dict__)
+    return found[0] if len(found) == 1 and type(found[0]) is dict else None
+
+
+@lru_cache(maxsize=1)
+def verified() -> bool:
+    """Whether live objects are laid out as said here."""
+    if sys.implementation.name != "cpython" or sys.maxsize < 2**62:
+        return False
+    if not HAS_DICT_VERSION or not getattr(sys, "_is_gil_enabled", lambda: True)():
+        return False
+
+    class Sample:
+        pass
+
+    class Slotted:
+        __slots__ = ("a", "b")
+
+    marker, pair = object(), [1, 2]
+    holder, slotted = Sample(), Slotted()
+    slotted.b = marker
+
+    def function(x: Any = marker, *, y: Any = marker) -> Any:
+        return marker
+
+    cell = function.__closure__[0]  # type: ignore[index]
+    pairs = [
+        (id(marker) + OB_TYPE, id(object)),
+        (id(pair) + SEQUENCE_SIZE, 2),
+        (id(cell) + CELL_CONTENTS, id(marker)),
+        (slot_address(slotted, "b") or id(None), id(marker)),
+        *((id(function) + o, id(getattr(function, n))) for n, o in FUNCTION_PARTS.items()),
+    ]
+    items, data = (marker,), b"12345678"
+    pairs.append((id(items) + SEQUENCE_ITEMS, id(marker)))
+    listed = [marker]
+    pairs.append((read_word(id(listed) + LIST_ITEMS), id(marker)))
+    pairs.append((id(data) + BYTES_DATA, int.from_bytes(data, "little")))
+    if any(read_word(address) != value for address, value in pairs):
+        return False
+    return _versions_change(holder) and dict_pointer(holder) is not None
+
+
+def _versions_change(holder: Any) -> bool:
+    state, versions = holder.__dict__, []
+    for change in ("holder.x = 1", "holder.x = 2", "state['y'] = 1", "del holder.x", "0"):
+        exec(change, {"holder": holder, "state": state})
+        versions.append(read_word(id(state) + DICT_VERSION))
+    cls: Any = type(holder)
+    members = class_dict(cls)
+    if members is None:
+        return False
+    before = read_word(id(members) + DICT_VERSION)
+    cls.added = 1
+    changed = read_word(id(members) + DICT_VERSION) != before
+    return changed and len(set(versions)) == 4 and versions[3] == versions[4]

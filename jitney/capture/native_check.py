@@ -1,0 +1,317 @@
+"""The guard check that every call runs, as one LLVM-compiled C function.
+
+``pick(function, *locals)`` walks the programs of the armed entries and returns the callable of
+the first that holds, else the miss handler. A program is a list of four-word instructions over
+slots that start as the call's arguments; see `Op`. It is data, so that arming compiles nothing.
+Compiled once per process; `supported` tells whether this CPython and torch passed the self-test.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import enum
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+import torch
+from llvmlite import binding, ir
+
+from jitney import torch_api
+from jitney.capture.layouts import BYTES_DATA, OB_TYPE, read_word
+
+SLOTS = 64
+ANY = -(1 << 63)  # a size or stride that may be anything
+
+
+class Op(enum.IntEnum):
+    """Instructions ``(op, a, b, c)``; s[i] is a slot, *x the 8 bytes at x, all integers 64-bit."""
+
+    END = 0  # all holds
+    IS = 1  # s[a] == b
+    FIELD = 2  # *(s[a] + b) == c
+    WORD = 3  # *a == b
+    LOAD = 4  # s[c] = *(s[a] + b); fails on NULL
+    LOAD2 = 5  # s[c] = *(*(s[a] + 24) + b): an item of a list
+    DICT_ITEM = 6  # s[c] = dict s[a] [b]; fails if absent
+    DICT_KEYS = 7  # the keys of dict s[a] are the n objects in words b: [n, key, …]
+    EQUAL = 8  # s[a] is b, or an int, str or float of the same type and value
+    TENSOR = 9  # tensor s[a] is as words b say: see `tensor_words`
+    CONST = 10  # s[c] = b
+    CALL = 11  # a(words[b]) & words[b + 1] == words[b + 2]
+    ABSENT = 12  # b not in dict s[a]
+
+
+@dataclass
+class Program:
+    """What must hold for ``callable`` to be picked; ``keep`` owns every object named by address."""
+
+    code: list[int] = field(default_factory=list)
+    words: list[int] = field(default_factory=list)
+    keep: list[Any] = field(default_factory=list)
+
+    def add(self, op: Op, a: int = 0, b: int = 0, c: int = 0) -> None:
+        """Appends an instruction."""
+        self.code += (int(op), a, b, c)
+
+    def data(self, words: Sequence[int]) -> int:
+        """Appends operands; their index among the words."""
+        start = len(self.words)
+        self.words += words
+        return start
+
+
+def tensor_words(tensor: torch.Tensor, sizes: Sequence[int | None],
+                 strides: Sequence[int | None] | None) -> list[int]:  # fmt: skip
+    """Operands of `Op.TENSOR` for tensors like ``tensor`` with these sizes and strides."""
+    layout = tensor_layout()
+    assert layout is not None
+    impl = read_word(id(tensor) + layout.handle)
+    words = [id(type(tensor)), read_word(impl + layout.key_set), _dtype_of(tensor)]
+    words += [-1 if tensor.device.index is None else tensor.device.index]
+    words += [int(tensor.requires_grad), len(sizes)]
+    for extents in (sizes, strides if strides is not None else [None] * len(sizes)):
+        words += [ANY if n is None else n for n in extents]
+    return words
+
+
+def _dtype_of(tensor: torch.Tensor) -> int:
+    layout = tensor_layout()
+    assert layout is not None
+    out = ctypes.c_int32()
+    function = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p)
+    function(torch_api.c_symbol("aoti_torch_get_dtype"))(
+        id(tensor) + layout.handle, ctypes.addressof(out)
+    )
+    return out.value
+
+
+@dataclass(frozen=True)
+class TensorLayout:
+    """Byte offsets: of the C++ tensor in its Python object, of the key set in its impl."""
+
+    handle: int
+    key_set: int
+
+
+@lru_cache(maxsize=1)
+def tensor_layout() -> TensorLayout | None:
+    """Found by looking for known values in sample tensors; None if they are not there."""
+    samples = [torch.ones(3), torch.ones(2, requires_grad=True), torch.ones(2, dtype=torch.int8)]
+    samples.append(torch.ones(2, dtype=torch.complex64).conj())
+    handles, keys = set(range(16, 64, 8)), set(range(0, 320, 8))
+    for sample in samples:
+        impl, key_set = torch_api.impl_address(sample), torch_api.raw_key_set(sample)
+        handles &= {o for o in range(16, 64, 8) if read_word(id(sample) + o) == impl}
+        keys &= {o for o in range(0, 320, 8) if read_word(impl + o) == key_set}
+    if len(handles) != 1 or len(keys) != 1:
+        return None
+    return TensorLayout(handles.pop(), keys.pop())
+
+
+# ---------------------------------------------------------------- the table and its function
+
+
+class _MethodDef(ctypes.Structure):
+    _fields_ = [
+        ("name", ctypes.c_char_p),
+        ("function", ctypes.c_void_p),
+        ("flags", ctypes.c_int),
+        ("doc", ctypes.c_char_p),
+    ]
+
+
+def make_pick(
+    programs: Sequence[tuple[Program, Callable[..., Any]]], miss: Callable[..., Any]
+) -> Callable[..., Any]:
+    """The function that picks among armed callables; it keeps alive all that they name."""
+    header = [len(programs), id(miss)]
+    body: list[int] = []
+    start = 2 + 3 * len(programs)
+    for program, run in programs:
+        header += [id(run), start + len(body), start + len(body) + len(program.code)]
+        body += program.code + program.words
+    table = _as_bytes(header + body)
+    keep = (miss, [(program.keep, run) for program, run in programs])
+    new = ctypes.pythonapi.PyCFunction_NewEx
+    new.restype = ctypes.py_object
+    new.argtypes = [ctypes.c_void_p, ctypes.py_object, ctypes.py_object]
+    picked: Callable[..., Any] = new(ctypes.addressof(_method()), table, keep)
+    return picked
+
+
+def _as_bytes(words: Sequence[int]) -> bytes:
+    mask = (1 << 64) - 1
+    return b"".join((w & mask).to_bytes(8, "little") for w in words)
+
+
+@lru_cache(maxsize=1)
+def _method() -> _MethodDef:
+    return _MethodDef(b"pick", _engine().get_function_address("pick"), 0x80, None)  # METH_FASTCALL
+
+
+@lru_cache(maxsize=1)
+def _engine() -> Any:
+    binding.initialize_native_target()
+    binding.initialize_native_asmprinter()
+    for name in ("PyDict_GetItemWithError", "PyErr_Clear", "PyDict_Next", "PyDict_Contains",
+                 "PyObject_RichCompareBool", "Py_IncRef"):  # fmt: skip
+        address = ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p).value
+        binding.add_symbol(name, address)
+    for name in _TORCH:
+        binding.add_symbol(name, torch_api.c_symbol(name))
+    layout = tensor_layout()
+    assert layout is not None
+    module = binding.parse_assembly(str(_Builder(layout).module))
+    module.verify()
+    machine = binding.Target.from_default_triple().create_target_machine(opt=2)
+    engine = binding.create_mcjit_compiler(module, machine)
+    engine.finalize_object()
+    return engine
+
+
+I64, I32, I8, I1 = ir.IntType(64), ir.IntType(32), ir.IntType(8), ir.IntType(1)
+PTR = I64.as_pointer()
+REQUIRES_GRAD = "_ZNK3c1010TensorImpl13requires_gradEv"
+_EXTENTS = ("aoti_torch_get_sizes", "aoti_torch_get_strides")
+_TORCH = (
+    "aoti_torch_get_dtype",
+    "aoti_torch_get_device_index",
+    "aoti_torch_get_dim",
+    *_EXTENTS,
+    REQUIRES_GRAD,
+)
+
+
+class _Builder:
+    """Writes ``pick`` and ``tensor_ok``."""
+
+    def __init__(self, layout: TensorLayout) -> None:
+        self.layout = layout
+        self.module = ir.Module("guards")
+        self.module.triple = binding.get_default_triple()
+        self.declared: dict[str, Any] = {}
+        self._tensor_ok()
+        self._pick()
+
+    def external(self, name: str, result: Any, *arguments: Any) -> Any:
+        """A C function, declared once."""
+        if name not in self.declared:
+            kind = ir.FunctionType(result, arguments)
+            self.declared[name] = ir.Function(self.module, kind, name)
+        return self.declared[name]
+
+    def _word(self, b: Any, address: Any) -> Any:
+        return b.load(b.inttoptr(address, PTR))
+
+    def _tensor_ok(self) -> None:
+        """``i1 tensor_ok(object, words)``: words as `tensor_words` lays them out."""
+        function = ir.Function(self.module, ir.FunctionType(I1, [I64, PTR]), "tensor_ok")
+        function.linkage = "internal"
+        self.tensor_ok = function
+        obj, words = function.args
+        b = ir.IRBuilder(function.append_basic_block())
+        no = function.append_basic_block("no")
+        ir.IRBuilder(no).ret(I1(0))
+
+        def expected(index: Any) -> Any:
+            return b.load(b.gep(words, [index]))
+
+        def require(condition: Any) -> None:
+            go_on = function.append_basic_block()
+            b.cbranch(condition, go_on, no)
+            b.position_at_end(go_on)
+
+        def ask(name: str, kind: Any) -> Any:
+            b.call(self.external(name, I32, I64, kind.as_pointer()), [handle, out[kind]])
+            return b.load(out[kind])
+
+        out = {kind: b.alloca(kind) for kind in (I64, I32)}
+        require(b.icmp_signed("==", self._word(b, b.add(obj, I64(OB_TYPE))), expected(I64(0))))
+        handle = b.add(obj, I64(self.layout.handle))
+        impl = self._word(b, handle)
+        key_set = self._word(b, b.add(impl, I64(self.layout.key_set)))
+        require(b.icmp_signed("==", key_set, expected(I64(1))))
+        rank = ask("aoti_torch_get_dim", I64)
+        require(b.icmp_signed("==", rank, expected(I64(5))))
+        for nth, name in enumerate(_EXTENTS):
+            extents = b.inttoptr(ask(name, I64), PTR)
+            self._compare_extents(b, function, no, extents, words, rank, nth)
+        dtype = b.sext(ask("aoti_torch_get_dtype", I32), I64)
+        require(b.icmp_signed("==", dtype, expected(I64(2))))
+        device = expected(I64(3))
+        actual = b.sext(ask("aoti_torch_get_device_index", I32), I64)
+        require(b.or_(b.icmp_signed("==", device, I64(-1)), b.icmp_signed("==", device, actual)))
+        wants = b.call(self.external(REQUIRES_GRAD, I8, I64), [impl])
+        wants = b.zext(b.and_(wants, I8(1)), I64)
+        require(b.icmp_signed("==", wants, expected(I64(4))))
+        b.ret(I1(1))
+
+    def _compare_extents(
+        self, b: Any, function: Any, no: Any, extents: Any, words: Any, rank: Any, nth: int
+    ) -> None:
+        """Sizes (``nth`` 0) or strides (1) against the words, `ANY` matching all."""
+        head, test, step, done = (function.append_basic_block() for _ in range(4))
+        before = b.block
+        b.branch(head)
+        b.position_at_end(head)
+        index = b.phi(I64)
+        index.add_incoming(I64(0), before)
+        b.cbranch(b.icmp_signed("<", index, rank), test, done)
+        b.position_at_end(test)
+        base = b.add(I64(6), b.mul(rank, I64(nth)))
+        wanted = b.load(b.gep(words, [b.add(base, index)]))
+        actual = b.load(b.gep(extents, [index]))
+        same = b.or_(b.icmp_signed("==", wanted, I64(ANY)), b.icmp_signed("==", wanted, actual))
+        b.cbranch(same, step, no)
+        b.position_at_end(step)
+        following = b.add(index, I64(1))
+        index.add_incoming(following, step)
+        b.branch(head)
+        b.position_at_end(done)
+
+    def _pick(self) -> None:
+        """``PyObject *pick(self, args, nargs)`` over the table in the bytes ``self``."""
+        from jitney.capture.native_ops import write_ops
+
+        function = ir.Function(self.module, ir.FunctionType(I64, [I64, PTR, I64]), "pick")
+        this, arguments, count = function.args
+        block = {n: function.append_basic_block(n) for n in
+                 ("entry", "copy", "copied", "arm", "start", "loop", "fail", "chosen", "miss")}  # fmt: skip
+        b = ir.IRBuilder(block["entry"])
+        table = b.inttoptr(b.add(this, I64(BYTES_DATA)), PTR)
+        slots = b.alloca(I64, SLOTS)
+        program_counter, arm = b.alloca(I64), b.alloca(I64)
+        b.store(I64(0), arm)
+        b.branch(block["copy"])
+        b.position_at_end(block["copy"])
+        index = b.phi(I64)
+        index.add_incoming(I64(0), block["entry"])
+        b.store(b.load(b.gep(arguments, [index])), b.gep(slots, [index]))
+        following = b.add(index, I64(1))
+        index.add_incoming(following, block["copy"])
+        b.cbranch(b.icmp_signed("<", following, count), block["copy"], block["copied"])
+        b.position_at_end(block["copied"])
+        b.branch(block["arm"])
+
+        b.position_at_end(block["arm"])
+        current = b.load(arm)
+        has_more = b.icmp_signed("<", current, b.load(table))
+        b.cbranch(has_more, block["start"], block["miss"])
+        b.position_at_end(block["start"])
+        entry = b.gep(table, [b.add(I64(2), b.mul(current, I64(3)))])
+        words = b.gep(table, [b.load(b.gep(entry, [I64(2)]))])
+        b.store(b.load(b.gep(entry, [I64(1)])), program_counter)
+        b.branch(block["loop"])
+        write_ops(self, function, b, block, table, slots, words, program_counter)
+
+        b.position_at_end(block["fail"])
+        b.store(b.add(b.load(arm), I64(1)), arm)
+        b.branch(block["arm"])
+        for name, at in (("chosen", None), ("miss", I64(1))):
+            b.position_at_end(block[name])
+            address = b.load(entry) if at is None else b.load(b.gep(table, [at]))
+            b.call(self.external("Py_IncRef", ir.VoidType(), I64), [address])
+            b.ret(address)
+

@@ -1,0 +1,166 @@
+"""The instructions of the native guard check, one block each."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+
+from jitney.capture.layouts import FLOAT_VALUE, LIST_ITEMS, OB_TYPE
+
+I64, I32, I1 = ir.IntType(64), ir.IntType(32), ir.IntType(1)
+PTR = I64.as_pointer()
+_METHODS = {"IS": "is_"}
+
+
+def write_ops(
+    builder: Any, function: Any, b: Any, block: dict[str, Any], table: Any, slots: Any,
+    words: Any, program_counter: Any,
+) -> None:  # fmt: skip
+    """The dispatch loop: ``block["loop"]`` reads an instruction, goes to its block; each goes back
+    to the loop, to ``fail`` or, for END, to ``chosen``."""
+    from jitney.capture.native_check import Op
+
+    b.position_at_end(block["loop"])
+    counter = b.load(program_counter)
+    op, *operands = (b.load(b.gep(table, [b.add(counter, I64(i))])) for i in range(4))
+    b.store(b.add(counter, I64(4)), program_counter)
+    switch = b.switch(op, block["fail"])
+    writer = _Ops(builder, function, b, block, slots, words)
+    for code in Op:
+        target = block["chosen"]
+        if code is not Op.END:
+            target = function.append_basic_block(code.name)
+            b.position_at_end(target)
+            condition = getattr(writer, _METHODS.get(code.name, code.name.lower()))(*operands)
+            if condition is None:
+                b.branch(block["loop"])
+            else:
+                b.cbranch(condition, block["loop"], block["fail"])
+        switch.add_case(I64(int(code)), target)
+
+
+class _Ops:
+    """One method per instruction; returns the condition that must hold, or None."""
+
+    def __init__(
+        self, builder: Any, function: Any, b: Any, block: Any, slots: Any, words: Any
+    ) -> None:
+        self.builder, self.function, self.b, self.block = builder, function, b, block
+        self.slots, self.words = slots, words
+
+    def _slot(self, index: Any) -> Any:
+        return self.b.load(self.b.gep(self.slots, [index]))
+
+    def _store(self, index: Any, value: Any) -> None:
+        self.b.store(value, self.b.gep(self.slots, [index]))
+
+    def _word(self, address: Any) -> Any:
+        return self.b.load(self.b.inttoptr(address, PTR))
+
+    def _same(self, x: Any, y: Any) -> Any:
+        return self.b.icmp_signed("==", x, y)
+
+    def _store_unless_null(self, slot: Any, value: Any) -> Any:
+        self._store(slot, value)
+        return self.b.icmp_signed("!=", value, I64(0))
+
+    def _call(self, name: str, result: Any, *arguments: Any) -> Any:
+        kinds = [argument.type for argument in arguments]
+        return self.b.call(self.builder.external(name, result, *kinds), list(arguments))
+
+    def is_(self, a: Any, expected: Any, _: Any) -> Any:
+        return self._same(self._slot(a), expected)
+
+    def field(self, a: Any, offset: Any, expected: Any) -> Any:
+        return self._same(self._word(self.b.add(self._slot(a), offset)), expected)
+
+    def word(self, address: Any, expected: Any, _: Any) -> Any:
+        return self._same(self._word(address), expected)
+
+    def load(self, a: Any, offset: Any, to: Any) -> Any:
+        return self._store_unless_null(to, self._word(self.b.add(self._slot(a), offset)))
+
+    def load2(self, a: Any, offset: Any, to: Any) -> Any:
+        items = self._word(self.b.add(self._slot(a), I64(LIST_ITEMS)))
+        return self._store_unless_null(to, self._word(self.b.add(items, offset)))
+
+    def const(self, _: Any, value: Any, to: Any) -> None:
+        self._store(to, value)
+
+    def dict_item(self, a: Any, key: Any, to: Any) -> Any:
+        found = self._call("PyDict_GetItemWithError", I64, self._slot(a), key)
+        missing, present = self.function.append_basic_block(), self.function.append_basic_block()
+        self.b.cbranch(self._same(found, I64(0)), missing, present)
+        self.b.position_at_end(missing)
+        self._call("PyErr_Clear", ir.VoidType())
+        self.b.branch(self.block["fail"])
+        self.b.position_at_end(present)
+        self._store(to, found)
+        return I1(1)
+
+    def absent(self, a: Any, key: Any, _: Any) -> Any:
+        found = self._call("PyDict_Contains", I32, self._slot(a), key)
+        return self.b.icmp_signed("==", found, I32(0))
+
+    def tensor(self, a: Any, index: Any, _: Any) -> Any:
+        words = self.b.gep(self.words, [index])
+        return self.b.call(self.builder.tensor_ok, [self._slot(a), words])
+
+    def call(self, address: Any, index: Any, _: Any) -> Any:
+        kind = ir.FunctionType(I64, [I64]).as_pointer()
+        given, mask, expected = (
+            self.b.load(self.b.gep(self.words, [self.b.add(index, I64(i))])) for i in range(3)
+        )
+        result = self.b.call(self.b.inttoptr(address, kind), [given])
+        return self._same(self.b.and_(result, mask), expected)
+
+    def equal(self, a: Any, expected: Any, _: Any) -> Any:
+        """Identity, else equality of two exact ints or strs, else equal bits of two floats."""
+        b, blocks = self.b, [self.function.append_basic_block() for _ in range(5)]
+        other, same_type, is_float, compare, done = blocks
+        value, here = self._slot(a), b.block
+        b.cbranch(self._same(value, expected), done, other)
+        b.position_at_end(other)
+        kind = self._word(b.add(value, I64(OB_TYPE)))
+        wanted = self._word(b.add(expected, I64(OB_TYPE)))
+        b.cbranch(self._same(kind, wanted), same_type, self.block["fail"])
+        b.position_at_end(same_type)
+        b.cbranch(self._same(kind, I64(id(float))), is_float, compare)
+        b.position_at_end(is_float)
+        bits = [self._word(b.add(x, I64(FLOAT_VALUE))) for x in (value, expected)]
+        equal_bits = self._same(*bits)
+        b.branch(done)
+        b.position_at_end(compare)
+        answer = self._call("PyObject_RichCompareBool", I32, value, expected, I32(2))
+        equal_values = b.icmp_signed("==", answer, I32(1))
+        b.branch(done)
+        b.position_at_end(done)
+        result = b.phi(I1)
+        for given, block in ((I1(1), here), (equal_bits, is_float), (equal_values, compare)):
+            result.add_incoming(given, block)
+        return result
+
+    def dict_keys(self, a: Any, index: Any, _: Any) -> Any:
+        """The same key objects in the same order, the dict's size being checked on the way."""
+        b = self.b
+        position, key, value = (b.alloca(I64) for _ in range(3))
+        b.store(I64(0), position)
+        head, more, step, done = (self.function.append_basic_block() for _ in range(4))
+        count = b.load(b.gep(self.words, [index]))
+        owner, before = self._slot(a), b.block
+        b.branch(head)
+        b.position_at_end(head)
+        seen = b.phi(I64)
+        seen.add_incoming(I64(0), before)
+        found = self._call("PyDict_Next", I32, owner, position, key, value)
+        b.cbranch(b.icmp_signed("!=", found, I32(0)), more, done)
+        b.position_at_end(more)
+        b.cbranch(b.icmp_signed("<", seen, count), step, self.block["fail"])
+        b.position_at_end(step)
+        following = b.add(seen, I64(1))
+        seen.add_incoming(following, step)
+        wanted = b.load(b.gep(self.words, [b.add(index, following)]))
+        b.cbranch(self._same(b.load(key), wanted), head, self.block["fail"])
+        b.position_at_end(done)
+        return self._same(seen, count)
