@@ -131,7 +131,10 @@ def test_an_unknown_artifact_names_those_there_are() -> None:
     assert "graph_breaks" in stream.getvalue()
 
 
-@pytest.mark.parametrize(("level", "kinds"), [(1, set()), (2, {"entry"}), (5, {"entry", "program", "kernel"})])
+@pytest.mark.parametrize(
+    ("level", "kinds"),
+    [(1, set()), (2, {"entry"}), (5, {"entry", "program", "kernel"})],
+)
 def test_dumps_by_level(tmp_path: Path, level: int, kinds: set[str]) -> None:
     finish = dump(level, str(tmp_path))
     emit_a_compile()
