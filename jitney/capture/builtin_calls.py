@@ -97,7 +97,8 @@ def _polyfill_with_key(replacement: types.FunctionType) -> Handler:
     def run(
         interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Frame | None
     ) -> Any:
-        if interpreter.world.force(kwargs.get("key")) is None:
+        key = interpreter.world.force(kwargs.get("key"))
+        if key is None or type(key) is types.BuiltinFunctionType:
             values = [operators.iterable(interpreter, a) for a in _forced(interpreter, args)]
             keywords = {k: interpreter.world.force(v) for k, v in kwargs.items()}
             return interpreter.native(function, *values, **keywords)
