@@ -194,6 +194,15 @@ def index(value: IndexLike) -> Index:
     return Index((((value,), 1),), 0)
 
 
+def bare_dim(size: Index) -> Dim | None:
+    """The symbol that ``size`` is, if it is nothing but one."""
+    if size.const or len(size.terms) != 1:
+        return None
+    monomial, factor = size.terms[0]
+    atom = monomial[0]
+    return atom if factor == 1 and len(monomial) == 1 and isinstance(atom, Dim) else None
+
+
 @lru_cache(maxsize=65536)
 def floor_div(a: Index, b: Index) -> Index:
     """``a // b``, with what divides evenly, and what is known to be a remainder, taken out."""

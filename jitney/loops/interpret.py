@@ -16,7 +16,7 @@ import torch
 
 from jitney.errors import CompilerBug
 from jitney.loops import ir
-from jitney.loops.index import Atom, Axis, Dim, FloorDiv, Index, Mod, Value, index
+from jitney.loops.index import Atom, Axis, Dim, FloorDiv, Index, Mod, Value, bare_dim, index
 from jitney.loops.interpret_ops import apply_op, reduce_all
 
 Tensor = torch.Tensor
@@ -71,12 +71,19 @@ class _Machine:
                 self.scalars[argument.name] = value
             else:
                 self.flat[argument] = _flat_view(value)
+                self._bind_sizes(argument, value)
         for name, value in constants.items():
             if name in self.table:
                 self.flat[name] = _flat_view(value)
         for buffer in program.buffers:
             if buffer.kind in ("output", "temp"):
                 self.flat[buffer.name] = self._allocated(buffer)
+
+    def _bind_sizes(self, name: str, tensor: Tensor) -> None:
+        for size, value in zip(self.table[name].shape, tensor.shape, strict=True):
+            dim = bare_dim(size)
+            if dim is not None:
+                self.dims.setdefault(dim, value)
 
     def _allocated(self, buffer: ir.Buffer) -> Tensor:
         shape, strides = self.ints(buffer.shape), self.ints(buffer.strides)

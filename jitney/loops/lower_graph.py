@@ -30,7 +30,7 @@ from torch import fx
 from torch._ops import OpOverload
 
 from jitney.errors import Unsupported
-from jitney.loops.index import Dim, Index
+from jitney.loops.index import Dim, Index, bare_dim
 from jitney.loops.ir import (
     IndexValue,
     IntOutput,
@@ -41,7 +41,14 @@ from jitney.loops.ir import (
     ScalarArg,
     ScalarOutput,
 )
-from jitney.loops.lowerings import LOWERABLE, Builder, Refused, StridedTensor, find_lowering
+from jitney.loops.lowerings import (
+    LOWERABLE,
+    Builder,
+    Refused,
+    StridedTensor,
+    find_lowering,
+    functional_twin,
+)
 from jitney.loops.lowerings.expressions import as_expr
 from jitney.loops.lowerings.liveness import Liveness, analyse_liveness
 from jitney.loops.lowerings.views import is_view, lower_view
@@ -102,18 +109,18 @@ def _placeholder(b: Builder) -> tuple[Any, str | Dim | ScalarArg]:
         return value, value.buffer
     if isinstance(fake, torch.SymInt):
         size = to_index(fake)
-        atom = next(iter(size.atoms()), None) if len(size.terms) == 1 else None
-        if isinstance(atom, Dim) and size == Index((((atom,), 1),), 0):
-            return size, atom
-        return size, ScalarArg(b.fresh(name), torch.int64)
+        return size, bare_dim(size) or ScalarArg(b.fresh(name), torch.int64)
     dtype = torch.int64 if isinstance(fake, int) else torch.float64
     scalar = ScalarArg(b.fresh(name), dtype)
     return (fake if isinstance(fake, bool | int) else scalar), scalar
 
 
 def _check_sizes(b: Builder, arguments: list[str | Dim | ScalarArg]) -> None:
-    """Every symbolic size must come in as an argument: none may depend on data."""
+    """Every symbolic size must be an argument or the size of an input: none may depend on data."""
     known = {a for a in arguments if isinstance(a, Dim)}
+    for buffer in b.buffers:
+        if buffer.kind == "input":
+            known |= {d for size in buffer.shape if (d := bare_dim(size)) is not None}
     for buffer in b.buffers:
         for size in (*buffer.shape, *buffer.strides):
             unknown = {a for a in size.atoms() if isinstance(a, Dim)} - known
@@ -224,6 +231,14 @@ def _mutating_call(
     """An op that writes into its arguments (a custom op, or a decomposition's in-place step)."""
     arguments = target._schema.arguments
     given = {**dict(zip((a.name for a in arguments), args, strict=False)), **kwargs}
+    functional = functional_twin(target)
+    if functional is not None and isinstance(args[0], StridedTensor):
+        mark = b.mark()
+        try:
+            _check_tensors(b, args, kwargs)
+            return _write_back(b, args[0], functional(b, *args, **kwargs))
+        except Refused:
+            b.take_back(mark)
     written = [
         given[a.name]
         for a in arguments
@@ -241,8 +256,7 @@ def _mutating_call(
 def _materialised(b: Builder, view: StridedTensor | None, fake: torch.Tensor | None) -> Any:
     if view is None or fake is None:
         return None
-    copy = aten._conj_physical.default if fake.is_conj() else aten.clone.default
-    return b.extern(copy, (view,), {}, [fake], "no workspace memory behind an alias")[0]
+    return b.extern(aten.clone.default, (view,), {}, [fake], "no memory of ours behind an alias")[0]
 
 
 def _write_back(b: Builder, destination: StridedTensor, value: StridedTensor) -> StridedTensor:

@@ -21,7 +21,8 @@ CPU = Target("cpu", "test")
 def trace(fn: Callable[..., Any], *args: Any, symbolic: bool = False) -> fx.GraphModule:
     """A functional ATen graph with fake tensors in ``meta["val"]``."""
     mode = "symbolic" if symbolic else "fake"
-    return make_fx(torch.func.functionalize(fn), tracing_mode=mode)(*args)
+    functional = torch.func.functionalize(lambda *values: fn(*values))
+    return make_fx(functional, tracing_mode=mode)(*args)
 
 
 def lower(fn: Callable[..., Any], *args: Any) -> LoopProgram:

@@ -18,7 +18,7 @@ from jitney.loops.lowerings import (
 )
 from jitney.loops.lowerings.builder import Builder
 from jitney.loops.lowerings.expressions import LOWERABLE
-from jitney.loops.lowerings.registry import Refused, find_lowering, lowered_ops
+from jitney.loops.lowerings.registry import Refused, find_lowering, functional_twin, lowered_ops
 from jitney.loops.lowerings.strided import StridedTensor
 
 FAMILIES = (
@@ -43,5 +43,6 @@ __all__ = [
     "Refused",
     "StridedTensor",
     "find_lowering",
+    "functional_twin",
     "lowered_ops",
 ]

@@ -52,6 +52,17 @@ def find_lowering(op: OpOverload) -> Lowering | None:
     return found if found is not None else _TABLE.get(op.overloadpacket)
 
 
+def functional_twin(op: OpOverload) -> Lowering | None:
+    """The lowering of the op that returns what ``op`` writes into its first argument
+    (``aten.add.Tensor`` for ``aten.add_.Tensor``), or None."""
+    name = op.overloadpacket.__name__
+    if op.namespace != "aten" or not name.endswith("_"):
+        return None
+    packet = optional_op(name[:-1])
+    overload = getattr(packet, op._overloadname, None)
+    return None if overload is None else find_lowering(overload)
+
+
 def lowered_ops() -> tuple[OpKey, ...]:
     """Every op and packet that has a lowering: what the graph stage need not decompose."""
     return tuple(_TABLE)

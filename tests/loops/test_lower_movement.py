@@ -1,0 +1,132 @@
+"""Views, indexing, rearrangement, creation and writes in place, against eager."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from jitney.loops.ir import LoopNest, LoopProgram
+from tests.loops.lowered import check, externs, lower
+
+aten = torch.ops.aten
+X = torch.randn(4, 5, generator=torch.Generator().manual_seed(0))
+AT = torch.tensor([[0, 2], [1, 3]])
+
+MOVES: dict[str, Callable[[Any], Any]] = {
+    "views": lambda x: (x[1:, ::2] + 1, x.view(2, 10).t() + 1, x.unfold(0, 2, 1) + 1),
+    "diagonal": lambda x: (x.diagonal() + 1, x.tril(), x.triu(1), x.diagonal_scatter(x[0, :4], 1)),
+    "chunks": lambda x: [part + 1 for part in (*x.chunk(2, 1), *x.split([1, 3]), *x.unbind(0))],
+    "copies_of_views": lambda x: x.t().reshape(2, 10) * x.t().contiguous().view(2, 10),
+    "cat": lambda x: (torch.cat([x, x * 2]), torch.cat([x] * 6, 1), torch.stack([x, x], 1)),
+    "cat_promotes": lambda x: torch.cat([x, x.double(), x.long()], 1),
+    "pad": lambda x: (F.pad(x, (1, 2, -1, 1), value=3.0), F.pad(x, (1, 1))),
+    "flip": lambda x: (x.flip(0, 1), x.roll(1, 0), x.roll((1, -2), (0, 1))),
+    "repeat": lambda x: (x.repeat(2, 3, 1), x.expand(3, 4, 5).sum(0), x[:1].repeat(3, 1)),
+    "scatters": lambda x: (x.slice_scatter(x[:2] * 2, 0, 1, 3), x.select_scatter(x[0], 0, -1)),
+    "rotate_half": lambda x: torch.cat((-x[..., 3:], x[..., :3]), -1) * x,
+    "new": lambda x: (x.new_full((2,), 7), torch.ones_like(x), x.new_zeros(3), torch.eye(3)),
+    "counted": lambda x: (torch.arange(5), torch.arange(1, 2, 0.3), torch.linspace(0, 1, 7)),
+}
+
+
+@pytest.mark.parametrize("name", MOVES)
+def test_move(name: str) -> None:
+    check(MOVES[name], X)
+
+
+INDEXING: dict[str, Callable[[Any, Any], Any]] = {
+    "index": lambda x, i: (x[i], x[:, i], x[i, i], x[i[0], None], x[-i - 1]),
+    "index_apart": lambda x, i: x.view(4, 5, 1).expand(4, 5, 3)[i, :, i % 3],
+    "gather": lambda x, i: (x.gather(0, i), x.index_select(1, i[0])),
+    "scatter": lambda x, i: (x.scatter(1, i, 2.0), x.scatter(0, i, x * 2), x.scatter_add(0, i, x)),
+    "rows": lambda x, i: (x.index_add(0, i[0], x[:2]), x.index_copy(1, i[0], x[:, :2])),
+    "index_fill": lambda x, i: x.index_fill(0, i[1], 3.0),
+    "index_put": lambda x, i: aten.index_put(x, [None, i], x[0, 0]),
+    "accumulate": lambda x, i: aten.index_put(x, [i * 0, i], x[:2, :2], True),
+    "masked_put": lambda x, i: aten.index_put(x, [x > 0], x[0, 0]),
+    "embedding": lambda x, i: F.embedding(i, x),
+    "embedding_backward": lambda x, i: aten.embedding_dense_backward(x[i], i % 2, 4, 1, False),
+}
+
+
+@pytest.mark.parametrize("name", INDEXING)
+def test_indexing(name: str) -> None:
+    check(INDEXING[name], X, AT)
+
+
+def test_positions_outside_are_never_read() -> None:
+    program = lower(lambda x, i: x[i], X, AT)
+    (nest,) = program.nodes
+    assert isinstance(nest, LoopNest)
+    assert "max(0, min(" in str(_printed(program))
+
+
+def _printed(program: LoopProgram) -> str:
+    from jitney.loops.print_program import print_program
+
+    return print_program(program)
+
+
+def _writes(program: LoopProgram) -> int:
+    """How many elements the program stores."""
+    total = 0
+    for node in program.nodes:
+        assert isinstance(node, LoopNest)
+        points = 1
+        for axis in node.axes:
+            points *= int(axis.extent)
+        total += points
+    return total
+
+
+def test_a_dead_input_is_written_in_place() -> None:
+    def decode(cache: torch.Tensor, new: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
+        cache.index_copy_(1, at, new)
+        return cache.sum(1)
+
+    program = check(decode, torch.randn(2, 6, 3), torch.randn(2, 1, 3), torch.tensor([2]))
+    assert _writes(program) == 2 * 3 + 2 * 3
+
+
+def test_an_old_value_that_is_read_later_survives() -> None:
+    def decode(cache: torch.Tensor, new: torch.Tensor) -> Any:
+        old = cache * 1
+        view = cache[:, 1:]
+        cache[:, 2:4] = new
+        return cache.sum(1) + old.sum(1), view.sum(), old
+
+    check(decode, torch.randn(2, 6, 3), torch.randn(2, 2, 3))
+
+
+def test_slices_written_through_views() -> None:
+    def write(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        x[:, 2:4][:, 0] = y[:, 0]
+        x[0].add_(1)
+        x += 1
+        return x.mean(1) + y.sum(1)
+
+    check(write, torch.randn(2, 6, 3), torch.randn(2, 2, 3))
+
+
+def test_an_operand_in_the_same_storage_forbids_writing_in_place() -> None:
+    def shift(x: torch.Tensor) -> torch.Tensor:
+        x[1:] = x[:-1].clone()
+        return x * 2
+
+    check(shift, torch.randn(5, 3))
+
+
+def test_unknown_ops_stay_library_calls() -> None:
+    program = check(lambda x: x.cumsum(0) + x.sort(1).values, X, allow_extern=True)
+    assert externs(program) == ["aten.cumsum.default", "aten.sort.default"]
+
+
+def test_reinterpreting_views_are_copied_out_of_the_workspace() -> None:
+    def run(x: torch.Tensor) -> torch.Tensor:
+        return torch.view_as_complex((x * 2).view(4, 5, 1).expand(4, 5, 2).contiguous()) * 2
+
+    check(run, X, allow_extern=True)

@@ -1,0 +1,120 @@
+"""Pointwise ops, casts and promotion, lowered and interpreted, against eager."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from tests.loops.lowered import check, externs, lower
+
+SPECIAL = torch.tensor([0.0, -0.0, 1.0, -1.5, 2.5, 0.5, -0.5, float("nan"), float("inf"), -9.0])
+RANDOM = torch.randn(4, 5, generator=torch.Generator().manual_seed(0))
+
+UNARY: dict[str, Callable[[Any], Any]] = {
+    "abs": torch.abs,
+    "ceil": torch.ceil,
+    "floor": torch.floor,
+    "round": torch.round,
+    "trunc": torch.trunc,
+    "frac": torch.frac,
+    "sign": torch.sign,
+    "sqrt": torch.sqrt,
+    "rsqrt": torch.rsqrt,
+    "reciprocal": torch.reciprocal,
+    "exp": torch.exp,
+    "log1p": torch.log1p,
+    "erf": torch.erf,
+    "tanh": torch.tanh,
+    "isnan": torch.isnan,
+    "isposinf": torch.isposinf,
+    "signbit": torch.signbit,
+    "logical_not": torch.logical_not,
+    "bool": lambda x: x.bool(),
+    "nan_to_num": lambda x: torch.nan_to_num(x, 3.0),
+    "relu": F.relu,
+    "gelu": F.gelu,
+    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
+    "silu": F.silu,
+    "mish": F.mish,
+    "elu": F.elu,
+    "selu": F.selu,
+    "softplus": F.softplus,
+    "hardswish": F.hardswish,
+    "hardsigmoid": F.hardsigmoid,
+    "hardtanh": F.hardtanh,
+    "leaky_relu": F.leaky_relu,
+    "logsigmoid": F.logsigmoid,
+    "softshrink": F.softshrink,
+    "hardshrink": F.hardshrink,
+    "threshold": lambda x: F.threshold(x, 0.3, 7.0),
+    "clamp_low": lambda x: x.clamp(min=0.0),
+    "clamp_both": lambda x: x.clamp(-1.0, 1.0),
+    "square": lambda x: x**2,
+    "cube": lambda x: x**3,
+    "inverse": lambda x: x**-1,
+    "power_of": lambda x: 2.0**x,
+    "remainder": lambda x: x % 2.0,
+    "fmod": lambda x: torch.fmod(x, 2.0),
+    "floor_divide": lambda x: x // 2.0,
+    "divide_truncated": lambda x: torch.div(x, 2.0, rounding_mode="trunc"),
+    "half_rounds_each_step": lambda x: (x.bfloat16() * 3 + x.bfloat16()).float(),
+}
+
+
+@pytest.mark.parametrize("name", UNARY)
+def test_unary(name: str) -> None:
+    # eager's vector kernel gives nan for gelu(inf)
+    values = SPECIAL[SPECIAL != float("inf")] if name == "gelu" else SPECIAL
+    check(UNARY[name], values, rtol=2e-6, atol=1e-6)
+
+
+BINARY: dict[str, Callable[[Any, Any], Any]] = {
+    "add": lambda x, y: torch.add(x, y, alpha=0.5),
+    "rsub": lambda x, y: torch.rsub(x, y, alpha=2),
+    "maximum": torch.maximum,
+    "minimum": torch.minimum,
+    "fmax": torch.fmax,
+    "atan2": torch.atan2,
+    "hypot": torch.hypot,
+    "xlogy": torch.xlogy,
+    "logaddexp": torch.logaddexp,
+    "copysign": torch.copysign,
+    "lerp": lambda x, y: x.lerp(y, 0.7),
+    "where": lambda x, y: torch.where(x > y, x, y),
+    "where_scalar": lambda x, y: torch.where(x > y, x, 2.0),
+    "compare": lambda x, y: (x == y, x != y, x < y, x <= y, x > y, x >= y),
+    "logical": lambda x, y: (torch.logical_and(x, y), torch.logical_xor(x, y), x.bool() | y.bool()),
+    "masked_fill": lambda x, y: x.masked_fill(y > 0, float("-inf")),
+    "addcmul": lambda x, y: torch.addcmul(x, y, y, value=0.3),
+}
+
+
+@pytest.mark.parametrize("name", BINARY)
+def test_binary(name: str) -> None:
+    check(BINARY[name], SPECIAL, SPECIAL.flip(0).contiguous(), rtol=2e-6, atol=1e-6)
+
+
+def test_broadcast_and_strides() -> None:
+    check(lambda x, y: x.t() + y[:1].t() * y[:, :1].sum(), RANDOM, RANDOM)
+
+
+def test_promotion() -> None:
+    ints = torch.arange(-4, 4)
+    check(lambda i: (i / 2, i * 1.5, i + True, i.int() + i, i == 1.0, i.float() > i), ints)
+    check(lambda i: (i // 3, i % 3, i.clamp(min=0), i**3, ~i, i << 2, i.to(torch.uint8)), ints)
+    check(lambda x: x.bfloat16() + x.half(), RANDOM)
+    check(lambda x: x + torch.ones((), dtype=torch.float64), RANDOM)
+
+
+def test_division_by_an_unknown_integer_stays_eager() -> None:
+    program = lower(lambda x, y: x // y, torch.tensor([4, 5]), torch.tensor([2, 0]))
+    assert externs(program) == ["aten.floor_divide.default"]
+
+
+def test_results_keep_eager_strides() -> None:
+    image = torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last)
+    check(lambda x: (x * 2, x.relu().sum(1), x.contiguous(), x.permute(1, 0, 2, 3).exp()), image)

@@ -1,0 +1,122 @@
+"""Reductions, softmax and norms, lowered and interpreted, against eager."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from tests.loops.lowered import check
+
+aten = torch.ops.aten
+ROWS = torch.randn(3, 4, 5, generator=torch.Generator().manual_seed(0))
+
+REDUCTIONS: dict[str, Callable[[Any], Any]] = {
+    "sum": lambda x: (x.sum(), x.sum(0), x.sum((0, 2), keepdim=True), (x > 0).sum(1)),
+    "sum_dtype": lambda x: (x.sum(dtype=torch.float64), x.bfloat16().sum(1)),
+    "mean": lambda x: (x.mean(), x.mean(-1, keepdim=True)),
+    "prod": lambda x: (x.prod(), x.prod(1)),
+    "extremes": lambda x: (x.amax(0), x.amin((1, 2)), x.max(), torch.aminmax(x, dim=1)),
+    "with_positions": lambda x: (x.max(1), x.min(-1, keepdim=True), x.argmax(), x.argmin(0)),
+    "logical": lambda x: ((x > 2).any(), (x > -1).all(1), torch.count_nonzero(x > 0, 0)),
+    "moments": lambda x: (x.var(), x.std(0), torch.var_mean(x, (0, 1)), x.var(1, correction=0)),
+    "norms": lambda x: (x.norm(), x.norm(3, 1), x.norm(float("inf")), x.norm(1, 0), x.norm(0, 0)),
+    "logsumexp": lambda x: x.logsumexp((0, 1)),
+    "over_one_element": lambda x: (
+        x[:1].sum(0),
+        x[:1].argmax(0),
+        x[:, :1, :1].var(0),
+        x[0, 0, 0].sum(),
+    ),
+    "softmax": lambda x: (x.softmax(-1), x.log_softmax(0), x[:, :1].softmax(1)),
+    "layer_norm": lambda x: F.layer_norm(x, (4, 5), x[0], x[1]),
+    "rms_norm": lambda x: F.rms_norm(x, (5,), x[0, 0]),
+}
+
+
+@pytest.mark.parametrize("name", REDUCTIONS)
+def test_reduction(name: str) -> None:
+    check(REDUCTIONS[name], ROWS)
+
+
+def test_nothing_to_reduce() -> None:
+    check(lambda x: (x.sum(0), x.prod(1), x.mean(), x.any(0), x.all(0)), torch.zeros(0, 3))
+
+
+def test_extremes_keep_nan_and_its_first_place() -> None:
+    x = torch.tensor([[1.0, float("nan"), 3.0], [4.0, 4.0, 0.0]])
+    check(lambda x: (x.amax(1), x.max(1), x.argmax(), x.argmin(1), x.min()), x)
+
+
+def test_softmax_gradients() -> None:
+    def gradients(grad: torch.Tensor, x: torch.Tensor) -> Any:
+        return (
+            aten._softmax_backward_data(grad, x.softmax(1), 1, torch.float32),
+            aten._log_softmax_backward_data(grad, x.log_softmax(1), 1, torch.float32),
+        )
+
+    check(gradients, ROWS, ROWS * 2)
+
+
+@pytest.mark.parametrize("rows", [3, 1])
+def test_layer_norm_gradients(rows: int) -> None:
+    def gradients(x: torch.Tensor, w: torch.Tensor, grad: torch.Tensor) -> Any:
+        out, mean, rstd = aten.native_layer_norm(x, (5,), w, w, 1e-5)
+        mask = [True, True, True]
+        return out, aten.native_layer_norm_backward(grad, x, (5,), mean, rstd, w, w, mask)
+
+    check(gradients, ROWS[:rows].contiguous(), torch.randn(5), torch.randn(rows, 4, 5))
+
+
+def test_batch_norm() -> None:
+    def run(x: Any, w: Any, b: Any, mean: Any, var: Any) -> Any:
+        still = aten._native_batch_norm_legit_no_training(x, w, b, mean, var, 0.1, 1e-5)[0]
+        return still, aten._native_batch_norm_legit_functional(x, w, b, mean, var, True, 0.1, 1e-5)
+
+    vectors = (torch.randn(3), torch.randn(3), torch.randn(3), torch.rand(3) + 0.5)
+    check(run, torch.randn(2, 3, 4, 5), *vectors)
+
+
+@pytest.mark.parametrize("train", [True, False])
+def test_batch_norm_gradients(train: bool) -> None:
+    def gradients(x: Any, w: Any, mean: Any, var: Any, grad: Any) -> Any:
+        saved = aten._native_batch_norm_legit_functional(x, w, w, mean, var, train, 0.1, 1e-5)
+        kept = saved[1:3] if train else (None, None)
+        mask = [True, True, True]
+        return aten.native_batch_norm_backward(grad, x, w, mean, var, *kept, train, 1e-5, mask)
+
+    x = torch.randn(2, 3, 4, 5)
+    check(gradients, x, torch.randn(3), torch.randn(3), torch.rand(3) + 0.5, torch.randn_like(x))
+
+
+def test_group_norm() -> None:
+    image = torch.randn(2, 4, 3, 5)
+    check(lambda x, w: F.group_norm(x, 2, w, w), image, torch.randn(4))
+    channels_last = image.to(memory_format=torch.channels_last)
+    check(lambda x, w: F.group_norm(x, 2, w, w).sum((2, 3)), channels_last, torch.randn(4))
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+def test_cross_entropy(reduction: str) -> None:
+    target = torch.tensor([0, 3, -100, 2])
+
+    def losses(x: torch.Tensor, target: torch.Tensor, w: torch.Tensor) -> Any:
+        plain = F.cross_entropy(x, target, reduction=reduction)
+        return plain, F.nll_loss(x, target, w, reduction=reduction)
+
+    check(losses, torch.randn(4, 5), target, torch.rand(5))
+    image, classes = torch.randn(4, 5, 2, 3), torch.randint(0, 5, (4, 2, 3))
+    check(lambda x, t: F.cross_entropy(x, t, reduction=reduction), image, classes)
+
+
+def test_nll_gradients() -> None:
+    def gradients(x: Any, target: Any, grad: Any, w: Any) -> Any:
+        _, total = aten.nll_loss_forward(x, target, w, 1, -100)
+        mean = aten.nll_loss_backward(grad, x, target, w, 1, -100, total)
+        return mean, aten.nll_loss_backward(x[:, 0], x, target, None, 0, -100, total)
+
+    target = torch.tensor([0, 3, -100, 2])
+    check(gradients, torch.randn(4, 5), target, torch.randn(()), torch.rand(5))
