@@ -587,3 +587,14 @@ def below_fakes(fake_mode: Any) -> Iterator[None]:
             yield
         finally:
             fake_mode.in_kernel_invocation = False
+
+
+def node_apply(function: Any) -> Callable[..., Any]:
+    """``function.apply`` without the Python part that only functorch transforms need."""
+    apply: Callable[..., Any] = torch._C._FunctionBase.__dict__["apply"].__get__(None, function)
+    return apply
+
+
+def functorch_is_active() -> bool:
+    """Whether a functorch transform (grad, vmap) surrounds the call."""
+    return bool(torch._C._are_functorch_transforms_active())

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from operator import itemgetter
 from typing import Any
 
 import torch
 
 from jitney import torch_api
-from jitney.graph.region import Input, RegionFacts, ResultFacts
+from jitney.graph.region import Input, RegionFacts, Result, ResultFacts
 
 Compiled = Callable[..., Any]
 
@@ -21,19 +22,35 @@ def autograd_function(facts: RegionFacts, forward: Compiled, backward: Compiled)
     error for a function that can be differentiated once.
     """
     node = _node_class(facts, forward, backward)
-    grad_inputs = facts.grad_inputs
-    apply = node.apply
+    apply = torch_api.node_apply(node)
+    differentiated = _picker(facts.grad_inputs)
 
     def call(*inputs: Any) -> Any:
-        return apply(inputs, *[inputs[i] for i in grad_inputs])
+        if torch_api.functorch_is_active():
+            return node.apply(inputs, *differentiated(inputs))
+        return apply(inputs, *differentiated(inputs))
 
     return call
+
+
+def _picker(positions: Sequence[int]) -> Callable[[tuple[Any, ...]], tuple[Any, ...]]:
+    """A function that picks the items at ``positions`` of a tuple."""
+    if len(positions) > 1:
+        return itemgetter(*positions)
+    return lambda values: tuple([values[position] for position in positions])
+
+
+def _place(facts: RegionFacts, place: Input | Result) -> int:
+    """Where a saved value is found in (*inputs, *forward outputs)."""
+    return place.index if isinstance(place, Input) else facts.input_count + place.index
 
 
 def _node_class(facts: RegionFacts, forward: Compiled, backward: Compiled) -> Any:
     count = len(facts.results)
     fixed = tuple(i for i, r in enumerate(facts.results) if r.tangent is None and r.dtype)
     expected = _tangent_results(facts)
+    saved_tensors = _picker([_place(facts, place) for place in facts.saved_tensors])
+    saved_sizes = _picker([_place(facts, place) for place in facts.saved_sizes])
     dynamic = tuple(i for i in expected if None in _shape_of(facts.results[i]))
 
     def run_backward(ctx: Any, grads: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -48,16 +65,9 @@ def _node_class(facts: RegionFacts, forward: Compiled, backward: Compiled) -> An
         def forward(ctx: Any, inputs: tuple[Any, ...], *_: Any) -> Any:
             values = forward(*inputs)
             ctx.set_materialize_grads(False)
-            ctx.save_for_backward(
-                *[
-                    inputs[place.index] if type(place) is Input else values[place.index]
-                    for place in facts.saved_tensors
-                ]
-            )
-            ctx.sizes = [
-                inputs[place.index] if type(place) is Input else values[place.index]
-                for place in facts.saved_sizes
-            ]
+            everything = (*inputs, *values)
+            ctx.save_for_backward(*saved_tensors(everything))
+            ctx.sizes = saved_sizes(everything)
             if dynamic:
                 ctx.like = {i: torch.empty_like(values[i], device="meta") for i in dynamic}
             if fixed:
