@@ -76,22 +76,27 @@ def _scores(code: AttentionCode, block: Block, key: str, count: str) -> None:
     node, f, plan = code.node, code.f, code.plan
     depth = int(node.d.extent)
     steps = depth // 2 if plan.k == "pairs" else depth
-    tile = Tile(plan.tile_rows, plan.k_vectors, plan.lanes, plan.dtype, plan.k == "pairs")
-    line = plan.panel * plan.dtype.itemsize
-    a_step = "4" if plan.k == "pairs" else code.q_step()
     with f.text.loop("0", count, step=plan.panel, nonempty=True) as panel:
         here = f.text.pure(f"add nsw i64 {key}, {panel.index}")
         left = f.text.pure(f"sub i64 {count}, {panel.index}")
         _key_panel(code, block, here, f.smaller(left, str(plan.panel)), steps)
         with f.text.loop("0", block.rows, step=plan.tile_rows, nonempty=True) as row:
-            table = code.query_rows(block, row.index, tile.rows)
-            out = f.offset(code.scores, row.index, plan.pitch * plan.dtype.itemsize)
-            out = f.offset(out, panel.index, plan.dtype.itemsize)
-            arguments = (
-                f"ptr {table}, i64 {a_step}, ptr {code.panel}, i64 {line}, i64 {steps}, "
-                f"ptr {out}, i64 {plan.pitch * plan.dtype.itemsize}, ptr {code.panel}, i64 0"
-            )
-            f.text.do(f"call void @{code.use(tile_routine(tile))}({arguments})")
+            with code.keys_of_tile(block, row.index, here, count):
+                _score_tile(code, block, row.index, panel.index, steps)
+
+
+def _score_tile(code: AttentionCode, block: Block, row: str, column: str, steps: int) -> None:
+    f, plan = code.f, code.plan
+    tile = Tile(plan.tile_rows, plan.k_vectors, plan.lanes, plan.dtype, plan.k == "pairs")
+    line = plan.panel * plan.dtype.itemsize
+    pitch = plan.pitch * plan.dtype.itemsize
+    table = code.query_rows(block, row, tile.rows)
+    out = f.offset(f.offset(code.scores, row, pitch), column, plan.dtype.itemsize)
+    arguments = (
+        f"ptr {table}, i64 {code.q_step()}, ptr {code.panel}, i64 {line}, i64 {steps}, "
+        f"ptr {out}, i64 {pitch}, ptr {code.panel}, i64 0"
+    )
+    f.text.do(f"call void @{code.use(tile_routine(tile))}({arguments})")
 
 
 def _key_panel(code: AttentionCode, block: Block, key: str, count: str, steps: int) -> None:
@@ -122,18 +127,26 @@ def _weighted_values(code: AttentionCode, block: Block, key: str, count: str) ->
         source = f.address(block.scope.inner({node.t: key}), node.v, (node.dv,))
         pitch = f.step(node.v, node.t)
     with f.text.loop("0", block.rows, step=plan.tile_rows, nonempty=True) as row:
-        table = code.score_rows(row.index, plan.tile_rows)
-        left = f.text.pure(f"sub i64 {block.rows}, {row.index}")
-        valid = f.smaller(left, str(plan.tile_rows))
-        first = 0
-        for vectors in plan.v_vectors:
-            tile = Tile(plan.tile_rows, vectors, plan.lanes, plan.dtype)
-            product = f.text.allocate(tile.rows * tile.width * size)
-            b = f.text.pure(f"getelementptr i8, ptr {source}, i64 {first * plan.lanes * size}")
-            arguments = (
-                f"ptr {table}, i64 {size}, ptr {b}, i64 {pitch}, i64 {count}, ptr {product}, "
-                f"i64 {tile.width * size}, ptr {b}, i64 0"
-            )
-            f.text.do(f"call void @{code.use(tile_routine(tile))}({arguments})")
-            code.add_product(row.index, valid, product, first, vectors)
-            first += vectors
+        with code.keys_of_tile(block, row.index, key, count) as wanted:
+            _value_tiles(code, block, row.index, wanted, source, pitch)
+
+
+def _value_tiles(
+    code: AttentionCode, block: Block, row: str, count: str, source: str, pitch: str
+) -> None:
+    f, plan, size = code.f, code.plan, code.plan.dtype.itemsize
+    table = code.score_rows(row, plan.tile_rows)
+    left = f.text.pure(f"sub i64 {block.rows}, {row}")
+    valid = f.smaller(left, str(plan.tile_rows))
+    first = 0
+    for vectors in plan.v_vectors:
+        tile = Tile(plan.tile_rows, vectors, plan.lanes, plan.dtype)
+        product = f.text.allocate(tile.rows * tile.width * size)
+        b = f.text.pure(f"getelementptr i8, ptr {source}, i64 {first * plan.lanes * size}")
+        arguments = (
+            f"ptr {table}, i64 {size}, ptr {b}, i64 {pitch}, i64 {count}, ptr {product}, "
+            f"i64 {tile.width * size}, ptr {b}, i64 0"
+        )
+        f.text.do(f"call void @{code.use(tile_routine(tile))}({arguments})")
+        code.add_product(row, valid, product, first, vectors)
+        first += vectors

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
-from jitney.kernels.llvm.attention_plan import AttentionPlan
+from jitney.kernels.llvm.attention_plan import AttentionPlan, first_and_last_key
 from jitney.kernels.llvm.conversions import broadcast, cast
 from jitney.kernels.llvm.expressions import Lanes, Scope
 from jitney.kernels.llvm.gemm_parts import RATE, lanes_below, tail_mask
@@ -112,10 +114,29 @@ class AttentionCode:
                 old = self.load(at, plan.lanes)
                 self.store(emit_op(text, "fma", [old, factor, new], plan.dtype), at)
 
+    @contextmanager
+    def keys_of_tile(self, block: Block, row: str, key: str, count: str) -> Iterator[str]:
+        """How many of ``count`` keys from ``key`` on any row of the tile at ``row`` keeps; what is
+        written inside runs only when there are some."""
+        _, last = first_and_last_key(self.node)
+        if last is None:
+            yield count
+            return
+        f = self.f
+        final = f.text.pure(f"add nsw i64 {row}, {self.plan.tile_rows}")
+        final = f.text.pure(f"add nsw i64 {f.smaller(final, block.rows)}, {block.first}")
+        final = f.text.pure(f"sub nsw i64 {final}, 1")
+        end = block.scope.inner({self.node.s: final}).indices.uniform(last)
+        wanted = f.smaller(f.text.pure(f"sub i64 {end}, {key}"), count)
+        with f.text.when(f.text.pure(f"icmp sgt i64 {wanted}, 0")):
+            yield wanted
+
     # ---------------------------------------------------------------- operands
 
     def q_step(self) -> str:
-        """Bytes from one element of a query row to the next."""
+        """Bytes from one element (or pair) of a query row to the next."""
+        if self.plan.k == "pairs":
+            return "4"
         if self.plan.q == "copied":
             return str(self.plan.dtype.itemsize)
         return self.f.step(self.node.q, self.node.d)

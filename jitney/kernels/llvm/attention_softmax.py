@@ -10,6 +10,7 @@ from jitney.kernels.llvm.conversions import broadcast, cast
 from jitney.kernels.llvm.expressions import Lanes, Scope
 from jitney.kernels.llvm.gemm_parts import lanes_below, tail_mask
 from jitney.kernels.llvm.operations import emit_op, select
+from jitney.kernels.llvm.softmax_exp import exp_of_nonpositive
 from jitney.kernels.llvm.ssa import ELEMENT, Ssa, constant, intrinsic_suffix, iota
 from jitney.loops.ir import Const, Load, Ref, Store
 
@@ -21,25 +22,32 @@ def emit_softmax(code: AttentionCode, block: Block, key: str, count: str) -> Non
     with nothing kept has weights 0 and stays 0, as in eager.
     """
     f, plan = code.f, code.plan
-    with f.text.loop("0", block.rows, nonempty=True) as row:
-        line = f.offset(code.scores, row.index, plan.pitch * plan.dtype.itemsize)
-        s = f.text.pure(f"add nsw i64 {block.first}, {row.index}")
-        scope = block.scope.inner({code.node.s: s})
-        best = _masked_scores(code, scope, line, key, count)
-        old = code.load(code.element(code.maxima, row.index))
-        new = emit_op(f.text, "fmax", [old, _across(code, "fmax", best)], plan.dtype)
-        nothing = constant(float("-inf"), plan.dtype)
-        none = Ssa(f.text.pure(f"fcmp oeq {new.typed}, {nothing.name}"), torch.bool)
-        base = select(f.text, none, constant(0.0, plan.dtype), new)
-        total = _exponentials(code, line, count, base)
-        factor = emit_op(
-            f.text, "exp", [emit_op(f.text, "sub", [old, base], plan.dtype)], plan.dtype
-        )
-        code.store(new, code.element(code.maxima, row.index))
-        code.store(factor, code.element(code.rescale, row.index))
-        before = code.load(code.element(code.totals, row.index))
-        after = emit_op(f.text, "fma", [before, factor, _across(code, "fadd", total)], plan.dtype)
-        code.store(after, code.element(code.totals, row.index))
+    with f.text.loop("0", block.rows, step=plan.tile_rows, nonempty=True) as tile:
+        end = f.smaller(f.text.pure(f"add nsw i64 {tile.index}, {plan.tile_rows}"), block.rows)
+        with code.keys_of_tile(block, tile.index, key, count) as wanted:
+            with f.text.loop(tile.index, end, nonempty=True) as row:
+                _softmax_of_row(code, block, row.index, key, wanted)
+
+
+def _softmax_of_row(code: AttentionCode, block: Block, row: str, key: str, count: str) -> None:
+    f, plan = code.f, code.plan
+    line = f.offset(code.scores, row, plan.pitch * plan.dtype.itemsize)
+    s = f.text.pure(f"add nsw i64 {block.first}, {row}")
+    scope = block.scope.inner({code.node.s: s})
+    best = _masked_scores(code, scope, line, key, count)
+    old = code.load(code.element(code.maxima, row))
+    new = emit_op(f.text, "fmax", [old, _across(code, "fmax", best)], plan.dtype)
+    nothing = constant(float("-inf"), plan.dtype)
+    none = Ssa(f.text.pure(f"fcmp oeq {new.typed}, {nothing.name}"), torch.bool)
+    base = select(f.text, none, constant(0.0, plan.dtype), new)
+    total = _exponentials(code, line, count, base)
+    change = emit_op(f.text, "sub", [old, base], plan.dtype)
+    factor = exp_of_nonpositive(f.text, change)
+    code.store(new, code.element(code.maxima, row))
+    code.store(factor, code.element(code.rescale, row))
+    before = code.load(code.element(code.totals, row))
+    after = emit_op(f.text, "fma", [before, factor, _across(code, "fadd", total)], plan.dtype)
+    code.store(after, code.element(code.totals, row))
 
 
 def _masked_scores(code: AttentionCode, scope: Scope, line: str, key: str, count: str) -> Ssa:
@@ -114,7 +122,7 @@ def _exponentials(code: AttentionCode, line: str, count: str, base: Ssa) -> Ssa:
     with f.text.loop("0", count, step=plan.lanes, carried=(zero,), nonempty=True) as loop:
         at = code.element(line, loop.index)
         value = emit_op(f.text, "sub", [code.load(at, plan.lanes), base], plan.dtype)
-        value = emit_op(f.text, "exp", [value], plan.dtype)
+        value = exp_of_nonpositive(f.text, value)
         code.store(value, at)
         loop.next = (emit_op(f.text, "add", [loop.carried[0], value], plan.dtype),)
     return loop.results[0]
