@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from jitney.loops import ir
 from jitney.loops.drop_dead import drop_dead
+from jitney.loops.fold_values import fold_values
 from jitney.loops.fusion_state import FusionState
 from jitney.loops.inline_producers import inline_producers
 from jitney.loops.merge_nests import merge_nests
@@ -17,7 +18,7 @@ def fuse_nests(program: ir.LoopProgram, target: Target | None = None) -> ir.Loop
 
     Keeps every rounding: a value that was stored in a narrow dtype is still cast to it.
     """
-    state = FusionState(program)
+    state = FusionState(fold_values(program))
     inline_producers(state)
     merge_nests(state, target)
     nodes, buffers = state.finished()

@@ -17,7 +17,7 @@ from jitney.loops.fuse_epilogues import absorb_epilogue
 from jitney.loops.fusion_state import HOLE, FusionState
 from jitney.loops.index import Axis, Index
 from jitney.loops.inline_copies import through_copy
-from jitney.loops.invert_index import invert_index
+from jitney.loops.masked_ranges import invert_masked
 from jitney.loops.pointwise_nest import PointwiseNest, pointwise
 from jitney.loops.score_fusion import expr_cost, full_loads, worth_inlining
 
@@ -39,24 +39,33 @@ def inline_producers(state: FusionState) -> None:
         simple = pointwise(node)
         if simple is None:
             continue
-        if _should_inline(state, at, simple, sites, growing_only=True):
-            virtual[simple.store.buffer] = simple
-            state.inline(at)
-            continue
-        if absorb_epilogue(state, at) is not None:
+        as_epilogue = _belongs_in_epilogue(state, at, simple)
+        if as_epilogue and absorb_epilogue(state, at) is not None:
             continue
         if _should_inline(state, at, simple, sites):
             virtual[simple.store.buffer] = simple
             state.inline(at)
+        elif not as_epilogue:
+            absorb_epilogue(state, at)
+
+
+def _belongs_in_epilogue(state: FusionState, at: int, simple: PointwiseNest) -> bool:
+    """Whether running in a template's epilogue spares a buffer, and widens none.
+
+    Where the template's result is stored for others anyway, or grows by a cast, readers had
+    better compute the value from it themselves.
+    """
+    if _widens(simple):
+        return False
+    return any(
+        state.is_private(name) and state.readers[name] == {at} for name in state.reads[at]
+    )
 
 
 def _should_inline(
-    state: FusionState, at: int, simple: PointwiseNest, sites: _Sites, growing_only: bool = False
+    state: FusionState, at: int, simple: PointwiseNest, sites: _Sites
 ) -> bool:
-    """Legal and worth it. ``growing_only``: only a widening cast of what a GEMM makes, which its
-    epilogue should leave to the readers."""
-    if growing_only and not _widens(state, simple):
-        return False
+    """Legal and worth it."""
     legal = can_inline(state, at, simple)
     if legal:
         legal = _score(state, at, simple, sites)
@@ -64,7 +73,7 @@ def _should_inline(
     return bool(legal)
 
 
-def _widens(state: FusionState, simple: PointwiseNest) -> bool:
+def _widens(simple: PointwiseNest) -> bool:
     width = simple.store.value.dtype.itemsize
     loads = [e for e in visit.body_exprs(simple.nest.body) if isinstance(e, ir.Load)]
     return len(loads) == 1 and loads[0].dtype.itemsize < width and not simple.lets
@@ -198,7 +207,7 @@ class _Inliner:
         simple = self.virtual[site.buffer]
         self.used[site.buffer] = None
         axes = simple.nest.axes
-        at = invert_index(simple.store.index, axes, site.index)
+        at = invert_masked(simple.store.index, axes, site.index, site.mask)
         assert at is not None  # can_inline saw that it can be solved
         names = {let.name: self.state.fresh(let.name) for let in simple.lets}
         renaming = visit.Renaming(dict(at), names)

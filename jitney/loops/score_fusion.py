@@ -16,6 +16,7 @@ STORE = 3.0
 LAUNCH = 4000.0  # one more kernel: about 2 µs of one core
 MOST_OPS = 96  # an inlined expression larger than this is stored instead
 MOST_STREAMS = 24  # distinct buffers one nest may touch
+GPU_SERIAL = 4096  # elements one GPU program may go through alone for a launch saved
 
 _CHEAP = frozenset(
     "add sub mul neg abs max min and or xor not eq ne lt le gt ge where fma square cast bitcast "
@@ -95,9 +96,15 @@ def worth_merging(alignment: Alignment, flows: bool, target: Target | None) -> D
     if not flows and not _fully_paired(alignment):
         return no("they share inputs but not all their axes")
     across = _walks_across(a, alignment) or _walks_across(b, alignment)
-    if across and work > 32768:
+    if across and work > 2048:
         return no("one of them would walk memory across its rows")
     lanes = _lanes(target)
+    widest = max(_count(a.axes), _count(b.axes))
+    if target is not None and target.kind == "cuda" and shared < min(widest, 4 * lanes):
+        if work > GPU_SERIAL:
+            return no(f"{shared} programs would do the work of {widest}")
+    if shared == 1 and alone > 1:
+        return no("they share no axis")
     if shared >= min(alone, lanes) or work <= 32768:
         return yes("it reads what the other has in registers" if flows else "they read the same")
     return no(f"{shared} parallel points would be left for {work} elements")

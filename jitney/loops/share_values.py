@@ -70,7 +70,14 @@ class _Sharing:
                 out.append(new)
         return out
 
-    def _let(self, stmt: ir.Let, level: _Level, memo: dict[int, ir.Expr]) -> ir.Stmt:
+    def _let(self, stmt: ir.Let, level: _Level, memo: dict[int, ir.Expr]) -> ir.Stmt | None:
+        home = self._home(stmt.value, level) if self._shareable(stmt.value) else level
+        if home is not level:
+            value = self.named(stmt.value, home, {})
+            home.pending.append(ir.Let(stmt.name, value))
+            home.names.add(stmt.name)
+            home.known.setdefault(stmt.value, ir.Ref(stmt.name, stmt.value.dtype))
+            return None
         value = self.named(stmt.value, level, memo)
         level.names.add(stmt.name)
         if self._shareable(stmt.value):

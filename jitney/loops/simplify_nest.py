@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from jitney.loops import ir, visit
+from jitney.loops.fold_values import fold_block
 from jitney.loops.index import Axis, FloorDiv, Index, Mod, index
 from jitney.loops.share_values import share_values
 
@@ -26,8 +27,8 @@ def _simplified(node: ir.Node) -> ir.Node:
     if isinstance(node, ir.LoopNest):
         return simplify_nest(node)
     if isinstance(node, ir.Gemm):
-        rows = share_values(node.row_prologue)
-        return replace(node, row_prologue=rows, epilogue=share_values(node.epilogue))
+        rows = share_values(fold_block(node.row_prologue))
+        return replace(node, row_prologue=rows, epilogue=share_values(fold_block(node.epilogue)))
     return node
 
 
@@ -35,7 +36,7 @@ def simplify_nest(nest: ir.LoopNest) -> ir.LoopNest:
     """An equal nest that is simpler to make code of."""
     nest = drop_single_axes(nest)
     nest = split_divided_axes(nest)
-    nest = replace(nest, body=share_values(nest.body))
+    nest = replace(nest, body=share_values(fold_block(nest.body)))
     return merge_axes(nest)
 
 
