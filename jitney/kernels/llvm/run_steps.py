@@ -136,7 +136,7 @@ class _Frame:
         """Runs an extern call; its results join the tensors in the strides declared."""
         results = call.run(self.view, self.sizes, self.scalars)
         for name, value in zip(call.node.outputs, results, strict=False):
-            if name is not None:
+            if name is not None and value is not None:  # None: a result left undefined
                 self.tensors[name] = self._laid_out(self._table[name], value)
 
     def _laid_out(self, buffer: Buffer, value: torch.Tensor) -> torch.Tensor:
