@@ -68,7 +68,7 @@ class NestEmitter:
         self.refs: dict[str, tuple[str, Depends]] = {}
         self.masks: dict[str, str] = {}
         self.parameters: dict[str, Parameter] = {}
-        self.row_name, self.row_block = "r", schedule.r_block
+        self.row_name, self.row_block, self.inside_rows = "r", schedule.r_block, False
         self.has_rows = any(isinstance(s, Reduce | Loop) for s in nest.body)
         self.dims = ("y",) * (schedule.tile_axis is not None) + ("x",) + ("r",) * self.has_rows
 
@@ -132,11 +132,40 @@ class NestEmitter:
                 self._name_value(stmt.name)
             elif isinstance(stmt, Store):
                 self._store(stmt)
+            elif self.inside_rows:
+                self._one_by_one(stmt)
             elif isinstance(stmt, Loop):
                 with self._rows(stmt.axes):
                     self._statements(stmt.body)
             else:
                 self._reduce(stmt)
+
+    def _one_by_one(self, stmt: Loop | Reduce) -> None:
+        """A loop inside a row: there is no tile dimension left, so its points run in turn."""
+        partials: list[str] = []
+        if isinstance(stmt, Reduce):
+            for result in stmt.results:
+                if result.op == "welford" or result.op.startswith("arg"):
+                    raise CompilerBug(f"a nested {result.op} reached the Triton backend")
+                partials.append(self._name("acc"))
+                start = f"{self._identity(result)}, {TYPES[result.value.dtype]}"
+                shape = self._shape(frozenset(self.dims))
+                self._line(f"{partials[-1]} = tl.full({shape}, {start})")
+        for axis in stmt.axes:
+            name = self.atoms[axis] = self._name("i")
+            self._line(f"for {name} in range(0, {self._index(axis.extent)[0]}):")
+            self.depends[axis] = NONE
+            self.indent += 1
+        self.memo.append({})
+        self._statements(stmt.body)
+        if isinstance(stmt, Reduce):
+            for result, acc in zip(stmt.results, partials, strict=True):
+                self._line(f"{acc} = {self._combined(result, acc, self._expr(result.value)[0])}")
+        self.memo.pop()
+        self.indent -= len(stmt.axes)
+        if isinstance(stmt, Reduce):
+            for result, acc in zip(stmt.results, partials, strict=True):
+                self._bind_results(result.names, (acc,), frozenset(self.dims))
 
     def _name_value(self, name: str) -> None:
         self.atoms[Value(name)], self.depends[Value(name)] = self.refs[name]
@@ -145,7 +174,7 @@ class NestEmitter:
         value, value_on = self._expr(stmt.value)
         where, where_on = self._index(stmt.index)
         mask, mask_on = self._mask(stmt.mask, self._everywhere(where_on | value_on))
-        pointer = f"{self._pointer(stmt.buffer, stmt.value.dtype)} + {where}"
+        pointer = self._address(stmt.buffer, stmt.value.dtype, where, where_on)
         shape = value_on | where_on | mask_on
         pointer = self._spread(pointer, where_on, shape)
         value = self._spread(value, value_on, shape)
@@ -183,7 +212,9 @@ class NestEmitter:
             self.masks["r"] = self._bind(text, frozenset("r"))[0]
         self.row_name, self.row_block = name, block
         self._unflatten(name, axes, "r")
+        self.inside_rows = True
         yield
+        self.inside_rows = False
         if not whole:
             self.memo.pop()
             self.indent -= 1
@@ -283,11 +314,13 @@ class NestEmitter:
             self._accumulate_position(result, names, value, inside)
             return
         acc = names[0]
-        if result.op == "sum":
-            new = f"{acc} + {value}"
-        else:
-            new = f"dm.{self._combine(result)}({acc}, {value})"
+        new = self._combined(result, acc, value)
         self._line(f"{acc} = tl.where({inside}, {new}, {acc})" if inside else f"{acc} = {new}")
+
+    def _combined(self, result: Reduction, acc: str, value: str) -> str:
+        if result.op == "sum":
+            return f"{acc} + {value}"
+        return f"dm.{self._combine(result)}({acc}, {value})"
 
     def _accumulate_position(
         self, result: Reduction, names: tuple[str, ...], value: str, inside: str | None
@@ -374,13 +407,20 @@ class NestEmitter:
     def _load(self, expr: Load) -> tuple[str, Depends]:
         where, on = self._index(expr.index)
         mask, mask_on = self._mask(expr.mask, on)
-        pointer = f"{self._pointer(expr.buffer, expr.dtype)} + {where}"
+        pointer = self._address(expr.buffer, expr.dtype, where, on)
         shape = on | mask_on
         if mask:
             pointer = self._spread(pointer, on, shape)
             other = literal(expr.other, expr.dtype)
             return self._bind(f"tl.load({pointer}, mask={mask}, other={other})", shape)
         return self._bind(f"tl.load({pointer})", on)
+
+    def _address(self, buffer: str, dtype: torch.dtype, where: str, on: Depends) -> str:
+        """A tile of addresses, also where the index is one number."""
+        if not on:
+            ones = ", ".join("1" for _ in self.dims)
+            where = f"({self._bind(f'tl.full([{ones}], 0, tl.int32)', NONE)[0]} + {where})"
+        return f"{self._pointer(buffer, dtype)} + {where}"
 
     def _mask(self, own: Expr | None, on: Depends) -> tuple[str, Depends]:
         """The text of all masks that apply to an access varying along ``on``."""

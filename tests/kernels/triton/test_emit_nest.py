@@ -174,3 +174,25 @@ def test_bf16_mask_and_constants():
     nest = LoopNest("n", (i,), (Store("o0", index(i), value),))
     inputs = {"a": torch.randn(10).bfloat16(), "b": torch.arange(10)}
     check(nest, inputs, {"o0": torch.zeros(10).bfloat16()}, tolerance=1e-2)
+
+
+def test_a_reduction_inside_a_row_and_a_store_at_one_place():
+    """A product fused behind its norm: what was one kernel has a loop inside a loop."""
+    j, k, k2 = Axis("j", index(20)), Axis("k", index(12)), Axis("k2", index(12))
+    square = Op("mul", (Load("x", index(k), F32), Load("x", index(k), F32)), F32)
+    product = Op("mul", (Load("x", index(k2), F32), Load("w", index(j) * 12 + k2, F32)), F32)
+    body = (
+        Reduce((k,), (), (Reduction(("ss",), "sum", square, F32),)),
+        Store("o1", index(0), Ref("ss", F32)),
+        Loop(
+            (j,),
+            (
+                Reduce((k2,), (), (Reduction(("acc",), "sum", product, F32),)),
+                Store("o0", index(j), Op("div", (Ref("acc", F32), Ref("ss", F32)), F32)),
+            ),
+        ),
+    )
+    inputs = {"x": torch.randn(12), "w": torch.randn(20, 12)}
+    nest = LoopNest("n", (), body)
+    check(nest, inputs, {"o0": torch.zeros(20), "o1": torch.zeros(1)})
+    check(nest, inputs, {"o0": torch.zeros(20), "o1": torch.zeros(1)}, Schedule(1, 8, 0, 1))
