@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from jitney.kernels.llvm.emit_body import BodyEmitter, InnerPlan, Span, State
+from jitney.kernels.llvm.emit_tiles import emit_tiles
 from jitney.kernels.llvm.expressions import Scope
 from jitney.kernels.llvm.isa import Isa, isa_of
 from jitney.kernels.llvm.node_code import SIGNATURE, NodeCode, Phase
@@ -62,18 +63,23 @@ def emit_stage(
         scope = Scope(text, operands)
         block = _bind_item(scope, schedule, loop.index)
 
+        def point(scopes: list[Scope], _: list[State]) -> list[State]:
+            if schedule.vector is None:
+                emitter.block(scopes, body)
+            elif schedule.tile is not None:
+                emit_tiles(emitter, scopes[0], schedule, schedule.tile, _span_of(scopes[0]))
+            else:
+                shape = (schedule.lanes, schedule.unroll)
+                axis, span = schedule.vector, _span_of(scopes[0])
+                emitter.vector_loop(scopes, axis, span, shape, [], leaf)
+            return []
+
         def leaf(scopes: list[Scope], states: list[State]) -> list[State]:
             emitter.block(scopes, body)
             return states
 
-        def point(scopes: list[Scope], _: list[State]) -> list[State]:
-            if schedule.vector is None:
-                emitter.block(scopes, body)
-            else:
-                span = _span(emitter, scopes[0], schedule, block)
-                shape = (schedule.lanes, schedule.unroll)
-                emitter.vector_loop(scopes, schedule.vector, span, shape, [], leaf)
-            return []
+        def _span_of(scope: Scope) -> Span:
+            return _span(emitter, scope, schedule, block)
 
         emitter.nest(schedule.inner, [scope], point)
 

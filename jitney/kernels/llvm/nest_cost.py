@@ -23,6 +23,7 @@ _HEAVY = {
 }
 _GATHERED = 1.5  # cycles an element
 _SCATTERED = 2.0
+_TILED = 0.5
 
 
 @dataclass(frozen=True)
@@ -121,9 +122,16 @@ def step(position: Index, axis: Axis, lanes: int, varying: frozenset[str]) -> in
 
 
 def vector_cost(
-    found: Sequence[Place], axis: Axis, lanes: int, varying: frozenset[str], isa: Isa
+    found: Sequence[Place],
+    axis: Axis,
+    lanes: int,
+    varying: frozenset[str],
+    isa: Isa,
+    tiled: Sequence[Load] = (),
 ) -> float:
-    """Cycles per point (of everything but ``axis``'s own vectors) with ``axis`` over lanes."""
+    """Cycles per point (of everything but ``axis``'s own vectors) with ``axis`` over lanes;
+    ``tiled`` loads are transposed through tiles."""
+    by_tile = {id(e) for e in tiled}
     extent = axis.extent.hint()
     waste = -(-extent // lanes) * lanes / max(extent, 1)
     vectors = max(1.0, lanes * 4 * 8 / isa.bits)
@@ -134,7 +142,9 @@ def vector_cost(
         if isinstance(place.stmt, Reduce):
             cycles += 1.0 / lanes
         for e in exprs:
-            if isinstance(e, Load):
+            if id(e) in by_tile:
+                cycles += _TILED
+            elif isinstance(e, Load):
                 cycles += _access(step(e.index, axis, lanes, varying), lanes, waste, _GATHERED)
         if isinstance(place.stmt, Store):
             cycles += _access(step(place.stmt.index, axis, lanes, varying), lanes, waste, _SCATTERED)

@@ -17,6 +17,7 @@ from jitney.kernels.llvm.nest_cost import (
     varying_names,
     vector_cost,
 )
+from jitney.kernels.llvm.transpose_tile import MOST_LANES, TiledBody, best_tile
 from jitney.loops import visit
 from jitney.loops.index import Axis, Index, index
 from jitney.loops.ir import Loop, LoopNest, Reduce, Stmt, Store
@@ -24,6 +25,7 @@ from jitney.loops.ir import Loop, LoopNest, Reduce, Stmt, Store
 CYCLES_PER_NANOSECOND = 3.0
 _SERIAL = 15_000.0  # cycles below which a nest is one work item
 _ITEM = 3_000.0  # cycles a work item should have
+_TILE_ROWS = 256  # rows a transposing item reads from: their pages stay in the TLB
 
 
 @dataclass(frozen=True)
@@ -31,7 +33,8 @@ class Schedule:
     """``items`` axes are flattened into work items, ``inner`` ones loop inside an item, ``vector``
     runs innermost over ``lanes`` with ``unroll`` vectors at once; ``block`` of its points belong
     to an item (None: all). Without ``vector`` each point is a row and its reductions and loops
-    run as ``plans`` say, in the order they stand in the body.
+    run as ``plans`` say, in the order they stand in the body. With ``tile`` the body loops over
+    the tile's axis inside each vector.
     """
 
     items: tuple[Axis, ...]
@@ -43,6 +46,7 @@ class Schedule:
     plans: tuple[InnerPlan, ...]
     nanoseconds: float
     reasons: tuple[str, ...]
+    tile: TiledBody | None = None
 
     def item_count(self) -> Index:
         """Work items of the phase."""
@@ -64,7 +68,9 @@ def schedule_nest(nest: LoopNest, isa: Isa, cores: int) -> Schedule:
         if axis.extent.is_const and axis.extent.const < 2:
             continue
         width = fitting_lanes(axis, lanes)
-        cost = vector_cost(found, axis, width, varying_names(nest.body, axis), isa)
+        tiled = best_tile(nest.body, axis, nest.axes)
+        loads = tiled.loads if tiled else ()
+        cost = vector_cost(found, axis, width, varying_names(nest.body, axis), isa, loads)
         if cost < best[0] * 0.999:
             best = (cost, axis)
     cycles, vector = best
@@ -72,8 +78,12 @@ def schedule_nest(nest: LoopNest, isa: Isa, cores: int) -> Schedule:
     if vector is None:
         return _finished(nest, None, (0, 1), rows[1], cycles, cores, reasons)
     width = fitting_lanes(vector, lanes)
-    shape = (width, _unroll(vector, width, found))
-    return _finished(nest, vector, shape, (), cycles, cores, reasons)
+    tile = best_tile(nest.body, vector, nest.axes)
+    if tile is not None:
+        width = min(width, MOST_LANES)
+        reasons.append(f"{len(tile.loads)} loads transposed by tiles of {tile.axis.name}")
+    shape = (width, 1 if tile else _unroll(vector, width, found))
+    return _finished(nest, vector, shape, (), cycles, cores, reasons, tile)
 
 
 def fitting_lanes(axis: Axis, lanes: int) -> int:
@@ -148,9 +158,10 @@ def _finished(
     cycles: float,
     cores: int,
     reasons: list[str],
+    tile: TiledBody | None = None,
 ) -> Schedule:
     """Distributes the axes over work items and loops inside them."""
-    outer = tuple(a for a in nest.axes if a != vector)
+    outer = tuple(a for a in nest.axes if a != vector and (tile is None or a != tile.axis))
     points = product_hint(nest.axes)
     total = cycles * points
     own = _collision_free(nest, vector)
@@ -162,7 +173,7 @@ def _finished(
                 block = _block(vector, shape, 4 * cores)
                 total /= max(1, math.ceil(vector.extent.hint() / block))
         time = total / CYCLES_PER_NANOSECOND
-        return Schedule((), outer, vector, *shape, block, plans, time, tuple(reasons))
+        return Schedule((), outer, vector, *shape, block, plans, time, tuple(reasons), tile)
     wanted = 8 * cores
     items, inner = list(outer), []
     per_item = total / max(product_hint(items), 1.0)
@@ -174,10 +185,12 @@ def _finished(
     count = product_hint(items)
     if vector is not None and count < wanted and per_item > 2 * _ITEM:
         pieces = min(wanted / max(count, 1), per_item / _ITEM)
+        if tile is not None:
+            pieces = max(pieces, vector.extent.hint() / _TILE_ROWS)
         block = _block(vector, shape, pieces)
         per_item /= max(1, math.ceil(vector.extent.hint() / block))
     return Schedule(tuple(items), tuple(inner), vector, *shape, block, plans,
-                    per_item / CYCLES_PER_NANOSECOND, tuple(reasons))  # fmt: skip
+                    per_item / CYCLES_PER_NANOSECOND, tuple(reasons), tile)  # fmt: skip
 
 
 def _block(vector: Axis, shape: tuple[int, int], pieces: float) -> int:
