@@ -79,9 +79,7 @@ def guard_lookup(
         world.guard(Kind.TYPE_ATTR, source, (name, found), name)
 
 
-def get_attr(
-    interpreter: Interpreter, owner: Any, name: str, site: Frame | None = None
-) -> Any:
+def get_attr(interpreter: Interpreter, owner: Any, name: str, site: Frame | None = None) -> Any:
     """``owner.name`` (maybe `Lazy`). ``site`` as for `Interpreter.call`."""
     if isinstance(owner, torch.Tensor):
         return tensor_attributes.get(interpreter, owner, name)
@@ -98,9 +96,7 @@ def get_attr(
     return generic_get(interpreter, owner, name, site)
 
 
-def generic_get(
-    interpreter: Interpreter, owner: Any, name: str, site: Frame | None = None
-) -> Any:
+def generic_get(interpreter: Interpreter, owner: Any, name: str, site: Frame | None = None) -> Any:
     """``object.__getattribute__``, then ``__getattr__``."""
     world = interpreter.world
     cls = type(owner)
@@ -195,7 +191,7 @@ def bind(
         return _property(interpreter, found, owner, name, site)
     if kind in C_DESCRIPTORS:
         return _c_member(interpreter, found, owner, name)
-    if kind in C_METHODS:
+    if kind in C_METHODS or kind.__name__ == "_tuplegetter":  # a field of a named tuple
         return found.__get__(owner, cls)
     if kind is staticmethod:
         return _class_value(interpreter, found.__func__, cls, name)
@@ -334,7 +330,9 @@ def _module_attr(interpreter: Interpreter, owner: types.ModuleType, name: str) -
     fetched = interpreter.native(getattr, owner, name)  # a lazy module imports what it is asked
     if name in raw and isinstance(shadow, DictShadow):
         return shadow.get(world, name)
-    if isinstance(fetched, type | types.FunctionType | types.ModuleType | types.BuiltinFunctionType):
+    if isinstance(
+        fetched, type | types.FunctionType | types.ModuleType | types.BuiltinFunctionType
+    ):
         return world.read_lazy(fetched, Fixed(fetched))
     if type(fetched) in SCALARS:
         return world.read_lazy(fetched, Attr(world.inside[id(owner)].source, name))
@@ -345,9 +343,7 @@ def _stored(shadow: Any, name: str) -> bool:
     return isinstance(shadow, DictShadow) and dict.__contains__(shadow.inside, name)
 
 
-def _super_attr(
-    interpreter: Interpreter, owner: super, name: str, site: Frame | None
-) -> Any:
+def _super_attr(interpreter: Interpreter, owner: super, name: str, site: Frame | None) -> Any:
     start = owner.__thisclass__
     instance = owner.__self__
     cls = owner.__self_class__

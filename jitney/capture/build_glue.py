@@ -71,9 +71,8 @@ def build_glue(
     parameters: Sequence[str],
     linker: Linker,
     roots: Roots,
-    *,
-    is_resume: bool = False,
-    armed: Armed | None = None,
+    is_resume: bool,
+    armed: Armed | None,
 ) -> Callable[[tuple[Any, ...]], Glue]:
     """A function from the values of ``armed.stable`` to the glue ``(function, *locals)``.
 
@@ -108,6 +107,12 @@ def _write_residual_guards(writer: Writer, armed: Armed, arguments: str) -> None
     checks, writer.lines = writer.lines, outer
     writer.lines += ["try:", *(f"    {line}" for line in checks)]
     writer.lines += [f"except {writer.constant(Exception)}:", f"    return {miss}({arguments})"]
+
+
+def sources_used(capture: Capture) -> tuple[Source, ...]:
+    """Every source the glue fetches."""
+    inputs = [i.source for i in capture.inputs]
+    return tuple(dict.fromkeys([*inputs, *(g.source for g in _given(capture))]))
 
 
 def _given(capture: Capture) -> list[r.Given]:
@@ -179,9 +184,7 @@ def _write_frame(glue: _Context, state: FrameState, thunk: str | None) -> list[s
     return [expression, *enters, *([thunk] if thunk else []), *stack, *names]
 
 
-def _close(
-    code: CodeType, globals_: dict[str, Any], closure: tuple[CellType, ...]
-) -> FunctionType:
+def _close(code: CodeType, globals_: dict[str, Any], closure: tuple[CellType, ...]) -> FunctionType:
     return FunctionType(code, globals_, None, None, closure)
 
 

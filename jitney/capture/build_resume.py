@@ -199,9 +199,11 @@ def _native(
     instruction = instructions[-1]
     if name == "LOAD_METHOD" or (name in _METHOD_FORMS and not OLD_CALLS and (argument or 0) & 1):
         kept = depth + _effect("LOAD_ATTR", 0) - (2 if name == "LOAD_SUPER_ATTR" else 0) - 1
-        return [_plain_load(instruction)], _After(
-            (*point.nulls[:kept], True, False), virtual=kept
-        ), None
+        return (
+            [_plain_load(instruction)],
+            _After((*point.nulls[:kept], True, False), virtual=kept),
+            None,
+        )
     if name == "PUSH_NULL" or (name == "LOAD_GLOBAL" and (argument or 0) & 1):
         pushed = (True,) if name == "PUSH_NULL" else (True, False)
         return instructions, _After((*point.nulls, *pushed)), None

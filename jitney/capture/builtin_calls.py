@@ -5,13 +5,15 @@ from __future__ import annotations
 import builtins
 import collections
 import functools
+import sys
 import types
+import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from jitney.capture import attributes, operators, polyfills, tensor_attributes
+from jitney.capture import attributes, deferred, operators, polyfills, tensor_attributes
 from jitney.capture.attributes import is_python, type_lookup
 from jitney.capture.frame import BreakCapture, Frame, Raised, Unread
 from jitney.capture.generators import FrameGenerator
@@ -78,9 +80,22 @@ def presentable(interpreter: Interpreter, function: Any, value: Any) -> Any:
         getattr(function, "__name__", "") in ITERATING
     ):
         return operators.iterable(interpreter, value)
-    if cls is types.FunctionType and isinstance(function, types.BuiltinFunctionType):
+    if cls in (types.FunctionType, types.MethodType) and _calls_back(function):
         raise BreakCapture("callback", f"{function.__name__} would call back into Python")
     return value
+
+
+def _calls_back(function: Any) -> bool:
+    name = getattr(function, "__name__", "")
+    if isinstance(function, type):
+        return function.__module__ == "itertools"
+    return name in ("sort", "call", "sub", "subn", "update_wrapper", "heappush", "insort")
+
+
+def is_list_sort(function: Any) -> bool:
+    """Whether it is ``some_list.sort``."""
+    name, owner = getattr(function, "__name__", ""), getattr(function, "__self__", None)
+    return name == "sort" and isinstance(owner, list)
 
 
 def _polyfill(replacement: types.FunctionType) -> Handler:
@@ -183,25 +198,33 @@ def _delattr(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, si
 
 
 @_builtin(object.__setattr__)
-def _object_setattr(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Any) -> None:
+def _object_setattr(
+    interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Any
+) -> None:
     owner, name, value = _forced(interpreter, args)
     attributes.generic_set(interpreter, owner, name, value)
 
 
 @_builtin(object.__delattr__)
-def _object_delattr(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Any) -> None:
+def _object_delattr(
+    interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Any
+) -> None:
     owner, name = _forced(interpreter, args)
     attributes.generic_del(interpreter, owner, name)
 
 
 @_builtin(object.__getattribute__)
-def _object_getattr(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Any) -> Any:
+def _object_getattr(
+    interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Any
+) -> Any:
     owner, name = _forced(interpreter, args)
     return attributes.generic_get(interpreter, owner, name)
 
 
 @_builtin(object.__init__)
-def _object_init(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Any) -> None:
+def _object_init(
+    interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Any
+) -> None:
     return None
 
 
@@ -213,7 +236,9 @@ def _object_new(interpreter: Interpreter, function: Any, args: Any, kwargs: Any,
 
 
 @_builtin(dict.__new__, list.__new__, tuple.__new__, collections.OrderedDict.__new__, set.__new__)
-def _container_new(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Any) -> Any:
+def _container_new(
+    interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Any
+) -> Any:
     values = _forced(interpreter, args)
     if len(values) > 1:
         values[1] = operators.iterable(interpreter, values[1])
@@ -230,6 +255,36 @@ def _id(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: A
         raise BreakCapture("id", "id() of an object that changes from call to call")
     interpreter.world.guard(Kind.IS, known.source, known.original)
     return id(known.original)
+
+
+@_builtin(builtins.vars)
+def _vars(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Any) -> Any:
+    if len(args) != 1:
+        raise BreakCapture("vars", "vars() of a frame")
+    return interpreter.get_attr(interpreter.world.force(args[0]), "__dict__")
+
+
+@_builtin(sys.exc_info)
+def _exc_info(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Any) -> Any:
+    exception = interpreter.current_exception()
+    if exception is None:
+        return (None, None, None)
+    return (type(exception), exception, exception.__traceback__)
+
+
+@_builtin(warnings.warn)
+def _warn(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Any) -> None:
+    values = _forced(interpreter, args)
+    keywords = {k: interpreter.world.force(v) for k, v in kwargs.items()}
+    given = dict(zip(("message", "category", "stacklevel", "source"), values), **keywords)
+    if isinstance(given["message"], Warning) or given.get("source") is not None:
+        raise BreakCapture("warning", "a warning object is issued")
+    depth = min(max(given.get("stacklevel", 1), 1), len(interpreter.frames))
+    frame = interpreter.frames[-depth]
+    module = frame.globals.get("__name__", "<unknown>")
+    place = (frame.code.co_filename, frame.current.line, module)
+    category = given.get("category") or UserWarning
+    interpreter.deferred.append((deferred.warn_at, (given["message"], category, *place), {}))
 
 
 @_builtin(builtins.hash)

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import functools
 import types
+import weakref
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from jitney.capture import builtin_calls, module_calls, policy, torch_calls
+from jitney.capture import builtin_calls, module_calls, policy, polyfills, torch_calls
 from jitney.capture.attributes import guard_lookup, is_python, know_function, type_lookup
 from jitney.capture.frame import NULL, BreakCapture, Frame
 from jitney.capture.generators import FrameGenerator
 from jitney.capture.guard import ABSENT
-from jitney.capture.source import Attr, Fixed
+from jitney.capture.source import Attr, Fixed, Referent
 from jitney.capture.subscripts import LazyMethod
 
 if TYPE_CHECKING:
@@ -60,10 +61,19 @@ def call(
         return function.call(interpreter, args, kwargs)
     if torch_calls.is_operator(function):
         return torch_calls.call_leaf(interpreter, function, args, kwargs)
+    if isinstance(function, weakref.ref):
+        return _call_weakref(interpreter, function)
     special = torch_calls.special_object(function)
     if special is not None:
         return special(interpreter, function, args, kwargs, site)
     return _call_instance(interpreter, function, args, kwargs, site)
+
+
+def _call_weakref(interpreter: Interpreter, reference: Any) -> Any:
+    source = interpreter.world.source_of(reference)
+    if source is None:
+        return reference()
+    return interpreter.world.read(reference(), Referent(source))
 
 
 def _call_instance(
@@ -124,9 +134,15 @@ def call_c(
     interpreter: Interpreter, function: Any, args: Any, kwargs: dict[str, Any], site: Frame | None
 ) -> Any:
     """Calls C code: ours instead, a torch leaf, for real when it is known pure, else a break."""
+    if isinstance(function, types.MethodWrapperType) and function.__objclass__ is object:
+        args = (function.__self__, *args)
+        function = getattr(object, function.__name__)
     handler = builtin_calls.handler_of(function)
     if handler is not None:
         return handler(interpreter, function, args, kwargs, site)
+    if builtin_calls.is_list_sort(function) and kwargs.get("key") is not None:
+        call_args = (function.__self__, kwargs["key"], kwargs.get("reverse", False))
+        return interpreter.call_python(polyfills.sort_, call_args, {}, None)
     if torch_calls.is_torch_c(function):
         return torch_calls.call_c(interpreter, function, args, kwargs)
     if policy.is_pure(function, args):
@@ -134,15 +150,11 @@ def call_c(
     raise BreakCapture("c-call", f"{policy.name_of(function)} is not known to be free of effects")
 
 
-def call_native(
-    interpreter: Interpreter, function: Any, args: Any, kwargs: dict[str, Any]
-) -> Any:
+def call_native(interpreter: Interpreter, function: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     """Calls pure C code for real; what it could misread is refused or made concrete first."""
     values, keywords = forced(interpreter, args, kwargs)
     values = [builtin_calls.presentable(interpreter, function, v) for v in values]
-    keywords = {
-        k: builtin_calls.presentable(interpreter, function, v) for k, v in keywords.items()
-    }
+    keywords = {k: builtin_calls.presentable(interpreter, function, v) for k, v in keywords.items()}
     return interpreter.native(function, *values, **keywords)
 
 

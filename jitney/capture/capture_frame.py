@@ -75,9 +75,7 @@ def _attempt(
         # The user's exception leaves the frame: run the instruction that raises it for real.
         step = vm.raised_at.get(id(raised.exception), (0, None))[0]
         error = raised.exception
-        raise Restart(
-            step, BreakCapture("exception", f"{type(error).__name__}: {error}")
-        ) from None
+        raise Restart(step, BreakCapture("exception", f"{type(error).__name__}: {error}")) from None
     vm.result = frame.result
     return _close(vm, rebuilder, before, None)
 

@@ -51,15 +51,11 @@ def _unchanged(vm: Interpreter, before: Any, now: Any) -> bool:
     return False
 
 
-def _dict_changes(
-    vm: Interpreter, shadow: DictShadow, rebuilder: Rebuilder
-) -> list[r.Effect]:
+def _dict_changes(vm: Interpreter, shadow: DictShadow, rebuilder: Rebuilder) -> list[r.Effect]:
     target = r.Given(shadow.source)
     inside, initial = shadow.inside, shadow.initial
     stored = [
-        k
-        for k, v in dict.items(inside)
-        if k not in initial or not _unchanged(vm, initial[k], v)
+        k for k, v in dict.items(inside) if k not in initial or not _unchanged(vm, initial[k], v)
     ]
     deleted = [k for k in initial if not dict.__contains__(inside, k)]
     if not stored and not deleted and not _reordered(shadow):

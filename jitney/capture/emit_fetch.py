@@ -21,6 +21,7 @@ from jitney.capture.source import (
     Item,
     Local,
     ModuleOf,
+    Referent,
     SizeOf,
     Source,
     TypeLookup,
@@ -133,6 +134,8 @@ class Writer:
         match source:
             case Fixed(value=value):
                 return self.constant(value)
+            case Referent(base=base):
+                return f"{self.fetch(base)}()"
             case ModuleOf(name=name):
                 return f"{self.constant(sys.modules)}[{name!r}]"
             case Attr(base=base, name=name):

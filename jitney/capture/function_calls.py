@@ -77,7 +77,54 @@ def _wraps(
     return interpreter.native(functools.wraps, *args, **kwargs)
 
 
+def _checkpoint(
+    interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Frame | None
+) -> Any:
+    """``torch.utils.checkpoint.checkpoint``: its function is inlined, its nodes are marked to be
+    computed again in the backward pass."""
+    force = interpreter.world.force
+    options = {k: force(kwargs[k]) for k in CHECKPOINT_OPTIONS if k in kwargs}
+    rest = {k: v for k, v in kwargs.items() if k not in options}
+    if torch.is_grad_enabled():
+        if options.get("use_reentrant") is not False:
+            hint = "pass use_reentrant=False to checkpoint"
+            raise BreakCapture("checkpoint", "a reentrant checkpoint is called", hint)
+        if "context_fn" in options or options.get("debug"):
+            raise BreakCapture("checkpoint", "a checkpoint with a context is called")
+    recorder = interpreter.recorder
+    outer = recorder.checkpoint
+    recorder.checkpoints += 1
+    recorder.checkpoint = recorder.checkpoints
+    try:
+        return interpreter.call(args[0], tuple(args[1:]), rest, None)
+    finally:
+        recorder.checkpoint = outer
+
+
+CHECKPOINT_OPTIONS = (
+    "use_reentrant", "preserve_rng_state", "determinism_check", "context_fn", "debug", "early_stop",
+)  # fmt: skip
+
+
+def _autograd_function(
+    interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Frame | None
+) -> Any:
+    """``Function.apply``: inlined where nothing is differentiated; else its backward counts."""
+    cls, *inputs = [interpreter.world.force(a) for a in args]
+    wanted = any(isinstance(x, torch.Tensor) and x.requires_grad for x in inputs)
+    if wanted and torch.is_grad_enabled():
+        raise BreakCapture("autograd-function", f"{cls.__name__}.apply is differentiated")
+    context = torch.autograd.function.FunctionCtx()
+    interpreter.owned[id(context)] = context
+    forward = interpreter.get_attr(cls, "forward")
+    if cls.setup_context is not torch.autograd.function._SingleLevelFunction.setup_context:
+        return interpreter.call(forward, tuple(inputs), kwargs, None)
+    return interpreter.call(forward, (context, *inputs), kwargs, None)
+
+
 HANDLERS: dict[str, Handler] = {
+    "torch.utils.checkpoint.checkpoint": _checkpoint,
+    "torch.autograd.function.Function.apply": _autograd_function,
     "functools.wraps": _wraps,
 }
 

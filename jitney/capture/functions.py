@@ -54,9 +54,7 @@ def frame_of(
     )
 
 
-def know_cells(
-    interpreter: Interpreter, closure: tuple[CellType, ...], source: Source
-) -> None:
+def know_cells(interpreter: Interpreter, closure: tuple[CellType, ...], source: Source) -> None:
     """Lets in the cells of a function that existed before."""
     world = interpreter.world
     for i, cell in enumerate(closure):

@@ -332,7 +332,9 @@ def match_keys(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
     keys = frame.stack[-1]
     value = vm.world.force(frame.stack[-2])
     if all(operators.contains(vm, value, key) for key in keys):
-        frame.stack.append(tuple([vm.world.force(subscripts.get(vm, value, k, None)) for k in keys]))
+        frame.stack.append(
+            tuple([vm.world.force(subscripts.get(vm, value, k, None)) for k in keys])
+        )
     else:
         frame.stack.append(None)
 

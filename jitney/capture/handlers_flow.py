@@ -236,7 +236,7 @@ def _instance(vm: Interpreter, value: Any) -> BaseException:
 @opcode("RAISE_VARARGS")
 def raise_varargs(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
     if ins.arg == 0:
-        current = current_exception(vm)
+        current = vm.current_exception()
         if current is None:
             raise Raised(RuntimeError("No active exception to reraise"))
         raise Raised(current)
@@ -247,14 +247,6 @@ def raise_varargs(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
     if ins.arg == 2:
         exception.__cause__ = _instance(vm, cause) if cause is not None else None
     raise Raised(exception)
-
-
-def current_exception(vm: Interpreter) -> BaseException | None:
-    """The exception being handled, in this frame or one that called it."""
-    for frame in reversed(vm.frames):
-        if frame.exceptions is not None:
-            return frame.exceptions
-    return None
 
 
 @opcode("RERAISE")

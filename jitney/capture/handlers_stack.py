@@ -74,7 +74,9 @@ def load_fast(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
             value = frame.locals[ins.value] = vm.world.read_lazy(value.value, value.source)
         frame.stack.append(value)
     except KeyError:
-        message = f"cannot access local variable {ins.value!r} where it is not associated with a value"
+        message = (
+            f"cannot access local variable {ins.value!r} where it is not associated with a value"
+        )
         raise Raised(UnboundLocalError(message)) from None
 
 

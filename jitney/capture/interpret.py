@@ -186,6 +186,13 @@ class Interpreter:
         """``owner.name``; raises `Raised(AttributeError)`."""
         return attributes.get_attr(self, owner, name, site)
 
+    def current_exception(self) -> BaseException | None:
+        """The exception being handled, in this frame or one that called it."""
+        for frame in reversed(self.frames):
+            if frame.exceptions is not None:
+                return frame.exceptions
+        return None
+
     def link_of(self, frame: Frame) -> str | None:
         """How the frame above this one in the broken stack is linked to it."""
         place = self.broken_frames.index(frame) + 1

@@ -68,23 +68,12 @@ def tensor_words(tensor: torch.Tensor, sizes: Sequence[int | None],
     layout = tensor_layout()
     assert layout is not None
     impl = read_word(id(tensor) + layout.handle)
-    words = [id(type(tensor)), read_word(impl + layout.key_set), _dtype_of(tensor)]
+    words = [id(type(tensor)), read_word(impl + layout.key_set), torch_api.scalar_type(tensor.dtype)]
     words += [-1 if tensor.device.index is None else tensor.device.index]
     words += [int(tensor.requires_grad), len(sizes)]
     for extents in (sizes, strides if strides is not None else [None] * len(sizes)):
         words += [ANY if n is None else n for n in extents]
     return words
-
-
-def _dtype_of(tensor: torch.Tensor) -> int:
-    layout = tensor_layout()
-    assert layout is not None
-    out = ctypes.c_int32()
-    function = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p)
-    function(torch_api.c_symbol("aoti_torch_get_dtype"))(
-        id(tensor) + layout.handle, ctypes.addressof(out)
-    )
-    return out.value
 
 
 @dataclass(frozen=True)
@@ -314,4 +303,3 @@ class _Builder:
             address = b.load(entry) if at is None else b.load(b.gep(table, [at]))
             b.call(self.external("Py_IncRef", ir.VoidType(), I64), [address])
             b.ret(address)
-

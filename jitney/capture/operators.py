@@ -229,8 +229,7 @@ def iterable(interpreter: Interpreter, value: Any) -> Any:
         return get_iter(interpreter, value)
     if cls.__flags__ & _HEAP and not isinstance(value, type | FrameGenerator):
         if is_python(type_lookup(cls, "__iter__")) or (
-            is_python(type_lookup(cls, "__getitem__"))
-            and type_lookup(cls, "__iter__") is ABSENT
+            is_python(type_lookup(cls, "__getitem__")) and type_lookup(cls, "__iter__") is ABSENT
         ):
             return get_iter(interpreter, value)
     return value
@@ -252,9 +251,7 @@ def advance(interpreter: Interpreter, iterator: Any) -> Any:
 def text(interpreter: Interpreter, value: Any, name: str, function: Any) -> Any:
     """``str(value)`` or ``repr(value)``."""
     if isinstance(value, torch.Tensor):
-        raise BreakCapture(
-            "tensor-text", "a tensor is turned into text", "print its shape instead"
-        )
+        raise BreakCapture("tensor-text", "a tensor is turned into text", "print its shape instead")
     hook = hook_of(interpreter, value, name)
     if hook is None and name == "__str__" and type(value).__str__ is object.__str__:
         hook = hook_of(interpreter, value, "__repr__")

@@ -14,7 +14,7 @@ import torch
 from jitney.capture import function_calls
 from jitney.capture.policy_table import (
     ANSWERS, BREAKS, DEFERRED, IMPURE, NATIVE_CLASSES, NATIVE_FUNCTIONS, PURE_BUILTINS,
-    PURE_MODULES, PURE_TYPES,
+    PURE_OBJECT, PURE_MODULES, PURE_TYPES,
 )  # fmt: skip
 
 if TYPE_CHECKING:
@@ -77,6 +77,8 @@ def is_pure(function: Any, args: tuple[Any, ...]) -> bool:
     """Whether a C function only looks at its arguments, or changes only them."""
     owner = getattr(function, "__objclass__", None)
     bound = getattr(function, "__self__", None)
+    if owner is object:
+        return function.__name__ in PURE_OBJECT
     if owner is not None:
         return _pure_type(owner)
     if bound is not None and not isinstance(bound, types.ModuleType):
@@ -97,8 +99,10 @@ def _pure_method(cls: type, name: str) -> bool:
     """A bound C method: judged by the class in the MRO that defines it."""
     for base in cls.__mro__:
         if name in base.__dict__ and type(base.__dict__[name]) is not types.FunctionType:
-            return _pure_type(base) or base.__module__ == "itertools" or issubclass(
-                base, BaseException
+            return (
+                _pure_type(base)
+                or base.__module__ == "itertools"
+                or issubclass(base, BaseException)
             )
     return False
 

@@ -33,12 +33,16 @@ PURE_BUILTINS = frozenset(
     """abs ascii bin chr divmod format hex oct ord pow repr round sorted sum
     callable hash issubclass any all min max""".split()
 )
+PURE_OBJECT = frozenset(
+    "__eq__ __ne__ __hash__ __repr__ __str__ __format__ __init__ __lt__ __le__ __gt__ __ge__ "
+    "__sizeof__ __init_subclass__ __subclasshook__".split()
+)
 IMPURE = frozenset("itertools.tee _operator.attrgetter _operator.methodcaller".split())
 
 # Types whose C methods only touch the object itself.
 PURE_TYPES = (
     "builtins.list builtins.dict builtins.set builtins.frozenset builtins.tuple builtins.str "
-    "builtins.bytes builtins.bytearray builtins.int builtins.float builtins.complex builtins.bool "
+    "builtins.bytes builtins.int builtins.float builtins.complex builtins.bool "
     "builtins.range builtins.slice builtins.dict_keys builtins.dict_values builtins.dict_items "
     "collections.deque collections.OrderedDict collections.defaultdict builtins.mappingproxy "
     "builtins.object builtins.BaseException builtins.Exception builtins.code builtins.property "
@@ -64,7 +68,7 @@ NATIVE_CLASSES = frozenset(
     itertools.permutations itertools.zip_longest itertools.pairwise itertools.groupby
     itertools.combinations_with_replacement itertools.compress itertools.filterfalse
     types.MethodType types.SimpleNamespace types.MappingProxyType types.CellType builtins.method
-    types.GenericAlias builtins.mappingproxy types.NoneType builtins.NoneType
+    operator.itemgetter types.GenericAlias builtins.mappingproxy types.NoneType builtins.NoneType
     datetime.timedelta datetime.date datetime.datetime decimal.Decimal fractions.Fraction
     builtins.function typing.TypeVar builtins.cell""".split()
 )
@@ -151,13 +155,14 @@ DEFERRED = {
     "transformers.utils.logging.warning_once": "logging",
     "transformers.utils.logging.info_once": "logging",
     "transformers.utils.logging.warning_advice": "logging",
-    "_warnings.warn": "warnings",
-    "warnings.warn": "warnings",
 }
 
 # Python functions that must not be inlined.
 BREAKS = {
-    "torch._dynamo.decorators.graph_break": ("graph_break", "torch._dynamo.graph_break() is called"),
+    "torch._dynamo.decorators.graph_break": (
+        "graph_break",
+        "torch._dynamo.graph_break() is called",
+    ),
     "torch.random.manual_seed": ("rng", "the random seed is set"),
     "torch.random.seed": ("rng", "the random seed is set"),
     "torch.random.set_rng_state": ("rng", "the random state is set"),

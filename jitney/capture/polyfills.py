@@ -30,6 +30,10 @@ def sorted_(
     return [items[i] for i in sorted(range(len(items)), key=keys.__getitem__, reverse=reverse)]
 
 
+def sort_(items: list[Any], key: Callable[[Any], Any], reverse: bool) -> None:
+    items[:] = sorted_(items, key=key, reverse=reverse)
+
+
 def min_(*args: Any, key: Callable[[Any], Any], default: Any = _MISSING) -> Any:
     items = list(args[0]) if len(args) == 1 else list(args)
     if not items:

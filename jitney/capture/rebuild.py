@@ -129,14 +129,10 @@ class Rebuilder:
         return r.Apply(collections.OrderedDict, (self._dict(value),))
 
     def _default(self, value: Any) -> r.Recipe:
-        return r.Apply(
-            collections.defaultdict, (self.of(value.default_factory), self._dict(value))
-        )
+        return r.Apply(collections.defaultdict, (self.of(value.default_factory), self._dict(value)))
 
     def _deque(self, value: Any) -> r.Recipe:
-        return r.Apply(
-            collections.deque, (r.MakeList(self._all(value)), r.Constant(value.maxlen))
-        )
+        return r.Apply(collections.deque, (r.MakeList(self._all(value)), r.Constant(value.maxlen)))
 
     def _method(self, value: types.MethodType) -> r.Recipe:
         return r.MakeMethod(self.of(value.__func__), self.of(value.__self__))

@@ -33,6 +33,7 @@ class Recorder:
         self.inputs: dict[torch.fx.Node, GraphInput] = {}
         self.mutated: set[int] = set()  # ids of fakes written to in place
         self.frames: list[Frame] = []
+        self.checkpoint = self.checkpoints = 0  # which one is open; how many there were
         self.mode = _Mode(self)
         self._versions: dict[int, int | None] = {}
         self.symbols = Symbols(self)
@@ -74,6 +75,8 @@ class Recorder:
             self._first = node
         node.meta["example_value"] = value
         node.meta["stack_trace"] = self._trace()
+        if self.checkpoint:
+            node.meta["checkpoint"] = self.checkpoint
         path = {f.module_path[0]: f.module_path for f in self.frames if f.module_path is not None}
         if path:
             node.meta["nn_module_stack"] = path
@@ -137,9 +140,7 @@ class Recorder:
 
     # ------------------------------------------------------------ calls
 
-    def call(
-        self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
+    def call(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Runs a torch function on fakes and records it if it made or changed a tensor."""
         query = leaves.query(func)
         if query is not None:

@@ -212,6 +212,19 @@ class TypeLookup(Source):
 
 @_hash_once
 @dataclass(frozen=True)
+class Referent(Source):
+    """What a weak reference at ``base`` refers to."""
+
+    base: Source
+
+    def fetch(self, roots: Roots) -> Any:
+        return self.base.fetch(roots)()
+
+    def __str__(self) -> str:
+        return f"{self.base}()"
+
+
+@dataclass(frozen=True)
 class SizeOf(Source):
     """``base.size(dim)`` (``what`` "size"), ``.stride(dim)`` or ``.storage_offset()``."""
 

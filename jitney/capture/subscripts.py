@@ -88,9 +88,7 @@ def _class_item(vm: Interpreter, cls: type, index: Any) -> Any:
     return vm.native(operator.getitem, cls, index)
 
 
-def set_item(
-    vm: Interpreter, container: Any, index: Any, value: Any, site: Frame | None
-) -> None:
+def set_item(vm: Interpreter, container: Any, index: Any, value: Any, site: Frame | None) -> None:
     """``container[index] = value``."""
     if isinstance(container, torch.Tensor):
         vm.torch_call(operator.setitem, container, index, value)

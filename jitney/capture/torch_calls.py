@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from jitney.capture import state
+from jitney.capture import function_calls, state
 from jitney.capture.frame import BreakCapture
 from jitney.capture.guard import ABSENT
 
@@ -24,8 +24,7 @@ LOOKS = frozenset(
     torch.is_autocast_enabled torch.get_autocast_dtype torch.is_autocast_cpu_enabled
     torch.get_autocast_gpu_dtype torch.get_autocast_cpu_dtype torch.is_autocast_cache_enabled
     torch._C._get_tracing_state torch._C._is_tracing torch._C._is_torch_function_enabled
-    torch._C._log_api_usage_once torch._C._functorch.peek_interpreter_stack
-    torch._C._len_torch_function_stack torch.is_anomaly_enabled torch.promote_types
+    torch._C._log_api_usage_once torch.is_anomaly_enabled torch.promote_types
     torch.result_type torch.can_cast torch.is_complex torch.is_floating_point torch.is_tensor
     torch._C._get_cudnn_enabled torch._C._get_flash_sdp_enabled torch._C._get_math_sdp_enabled
     torch._C._get_mem_efficient_sdp_enabled torch._C._get_cudnn_sdp_enabled torch.get_num_threads
@@ -38,6 +37,16 @@ LOOKS = frozenset(
     torch._C._is_default_mobile_cpu_allocator_set torch.is_vulkan_available torch.numel
     torch._C._get_cublas_allow_tf32 torch._C._get_onednn_allow_tf32""".split()
 )
+
+
+# C functions of torch that answer a constant: they would see our own mode.
+C_ANSWERS = {
+    "torch._C._is_torch_function_mode_enabled": False,
+    "torch._C._functorch.peek_interpreter_stack": None,
+    "torch._C._functorch.maybe_current_level": None,
+    "torch._C._len_torch_function_stack": 0,
+    "torch._C._len_torch_dispatch_stack": 0,
+}
 
 
 def c_name(function: Any) -> str:
@@ -70,11 +79,16 @@ def call_c(interpreter: Interpreter, function: Any, args: Any, kwargs: dict[str,
         values = [interpreter.world.force(a) for a in args]
         keywords = {k: interpreter.world.force(v) for k, v in kwargs.items()}
         return state.apply(interpreter, change, function, values, keywords)
+    if name in C_ANSWERS:
+        return C_ANSWERS[name]
     if name in LOOKS:
         values = [interpreter.world.force(a) for a in args]
         keywords = {k: interpreter.world.force(v) for k, v in kwargs.items()}
         return interpreter.native(function, *values, **keywords)
     owner = getattr(function, "__self__", None)
+    if isinstance(owner, type) and issubclass(owner, torch.autograd.Function):
+        handler = function_calls.HANDLERS["torch.autograd.function.Function.apply"]
+        return handler(interpreter, function, (owner, *args), kwargs, None)
     if (
         name.startswith("torch._C.")
         and not isinstance(owner, torch.Tensor)
