@@ -65,9 +65,13 @@ def type_attribute_is(value: Any, name: str, expected: Any) -> bool:
 
 
 def class_attribute_is(cls: type, name: str, expected: Any) -> bool:
-    """Whether ``name`` along a class's own mro is the object ``expected`` (`ABSENT`: not there)."""
+    """Whether ``name`` along a class's own mro is the object ``expected`` (`ABSENT`: not there).
+
+    Numbers and strings by value: a check holds its own copies of them.
+    """
     for base in cls.__mro__:
         found = base.__dict__.get(name, ABSENT)
         if found is not ABSENT:
-            return found is expected
+            plain = type(expected) in (int, float, complex, str, bytes)
+            return found is expected or (plain and fully_equal(found, expected))
     return expected is ABSENT
