@@ -13,16 +13,48 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 
+class _Atom:
+    """Atoms are compared and hashed all the time: hash and sort key are computed once."""
+
+    def __hash__(self) -> int:
+        found = self.__dict__.get("_hash")
+        if found is None:
+            fields = tuple(v for k, v in self.__dict__.items() if k not in ("hint", "_key"))
+            found = hash((type(self).__name__, *fields))
+            object.__setattr__(self, "_hash", found)
+        return int(found)
+
+    def __getstate__(self) -> dict[str, object]:
+        return {k: v for k, v in self.__dict__.items() if k not in ("_hash", "_key")}
+
+    def sort_key(self) -> tuple[str, str]:
+        """Where it stands in a monomial."""
+        found: tuple[str, str] | None = self.__dict__.get("_key")
+        if found is None:
+            found = (type(self).__name__, atom_text(self))  # type: ignore[arg-type]
+            object.__setattr__(self, "_key", found)
+        return found
+
+
 @dataclass(frozen=True)
-class Axis:
+class Axis(_Atom):
     """A loop counter: takes every integer in ``0 <= axis < extent``."""
 
     name: str
     extent: Index
 
+    __hash__ = _Atom.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        return (
+            isinstance(other, Axis) and self.name == other.name and self.extent == other.extent
+        )
+
 
 @dataclass(frozen=True)
-class Dim:
+class Dim(_Atom):
     """A size unknown at compile time, one symbol of torch's ShapeEnv; ``low <= dim <= high``."""
 
     name: str
@@ -30,28 +62,36 @@ class Dim:
     high: int | None = None
     hint: int = field(default=64, compare=False)
 
+    __hash__ = _Atom.__hash__
+
 
 @dataclass(frozen=True)
-class Value:
+class Value(_Atom):
     """The integer a `Let`, a `Reduce` or a loop before it bound to ``name`` (gathers use it)."""
 
     name: str
 
+    __hash__ = _Atom.__hash__
+
 
 @dataclass(frozen=True)
-class FloorDiv:
+class FloorDiv(_Atom):
     """``numerator // denominator`` where it could not be simplified away."""
 
     numerator: Index
     denominator: Index
 
+    __hash__ = _Atom.__hash__
+
 
 @dataclass(frozen=True)
-class Mod:
+class Mod(_Atom):
     """``numerator % denominator`` (result has the denominator's sign) where it stays."""
 
     numerator: Index
     denominator: Index
+
+    __hash__ = _Atom.__hash__
 
 
 Atom = Axis | Dim | Value | FloorDiv | Mod
@@ -71,6 +111,16 @@ class Index:
     def __hash__(self) -> int:
         return self._hash  # type: ignore[attr-defined,no-any-return]
 
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        return (
+            isinstance(other, Index)
+            and self._hash == other._hash  # type: ignore[attr-defined]
+            and self.const == other.const
+            and self.terms == other.terms
+        )
+
     def __reduce__(self) -> tuple[type[Index], tuple[object, int]]:
         return Index, (self.terms, self.const)  # the kept hash is this process's own
 
@@ -78,7 +128,9 @@ class Index:
         other = index(other)
         if not other.terms:
             return Index(self.terms, self.const + other.const) if other.const else self
-        return _from_dict(_summed(self, other), self.const + other.const)
+        if not self.terms:
+            return Index(other.terms, self.const + other.const) if self.const else other
+        return _sum(self, other)
 
     def __neg__(self) -> Index:
         return self * -1
@@ -341,11 +393,12 @@ def _divided(a: Index, by: int) -> Index:
     return Index(tuple((m, c // by) for m, c in a.terms), a.const // by)
 
 
-def _summed(a: Index, b: Index) -> dict[Monomial, int]:
+@lru_cache(maxsize=65536)
+def _sum(a: Index, b: Index) -> Index:
     total = dict(a.terms)
     for monomial, factor in b.terms:
         total[monomial] = total.get(monomial, 0) + factor
-    return total
+    return _from_dict(total, a.const + b.const)
 
 
 @lru_cache(maxsize=65536)
@@ -360,7 +413,7 @@ def _product(a: Index, b: Index) -> Index:
     total: dict[Monomial, int] = {}
     for ma, ca in (*a.terms, ((), a.const)):
         for mb, cb in (*b.terms, ((), b.const)):
-            key = tuple(sorted((*ma, *mb), key=_atom_key))
+            key = tuple(sorted((*ma, *mb), key=_Atom.sort_key)) if ma and mb else ma or mb
             total[key] = total.get(key, 0) + ca * cb
     return _from_dict(total, total.pop((), 0))
 
@@ -368,10 +421,11 @@ def _product(a: Index, b: Index) -> Index:
 def _from_dict(terms: Mapping[Monomial, int], const: int) -> Index:
     kept = [(m, c) for m, c in terms.items() if c]
     if len(kept) > 1:
-        joined = _joined(kept, const)
-        if joined is not None:
-            return joined
-        kept.sort(key=lambda item: tuple(_atom_key(a) for a in item[0]))
+        if any(type(a) is Mod for m, _ in kept for a in m):
+            joined = _joined(kept, const)
+            if joined is not None:
+                return joined
+        kept.sort(key=_term_key)
     return Index(tuple(kept), const)
 
 
@@ -392,9 +446,8 @@ def _joined(terms: list[tuple[Monomial, int]], const: int) -> Index | None:
     return None
 
 
-@lru_cache(maxsize=65536)
-def _atom_key(atom: Atom) -> tuple[str, str]:
-    return (type(atom).__name__, atom_text(atom))
+def _term_key(term: tuple[Monomial, int]) -> tuple[tuple[str, str], ...]:
+    return tuple([a.sort_key() for a in term[0]])
 
 
 def _mentions(monomial: Monomial, axis: Atom) -> bool:
