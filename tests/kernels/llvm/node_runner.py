@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Mapping
+from pathlib import Path
 
 import llvmlite.binding as llvm
 import numpy as np
@@ -15,6 +16,8 @@ from jitney.loops.target import Target
 
 llvm.initialize_native_target()
 llvm.initialize_native_asmprinter()
+# Vector functions without a polynomial of our own are libtorch's.
+llvm.load_library_permanently(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))
 
 _FEATURES = dict(llvm.get_host_cpu_features().items())
 HOST = Target("cpu", "host", frozenset(k for k, on in _FEATURES.items() if on), 2, 512)

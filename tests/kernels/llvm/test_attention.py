@@ -1,0 +1,158 @@
+"""Attention against float64: masks, causality, windows, grouped heads, dtypes, symbolic sizes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+import torch
+
+from jitney.kernels.llvm.attention import emit_attention
+from jitney.loops import ir
+from jitney.loops.index import Axis, Dim, Index, index
+from jitney.loops.target import Target
+from tests.kernels.llvm.node_runner import AVX2, HOST, run_node
+
+TOLERANCE = {torch.float32: 2e-6, torch.float64: 1e-13, torch.bfloat16: 1e-2, torch.float16: 2e-3}
+
+
+@dataclass(frozen=True)
+class Case:
+    """``mask`` "", "bool" or "add"; ``symbolic`` holds "s" and "t" where those are left open."""
+
+    s: int = 20
+    t: int = 20
+    d: int = 16
+    dv: int = 16
+    batch: int = 2
+    heads: int = 2
+    shared: int = 1
+    mask: str = ""
+    causal: bool = False
+    offset: int = 0
+    window: int | None = None
+    dtype: torch.dtype = torch.float32
+    symbolic: str = ""
+
+    def node(self) -> tuple[ir.Attention, dict[str, int]]:
+        """The node over [batch, length, heads, depth] operands and its symbols' values."""
+        dims = {x: getattr(self, x) for x in self.symbolic}
+
+        def extent(name: str) -> Index:
+            return index(Dim(name, low=1)) if name in dims else index(getattr(self, name))
+
+        s, t, d, dv = (Axis(x, extent(x)) for x in ("s", "t", "d", "dv"))
+        b, h = Axis("b", index(self.batch)), Axis("h", index(self.heads))
+        key_heads = self.heads // self.shared
+
+        def access(name: str, row: Axis, column: Axis, heads: int, head: Index) -> ir.Access:
+            line = (index(b) * row.extent + row) * heads + head
+            return ir.Access(name, line * column.extent + column, self.dtype)
+
+        shared = index(h) // self.shared
+        kind = torch.bool if self.mask == "bool" else self.dtype
+        mask = ir.Access("mask", (index(b) * s.extent + s) * t.extent + t, kind)
+        scale = ir.Const(self.d**-0.5, torch.float32)
+        total = ir.Access("lse", (index(b) * self.heads + h) * s.extent + s, torch.float32)
+        node = ir.Attention(
+            "attention", (b, h), s, t, d, dv,
+            access("q", s, d, self.heads, index(h)),
+            access("k", t, d, key_heads, shared),
+            access("v", t, dv, key_heads, shared),
+            access("out", s, dv, self.heads, index(h)),
+            scale, mask if self.mask else None, self.causal, index(self.offset), self.window, total,
+        )  # fmt: skip
+        return node, dims
+
+    def check(self, target: Target) -> None:
+        """Emits, runs and compares output and logsumexp."""
+        node, dims = self.node()
+        key_heads = self.heads // self.shared
+        tensors = {
+            "q": torch.randn(self.batch, self.s, self.heads, self.d).to(self.dtype),
+            "k": torch.randn(self.batch, self.t, key_heads, self.d).to(self.dtype),
+            "v": torch.randn(self.batch, self.t, key_heads, self.dv).to(self.dtype),
+            "mask": self._mask(),
+            "out": torch.full((self.batch, self.s, self.heads, self.dv), 7.0).to(self.dtype),
+            "lse": torch.zeros(self.batch, self.heads, self.s),
+        }
+        run_node(emit_attention(node, target), target, tensors, dims, parts=3)
+        scores, values = self._scores(tensors)
+        # A row that keeps nothing is 0 in eager's kernel for CPUs.
+        expected = (scores.softmax(-1).nan_to_num(0) @ values).transpose(1, 2)
+        error = (tensors["out"].double() - expected).abs().max().item()
+        assert error <= TOLERANCE[self.dtype], f"{self}: {error:.2e}"
+        total = scores.logsumexp(-1)
+        torch.testing.assert_close(tensors["lse"].double(), total, rtol=1e-3, atol=2e-2)
+
+    def _mask(self) -> torch.Tensor:
+        keep = torch.rand(self.batch, self.s, self.t) > 0.3
+        keep[:, 0] = False
+        if self.mask == "bool":
+            return keep
+        return torch.randn(self.batch, self.s, self.t).masked_fill(~keep, -torch.inf).to(self.dtype)
+
+    def _scores(self, tensors: dict[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+        q, k, v = (tensors[x].double().transpose(1, 2) for x in "qkv")
+        k, v = (x.repeat_interleave(self.shared, 1) for x in (k, v))
+        scores = q @ k.transpose(-1, -2) * self.d**-0.5
+        if self.mask == "bool":
+            scores = scores.masked_fill(~tensors["mask"][:, None], -torch.inf)
+        elif self.mask:
+            scores = scores + tensors["mask"][:, None].double()
+        if self.causal:
+            row, column = torch.arange(self.s)[:, None] + self.offset, torch.arange(self.t)
+            keep = column <= row
+            if self.window is not None:
+                keep &= column > row - self.window
+            scores = scores.masked_fill(~keep, -torch.inf)
+        return scores, v
+
+
+CASES = [
+    Case(),
+    Case(s=3, t=37),
+    Case(s=1, t=700),
+    Case(s=50, t=70, d=9, dv=21),
+    Case(s=65, t=1100, d=64, dv=64, batch=1),
+    Case(s=17, t=40, heads=6, shared=3),
+    Case(s=33, t=35, mask="bool"),
+    Case(s=33, t=35, mask="add"),
+    Case(s=100, t=100, causal=True),
+    Case(s=10, t=30, causal=True, offset=20),
+    Case(s=30, t=10, causal=True, offset=-20),
+    Case(s=100, t=600, causal=True, offset=500, window=7),
+    Case(s=100, t=100, causal=True, window=13),
+    Case(s=77, t=600, causal=True, symbolic="st"),
+    Case(s=1, t=600, mask="bool", symbolic="t"),
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_float32(case: Case) -> None:
+    case.check(HOST)
+
+
+@pytest.mark.parametrize("case", CASES[:4] + CASES[6:9], ids=str)
+def test_avx2(case: Case) -> None:
+    case.check(AVX2)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("target", [HOST, AVX2], ids=lambda t: t.name)
+def test_dtypes(dtype: torch.dtype, target: Target) -> None:
+    Case(s=33, t=70, d=32, dv=32, dtype=dtype).check(target)
+    Case(s=33, t=70, d=7, dv=5, dtype=dtype, mask="add").check(target)
+    Case(s=1, t=70, dtype=dtype, mask="bool").check(target)
+
+
+def test_nan_reaches_the_rows_that_see_it_only() -> None:
+    case = Case(s=40, t=40, causal=True, batch=1, heads=1)
+    node, _ = case.node()
+    q, k, v = (torch.randn(1, 40, 1, 16) for _ in range(3))
+    k[0, 25, 0, 3] = torch.nan
+    out, lse = torch.zeros(1, 40, 1, 16), torch.zeros(1, 1, 40)
+    code = emit_attention(node, HOST)
+    run_node(code, HOST, {"q": q, "k": k, "v": v, "out": out, "lse": lse})
+    assert out[0, 25:].isnan().all()
+    assert not out[0, :25].isnan().any()
