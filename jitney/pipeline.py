@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 
 from jitney import torch_api
 from jitney.backends import Backend
-from jitney.capture.build_glue import build_glue
+from jitney.capture.build_glue import build_glue, sources_used
 from jitney.capture.capture_frame import capture_frame
 from jitney.capture.check_guards import compile_check
 from jitney.capture.explain_guard import failures
@@ -60,11 +61,12 @@ def compile_frame(request: Request, session: Session, backend: Backend) -> Entry
         check = compile_check(guards, parameters, name)
         _assert_true_now(check, guards, roots)
     with log.stage("glue", function=name):
-        arm = build_glue(
-            capture, graph, parameters, request.linker, roots, is_resume=request.is_resume
+        glue_for = partial(
+            build_glue, capture, graph, parameters, request.linker, roots, request.is_resume
         )
+        glue = glue_for(None)(())
     _report_entry(capture, guards, name)
-    return Entry(capture, graph, guards, check, arm(()))
+    return Entry(capture, guards, check, glue, glue_for, sources_used(capture))
 
 
 def compile_graph(

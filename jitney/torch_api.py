@@ -152,6 +152,10 @@ def _set_inference_mode(enabled: bool) -> None:
     raise TypeError("inference mode is a scope: it cannot be left changed by a frame")
 
 
+def _set_modes(counts: tuple[int, int]) -> None:
+    raise TypeError("modes are scopes: they cannot be left changed by a frame")
+
+
 def _mode_counts() -> tuple[int, int]:
     return torch._C._len_torch_function_stack(), torch._C._len_torch_dispatch_stack()
 
@@ -160,6 +164,7 @@ _STATE: dict[str, tuple[Callable[[], Any], Callable[[Any], None]]] = {
     "grad_enabled": (torch.is_grad_enabled, torch._C._set_grad_enabled),
     "inference_mode": (torch.is_inference_mode_enabled, _set_inference_mode),
     "autocast": (_autocast_state, _set_autocast_state),
+    "modes": (_mode_counts, _set_modes),
     "default_dtype": (torch.get_default_dtype, torch.set_default_dtype),
     "default_device": (_default_device, torch.set_default_device),
     "deterministic": (
@@ -302,6 +307,7 @@ def mark_allowed_in_graph(function: Any) -> Any:
     """torch's ``allow_in_graph``: one opaque call."""
     return torch.compiler.allow_in_graph(function)
 
+@lru_cache(maxsize=64)
 def c_symbol(name: str) -> int:
     """Address of a function that torch's libraries export; LookupError if none does."""
     import ctypes
@@ -325,6 +331,64 @@ def impl_address(tensor: torch.Tensor) -> int:
 def raw_key_set(tensor: torch.Tensor) -> int:
     """A tensor's dispatch keys as one 64-bit word."""
     return int(torch._C._dispatch_keys(tensor).raw_repr())
+
+def native_state(name: str, expected: Any) -> list[tuple[int, int, int, int]] | None:
+    """State as C calls: (function, argument, mask, value) hold if ``function(argument) & mask``
+    is ``value``; None if C cannot tell."""
+    byte, full = 0xFF, (1 << 64) - 1
+    flags = {
+        "grad_enabled": "_ZN3c108GradMode10is_enabledEv",
+        "inference_mode": "_ZN3c1013InferenceMode10is_enabledEv",
+    }
+    functions = "_ZN2at4impl22PythonTorchFunctionTLS9stack_lenEv"
+    if name in flags:
+        return [(c_symbol(flags[name]), 0, byte, int(expected))]
+    if name == "default_dtype":
+        address = c_symbol("_ZN3c1031get_default_dtype_as_scalartypeEv")
+        return [(address, 0, byte, scalar_type(expected))]
+    if name == "deterministic":
+        context = _call(c_symbol("_ZN2at13globalContextEv"))
+        address = c_symbol("_ZNK2at7Context23deterministicAlgorithmsEv")
+        return [(address, context, byte, int(expected))]
+    if name == "modes":
+        dispatches = "_ZN3c104impl20TorchDispatchModeTLS9stack_lenEv"
+        return [
+            (c_symbol(functions), 0, full, expected[0]),
+            (c_symbol(dispatches), 0, full, expected[1]),
+        ]
+    if name == "default_device" and expected is None and active_modes()[0] == 0:
+        return [(c_symbol(functions), 0, full, 0)]
+    return _native_autocast(expected) if name == "autocast" else None
+
+
+def _native_autocast(expected: tuple[Any, ...]) -> list[tuple[int, int, int, int]]:
+    *per_device, cache = expected
+    enabled_of = c_symbol("_ZN2at8autocast19is_autocast_enabledEN3c1010DeviceTypeE")
+    dtype_of = c_symbol("_ZN2at8autocast18get_autocast_dtypeEN3c1010DeviceTypeE")
+    calls = []
+    for device_type, (enabled, dtype) in enumerate(per_device):  # c10: CPU is 0, CUDA is 1
+        calls.append((enabled_of, device_type, 0xFF, int(enabled)))
+        calls.append((dtype_of, device_type, 0xFF, scalar_type(dtype)))
+    calls.append((c_symbol("_ZN2at8autocast25is_autocast_cache_enabledEv"), 0, 0xFF, int(cache)))
+    return calls
+
+
+def _call(address: int) -> int:
+    import ctypes
+
+    return int(ctypes.CFUNCTYPE(ctypes.c_uint64)(address)())
+
+
+@lru_cache(maxsize=64)
+def scalar_type(dtype: torch.dtype) -> int:
+    """c10's number of a dtype."""
+    import ctypes
+
+    tensor = torch.empty(0, dtype=dtype)
+    handle, out = ctypes.c_uint64(impl_address(tensor)), ctypes.c_int32()
+    call = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p)
+    call(c_symbol("aoti_torch_get_dtype"))(ctypes.addressof(handle), ctypes.addressof(out))
+    return out.value
 
 
 # ---------------------------------------------------------------- capture

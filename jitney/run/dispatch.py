@@ -20,6 +20,7 @@ from jitney.capture.source import Roots, Source
 from jitney.errors import CompilerBug, Unsupported, UserError
 from jitney.events import log
 from jitney.run import stance
+from jitney.run.arms import Arms, is_supported
 from jitney.run.entry import Entry, Request
 from jitney.run.traceback import clean
 from jitney.run.wrapper import eager_caller, make_wrapper, new_namespace
@@ -53,6 +54,7 @@ class CompiledCode:
         self.skipped = self._never = eager
         self.run_eager = eager_caller(self.code)
         self._lock = threading.Lock()
+        self.arms = Arms(self.miss) if session.config.native_guards and is_supported() else None
         self.namespace = new_namespace(self.pick_miss, clean)
         self.refresh()
 
@@ -72,7 +74,10 @@ class CompiledCode:
     def refresh(self) -> None:
         """Chooses ``pick`` for the entries and the stance there are."""
         force_eager = self.skipped and not self.entries or stance.current().name == "force_eager"
-        self.namespace["_jitney_pick"] = self.pick_eager if force_eager else self.pick_miss
+        pick: Callable[..., Any] = self.pick_eager if force_eager else self.pick_miss
+        if self.arms and not force_eager:
+            pick = self.arms.pick()
+        self.namespace["_jitney_pick"] = pick
 
     def pick_miss(self, *_: Any) -> Callable[..., Any]:
         """Nothing is known to hold: check every entry."""
@@ -85,6 +90,8 @@ class CompiledCode:
     def forget(self) -> None:
         """Drops all entries and what was learnt from misses."""
         self.entries, self.dynamic, self.skipped = (), frozenset(), self._never
+        if self.arms is not None:
+            self.arms.clear()
         self.refresh()
 
     # ------------------------------------------------------------ a call that no arm serves
@@ -93,6 +100,8 @@ class CompiledCode:
         """Checks the entries in turn; compiles if none holds."""
         for entry in self.entries:
             if entry.check(function, *values):
+                if self.arms is not None:
+                    self._arm(entry, function, values)
                 return entry.glue(function, *values)
         if _thread.compiling or not self._may_compile():
             return self.run_eager(function, *values)
@@ -108,6 +117,12 @@ class CompiledCode:
             self._lock.release()
         run = entry.glue if entry else self.run_eager
         return run(function, *values)
+
+    def _arm(self, entry: Entry, function: FunctionType, values: tuple[Any, ...]) -> None:
+        if self.arms is not None and self.arms.arm(
+            entry, function, dict(zip(self.parameters, values))
+        ):
+            self.refresh()
 
     def _may_compile(self) -> bool:
         if self.skipped:

@@ -7,24 +7,28 @@ from dataclasses import dataclass, field
 from types import FunctionType
 from typing import Any, Protocol
 
-from jitney.capture.build_glue import Glue, Linker
+from jitney.capture.build_glue import Armed, Glue, Linker
 from jitney.capture.check_guards import Check
 from jitney.capture.guard import Guard
+from jitney.capture.place_sources import Habits
 from jitney.capture.result import Capture
 from jitney.capture.source import Source
 
 
 @dataclass
 class Entry:
-    """``check(function, *locals)`` says whether ``glue(function, *locals)`` may be called."""
+    """``check(function, *locals)`` says whether ``glue(function, *locals)`` may be called;
+    ``build_glue(armed)`` makes the glue for when a native program did part of the check."""
 
     capture: Capture
-    graph: Callable[..., Any] | None
     guards: tuple[Guard, ...]
     check: Check
     glue: Glue
-    armer: Any = None
-    arms: int = field(default=0)
+    build_glue: Callable[[Armed], Callable[[tuple[Any, ...]], Glue]]
+    needed: tuple[Source, ...]
+    habits: Habits = field(default_factory=Habits)
+    armings: int = 0
+    armed_glue: dict[Any, Callable[[tuple[Any, ...]], Glue]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

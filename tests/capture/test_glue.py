@@ -38,7 +38,7 @@ class EagerLinker:
 def glue_of(function, capture, values, graph=None, linker=None):
     names = frame_locals(function.__code__)
     roots = Roots(dict(zip(names, values, strict=True)), function)
-    return build_glue(capture, graph, names, linker or EagerLinker(), roots)(())
+    return build_glue(capture, graph, names, linker or EagerLinker(), roots, False, None)(())
 
 
 def run(function, leaving, *values, effects=(), inputs=(), graph=None):

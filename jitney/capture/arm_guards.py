@@ -1,0 +1,258 @@
+"""An entry's guards as a program for the native check, for the objects of one call.
+
+Sources divide in two. *Stable* ones are reached through objects that are themselves watched:
+while the words of the program (dict versions, pointers) are unchanged, they hold the same objects
+and their guards need no check. *Slots* vary from call to call: arguments, what is in containers
+passed as arguments, contents of dicts that change all the time; the program walks to them.
+Guards that neither way can express are left over for the generated Python.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from types import CellType, MappingProxyType
+from typing import Any
+
+import torch
+
+from jitney import torch_api
+from jitney.capture import layouts
+from jitney.capture.guard import Guard, Kind, TensorFacts
+from jitney.capture.native_check import SLOTS, Op, Program, tensor_words
+from jitney.capture.place_sources import SCALARS, Arming, Habits, Place
+from jitney.capture.source import Roots, Source
+
+CONSTANTS = (*SCALARS, bytes, complex, torch.dtype, torch.device, torch.layout)
+
+
+@dataclass
+class Arm:
+    """A program, the sources that are stable under it with their objects, guards left over."""
+
+    program: Program
+    stable: tuple[Source, ...]
+    values: tuple[Any, ...]
+    residual: tuple[Guard, ...]
+    roots: dict[str, int]
+    versions: dict[int, int]
+
+
+def arm_guards(
+    guards: Sequence[Guard], needed: Iterable[Source], roots: Roots, habits: Habits
+) -> Arm | None:
+    """The program for these inputs, of which every guard holds; None if it would be too long.
+
+    ``needed``: sources the glue fetches. To be safe against other threads, the full check must
+    pass once more after this has read the versions.
+    """
+    arming = Arming(roots, habits)
+    residual = tuple(g for g in guards if not cover(arming, g))
+    wanted = [*needed, *_sources_of(residual)]
+    stable = dict.fromkeys(s for source in wanted for s in arming.anchors(source))
+    if arming.slots > SLOTS:
+        return None
+    program = Program(arming.code + arming.late, arming.words, arming.keep)
+    program.add(Op.END)
+    values = tuple(arming.places[source].value for source in stable)
+    return Arm(program, tuple(stable), values, residual, arming.roots, arming.versions)
+
+
+def _sources_of(guards: Iterable[Guard]) -> list[Source]:
+    found: list[Source] = []
+    for guard in guards:
+        found.append(guard.source)
+        expected = guard.expected
+        if guard.kind is Kind.EXPRESSION:
+            found.extend(expected[1].values())
+        elif guard.kind in (Kind.DISTINCT, Kind.NO_OVERLAP):
+            found.extend(expected)
+        elif guard.kind is Kind.SAME:
+            found.append(expected)
+    return found
+
+
+# ---------------------------------------------------------------- a guard as checks
+
+
+def cover(arming: Arming, guard: Guard) -> bool:
+    """Adds what makes the program imply the guard; False if it stays to be checked in Python."""
+    if guard.kind is Kind.STATE:
+        return _state(arming, *guard.expected)
+    if guard.kind is Kind.SAME:
+        return _same(arming, arming.place(guard.source), arming.place(guard.expected))
+    if guard.kind is Kind.DISTINCT:
+        places = [arming.place(s) for s in guard.expected]
+        return all(p is not None and p.fixed for p in places)
+    handler = _COVERS.get(guard.kind)
+    place = arming.place(guard.source)
+    if handler is None or place is None:
+        return False
+    return handler(arming, place, guard.expected)
+
+
+def _type(arming: Arming, place: Place, expected: Any) -> bool:
+    if place.fixed:
+        arming.type_stays(place.value)
+    elif place.slot is not None:
+        arming.add(Op.FIELD, place.slot, layouts.OB_TYPE, id(expected))
+    return True
+
+
+def _is(arming: Arming, place: Place, expected: Any) -> bool:
+    if not place.fixed and place.slot is not None:
+        arming.keep.append(expected)
+        arming.add(Op.IS, place.slot, id(expected))
+    return True
+
+
+def _equals(arming: Arming, place: Place, expected: Any) -> bool:
+    if place.fixed:
+        return _is_immutable(expected)
+    if type(expected) not in SCALARS or place.slot is None:
+        return False
+    arming.keep.append(expected)
+    arming.add(Op.EQUAL, place.slot, id(expected))
+    return True
+
+
+def _is_immutable(value: Any) -> bool:
+    if isinstance(value, tuple | frozenset):
+        return all(_is_immutable(v) for v in value)
+    return type(value) in CONSTANTS
+
+
+def _length(arming: Arming, place: Place, expected: int) -> bool:
+    value = place.value
+    if place.slot is not None:
+        if type(value) not in (dict, list, tuple):
+            return False
+        arming.same_length(place.slot, value)
+        return True
+    if isinstance(value, dict):
+        arming.watch(value)
+    elif isinstance(value, list):
+        arming.watch_list(value)
+    return isinstance(value, dict | list | tuple | str)
+
+
+def _keys(arming: Arming, place: Place, expected: tuple[Any, ...]) -> bool:
+    if not isinstance(place.value, dict):
+        return False
+    if place.slot is None:
+        arming.watch(place.value)
+        return True
+    keys = list(dict.keys(place.value))
+    if any(type(key) not in (str, int) for key in keys):
+        return False
+    arming.contains_dict(place.slot, place.value)
+    arming.keep.append(keys)
+    index = arming.data([len(keys), *map(id, keys)])
+    arming.add(Op.DICT_KEYS, place.slot, index)
+    return True
+
+
+def _has_key(arming: Arming, place: Place, expected: Any) -> bool:
+    return _membership(arming, place, expected, present=True)
+
+
+def _no_key(arming: Arming, place: Place, expected: Any) -> bool:
+    return _membership(arming, place, expected, present=False)
+
+
+def _membership(arming: Arming, place: Place, key: Any, *, present: bool) -> bool:
+    if place.slot is None:
+        if isinstance(place.value, dict):
+            arming.watch(place.value)
+        return isinstance(place.value, dict | MappingProxyType)
+    if not isinstance(place.value, dict) or type(key) not in (str, int):
+        return False
+    arming.contains_dict(place.slot, place.value)
+    arming.keep.append(key)
+    if present:
+        arming.add(Op.DICT_ITEM, place.slot, id(key), arming.new_slot())
+    else:
+        arming.add(Op.ABSENT, place.slot, id(key))
+    return True
+
+
+def _type_attr(arming: Arming, place: Place, expected: tuple[str, Any]) -> bool:
+    _type(arming, place, type(place.value))
+    arming.watch_class(type(place.value))
+    return True
+
+
+def _class_attr(arming: Arming, place: Place, expected: tuple[str, Any]) -> bool:
+    if place.fixed:
+        arming.watch_class(place.value)
+    return place.fixed
+
+
+def _no_attr(arming: Arming, place: Place, name: str) -> bool:
+    value = place.value
+    if not place.fixed:
+        return False
+    if type(value) is CellType:
+        arming.word(id(value) + layouts.CELL_CONTENTS, 0)
+        return True
+    arming.type_stays(value)
+    arming.watch_class(type(value))
+    address = layouts.slot_address(value, name)
+    if address is not None:
+        arming.word(address, 0)
+        return True
+    pointer = layouts.dict_pointer(value) if hasattr(value, "__dict__") else None
+    if pointer is None or hasattr(type(value), name):
+        return False
+    arming.word(pointer, id(value.__dict__))
+    arming.watch(value.__dict__)
+    return True
+
+
+def _tensor(arming: Arming, place: Place, facts: TensorFacts) -> bool:
+    value = place.value
+    if facts.layout is not torch.strided or type(value) is not facts.cls:
+        return False
+    slot = place.slot
+    words = arming.data(tensor_words(value, facts.sizes, facts.strides))
+    if place.fixed:
+        slot = arming.new_slot()
+        arming.late += (int(Op.CONST), 0, id(value), slot)
+        arming.late += (int(Op.TENSOR), slot, words, 0)
+    elif slot is not None:
+        arming.add(Op.TENSOR, slot, words)
+    return facts.is_leaf is None
+
+
+def _same(arming: Arming, one: Place | None, other: Place | None) -> bool:
+    if one is None or other is None:
+        return False
+    if one.fixed and other.fixed:
+        return True
+    for place, known in ((one, other), (other, one)):
+        if known.fixed and place.slot is not None:
+            arming.add(Op.IS, place.slot, id(known.value))
+            return True
+    return False
+
+
+def _state(arming: Arming, name: str, expected: Any) -> bool:
+    calls = torch_api.native_state(name, expected)
+    for address, argument, mask, value in calls or ():
+        arming.add(Op.CALL, address, arming.data([argument, mask, value]))
+    return calls is not None
+
+
+_COVERS: dict[Kind, Callable[[Arming, Place, Any], bool]] = {
+    Kind.TYPE: _type,
+    Kind.IS: _is,
+    Kind.EQUALS: _equals,
+    Kind.LENGTH: _length,
+    Kind.KEYS: _keys,
+    Kind.HAS_KEY: _has_key,
+    Kind.NO_KEY: _no_key,
+    Kind.TYPE_ATTR: _type_attr,
+    Kind.CLASS_ATTR: _class_attr,
+    Kind.NO_ATTR: _no_attr,
+    Kind.TENSOR: _tensor,
+}

@@ -1,0 +1,302 @@
+"""Where the objects of one call are, for a guard program: watched and stable, or in slots."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, field
+from types import CellType, FunctionType, MappingProxyType, MethodType
+from typing import Any
+
+import torch
+
+from jitney.capture import layouts
+from jitney.capture.native_check import Op
+from jitney.capture.source import (
+    Attr,
+    CellContents,
+    DictItem,
+    DictKey,
+    Fixed,
+    Function,
+    Item,
+    Local,
+    ModuleOf,
+    Roots,
+    Source,
+    TypeLookup,
+)
+
+SCALARS = (int, float, bool, str, type(None))
+CONTAINERS = (dict, list, tuple)
+FUNCTION_ROOT = "<function>"
+_GONE = (LookupError, AttributeError, TypeError, ValueError)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where an object is. ``fixed``: it is the same object while the words are unchanged.
+    ``slot``: the program has to walk below it from there."""
+
+    value: Any
+    slot: int | None = None
+    fixed: bool = True
+
+
+@dataclass
+class Habits:
+    """What arming an entry again and again has taught: dicts (by id) whose version always
+    changes, roots that are a new object in every call."""
+
+    busy: dict[int, int] = field(default_factory=dict)
+    fresh: set[str] = field(default_factory=set)
+
+
+class Arming:
+    """The state of building one program."""
+
+    def __init__(self, roots: Roots, habits: Habits) -> None:
+        self.inputs = roots
+        self.habits = habits
+        self.code: list[int] = []  # walks and checks of slots
+        self.late: list[int] = []  # words and stable tensors: cheap to fail before
+        self.words: list[int] = []
+        self.keep: list[Any] = []
+        self.roots: dict[str, int] = {}  # by name of the argument
+        self.versions: dict[int, int] = {}
+        self.places: dict[Source, Place | None] = {}
+        self.slots = 1 + len(roots.locals)
+        self._done: set[tuple[Any, ...]] = set()
+        self._busy_slots: dict[int, int] = {}
+        self._indices = {name: i + 1 for i, name in enumerate(roots.locals)}
+
+    # ------------------------------------------------------------ instructions
+
+    def add(self, op: Op, a: int = 0, b: int = 0, c: int = 0) -> None:
+        """A check or walk of slots, once."""
+        if (op, a, b, c) not in self._done:
+            self._done.add((op, a, b, c))
+            self.code += (int(op), a, b, c)
+
+    def word(self, address: int, value: int) -> None:
+        """The word at ``address`` must stay ``value``."""
+        if ("word", address) not in self._done:
+            self._done.add(("word", address))
+            self.late += (int(Op.WORD), address, value, 0)
+
+    def watch(self, owner: dict[Any, Any]) -> None:
+        """A store into the dict undoes the arm."""
+        if id(owner) not in self.versions:
+            version = layouts.read_word(id(owner) + layouts.DICT_VERSION)
+            self.versions[id(owner)] = version
+            self.keep.append(owner)
+            self.word(id(owner) + layouts.DICT_VERSION, version)
+
+    def watch_class(self, cls: type) -> None:
+        """A change of the class or a base undoes the arm."""
+        if ("class", cls) not in self._done:
+            self._done.add(("class", cls))
+            for base in cls.__mro__:
+                members = layouts.class_dict(base)
+                if members is not None:
+                    self.watch(members)
+
+    def type_stays(self, value: Any) -> None:
+        """``value.__class__ = …`` undoes the arm."""
+        if type(value).__flags__ & (1 << 9):
+            self.keep.append(value)
+            self.word(id(value) + layouts.OB_TYPE, id(type(value)))
+
+    def new_slot(self) -> int:
+        """A slot nothing else uses."""
+        self.slots += 1
+        return self.slots - 1
+
+    # ------------------------------------------------------------ places of sources
+
+    def place(self, source: Source) -> Place | None:
+        """Where what is at ``source`` is found; None if no program can say."""
+        if source not in self.places:
+            try:
+                self.places[source] = self._find(source)
+            except _GONE:
+                self.places[source] = None
+        return self.places[source]
+
+    def anchors(self, source: Source) -> list[Source]:
+        """The nearest stable sources from which Python can walk to ``source``."""
+        place = self.place(source)
+        if place is not None and place.fixed:
+            return [source]
+        base = getattr(source, "base", None)
+        return [] if base is None else self.anchors(base)
+
+    def _find(self, source: Source) -> Place | None:
+        match source:
+            case Fixed(value=value):
+                return self._stable(value)
+            case ModuleOf(name=name):
+                self.watch(sys.modules)
+                return self._stable(sys.modules[name])
+            case Local(name=name):
+                if name in self.habits.fresh:
+                    return None
+                return self._settle(self._indices[name], self.inputs.locals[name], name)
+            case Function():
+                if self._is_fresh_function():
+                    return None
+                return self._settle(0, self.inputs.function, FUNCTION_ROOT)
+            case Attr(base=Function(), name="__closure__") if self._is_fresh_function():
+                slot = self.new_slot()
+                self.add(Op.LOAD, 0, layouts.FUNCTION_PARTS["__closure__"], slot)
+                return Place(self.inputs.function.__closure__, slot, fixed=False)
+        base = self.place(source.base) if hasattr(source, "base") else None
+        if base is None:
+            return None
+        if base.slot is None:
+            return self._below_stable(source, base.value)
+        return self._below_slot(source, base.value, base.slot)
+
+    def _is_fresh_function(self) -> bool:
+        return FUNCTION_ROOT in self.habits.fresh
+
+    def _stable(self, value: Any) -> Place:
+        self.keep.append(value)
+        if isinstance(value, dict) and self._is_busy(value):
+            slot = self._busy_slots.get(id(value))
+            if slot is None:
+                slot = self._busy_slots[id(value)] = self.new_slot()
+                self.add(Op.CONST, 0, id(value), slot)
+            return Place(value, slot)
+        return Place(value)
+
+    def _is_busy(self, value: dict[Any, Any]) -> bool:
+        """Module globals change for reasons of their own: their entries are looked up."""
+        is_module = "__name__" in value and "__loader__" in value
+        return is_module or self.habits.busy.get(id(value), 0) > 2
+
+    def _settle(self, slot: int, value: Any, root: str = "") -> Place:
+        """What a slot holds: scalars, tensors and containers stay in it; of anything else the
+        identity is checked, which makes it stable."""
+        varies = isinstance(value, torch.Tensor) or type(value) in (*CONTAINERS, *SCALARS, CellType)
+        if varies and not isinstance(value, torch.nn.Parameter):
+            return Place(value, slot, fixed=False)
+        self.add(Op.IS, slot, id(value))
+        if root:
+            self.roots[root] = id(value)
+        return self._stable(value)
+
+    def _below_stable(self, source: Source, base: Any) -> Place | None:
+        match source:
+            case Attr(name=name):
+                return self._attribute(base, name)
+            case DictItem(key=key):
+                return self._entry(base, key)
+            case DictKey(position=position) if isinstance(base, dict):
+                self.watch(base)
+                return self._stable(list(dict.keys(base))[position])
+            case Item(index=index) if type(base) is tuple:
+                return self._stable(base[index])
+            case Item(index=index) if isinstance(base, tuple):
+                return self._stable(tuple.__getitem__(base, index))
+            case Item(index=index) if isinstance(base, list):
+                items = self.watch_list(base)
+                value = list.__getitem__(base, index)
+                self.word(items + 8 * index, id(value))
+                return self._stable(value)
+            case CellContents():
+                value = base.cell_contents
+                self.word(id(base) + layouts.CELL_CONTENTS, id(value))
+                return self._stable(value)
+            case TypeLookup(name=name):
+                self.type_stays(base)
+                self.watch_class(type(base))
+                return self._stable(source.fetch(self.inputs))
+        return None
+
+    def watch_list(self, base: list[Any]) -> int:
+        self.keep.append(base)
+        self.word(id(base) + layouts.SEQUENCE_SIZE, list.__len__(base))
+        items = layouts.read_word(id(base) + layouts.LIST_ITEMS)
+        self.word(id(base) + layouts.LIST_ITEMS, items)
+        return items
+
+    def _attribute(self, base: Any, name: str) -> Place | None:
+        if name == "__dict__":
+            if isinstance(base, type):
+                members = layouts.class_dict(base)
+                return self._stable(base.__dict__ if members is None else members)
+            pointer = layouts.dict_pointer(base)
+            if pointer is None:
+                return None
+            self.word(pointer, id(base.__dict__))
+            return self._stable(base.__dict__)
+        if name == "__class__":
+            self.type_stays(base)
+            return self._stable(type(base))
+        if type(base) is FunctionType:
+            if name == "__globals__":
+                return self._stable(base.__globals__)
+            if name in layouts.FUNCTION_PARTS:
+                value = getattr(base, name)
+                expected = layouts.read_word(id(base) + layouts.FUNCTION_PARTS[name])
+                self.word(id(base) + layouts.FUNCTION_PARTS[name], expected)
+                return self._stable(value)
+        if type(base) is MethodType and name in ("__func__", "__self__"):
+            return self._stable(getattr(base, name))
+        address = layouts.slot_address(base, name)
+        if address is None:
+            return None
+        value = getattr(base, name)
+        self.type_stays(base)
+        self.word(address, id(value))
+        return self._stable(value)
+
+    def _entry(self, base: Any, key: Any) -> Place | None:
+        """``base[key]`` of a stable dict, or of the proxy of a class that cannot change."""
+        if isinstance(base, MappingProxyType):
+            return self._stable(base[key])
+        if not isinstance(base, dict):
+            return None
+        self.watch(base)
+        return self._stable(dict.__getitem__(base, key))
+
+    def _below_slot(self, source: Source, base: Any, slot: int) -> Place | None:
+        match source:
+            case DictItem(key=key) if isinstance(base, dict) and type(key) in (str, int):
+                self.contains_dict(slot, base)
+                self.keep.append(key)
+                to = self.new_slot()
+                self.add(Op.DICT_ITEM, slot, id(key), to)
+                return self._settle(to, dict.__getitem__(base, key))
+            case Item(index=index) if type(base) in (tuple, list):
+                self.same_length(slot, base)
+                to, offset = self.new_slot(), 8 * index
+                if type(base) is tuple:
+                    self.add(Op.LOAD, slot, layouts.SEQUENCE_ITEMS + offset, to)
+                else:
+                    self.add(Op.LOAD2, slot, offset, to)
+                return self._settle(to, base[index])
+            case CellContents() if type(base) is CellType:
+                to = self.new_slot()
+                self.add(Op.FIELD, slot, layouts.OB_TYPE, id(CellType))
+                self.add(Op.LOAD, slot, layouts.CELL_CONTENTS, to)
+                return self._settle(to, base.cell_contents)
+        return None
+
+    # ------------------------------------------------------------ checks of slots
+
+    def contains_dict(self, slot: int, value: dict[Any, Any]) -> None:
+        """The slot holds a dict of this type, so that dict calls are safe."""
+        if slot not in self._busy_slots.values():
+            self.add(Op.FIELD, slot, layouts.OB_TYPE, id(type(value)))
+
+    def same_length(self, slot: int, value: Any) -> None:
+        """The slot holds a list, tuple or dict of this type and length."""
+        self.add(Op.FIELD, slot, layouts.OB_TYPE, id(type(value)))
+        self.add(Op.FIELD, slot, layouts.SEQUENCE_SIZE, len(value))
+
+    def data(self, words: list[int]) -> int:
+        """Operands; their index."""
+        start = len(self.words)
+        self.words += words
+        return start

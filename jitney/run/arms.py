@@ -1,0 +1,101 @@
+"""Entries made fast for the objects of recent calls: their guards as native programs."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import FunctionType
+from typing import Any
+
+import torch
+
+from jitney.capture import layouts
+from jitney.capture.arm_guards import Arm, arm_guards
+from jitney.capture.build_glue import Armed, Glue
+from jitney.capture.native_check import SLOTS, make_pick, tensor_layout
+from jitney.capture.place_sources import FUNCTION_ROOT
+from jitney.capture.source import Roots
+from jitney.run.entry import Entry
+
+MOST_ARMS = 64
+MOST_OF_ENTRY = 16  # then roots that never repeat are no longer compared
+MOST_ARMINGS = 500  # then an entry is left to its Python check
+
+
+def is_supported() -> bool:
+    """Whether this interpreter and this torch are laid out as native checks need."""
+    return layouts.verified() and tensor_layout() is not None
+
+
+@dataclass(frozen=True)
+class _Live:
+    entry: Entry
+    arm: Arm
+    glue: Glue
+
+
+class Arms:
+    """The armed entries of one code object, most recently armed first."""
+
+    def __init__(self, miss: Callable[..., Any]) -> None:
+        self._miss = miss
+        self._live: tuple[_Live, ...] = ()
+        self._lock = threading.Lock()
+
+    def clear(self) -> None:
+        """Disarms everything."""
+        self._live = ()
+
+    def __len__(self) -> int:
+        return len(self._live)
+
+    def pick(self) -> Callable[..., Any]:
+        """The native function that finds an armed glue for a call."""
+        return make_pick([(live.arm.program, live.glue) for live in self._live], self._miss)
+
+    def arm(self, entry: Entry, function: FunctionType, locals_: dict[str, Any]) -> bool:
+        """Arms ``entry`` for these inputs, of which its check holds; whether anything changed."""
+        if entry.armings >= MOST_ARMINGS or len(locals_) >= SLOTS - 8:
+            return False
+        entry.armings += 1
+        roots = Roots(locals_, function)
+        arm = arm_guards(entry.guards, entry.needed, roots, entry.habits)
+        if arm is None or not entry.check(function, *locals_.values()):
+            return False
+        glue = self._glue(entry, arm)
+        with self._lock:
+            kept = [live for live in self._live if not _replaces(arm, entry, live)]
+            self._live = tuple([_Live(entry, arm, glue), *kept][:MOST_ARMS])
+            self._learn(entry, locals_)
+        return True
+
+    def _glue(self, entry: Entry, arm: Arm) -> Glue:
+        key = (arm.stable, tuple(id(guard) for guard in arm.residual))
+        build = entry.armed_glue.get(key)
+        if build is None:
+            build = entry.build_glue(Armed(arm.stable, arm.residual, self._miss))
+            entry.armed_glue[key] = build
+        return build(arm.values)
+
+    def _learn(self, entry: Entry, locals_: dict[str, Any]) -> None:
+        """Notices arguments that are a new object in every call."""
+        mine = [live for live in self._live if live.entry is entry]
+        if len(mine) < MOST_OF_ENTRY:
+            return
+        values = {FUNCTION_ROOT: None, **locals_}
+        for name, value in values.items():
+            seen = {live.arm.roots.get(name) for live in mine}
+            if len(seen) == len(mine) and not isinstance(value, torch.nn.Module):
+                entry.habits.fresh.add(name)
+                self._live = tuple(live for live in self._live if live.entry is not entry)
+
+
+def _replaces(arm: Arm, entry: Entry, live: _Live) -> bool:
+    """Whether ``arm`` is a later state of what ``live`` was made for."""
+    if live.entry is not entry or live.arm.roots != arm.roots:
+        return False
+    for owner, version in live.arm.versions.items():
+        if arm.versions.get(owner, version) != version:
+            entry.habits.busy[owner] = entry.habits.busy.get(owner, 0) + 1
+    return True
