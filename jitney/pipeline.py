@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -21,6 +22,7 @@ from jitney.capture.source import Roots
 from jitney.errors import CompilerBug, Unsupported
 from jitney.events import log
 from jitney.graph.device_of_graph import device_of_graph
+from jitney.graph.mark_static import mark_static
 from jitney.graph.stitch import stitch
 from jitney.graph.trace_region import trace_region
 from jitney.kernels.llvm.build_program import build_program
@@ -80,9 +82,20 @@ def compile_graph(
     except Unsupported as reason:
         log.emit("eager_graph", reason_kind=reason.kind, reason=str(reason))
         return gm.forward
+    mark_static(gm, region.forward)
+    if region.backward is not None:
+        options = without_cuda_graphs(options)
     forward = compile_aten(region.forward, options)
     backward = None if region.backward is None else compile_aten(region.backward, options)
     return stitch(region.facts, forward, backward)
+
+
+def without_cuda_graphs(options: Any) -> Any:
+    """Options for a graph that saves tensors for a backward pass: a replay would overwrite them."""
+    if options is None or not options.cuda_graphs:
+        return options
+    log.emit("cuda_graph_refused", name="training", reason="it saves tensors for the backward pass")
+    return replace(options, cuda_graphs=False)
 
 
 def compile_aten(gm: torch.fx.GraphModule, options: Any = None) -> Callable[..., Any]:
