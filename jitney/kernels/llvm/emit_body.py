@@ -56,6 +56,8 @@ class BodyEmitter:
         self, text: FunctionText, plans: Mapping[int, InnerPlan], limits: Mapping[Axis, Index]
     ) -> None:
         self._text, self._plans, self._limits = text, plans, limits
+        #: Axes whose vectors may start anywhere.
+        self.unaligned: set[Axis] = set()
 
     def block(self, scopes: list[Scope], body: Sequence[Stmt]) -> None:
         """Runs ``body`` for every copy."""
@@ -225,7 +227,7 @@ class BodyEmitter:
     def _lanes(
         self, scope: Scope, axis: Axis, base: str, lanes: int, mask: Ssa | None = None
     ) -> Scope:
-        return scope.inner({axis: base}, Lanes(axis, lanes), mask)
+        return scope.inner({axis: base}, Lanes(axis, lanes, axis not in self.unaligned), mask)
 
     def _masked_tail(
         self,

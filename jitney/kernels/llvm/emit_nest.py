@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from jitney.kernels.llvm.emit_body import BodyEmitter, InnerPlan, Span, State
 from jitney.kernels.llvm.emit_tiles import emit_tiles
@@ -11,7 +12,9 @@ from jitney.kernels.llvm.isa import Isa, isa_of
 from jitney.kernels.llvm.node_code import SIGNATURE, NodeCode, Phase
 from jitney.kernels.llvm.operands import Operands
 from jitney.kernels.llvm.schedule_nest import Schedule, schedule_nest
+from jitney.kernels.llvm.split_ranges import Piece, split_ranges
 from jitney.kernels.llvm.split_stages import Stage, split_stages
+from jitney.kernels.llvm.stash_rows import stash_rows
 from jitney.kernels.llvm.text import FunctionText
 from jitney.kernels.llvm.welford_as_sums import welford_as_sums
 from jitney.loops import visit
@@ -30,15 +33,22 @@ def emit_nest(
     """The code of a nest; function names start with ``name``, tables are in the order given."""
     isa = isa_of(target)
     plan = split_stages(welford_as_sums(nest))
-    phases, parts, declarations = [], [], set()
+    phases, parts, declarations, scratch = [], [], set(), 0
     for k, stage in enumerate(plan.stages):
         schedule = schedule_nest(stage.nest, isa, target.cores)
         function = f"{name}_{k}"
         text = FunctionText(function, SIGNATURE, isa)
         operands = Operands(text, buffers, scalars, visit.writes(stage.nest))
+        if schedule.vector is None:
+            stashed = stash_rows(stage.nest.body)
+            stage = replace(stage, nest=replace(stage.nest, body=stashed.body))
+            scratch = max(scratch, stashed.scratch_bytes)
+            for local, place in stashed.rows:
+                row = text.pure(f"getelementptr i8, ptr %scratch, i64 {place}")
+                operands.add_local(local, row)
         for local, offset in plan.shared:
-            place = Scope(text, operands).indices.uniform(offset)
-            operands.add_local(local, text.pure(f"getelementptr i8, ptr %shared, i64 {place}"))
+            start = Scope(text, operands).indices.uniform(offset)
+            operands.add_local(local, text.pure(f"getelementptr i8, ptr %shared, i64 {start}"))
         emit_stage(text, operands, stage, schedule, isa)
         parts.append(text.finish())
         declarations |= text.declarations
@@ -48,6 +58,7 @@ def emit_nest(
         tuple(phases),
         tuple(buffers),
         tuple(scalars),
+        scratch_bytes=scratch,
         shared_bytes=plan.shared_bytes,
         declarations=frozenset(declarations),
     )
@@ -69,19 +80,51 @@ def emit_stage(
             elif schedule.tile is not None:
                 emit_tiles(emitter, scopes[0], schedule, schedule.tile, _span_of(scopes[0]))
             else:
-                shape = (schedule.lanes, schedule.unroll)
-                axis, span = schedule.vector, _span_of(scopes[0])
-                emitter.vector_loop(scopes, axis, span, shape, [], leaf)
+                emit_pieces(emitter, scopes[0], schedule, body, _span_of(scopes[0]))
             return []
-
-        def leaf(scopes: list[Scope], states: list[State]) -> list[State]:
-            emitter.block(scopes, body)
-            return states
 
         def _span_of(scope: Scope) -> Span:
             return _span(emitter, scope, schedule, block)
 
         emitter.nest(schedule.inner, [scope], point)
+
+
+def emit_pieces(
+    emitter: BodyEmitter, scope: Scope, schedule: Schedule, body: tuple[Stmt, ...], span: Span
+) -> None:
+    """The vector axis over ``span``, a loop for each range in which conditions are constant."""
+    assert schedule.vector is not None
+    pieces = split_ranges(body, schedule.vector)
+    for piece in pieces:
+
+        def leaf(scopes: list[Scope], states: list[State], piece: Piece = piece) -> list[State]:
+            emitter.block(scopes, piece.body)
+            return states
+
+        part = span if len(pieces) == 1 else _within(emitter, scope, span, piece)
+        shape = (schedule.lanes, _fitting_unroll(schedule, part))
+        emitter.vector_loop([scope], piece.axis, part, shape, [], leaf)
+
+
+def _fitting_unroll(schedule: Schedule, span: Span) -> int:
+    unroll = schedule.unroll
+    while unroll > 1 and span.count is not None and span.count % (unroll * schedule.lanes):
+        unroll //= 2
+    return unroll
+
+
+def _within(emitter: BodyEmitter, scope: Scope, span: Span, piece: Piece) -> Span:
+    """The part of ``span`` a piece covers, counted from the piece's start."""
+    text, extent = scope.text, piece.axis.extent.const
+    if span.begin == "0" and span.count is not None:
+        return Span("0", str(extent), extent)
+    emitter.unaligned.add(piece.axis)
+    edges = []
+    for edge in (span.begin, span.end):
+        moved = text.pure(f"sub nsw i64 {edge}, {piece.low}")
+        low = text.call("i64", "llvm.smax.i64", f"i64 {moved}", "i64 0")
+        edges.append(text.call("i64", "llvm.smin.i64", f"i64 {low}", f"i64 {extent}"))
+    return Span(*edges)
 
 
 def _plans_by_id(body: Sequence[Stmt], schedule: Schedule) -> Mapping[int, InnerPlan]:

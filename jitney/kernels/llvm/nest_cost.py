@@ -26,6 +26,11 @@ _SCATTERED = 2.0
 _TILED = 0.5
 
 
+def op_cycles(expr: Expr) -> int:
+    """Cycles of one vector of the expression's own operation."""
+    return _HEAVY.get(expr.op, 1) if isinstance(expr, Op) else 0
+
+
 @dataclass(frozen=True)
 class Place:
     """A statement, how often it runs per point of the nest, and the axes round it."""
