@@ -1,11 +1,16 @@
-"""Convolution as a matrix product over patches, or, channel by channel, as a plain reduction."""
+"""Convolution as a matrix product over patches, or, channel by channel, as a sum written out.
+
+The image is first laid out so that a step along a row of the result is a step of one in memory
+for every element of the window: a border of zeros, and for strides above one the rows and columns
+of each remainder apart ("phases"). A patch is then an offset, and nothing is unfolded.
+"""
 
 from __future__ import annotations
 
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -29,16 +34,35 @@ aten = torch.ops.aten
 
 #: Windows of so many elements are written out, so that lanes run along the image.
 UNROLLED = 49
+#: Columns computed for nothing, as a share of the result, that reading in whole vectors is worth.
+WASTE = 1.16
 
 
 @dataclass(frozen=True)
-class Kernel:
-    """The window of a convolution: sizes, steps and dilations by spatial dimension; groups."""
+class Window:
+    """A convolution's window by spatial dimension, in elements; ``out``: sizes of the result."""
 
-    sizes: tuple[int, ...]
+    size: tuple[int, ...]
     stride: tuple[int, ...]
+    padding: tuple[int, ...]
     dilation: tuple[int, ...]
-    groups: int
+    out: tuple[int, ...]
+
+    def phases(self) -> list[int]:
+        """How many remainders modulo the stride the window's elements fall on."""
+        every = zip(self.size, self.stride, self.dilation, strict=True)
+        return [1 + max(t * d % s for t in range(k)) for k, s, d in every]
+
+    def spans(self) -> list[int]:
+        """How many places of one phase are read."""
+        every = zip(self.size, self.stride, self.dilation, self.out, strict=True)
+        return [n + (k - 1) * d // s for k, s, d, n in every]
+
+    def split(self, taps: Sequence[Index]) -> tuple[list[Index], list[Index]]:
+        """Elements of the window as phases and offsets within them."""
+        every = list(zip(taps, self.stride, self.dilation, strict=True))
+        phases = [modulo(t * d, index(s)) for t, s, d in every]
+        return phases, [floor_div(t * d, index(s)) for t, s, d in every]
 
 
 @lowers(aten.convolution.default)
@@ -56,44 +80,55 @@ def convolution(
 ) -> StridedTensor:
     """x [n, c, …], weight [out channels, c / groups, …]; result [n, out channels, …]."""
     out = b.allocate()
-    kernel = _kernel(x, weight, stride, dilation, groups)
     if transposed or out.ndim != x.ndim or not x.dtype.is_floating_point:
         raise Refused("a transposed convolution")
-    if any(size.is_const and size.const == 0 for size in (*out.shape, *x.shape)):
-        raise Refused("a convolution of nothing")
-    padded = _padded(b, x, tuple(padding))
-    if kernel.groups > 1 and weight.shape[1] == index(1):
-        return _by_channel(b, out, padded, weight, bias, kernel)
-    return _by_patches(b, out, padded, weight, bias, kernel)
+    if not all(size.is_const and size.const for size in (*weight.shape, *x.shape[1:])):
+        raise Refused("a convolution with symbolic channels or image")
+    if out.numel.is_const and out.numel.const == 0:
+        return out
+    window = Window(
+        tuple(size.const for size in weight.shape[2:]),
+        tuple(stride),
+        tuple(padding),
+        tuple(dilation),
+        tuple(size.const for size in out.shape[2:]),
+    )
+    image = _laid_out(b, x, window)
+    if groups > 1 and weight.shape[1] == index(1):
+        return _by_channel(b, out, image, weight, bias, window, groups)
+    return _by_patches(b, out, image, weight, bias, window, groups)
 
 
-def _kernel(
-    x: StridedTensor,
-    weight: StridedTensor,
-    stride: Sequence[int],
-    dilation: Sequence[int],
-    groups: int,
-) -> Kernel:
-    sizes = weight.shape[2:]
-    if not all(size.is_const for size in weight.shape) or not x.shape[1].is_const:
-        raise Refused("a convolution with symbolic channels or window")
-    return Kernel(tuple(s.const for s in sizes), tuple(stride), tuple(dilation), groups)
-
-
-def _padded(b: Builder, x: StridedTensor, padding: tuple[int, ...]) -> StridedTensor:
-    """``x`` with a border of zeros: windows then read without asking where they are."""
-    if not any(padding):
-        return x
-    sizes = [size + 2 * p for size, p in zip(x.shape[2:], padding, strict=True)]
-    out = b.allocate_as((*x.shape[:2], *sizes), x.dtype)
+def _laid_out(b: Builder, x: StridedTensor, window: Window) -> StridedTensor:
+    """``x`` as [n, c, phases…, places of a phase…], row-major in the places; x itself if it is."""
+    phases, spans = window.phases(), window.spans()
+    shape = (*x.shape[:2], *map(index, phases), *map(index, spans))
+    rank = len(spans)
+    if all(s == 1 for s in window.stride) and not any(window.padding):
+        row_major = _row_major([size.const for size in x.shape[2:]])
+        if list(x.strides[2:]) == row_major and list(map(index, spans)) == list(x.shape[2:]):
+            strides = (*x.strides[:2], *[index(0)] * rank, *x.strides[2:])
+            return StridedTensor(x.buffer, x.dtype, shape, strides, x.offset)
+    out = b.allocate_as(shape, x.dtype)
 
     def value_at(position: Position) -> Expr:
-        inner = [at - p for at, p in zip(position[2:], padding, strict=True)]
-        pairs = zip(inner, x.shape[2:], strict=True)
+        every = zip(
+            position[2 : 2 + rank],
+            position[2 + rank :],
+            window.stride,
+            window.padding,
+            strict=True,
+        )
+        source = [place * s + phase - p for phase, place, s, p in every]
+        pairs = zip(source, x.shape[2:], strict=True)
         mask = all_of(*(in_range(at, 0, size) for at, size in pairs))
-        return x.load((*position[:2], *inner), mask)
+        return x.load((*position[:2], *source), mask)
 
     return b.compute(out, value_at)
+
+
+def _row_major(sizes: Sequence[int]) -> list[Index]:
+    return [index(math.prod(sizes[d + 1 :])) for d in range(len(sizes))]
 
 
 def _with_bias(total: Expr, bias: StridedTensor | None, channel: Index) -> Expr:
@@ -103,71 +138,72 @@ def _with_bias(total: Expr, bias: StridedTensor | None, channel: Index) -> Expr:
 def _by_channel(
     b: Builder,
     out: StridedTensor,
-    x: StridedTensor,
+    image: StridedTensor,
     weight: StridedTensor,
     bias: StridedTensor | None,
-    kernel: Kernel,
+    window: Window,
+    groups: int,
 ) -> StridedTensor:
-    """Each output channel reads one input channel: a reduction over the window alone."""
+    """Each output channel reads one input channel: a sum over the window alone."""
     axes, position = b.axes(out.shape, strides=out.strides)
-    channel = floor_div(position[1], floor_div(out.shape[1], index(kernel.groups)))
-    acc = compute_dtype(x.dtype)
+    channel = floor_div(position[1], floor_div(out.shape[1], index(groups)))
+    acc = compute_dtype(image.dtype)
 
-    def product(steps: Sequence[Index]) -> tuple[Expr, Expr]:
-        source = (position[0], channel, *_source(position[2:], steps, kernel))
-        filtered = weight.load((position[1], index(0), *steps))
-        return cast(x.load(source), acc), cast(filtered, acc)
+    def factors(taps: Sequence[Index]) -> tuple[Expr, Expr]:
+        phases, moved = window.split(taps)
+        places = [at + step for at, step in zip(position[2:], moved, strict=True)]
+        element = image.load((position[0], channel, *phases, *places))
+        filtered = weight.load((position[1], index(0), *taps))
+        return cast(element, acc), cast(filtered, acc)
 
-    if math.prod(kernel.sizes) <= UNROLLED:
-        body: list[Stmt] = []
+    body: tuple[Stmt, ...] = ()
+    if math.prod(window.size) <= UNROLLED:
         total: Expr = const(0, acc)
-        for steps in itertools.product(*(range(size) for size in kernel.sizes)):
-            total = apply("fma", *product([index(s) for s in steps]), total)
+        for taps in itertools.product(*(range(size) for size in window.size)):
+            total = apply("fma", *factors([index(t) for t in taps]), total)
     else:
-        window, at = b.axes([index(s) for s in kernel.sizes], "r")
-        reduce, total = b.reduce(window, "sum", mul(*product(at)))
-        body = [reduce]
+        reduced, at = b.axes([index(size) for size in window.size], "r")
+        reduce, total = b.reduce(reduced, "sum", mul(*factors(at)))
+        body = (reduce,)
     result = cast(_with_bias(total, bias, position[1]), out.dtype)
     b.emit(axes, (*body, Store(out.buffer, out.at(position), result)))
     return out
 
 
-def _source(position: Sequence[Index], steps: Sequence[Index], kernel: Kernel) -> list[Index]:
-    return [
-        at * stride + step * dilation
-        for at, step, stride, dilation in zip(
-            position, steps, kernel.stride, kernel.dilation, strict=True
-        )
-    ]
-
-
 def _by_patches(
     b: Builder,
     out: StridedTensor,
-    x: StridedTensor,
+    image: StridedTensor,
     weight: StridedTensor,
     bias: StridedTensor | None,
-    kernel: Kernel,
+    window: Window,
+    groups: int,
 ) -> StridedTensor:
-    """``out[n, g, m, pixel] = sum_k weight[g, m, k] * patch[n, g, k, pixel]``.
+    """``out[n, g, m, place] = sum_k weight[g, m, k] * image[n, g, k's patch, place]``.
 
-    k counts (channel, window) and pixel counts the output's places, both row-major; nothing is
-    unfolded in memory, B's index does it.
+    k counts (channel, window). Places count the result's, or, where little is lost, the image's
+    rows in full (``wide``): then B is read in vectors, and the result is cut out of a wider one.
     """
-    channels = floor_div(out.shape[1], index(kernel.groups))
-    depth = weight.shape[1]
-    pixels, inner = index(1), depth
-    for size in out.shape[2:]:
-        pixels = pixels * size
-    for extent in kernel.sizes:
-        inner = inner * extent
-    batch, (sample, group) = b.axes((out.shape[0], index(kernel.groups)), "b")
-    m, n, k = Axis("m", channels), Axis("n", pixels), Axis("k", inner)
+    channels, depth = floor_div(out.shape[1], index(groups)), weight.shape[1]
+    batch, (sample, group) = b.axes((out.shape[0], index(groups)), "b")
+    spans = window.spans()
+    steps = _row_major(spans)
+    extent = 1 + sum((n - 1) * s.const for n, s in zip(window.out, steps, strict=True))
+    wide = extent <= WASTE * math.prod(window.out)
+    m, k = Axis("m", channels), Axis("k", depth * math.prod(window.size))
+    n = Axis("n", index(extent if wide else math.prod(window.out)))
     channel = group * channels + index(m)
-    place = _digits(index(n), out.shape[2:])
-    from_k = _digits(index(k), (depth, *(index(s) for s in kernel.sizes)))
-    source = (sample, group * depth + from_k[0], *_source(place, from_k[1:], kernel))
-    acc = compute_dtype(x.dtype)
+    from_k = _digits(index(k), (depth, *map(index, window.size)))
+    phases, moved = window.split(from_k[1:])
+    place = [index(0)] * len(spans) if wide else _digits(index(n), out.shape[2:])
+    start = [a + c for a, c in zip(place, moved, strict=True)]
+    source = image.access((sample, group * depth + from_k[0], *phases, *start))
+    target, at = out, out.at((sample, channel, *place))
+    if wide:
+        source = replace(source, index=source.index + index(n))
+        target = _wide_result(b, out, spans)
+        at = target.at((sample, channel, *place)) + index(n)
+    acc = compute_dtype(image.dtype)
     value = cast(_with_bias(Ref("acc", acc), bias, channel), out.dtype)
     b.nodes.append(
         Gemm(
@@ -177,13 +213,22 @@ def _by_patches(
             n,
             k,
             weight.access((channel, *from_k)),
-            x.access(source),
+            source,
             acc,
-            (Store(out.buffer, out.at((sample, channel, *place)), value),),
+            (Store(target.buffer, at, value),),
             origins=(b.node.name,),
         )
     )
-    return out
+    return out if target is out else b.copy(out, target)
+
+
+def _wide_result(b: Builder, out: StridedTensor, spans: Sequence[int]) -> StridedTensor:
+    """Where a product over whole rows goes: ``out`` if its rows are as long, else a temporary
+    seen with the shape of ``out``."""
+    if list(out.strides[2:]) == _row_major(spans):
+        return out
+    full = b.allocate_as((*out.shape[:2], out.shape[2], *map(index, spans[1:])), out.dtype)
+    return StridedTensor(full.buffer, full.dtype, out.shape, full.strides)
 
 
 def _digits(number: Index, sizes: Sequence[Index]) -> list[Index]:
