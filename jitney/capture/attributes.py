@@ -29,6 +29,7 @@ C_METHODS = (
     types.ClassMethodDescriptorType,
 )
 SCALARS = (int, float, bool, str, bytes, complex, type(None))
+LRU = type(functools.lru_cache(lambda: None))
 _HEAP = 1 << 9
 
 
@@ -206,6 +207,8 @@ def bind(
     getter = type_lookup(kind, "__get__")
     if is_python(getter):
         return interpreter.call(getter, (found, owner, cls), {}, site)
+    if kind is LRU:
+        return types.MethodType(_class_value(interpreter, found, cls, name), owner)
     if getter is not ABSENT and kind is not types.MethodType and not callable(found):
         raise BreakCapture("descriptor", f"a {kind.__name__} is read")
     return _class_value(interpreter, found, cls, name)

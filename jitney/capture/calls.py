@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from jitney.capture import builtin_calls, module_calls, policy, polyfills, torch_calls
-from jitney.capture.attributes import guard_lookup, is_python, know_function, type_lookup
+from jitney.capture import builtin_calls, function_calls, module_calls, policy, polyfills, torch_calls
+from jitney.capture.attributes import LRU, guard_lookup, is_python, know_function, type_lookup
 from jitney.capture.frame import NULL, BreakCapture, Frame
 from jitney.capture.generators import FrameGenerator
 from jitney.capture.guard import ABSENT
@@ -27,7 +27,6 @@ C_CALLABLES = (
     types.MethodWrapperType,
     types.ClassMethodDescriptorType,
 )
-_LRU = type(functools.lru_cache(lambda: None))
 
 
 def call(
@@ -51,8 +50,10 @@ def call(
         return module_calls.call_module(interpreter, function, args, kwargs, site)
     if kind is functools.partial:
         return _call_partial(interpreter, function, args, kwargs, site)
-    if kind is _LRU:
+    if kind is LRU:
         inner = function.__wrapped__
+        if policy.special_function(inner) is function_calls.deferred:
+            return function_calls.deferred(interpreter, function, args, kwargs, site)
         if id(inner) not in interpreter.world.inside:
             place = Attr(interpreter.source_or_fixed(function), "__wrapped__")
             interpreter.world.read(inner, place)
