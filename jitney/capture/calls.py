@@ -1,4 +1,4 @@
-"""Calling anything: Python functions are interpreted, torch's recorded, C code decided by policy."""
+"""Calling anything: Python functions are interpreted, torch is recorded, C code as policy says."""
 
 from __future__ import annotations
 
@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from jitney.capture import builtin_calls, function_calls, module_calls, policy, polyfills, torch_calls
+from jitney.capture import (
+    builtin_calls,
+    function_calls,
+    module_calls,
+    policy,
+    polyfills,
+    torch_calls,
+)
 from jitney.capture.attributes import LRU, guard_lookup, is_python, know_function, type_lookup
 from jitney.capture.frame import NULL, BreakCapture, Frame
 from jitney.capture.generators import FrameGenerator
