@@ -79,14 +79,14 @@ def compile_graph(
     try:
         with log.stage("graph"):
             region = trace_region(gm, example_inputs, keep=lowered_ops())
+        mark_static(gm, region.forward)
+        if region.backward is not None:
+            options = without_cuda_graphs(options)
+        forward = compile_aten(region.forward, options)
+        backward = None if region.backward is None else compile_aten(region.backward, options)
     except Unsupported as reason:
         log.emit("eager_graph", reason_kind=reason.kind, reason=str(reason))
         return gm.forward
-    mark_static(gm, region.forward)
-    if region.backward is not None:
-        options = without_cuda_graphs(options)
-    forward = compile_aten(region.forward, options)
-    backward = None if region.backward is None else compile_aten(region.backward, options)
     return stitch(region.facts, forward, backward)
 
 

@@ -435,6 +435,94 @@ def unsupported_by_fakes() -> tuple[type[BaseException], ...]:
     )
 
 
+def _symbol_source(name: str) -> Any:
+    """A torch Source that is only a name: ours know how to fetch."""
+    import functools
+
+    from torch._guards import GuardSource, Source
+
+    as_property = not callable(Source.__dict__["name"])  # a method before torch 2.10
+
+    class Named(Source):
+        def __hash__(self) -> int:
+            return hash(name)
+
+        def __eq__(self, other: object) -> bool:
+            return self is other
+
+        @property
+        def guard_source(self) -> Any:
+            return GuardSource.LOCAL
+
+    Named.name = property(lambda self: name) if as_property else lambda self: name
+    Named._name_template = name
+    del functools
+    return Named()
+
+
+def symbolic_fake_of(
+    mode: Any, tensor: torch.Tensor, name: str, dynamic: frozenset[int], marked: frozenset[int]
+) -> Any:
+    """A FakeTensor whose sizes in ``dynamic`` are symbols; equal sizes share one, except
+    ``marked`` ones. ``name``: how errors and symbols call the tensor."""
+    from torch.fx.experimental.symbolic_shapes import DimDynamic, StatelessSymbolicContext
+
+    kinds = [
+        DimDynamic.DYNAMIC if d in marked else DimDynamic.DUCK if d in dynamic else DimDynamic.STATIC
+        for d in range(tensor.dim())
+    ]
+    context = StatelessSymbolicContext(
+        dynamic_sizes=kinds, constraint_sizes=[None] * tensor.dim()
+    )
+    if tensor._is_view() and not tensor.requires_grad:
+        with torch.no_grad():  # the same memory, not a view: a base of fixed size would specialise
+            place = (tensor.storage_offset(), tensor.size(), tensor.stride())
+            alone = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+            tensor = alone.set_(tensor.untyped_storage(), *place)
+    return mode.from_tensor(
+        tensor, static_shapes=False, source=_symbol_source(name), symbolic_context=context
+    )
+
+
+def symbolic_number(shape_env: Any, value: int | float, name: str) -> Any:
+    """A SymInt or SymFloat for a Python number."""
+    from torch.fx.experimental.symbolic_shapes import DimDynamic
+
+    source = _symbol_source(name)
+    symbol = shape_env.create_unspecified_symbol(
+        value, source=source, dynamic_dim=DimDynamic.DYNAMIC
+    )
+    if isinstance(value, int):
+        return shape_env.create_symintnode(symbol, hint=value, source=source)
+    return shape_env.create_symfloatnode(symbol, hint=value, source=source)
+
+
+def free_symbols(value: Any) -> frozenset[Any]:
+    """The sympy symbols in a SymInt, SymFloat or SymBool."""
+    return frozenset(getattr(value.node.expr, "free_symbols", ()))
+
+
+def constant_of(value: Any) -> Any:
+    """The number that a SymInt, SymFloat or SymBool is known to be, else None."""
+    expr = value.node.expr
+    if getattr(expr, "free_symbols", None):
+        return None
+    if isinstance(value, torch.SymInt):
+        return int(expr)
+    return float(expr) if isinstance(value, torch.SymFloat) else bool(expr)
+
+
+def build_expression(graph: Any, value: Any, nodes: dict[Any, Any]) -> Any:
+    """A node that computes a symbol's expression from its symbols' ``nodes``, added to the end."""
+    from torch.fx.proxy import GraphAppendingTracer, Proxy
+    from torch.utils._sympy.interp import sympy_interp
+    from torch.utils._sympy.reference import PythonReferenceAnalysis
+
+    tracer = GraphAppendingTracer(graph)
+    proxies = {symbol: Proxy(node, tracer) for symbol, node in nodes.items()}
+    return sympy_interp(PythonReferenceAnalysis, proxies, value.node.expr).node
+
+
 @contextmanager
 def quiet_fakes() -> Iterator[None]:
     """A scope in which FakeTensor does not log the errors it raises: eager will raise them."""
@@ -662,3 +750,17 @@ def node_apply(function: Any) -> Callable[..., Any]:
 def functorch_is_active() -> bool:
     """Whether a functorch transform (grad, vmap) surrounds the call."""
     return bool(torch._C._are_functorch_transforms_active())
+
+
+def is_data_dependent_error(error: BaseException) -> bool:
+    """Whether fake tensors refused an op because its result depends on values."""
+    from torch._subclasses import fake_tensor
+    from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+
+    kinds = (
+        fake_tensor.DataDependentOutputException,
+        fake_tensor.DynamicOutputShapeException,
+        fake_tensor.UnsupportedFakeTensorException,
+        GuardOnDataDependentSymNode,
+    )
+    return isinstance(error, kinds)

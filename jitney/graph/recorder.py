@@ -113,6 +113,7 @@ class Recorder(torch_api.dispatch_mode_class()):  # type: ignore[misc]
         self.symbols = SymbolNodes(self.graph)
         self.origin: fx.Node | None = None
         self.in_backward = False
+        self.uncounted: set[int] = set()  # tensors whose writes autograd does not count
         self._decompositions = decompositions
         self._nodes: dict[int, fx.Node] = {}
         self._roots: dict[int, torch.Tensor] = {}  # of views only
@@ -296,6 +297,7 @@ class Recorder(torch_api.dispatch_mode_class()):  # type: ignore[misc]
         if out.shape != target.shape or out.stride() != target.stride():
             raise NeedsFunctionalization(str(func))
         self._rebind(target, self.node_of(out), func)
+        self.uncounted.discard(id(target))
         return target
 
     def _rebind(self, target: torch.Tensor, node: fx.Node, func: OpOverload) -> None:
@@ -314,8 +316,10 @@ class Recorder(torch_api.dispatch_mode_class()):  # type: ignore[misc]
         functional = torch.ops.aten._native_batch_norm_legit_functional.default
         with self:
             *results, mean, variance = functional(*args, **kwargs)
-        self._rebind(args[3], self.node_of(mean), func)
-        self._rebind(args[4], self.node_of(variance), func)
+        for statistic, updated in ((args[3], mean), (args[4], variance)):
+            if self.node_of(statistic).op == "placeholder":
+                self.uncounted.add(id(statistic))
+            self._rebind(statistic, self.node_of(updated), func)
         return tuple(results)
 
 

@@ -78,10 +78,12 @@ OutputRule = Result | Input | View | Literal | Repeat
 @dataclass(frozen=True)
 class Mutation:
     """An input written to. ``value`` None: the forward graph writes it in place, the epilogue
-    bumps its version; else the epilogue copies ``value`` into it, differentiably."""
+    bumps its version if eager does (``counted``: not for batch norm's running statistics); else
+    the epilogue copies ``value`` into it, differentiably."""
 
     input: int
     value: Result | None = None
+    counted: bool = True
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,8 @@ def stitch(facts: RegionFacts, forward: Compiled, backward: Compiled | None) -> 
     if backward is not None:
         run = autograd_function(facts, forward, backward)
     plain = facts.outputs == tuple(Result(i) for i in range(len(facts.outputs)))
-    if plain and len(facts.results) == len(facts.outputs) and not facts.mutations:
+    silent = all(m.value is None and not m.counted for m in facts.mutations)
+    if plain and len(facts.results) == len(facts.outputs) and silent:
         return run
     return _Epilogue(facts, run).function()
 
@@ -50,7 +51,8 @@ class _Epilogue:
         lines = ["def call(*inputs):", "    r = run(*inputs)"]
         for mutation in self.facts.mutations:
             if mutation.value is None:
-                lines.append(f"    bump_version(inputs[{mutation.input}])")
+                if mutation.counted:
+                    lines.append(f"    bump_version(inputs[{mutation.input}])")
             else:
                 lines.append(f"    inputs[{mutation.input}].copy_(r[{mutation.value.index}])")
         for position, rule in enumerate(self.facts.outputs):

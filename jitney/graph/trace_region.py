@@ -171,6 +171,8 @@ def _run(gm: fx.GraphModule, trace: _Trace, recorder: Recorder, layer: Direct) -
     except RuntimeError as error:
         if "a leaf Variable that requires grad" in str(error):
             raise NeedsFunctionalization("an input that requires grad is written to") from error
+        if torch_api.is_data_dependent_error(error):
+            raise Unsupported("data-dependent", f"a value is needed to trace: {error}") from error
         raise
 
 
@@ -192,7 +194,7 @@ def _describe_mutations(
         if fed.requires_grad and not (value.requires_grad and layer.written_without_grad(fed)):
             mutations.append(Mutation(index, results.add(node, fed)))
         else:
-            mutations.append(Mutation(index))
+            mutations.append(Mutation(index, counted=id(fed) not in recorder.uncounted))
             copies.append((trace.placeholders[index], node))
     for name, tensor in trace.attributes.items():
         if recorder.node_of(layer.value(tensor)).op != "get_attr":

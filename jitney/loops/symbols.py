@@ -9,7 +9,8 @@ import torch
 
 from jitney import torch_api
 from jitney.errors import Unsupported
-from jitney.loops.index import Dim, Index, floor_div, index, modulo
+from jitney.loops.index import Dim, Index, index
+from jitney.loops.index_division import floor_div, modulo
 
 #: What was translated of each ShapeEnv. A symbol keeps the range it was first seen with, so that
 #: equal sizes stay equal values (a range can only narrow: the first one stays true).
@@ -69,7 +70,20 @@ def _translate(expr: Any, shape_env: Any, table: dict[Any, Index]) -> Index:
         return modulo(*parts)
     if kind == "ModularIndexing":
         return modulo(floor_div(parts[0], parts[1]), parts[2])
+    if kind in ("Max", "Min"):
+        extreme = _known_extreme(parts, 1 if kind == "Max" else -1)
+        if extreme is not None:
+            return extreme
     raise _no_counterpart(expr)
+
+
+def _known_extreme(parts: list[Index], sign: int) -> Index | None:
+    """The greatest (``sign`` 1) or least (-1) of ``parts`` where ranges tell which it is."""
+    for part in parts:
+        gaps = [((part - other) * sign).bounds()[0] for other in parts if other is not part]
+        if all(gap is not None and gap >= 0 for gap in gaps):
+            return part
+    return None
 
 
 def _no_counterpart(expr: Any) -> Unsupported:
