@@ -123,9 +123,7 @@ def _pairs(
             for axis, value in found.items()
             if (partner := _axis_of(value)) in outer_b and partner.extent == axis.extent
         }
-        agreed = here if agreed is None else {
-            x: y for x, y in agreed.items() if here.get(x) == y
-        }
+        agreed = here if agreed is None else {x: y for x, y in agreed.items() if here.get(x) == y}
     agreed = agreed or {}
     order = {axis: i for i, axis in enumerate(b.axes)}
     unique = {y: x for x, y in agreed.items()}
@@ -149,7 +147,7 @@ def _solved(
 
 def _axis_of(value: Index) -> Axis | None:
     if len(value.terms) == 1 and not value.const:
-        (monomial, factor), = value.terms
+        ((monomial, factor),) = value.terms
         if factor == 1 and len(monomial) == 1 and isinstance(monomial[0], Axis):
             return monomial[0]
     return None

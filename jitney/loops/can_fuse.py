@@ -43,9 +43,7 @@ def _can_read_inline(state: FusionState, reader: int, simple: PointwiseNest) -> 
     return can_read_through(node, simple)
 
 
-def _hazards(
-    state: FusionState, at: int, simple: PointwiseNest, readers: set[int]
-) -> Decision:
+def _hazards(state: FusionState, at: int, simple: PointwiseNest, readers: set[int]) -> Decision:
     """No reader may come after a write to what the producer reads."""
     for name in state.reads[at]:
         if not state.is_mutable(name):

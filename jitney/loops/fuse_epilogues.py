@@ -29,7 +29,9 @@ def absorb_epilogue(state: FusionState, at: int) -> int | None:
         if isinstance(legal, Decision):
             state.note(legal, "epilogue", node.name, nest.name)
             continue
-        state.note(yes("it runs once for each element of the result"), "epilogue", node.name, nest.name)
+        state.note(
+            yes("it runs once for each element of the result"), "epilogue", node.name, nest.name
+        )
         merged = state.merge(producer, at, legal)
         drop_dead_stores(state, merged)
         return merged
@@ -112,9 +114,7 @@ def _ragged_store(body: tuple[ir.Stmt, ...], n: Axis) -> str | None:
 def _long_run(where: Index, run: Mod, n: Axis) -> bool:
     """Whether ``where`` is contiguous in ``n % run`` and the run fills whole vectors."""
     low = Axis("low", run.denominator)
-    moved = where.substitute(
-        {run: low, **{a: 0 for a in where.atoms() if isinstance(a, FloorDiv)}}
-    )
+    moved = where.substitute({run: low, **{a: 0 for a in where.atoms() if isinstance(a, FloorDiv)}})
     return (
         run.denominator.is_const
         and run.denominator.const % 16 == 0

@@ -13,7 +13,6 @@ from jitney.events import log
 from jitney.loops import ir, visit
 from jitney.loops.decision import Decision, no, yes
 
-
 HOLE = -1  # where a node stood that is gone
 
 
@@ -114,7 +113,9 @@ class FusionState:
         window = self.order[low : high + 1]
         early = [x for x in window if x != HOLE and x not in after and x != second]
         late = [x for x in window if x in after and x != first]
-        for offset, member in enumerate([HOLE] * (high - low - len(early) - len(late)) + [*early, second, *late]):
+        for offset, member in enumerate(
+            [HOLE] * (high - low - len(early) - len(late)) + [*early, second, *late]
+        ):
             self.order[low + offset] = member
             if member != HOLE:
                 self.rank[member] = low + offset

@@ -19,7 +19,10 @@ def can_read_through(node: ir.Node, copy: PointwiseNest) -> Decision:
     if not copy.is_copy:
         return no(f"{node.name} needs {copy.store.buffer} in memory")
     if isinstance(node, ir.Gemm):
-        operands = [(node.a, (node.m, node.k), (node.k,)), (node.b, (node.n, node.k), (node.k, node.n))]
+        operands = [
+            (node.a, (node.m, node.k), (node.k,)),
+            (node.b, (node.n, node.k), (node.k, node.n)),
+        ]
     elif isinstance(node, ir.Attention):
         operands = [
             (node.q, (node.s, node.d), (node.d,)),

@@ -57,14 +57,10 @@ def _belongs_in_epilogue(state: FusionState, at: int, simple: PointwiseNest) -> 
     """
     if _widens(simple):
         return False
-    return any(
-        state.is_private(name) and state.readers[name] == {at} for name in state.reads[at]
-    )
+    return any(state.is_private(name) and state.readers[name] == {at} for name in state.reads[at])
 
 
-def _should_inline(
-    state: FusionState, at: int, simple: PointwiseNest, sites: _Sites
-) -> bool:
+def _should_inline(state: FusionState, at: int, simple: PointwiseNest, sites: _Sites) -> bool:
     """Legal and worth it."""
     legal = can_inline(state, at, simple)
     if legal:
@@ -154,9 +150,13 @@ class _Inliner:
         if isinstance(node, ir.LoopNest):
             result = replace(node, body=self.block(node.body, {}))
         elif isinstance(node, ir.Gemm):
-            result = through_copy(replace(node, epilogue=self.block(node.epilogue, {})), self.virtual)
+            result = through_copy(
+                replace(node, epilogue=self.block(node.epilogue, {})), self.virtual
+            )
         elif isinstance(node, ir.Attention):
             result = through_copy(node, self.virtual)
+        if isinstance(result, ir.Together):
+            return result
         origins = dict.fromkeys(o for n in self.used for o in self.virtual[n].nest.origins)
         return replace(result, origins=tuple(origins | dict.fromkeys(node.origins)))
 
@@ -189,9 +189,7 @@ class _Inliner:
         self.pending = []
         return ir.Reduce(stmt.axes, tuple(body), results)
 
-    def expr(
-        self, expr: ir.Expr, memo: dict[int, ir.Expr], done: dict[_Site, ir.Expr]
-    ) -> ir.Expr:
+    def expr(self, expr: ir.Expr, memo: dict[int, ir.Expr], done: dict[_Site, ir.Expr]) -> ir.Expr:
         def leaf(e: ir.Expr) -> ir.Expr:
             if not isinstance(e, ir.Load) or e.buffer not in self.virtual:
                 return e

@@ -279,9 +279,7 @@ class _Machine:
     def _constant(self, value: Any, dtype: torch.dtype, scope: _Scope) -> Tensor:
         return scope.lift(torch.tensor(value, dtype=dtype))
 
-    def load(
-        self, buffer: str, where: Index, scope: _Scope, mask: Tensor | None = None
-    ) -> Tensor:
+    def load(self, buffer: str, where: Index, scope: _Scope, mask: Tensor | None = None) -> Tensor:
         positions = self.index(where, scope)
         if mask is not None:
             positions = positions.where(mask, 0)

@@ -49,7 +49,7 @@ def invert_index(
     digits = mixed_radix(where, axes)
     if digits is None:
         return None
-    offset = where.substitute({axis: 0 for axis in axes})
+    offset = where.substitute(dict.fromkeys(axes, 0))
     rest = target - offset
     values = [(axis, Index()) for axis in axes if axis.extent == _ONE]
     for position, (axis, stride) in enumerate(digits):
@@ -62,7 +62,7 @@ def invert_index(
 def covers(where: Index, axes: Sequence[Axis], size: Index) -> bool:
     """Whether ``where`` visits every one of ``size`` consecutive elements from 0, each once."""
     digits = mixed_radix(where, tuple(axes))
-    if digits is None or where.substitute({axis: 0 for axis in axes}) != Index():
+    if digits is None or where.substitute(dict.fromkeys(axes, 0)) != Index():
         return False
     step = _ONE
     for axis, stride in reversed(digits):

@@ -56,7 +56,7 @@ def _bound(part: ir.Expr) -> tuple[Axis, int, int] | None:
     most = 0 if part.op in ("le", "ge") else -1
     if len(gap.terms) != 1:
         return None
-    (monomial, factor), = gap.terms
+    ((monomial, factor),) = gap.terms
     if len(monomial) != 1 or not isinstance(monomial[0], Axis) or abs(factor) != 1:
         return None
     axis = monomial[0]

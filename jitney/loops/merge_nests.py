@@ -31,8 +31,7 @@ def merge_nests(state: FusionState, target: Target | None = None) -> None:
         merged = True
         while merged:
             merged = any(
-                _try_merge(state, other, at, refused, target)
-                for other in _candidates(state, at)
+                _try_merge(state, other, at, refused, target) for other in _candidates(state, at)
             )
 
 

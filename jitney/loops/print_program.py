@@ -10,9 +10,23 @@ from jitney.loops import ir
 from jitney.loops.index import Axis, Dim
 
 _INFIX = {
-    **{"add": "+", "sub": "-", "mul": "*", "div": "/", "floordiv": "//", "remainder": "%"},
-    **{"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="},
-    **{"and": "&", "or": "|", "xor": "^", "shl": "<<", "shr": ">>"},
+    "add": "+",
+    "sub": "-",
+    "mul": "*",
+    "div": "/",
+    "floordiv": "//",
+    "remainder": "%",
+    "eq": "==",
+    "ne": "!=",
+    "lt": "<",
+    "le": "<=",
+    "gt": ">",
+    "ge": ">=",
+    "and": "&",
+    "or": "|",
+    "xor": "^",
+    "shl": "<<",
+    "shr": ">>",
 }
 _INDENT = "    "
 
@@ -137,7 +151,9 @@ def expr_text(expr: ir.Expr) -> str:
         return repr(expr.value)
     if isinstance(expr, ir.Load):
         text = f"{expr.buffer}[{expr.index}]"
-        return text if expr.mask is None else f"({text} if {expr_text(expr.mask)} else {expr.other})"
+        return (
+            text if expr.mask is None else f"({text} if {expr_text(expr.mask)} else {expr.other})"
+        )
     if isinstance(expr, ir.IndexValue):
         return f"{dtype_text(expr.dtype)}({expr.index})"
     if isinstance(expr, ir.Ref | ir.ScalarArg):

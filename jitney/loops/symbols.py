@@ -9,8 +9,7 @@ import torch
 
 from jitney import torch_api
 from jitney.errors import Unsupported
-from jitney.loops.index import Dim, Index, index
-from jitney.loops.index_division import floor_div, modulo
+from jitney.loops.index import Dim, Index, floor_div, index, modulo
 
 #: What was translated of each ShapeEnv. A symbol keeps the range it was first seen with, so that
 #: equal sizes stay equal values (a range can only narrow: the first one stays true).

@@ -53,8 +53,10 @@ def _report(program: ir.LoopProgram, node: ir.Node | None, why: str, after: str)
     if node is not None:
         head = node_lines(node)[0]
         at = next((i for i, line in enumerate(lines) if line.strip() == head.strip()), 0)
-    shown = "\n".join(("> " if i == at else "  ") + lines[i]
-                      for i in range(max(0, at - 4), min(len(lines), at + 6)))
+    shown = "\n".join(
+        ("> " if i == at else "  ") + lines[i]
+        for i in range(max(0, at - 4), min(len(lines), at + 6))
+    )
     return f"invalid loop program after {after}: {why}\n{shown}"
 
 
@@ -104,7 +106,7 @@ def _check_node(node: ir.Node, table: dict[str, ir.Buffer], written: set[str]) -
     elif isinstance(node, ir.Attention):
         for access in (node.q, node.k, node.v, node.out, node.mask, node.logsumexp):
             if access is not None:
-                axes = set((*node.batch, node.s, node.t, node.d, node.dv))
+                axes = {*node.batch, node.s, node.t, node.d, node.dv}
                 _check_access(access.buffer, access.index, access.dtype, _Scope(table, axes))
     written |= set(visit.writes(node))
 
@@ -252,9 +254,7 @@ def _is_empty(shape: tuple[Index, ...]) -> bool:
     return any(size.is_const and size.const == 0 for size in shape)
 
 
-def _check_outputs(
-    program: ir.LoopProgram, table: dict[str, ir.Buffer], written: set[str]
-) -> None:
+def _check_outputs(program: ir.LoopProgram, table: dict[str, ir.Buffer], written: set[str]) -> None:
     for out in program.outputs:
         if isinstance(out, ir.Output):
             name = out.view.buffer

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from typing import Any
 
 from jitney.loops import ir
-from jitney.loops.index import Axis, Index, Value
+from jitney.loops.index import Axis, Index, IndexLike, Value, index
 
 Rewrite = Callable[[ir.Expr], ir.Expr]
 
@@ -151,14 +152,14 @@ class Renaming:
 
     def __init__(self, axes: dict[Axis, Index], names: dict[str, str] | None = None) -> None:
         self.names = names or {}
-        self.atoms: dict[object, object] = dict(axes)
-        self.atoms.update({Value(old): Value(new) for old, new in self.names.items()})
+        self.atoms: dict[Any, IndexLike] = {**axes}
+        self.atoms.update({Value(old): index(Value(new)) for old, new in self.names.items()})
         self._memo: dict[int, ir.Expr] = {}
         self._alive: list[ir.Expr] = []
 
     def index(self, value: Index) -> Index:
         """The index with atoms replaced."""
-        return value.substitute(self.atoms) if value.terms else value  # type: ignore[arg-type]
+        return value.substitute(self.atoms) if value.terms else value
 
     def expr(self, expr: ir.Expr) -> ir.Expr:
         """The expression with atoms and names replaced."""

@@ -6,6 +6,7 @@ import random
 
 import pytest
 import torch
+
 from tests.loops.programs import same_after_passes
 
 SHAPE = (2, 4, 6)

@@ -1,0 +1,143 @@
+"""Floor division and remainder of indices, simplified by what is known of ranges.
+
+Imported through `jitney.loops.index`, whose operators call it.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+
+from jitney.loops.index import Axis, Dim, FloorDiv, Index, Mod, from_terms, index, without
+
+
+@lru_cache(maxsize=65536)
+def floor_div(a: Index, b: Index) -> Index:
+    """``a // b``, with what divides evenly, and what is known to be a remainder, taken out."""
+    if b.is_const and b.const == 1:
+        return a
+    if a.is_const and b.is_const and b.const != 0:
+        return index(a.const // b.const)
+    whole, rest = _split_multiple(a, b)
+    if whole is not None and (whole.terms or whole.const):
+        return whole + floor_div(rest, b)
+    if _in_range(a, b):
+        return index(0)
+    shared = _common_factor(a, b)
+    if shared > 1:
+        return floor_div(_divided(a, shared), _divided(b, shared))
+    step = _step_below(a, b)
+    if step is not None:
+        return floor_div(_split_multiple(a, step)[0] or a, _exact(b, step))
+    if len(a.terms) == 1 and not a.const and a.terms[0][1] == 1 and len(a.terms[0][0]) == 1:
+        inner = a.terms[0][0][0]
+        if isinstance(inner, FloorDiv) and b.is_const and inner.denominator.is_const:
+            return floor_div(inner.numerator, inner.denominator * b)
+    return index(FloorDiv(a, b))
+
+
+@lru_cache(maxsize=65536)
+def modulo(a: Index, b: Index) -> Index:
+    """``a % b`` with multiples of ``b`` dropped."""
+    if a.is_const and b.is_const and b.const != 0:
+        return index(a.const % b.const)
+    _, rest = _split_multiple(a, b)
+    if rest != a:
+        return modulo(rest, b)
+    if _in_range(a, b):
+        return a
+    shared = _common_factor(a, b)
+    if shared > 1:
+        return modulo(_divided(a, shared), _divided(b, shared)) * shared
+    step = _step_below(a, b)
+    if step is not None:
+        whole, low = _split_multiple(a, step)
+        return modulo(whole or a, _exact(b, step)) * step + low
+    return index(Mod(a, b))
+
+
+def _split_multiple(a: Index, b: Index) -> tuple[Index | None, Index]:
+    """``a`` as ``whole * b + rest`` with the terms of ``a`` that are multiples of ``b``."""
+    if b.is_const:
+        if b.const <= 0:
+            return None, a
+        whole = {m: c // b.const for m, c in a.terms if c % b.const == 0}
+        rest = {m: c for m, c in a.terms if c % b.const}
+        return (from_terms(whole, a.const // b.const), from_terms(rest, a.const % b.const))
+    if len(b.terms) != 1 or b.const:
+        return None, a
+    (divisor, factor), whole, rest = b.terms[0], {}, {}
+    for monomial, c in a.terms:
+        left = without(monomial, divisor)
+        if left is None or c % factor:
+            rest[monomial] = c
+        else:
+            whole[left] = whole.get(left, 0) + c // factor
+    const = whole.pop((), 0)
+    return from_terms(whole, const), from_terms(rest, a.const)
+
+
+def _step_below(a: Index, b: Index) -> Index | None:
+    """A divisor ``g > 1`` of ``b`` such that ``a`` is a multiple of ``g`` plus ``0 <= rest < g``.
+
+    Then ``a // b == (a // g) // (b // g)``: the low digits of a mixed-radix number drop out.
+    """
+    steps: set[Index] = set()
+    for monomial, c in a.terms:
+        if b.is_const:
+            steps.add(index(math.gcd(c, b.const)))
+        elif len(b.terms) == 1 and not b.const:
+            divisor, factor = b.terms[0]
+            common = tuple(x for x in set(divisor) & set(monomial) if isinstance(x, Dim))
+            steps.add(
+                from_terms({common: math.gcd(c, factor)}, 0)
+                if common
+                else index(math.gcd(c, factor))
+            )
+    for step in sorted(steps, key=Index.hint, reverse=True):
+        if step == b or (step.is_const and step.const <= 1):
+            continue
+        whole, rest = _split_multiple(a, step)
+        if whole is not None and whole.terms and rest != a and _in_range(rest, step):
+            return step
+    return None
+
+
+def _exact(b: Index, step: Index) -> Index:
+    """``b // step`` where it divides evenly."""
+    whole, _ = _split_multiple(b, step)
+    assert whole is not None
+    return whole
+
+
+def _in_range(a: Index, b: Index) -> bool:
+    """Whether ``0 <= a < b`` for certain."""
+    low, _ = a.bounds()
+    if low is None or low < 0:
+        return False
+    gap_low, _ = (b - a).bounds()
+    if gap_low is not None and gap_low > 0:
+        return True
+    return _axis_below_extent(a, b)
+
+
+def _axis_below_extent(a: Index, b: Index) -> bool:
+    """``sum(stride * axis) < b`` for axes whose extents multiply up to ``b`` symbolically."""
+    bound = index(a.const)
+    for monomial, c in a.terms:
+        axes = [x for x in monomial if isinstance(x, Axis)]
+        if len(axes) != 1 or c < 0 or any(not isinstance(x, Axis | Dim) for x in monomial):
+            return False
+        rest = Index(((tuple(x for x in monomial if x not in axes), c),), 0)
+        rest = rest if rest.terms[0][0] else index(c)
+        bound = bound + rest * (axes[0].extent - 1)
+    gap_low, _ = (b - bound).bounds()
+    return gap_low is not None and gap_low > 0
+
+
+def _common_factor(a: Index, b: Index) -> int:
+    return math.gcd(*[c for _, c in a.terms], a.const, *[c for _, c in b.terms], b.const)
+
+
+def _divided(a: Index, by: int) -> Index:
+    return Index(tuple((m, c // by) for m, c in a.terms), a.const // by)
