@@ -216,9 +216,8 @@ def _tensor(arming: Arming, place: Place, facts: TensorFacts) -> bool:
     slot = place.slot
     words = arming.data(tensor_words(value, facts.sizes, facts.strides))
     if place.fixed:
-        slot = arming.new_slot()
-        arming.late += (int(Op.CONST), 0, id(value), slot)
-        arming.late += (int(Op.TENSOR), slot, words, 0)
+        arming.late += (int(Op.CONST), 0, id(value), arming.scratch)
+        arming.late += (int(Op.TENSOR), arming.scratch, words, 0)
     elif slot is not None:
         arming.add(Op.TENSOR, slot, words)
     return facts.is_leaf is None

@@ -30,13 +30,20 @@ def finish_graph(
     inputs = []
     for node in list(graph.nodes):
         if node.op == "placeholder":
-            if node.users:
+            if node.users or _has_symbols(recorder.inputs[node].example):
                 inputs.append(recorder.inputs[node])
             else:
                 graph.erase_node(node)
     if not calls and not outputs:
         return None, ()
     return torch.fx.GraphModule(torch.nn.Module(), graph), tuple(inputs)
+
+
+def _has_symbols(example: Any) -> bool:
+    """Whether a symbol may be read from an input, which its guards then need."""
+    if not isinstance(example, torch.Tensor):
+        return True
+    return any(isinstance(s, torch.SymInt) for s in (*example.shape, *example.stride()))
 
 
 def _remove_unused_items(graph: torch.fx.Graph, kept: set[Any]) -> None:

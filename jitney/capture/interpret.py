@@ -32,7 +32,7 @@ class Interpreter:
     def __init__(self, options: CaptureOptions, break_step: int, cause: BreakCapture | None):
         self.options = options
         self.recorder = Recorder()
-        self.tensors = Tensors(self.recorder)
+        self.tensors = Tensors(self.recorder, options)
         self.world = World(self.tensors)
         self.world.where = self.where
         self.frames = self.recorder.frames

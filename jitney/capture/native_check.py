@@ -21,7 +21,7 @@ from llvmlite import binding, ir
 from jitney import torch_api
 from jitney.capture.layouts import BYTES_DATA, OB_TYPE, read_word
 
-SLOTS = 64
+SLOTS = 512
 ANY = -(1 << 63)  # a size or stride that may be anything
 
 

@@ -64,7 +64,8 @@ class Arming:
         self.roots: dict[str, int] = {}  # by name of the argument
         self.versions: dict[int, int] = {}
         self.places: dict[Source, Place | None] = {}
-        self.slots = 1 + len(roots.locals)
+        self.scratch = 1 + len(roots.locals)  # a slot for one instruction to hand to the next
+        self.slots = self.scratch + 1
         self._done: set[tuple[Any, ...]] = set()
         self._busy_slots: dict[int, int] = {}
         self._indices = {name: i + 1 for i, name in enumerate(roots.locals)}

@@ -71,8 +71,7 @@ class Recorder:
     ) -> torch.fx.Node:
         """A new node, with its value and where the user wrote it."""
         node = self.graph.create_node(op, target, args, kwargs)
-        if self._first is None:
-            self._first = node
+        self.note_first(node)
         node.meta["example_value"] = value
         node.meta["stack_trace"] = self._trace()
         if self.checkpoint:
@@ -81,6 +80,11 @@ class Recorder:
         if path:
             node.meta["nn_module_stack"] = path
         return node
+
+    def note_first(self, node: torch.fx.Node) -> None:
+        """Placeholders go before the first node that computes."""
+        if self._first is None:
+            self._first = next(n for n in self.graph.nodes if n.op != "placeholder")
 
     def _trace(self) -> str:
         rows = []
@@ -109,6 +113,8 @@ class Recorder:
         cls = type(value)
         if value is None or value is Ellipsis or cls in _QUIET:
             return value
+        if cls in (torch.SymInt, torch.SymFloat, torch.SymBool):
+            return self.symbols.node_of(value)
         if cls is tuple or cls is list or cls is torch.Size:
             items = [self.argument(item) for item in value]
             return items if cls is list else tuple(items)

@@ -1,4 +1,4 @@
-"""Symbolic sizes and scalars as nodes of the graph."""
+"""Symbolic sizes and scalars: which inputs are symbols, and the nodes that compute from them."""
 
 from __future__ import annotations
 
@@ -6,8 +6,50 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from jitney import torch_api
+from jitney.capture.options import CaptureOptions
+from jitney.capture.source import DictItem, Local, SizeOf, Source
+
 if TYPE_CHECKING:
     from jitney.capture.record import Recorder
+
+NONE: frozenset[int] = frozenset()
+
+
+def dynamic_dims(
+    tensor: torch.Tensor, source: Source, options: CaptureOptions
+) -> tuple[frozenset[int], frozenset[int]]:
+    """(the dims of an input that are symbolic, those the user marked dynamic)."""
+    marked = frozenset(torch_api.mark_of(tensor, "dynamic"))
+    weak = frozenset(torch_api.mark_of(tensor, "weak_dynamic"))
+    fixed = frozenset(torch_api.mark_of(tensor, "static"))
+    if options.dynamic is False:
+        return NONE, NONE
+    every = range(tensor.dim())
+    wanted = {d for d in every if (source, d) in options.dynamic_sources} | marked | weak
+    if options.dynamic and not _belongs_to_module(tensor, source):
+        wanted |= set(every)
+    chosen = {d for d in wanted if d not in fixed and tensor.shape[d] > 1}
+    return frozenset(chosen), frozenset(chosen & marked)
+
+
+def _belongs_to_module(tensor: torch.Tensor, source: Source) -> bool:
+    """Parameters, buffers and tensors at static addresses: their sizes are the model's."""
+    if isinstance(tensor, torch.nn.Parameter) or torch_api.mark_of(tensor, "address"):
+        return True
+    table = getattr(source, "base", None)
+    return isinstance(table, DictItem) and table.key in ("_parameters", "_buffers")
+
+
+def is_dynamic_number(value: Any, source: Source, options: CaptureOptions) -> bool:
+    """Whether a Python int or float input is a symbol."""
+    if type(value) not in (int, float) or value in (0, 1) or options.dynamic is False:
+        return False
+    if type(value) is float and (value != value or value in (float("inf"), -float("inf"))):
+        return False
+    if (source, None) in options.dynamic_sources:
+        return True
+    return bool(options.dynamic) and type(value) is int and isinstance(source, Local)
 
 
 class Symbols:
@@ -15,8 +57,42 @@ class Symbols:
 
     def __init__(self, recorder: Recorder) -> None:
         self.recorder = recorder
-        self.nodes: dict[Any, torch.fx.Node] = {}
+        self.origin: dict[Any, tuple[Source, Any]] = {}  # sympy symbol -> (source, SymInt)
+        self.nodes: dict[Any, torch.fx.Node] = {}  # sympy expression -> node
+
+    def learn(self, value: Any, source: Source) -> None:
+        """Notes where a symbol can be read."""
+        symbols = torch_api.free_symbols(value)
+        if len(symbols) == 1 and value.node.expr in symbols:
+            self.origin.setdefault(value.node.expr, (source, value))
+
+    def learn_tensor(self, fake: torch.Tensor, source: Source) -> None:
+        """Notes the symbols among a tensor's sizes and strides."""
+        for what, extents in (("size", fake.size()), ("stride", fake.stride())):
+            for dim, extent in enumerate(extents):
+                if isinstance(extent, torch.SymInt):
+                    self.learn(extent, SizeOf(source, what, dim))
 
     def node_of(self, value: Any) -> Any:
         """The node of a SymInt, SymFloat or SymBool; a number if it is one."""
-        return None
+        number = torch_api.constant_of(value)
+        if number is not None:
+            return number
+        expression = value.node.expr
+        node = self.nodes.get(expression)
+        if node is None:
+            leaves = {s: self._leaf(s) for s in torch_api.free_symbols(value)}
+            node = leaves.get(expression)
+            if node is None:
+                node = torch_api.build_expression(self.recorder.graph, value, leaves)
+                self.recorder.note_first(node)
+            node.meta.setdefault("example_value", value)
+            self.nodes[expression] = node
+        return node
+
+    def _leaf(self, symbol: Any) -> torch.fx.Node:
+        node = self.nodes.get(symbol)
+        if node is None:
+            source, value = self.origin[symbol]
+            node = self.nodes[symbol] = self.recorder.placeholder(value, source, False)
+        return node

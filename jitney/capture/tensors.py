@@ -9,8 +9,10 @@ import torch
 from jitney import torch_api
 from jitney.capture.frame import BreakCapture
 from jitney.capture.guard import TensorFacts
+from jitney.capture.options import CaptureOptions
 from jitney.capture.record import Recorder
 from jitney.capture.source import Source
+from jitney.capture.symbols import dynamic_dims, is_dynamic_number
 
 PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 
@@ -18,8 +20,8 @@ PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 class Tensors:
     """The tensors one capture has let in, real and fake."""
 
-    def __init__(self, recorder: Recorder) -> None:
-        self.recorder = recorder
+    def __init__(self, recorder: Recorder, options: CaptureOptions) -> None:
+        self.recorder, self.options = recorder, options
         self.real: dict[int, tuple[Any, torch.Tensor, Source]] = {}  # by id(fake)
 
     def enter(self, real: torch.Tensor, source: Source) -> tuple[Any, TensorFacts]:
@@ -31,7 +33,7 @@ class Tensors:
             raise BreakCapture("tensor-subclass", f"{source} is a {cls.__name__}")
         if real.layout != torch.strided or real.is_quantized or real.is_nested:
             raise BreakCapture("tensor-layout", f"{source} is not a dense strided tensor")
-        fake = torch_api.fake_of(self.recorder.fake_mode, real)
+        fake = self._fake(real, source)
         static = isinstance(real, torch.nn.Parameter) or bool(torch_api.mark_of(real, "address"))
         self.recorder.placeholder(fake, source, static)
         self.real[id(fake)] = (fake, real, source)
@@ -39,8 +41,8 @@ class Tensors:
             cls,
             real.dtype,
             real.device,
-            tuple(real.shape),
-            tuple(real.stride()),
+            tuple([None if isinstance(s, torch.SymInt) else s for s in fake.shape]),
+            tuple([None if isinstance(s, torch.SymInt) else s for s in fake.stride()]),
             real.requires_grad,
             is_conj=real.is_conj(),
             is_neg=real.is_neg(),
@@ -50,4 +52,19 @@ class Tensors:
 
     def symbolic_scalar(self, value: Any, source: Source) -> Any:
         """A SymInt or SymFloat for a scalar input that is dynamic, else None."""
-        return None
+        if not is_dynamic_number(value, source, self.options):
+            return None
+        symbol = torch_api.symbolic_number(self.recorder.shape_env, value, str(source))
+        if not isinstance(symbol, torch.SymInt | torch.SymFloat):
+            return None
+        self.recorder.symbols.learn(symbol, source)
+        return symbol
+
+    def _fake(self, real: torch.Tensor, source: Source) -> Any:
+        dims, marked = dynamic_dims(real, source, self.options)
+        mode = self.recorder.fake_mode
+        if not dims:
+            return torch_api.fake_of(mode, real)
+        fake = torch_api.symbolic_fake_of(mode, real, str(source), dims, marked)
+        self.recorder.symbols.learn_tensor(fake, source)
+        return fake

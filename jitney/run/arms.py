@@ -56,7 +56,7 @@ class Arms:
 
     def arm(self, entry: Entry, function: FunctionType, locals_: dict[str, Any]) -> bool:
         """Arms ``entry`` for these inputs, of which its check holds; whether anything changed."""
-        if entry.armings >= MOST_ARMINGS or len(locals_) >= SLOTS - 8:
+        if entry.armings >= MOST_ARMINGS or len(locals_) >= SLOTS // 2:
             return False
         entry.armings += 1
         roots = Roots(locals_, function)
