@@ -31,7 +31,7 @@ class BreakCapture(BaseException):
     """What the current instruction does cannot be captured."""
 
     def __init__(self, kind: str, reason: str, hint: str = "") -> None:
-        self.kind, self.reason, self.hint = kind, reason, hint
+        self.kind, self.reason, self.hint = kind, reason.partition("\n")[0], hint
 
 
 class Restart(BaseException):

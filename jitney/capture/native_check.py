@@ -121,7 +121,7 @@ def make_pick(
     for program, run in programs:
         header += [id(run), start + len(body), start + len(body) + len(program.code)]
         body += program.code + program.words
-    table = _as_bytes(header + body)
+    table = _as_bytes(header + body + [0] * 128)  # prefetches read past the end
     keep = (miss, [(program.keep, run) for program, run in programs])
     new = ctypes.pythonapi.PyCFunction_NewEx
     new.restype = ctypes.py_object
@@ -190,6 +190,11 @@ class _Builder:
             kind = ir.FunctionType(result, arguments)
             self.declared[name] = ir.Function(self.module, kind, name)
         return self.declared[name]
+
+    def prefetch(self) -> Any:
+        """``llvm.prefetch``."""
+        bytes_ = ir.IntType(8).as_pointer()
+        return self.external("llvm.prefetch.p0i8", ir.VoidType(), bytes_, I32, I32, I32)
 
     def _word(self, b: Any, address: Any) -> Any:
         return b.load(b.inttoptr(address, PTR))

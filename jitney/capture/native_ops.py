@@ -10,6 +10,8 @@ from jitney.capture.layouts import FLOAT_VALUE, LIST_ITEMS, OB_TYPE
 
 I64, I32, I1 = ir.IntType(64), ir.IntType(32), ir.IntType(1)
 PTR = I64.as_pointer()
+BYTES = ir.IntType(8).as_pointer()
+PREFETCH = 16  # instructions ahead whose word is asked for: a cold check is bound by latency
 _METHODS = {"IS": "is_"}
 
 
@@ -25,6 +27,8 @@ def write_ops(
     counter = b.load(program_counter)
     op, *operands = (b.load(b.gep(table, [b.add(counter, I64(i))])) for i in range(4))
     b.store(b.add(counter, I64(4)), program_counter)
+    ahead = b.load(b.gep(table, [b.add(counter, I64(4 * PREFETCH + 1))]))
+    b.call(builder.prefetch(), [b.inttoptr(ahead, BYTES), I32(0), I32(3), I32(1)])
     switch = b.switch(op, block["fail"])
     writer = _Ops(builder, function, b, block, slots, words)
     for code in Op:

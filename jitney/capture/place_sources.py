@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass, field
-from types import CellType, FunctionType, MappingProxyType, MethodType
+from types import CellType, CodeType, FunctionType, MappingProxyType, MethodType
 from typing import Any
 
 import torch
@@ -28,6 +28,7 @@ from jitney.capture.source import (
 
 SCALARS = (int, float, bool, str, type(None))
 CONTAINERS = (dict, list, tuple)
+_METHOD_PARTS = ("__func__", "__self__")
 FUNCTION_ROOT = "<function>"
 _GONE = (LookupError, AttributeError, TypeError, ValueError)
 
@@ -242,7 +243,7 @@ class Arming:
                 expected = layouts.read_word(id(base) + layouts.FUNCTION_PARTS[name])
                 self.word(id(base) + layouts.FUNCTION_PARTS[name], expected)
                 return self._stable(value)
-        if type(base) is MethodType and name in ("__func__", "__self__"):
+        if type(base) is CodeType or (type(base) is MethodType and name in _METHOD_PARTS):
             return self._stable(getattr(base, name))
         address = layouts.slot_address(base, name)
         if address is None:
