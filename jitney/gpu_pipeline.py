@@ -11,6 +11,7 @@ from jitney.events import log
 from jitney.kernels.triton.build_program import build_program
 from jitney.kernels.triton.choose_templates import choose_templates
 from jitney.kernels.triton.device import device_target
+from jitney.kernels.triton.products_as_nests import products_as_nests
 from jitney.loops.fuse_nests import fuse_nests
 from jitney.loops.group_launches import group_launches
 from jitney.loops.ir import Dim, Extern, LoopProgram, ScalarArg
@@ -32,6 +33,7 @@ def compile_for_gpu(
         program, constants = lower_graph(gm, target)
     with log.stage("fuse"):
         program = choose_templates(program)
+        program = products_as_nests(fuse_nests(program, target))
         program = simplify_nests(fuse_nests(program, target))
         program = recompute_small_rows(program)
         program = split_reduction(program, target)

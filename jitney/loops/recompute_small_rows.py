@@ -49,7 +49,7 @@ def is_short_row(node: LoopNest, program: LoopProgram) -> Decision:
             len(stmt.axes) != 1 or not all(isinstance(s, Store) for s in stmt.body)
         ):
             return no("it does more than store a row")
-        if isinstance(stmt, Reduce) and stmt.body:
+        if isinstance(stmt, Reduce) and not all(isinstance(s, Let) for s in stmt.body):
             return no("its reduction does more than reduce")
     made = stores(node.body)
     if any(s.mode != "set" or s.mask is not None for s in made):

@@ -199,7 +199,7 @@ class _Call:
     def _extern(self, step: ExternCall) -> None:
         results = step.run(self._view, self.sizes, self.scalars)
         for name, result in zip(step.node.outputs, results, strict=False):
-            if name is not None:
+            if name is not None and result is not None:
                 self.tensors[name] = result
                 self._set(name, result.data_ptr())
 

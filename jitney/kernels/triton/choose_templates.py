@@ -1,8 +1,8 @@
 """Which matrix products and attentions become kernels of ours on a GPU, and which stay calls.
 
-Runs before fusion, so that what is around them fuses with what they became. A product with few
-rows is bound by reading its weights once: it becomes a plain row reduction, to be fused with the
-norm before it and the activation after it. A large one is cuBLAS's (measured: a plain Triton GEMM
+Runs before fusion, so that what is around a library call fuses among itself. A product with one
+row is bound by reading its weights once: it stays, takes in its epilogue, and becomes a plain row
+reduction afterwards (`products_as_nests`). A large one is cuBLAS's (measured: a plain Triton GEMM
 reaches 0.5 to 0.8 of it), its bias riding along.
 """
 
@@ -30,20 +30,20 @@ from jitney.loops.ir import (
     LoopProgram,
     Node,
     Op,
-    Reduce,
-    Reduction,
     Ref,
     Stmt,
     Store,
 )
-from jitney.loops.visit import map_expr, statements, stmt_exprs
+from jitney.loops.visit import Renaming, map_expr, statements, stmt_exprs
 
 #: Up to this many rows of A a product is a row reduction over B.
 FEW_ROWS = 1
+#: A product over so few elements is no product.
+SHORT = 4
 
 
 def choose_templates(program: LoopProgram) -> LoopProgram:
-    """``program`` without `Gemm` nodes, and with `Attention` only where we have the kernel."""
+    """``program`` with `Gemm` only where it is a row reduction, `Attention` where it is ours."""
     chosen = _Choices(program)
     for node in program.nodes:
         chosen.add(node)
@@ -52,6 +52,8 @@ def choose_templates(program: LoopProgram) -> LoopProgram:
 
 def is_row_reduction(gemm: Gemm) -> Decision:
     """Whether reading B once, row by row, is the whole cost of the product."""
+    if gemm.k.extent.is_const and int(gemm.k.extent) <= SHORT:
+        return yes("hardly anything to reduce")
     if not gemm.m.extent.is_const or int(gemm.m.extent) > FEW_ROWS:
         return no(f"{gemm.m.extent} rows share each weight: the library's tiles win")
     along_k = gemm.b.index.coefficient(gemm.k)
@@ -68,7 +70,7 @@ class _Choices:
     def add(self, node: Node) -> None:
         if isinstance(node, Gemm):
             if is_row_reduction(node):
-                self.nodes.append(gemm_as_nest(node))
+                self.nodes.append(node)
             else:
                 self._library_gemm(node)
         elif isinstance(node, Attention) and not can_split_decode(node):
@@ -109,9 +111,9 @@ class _Choices:
         product: Expr = Load(out.name, where, out.dtype)
         if out.dtype != gemm.acc_dtype:
             product = Op("cast", (product,), gemm.acc_dtype)
-        body = tuple(_with_acc(s, product) for s in epilogue)
+        body = tuple(with_accumulator(s, product) for s in epilogue)
         nest = LoopNest(
-            gemm.name + "_epilogue", _real(axes), _without_units(body, axes), gemm.origins
+            gemm.name + "_epilogue", wide_axes(axes), without_units(body, axes), gemm.origins
         )
         self.nodes.append(nest)
 
@@ -145,19 +147,6 @@ class _Choices:
                 node.name, target, args, kwargs, (old.name,), reason=reason, origins=node.origins
             )
         )
-
-
-def gemm_as_nest(gemm: Gemm) -> LoopNest:
-    """A product as the row reduction it is; the accumulator gets a name of its own."""
-    a: Expr = gemm.a_value or Load(gemm.a.buffer, gemm.a.index, gemm.a.dtype)
-    b: Expr = Load(gemm.b.buffer, gemm.b.index, gemm.b.dtype)
-    product = Op("mul", (_cast(a, gemm.acc_dtype), _cast(b, gemm.acc_dtype)), gemm.acc_dtype)
-    name = gemm.name + "_acc"
-    total = Reduce((gemm.k,), (), (Reduction((name,), "sum", product, gemm.acc_dtype),))
-    epilogue = tuple(_with_acc(s, Ref(name, gemm.acc_dtype)) for s in gemm.epilogue)
-    axes = (*gemm.batch, gemm.m, gemm.n)
-    body = _without_units((*gemm.row_prologue, total, *epilogue), axes)
-    return LoopNest(gemm.name, _real(axes), body, gemm.origins)
 
 
 def split_bias(gemm: Gemm) -> tuple[Load | None, tuple[Stmt, ...]]:
@@ -260,7 +249,8 @@ def _cast(expr: Expr, dtype: torch.dtype) -> Expr:
     return expr if expr.dtype == dtype else Op("cast", (expr,), dtype)
 
 
-def _with_acc(stmt: Stmt, value: Expr) -> Stmt:
+def with_accumulator(stmt: Stmt, value: Expr) -> Stmt:
+    """An epilogue statement with ``value`` in place of the accumulator."""
     return _mapped(stmt, lambda e: value if isinstance(e, Ref) and e.name == "acc" else e)
 
 
@@ -274,12 +264,11 @@ def _mapped(stmt: Stmt, leaf) -> Stmt:  # type: ignore[no-untyped-def]
     raise ValueError("an epilogue holds Lets and Stores only")
 
 
-def _real(axes: tuple[Axis, ...]) -> tuple[Axis, ...]:
+def wide_axes(axes: tuple[Axis, ...]) -> tuple[Axis, ...]:
+    """Axes with more than one point."""
     return tuple(a for a in axes if a.extent != index(1))
 
 
-def _without_units(body: tuple[Stmt, ...], axes: tuple[Axis, ...]) -> tuple[Stmt, ...]:
+def without_units(body: tuple[Stmt, ...], axes: tuple[Axis, ...]) -> tuple[Stmt, ...]:
     """Axes of extent one are at their only point, 0."""
-    from jitney.loops.visit import Renaming
-
     return Renaming({a: index(0) for a in axes if a.extent == index(1)}).block(body)

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import triton
-from jitney.disk_cache import cache_directory
 
+from jitney.disk_cache import cache_directory
 from jitney.events import log
 from jitney.kernels.triton.kernel_source import KernelSource
 

@@ -242,15 +242,13 @@ class NestEmitter:
     def _varies(self, stmt: Reduce) -> Depends:
         """The tile dimensions the results' partial values need: a row shared by all of ``x``
         (a norm before a matrix product) is reduced once, not once for each point."""
-        if stmt.body:
-            return frozenset(self.dims)
         inner = dict.fromkeys(stmt.axes, frozenset("r"))
         on = frozenset("r")
         for expr in body_exprs((stmt,)):
             if isinstance(expr, Load | IndexValue):
                 for atom in expr.index.atoms():
                     on |= inner.get(atom) or self.depends.get(atom, NONE)  # type: ignore[arg-type]
-            elif isinstance(expr, Ref):
+            elif isinstance(expr, Ref) and expr.name in self.refs:
                 on |= self.refs[expr.name][1]
         return on
 
