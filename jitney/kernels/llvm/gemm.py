@@ -9,7 +9,7 @@ from jitney.kernels.llvm.gemm_plan import can_emit_gemm, plan_gemm
 from jitney.kernels.llvm.gemm_skinny import row_dot_phase, stream_phase
 from jitney.kernels.llvm.isa import isa_of
 from jitney.kernels.llvm.node_code import NodeCode
-from jitney.kernels.llvm.pack_operands import copy_a_phase, gather_b_phase
+from jitney.kernels.llvm.pack_operands import copy_a_phase, share_b_phase
 from jitney.loops import ir
 from jitney.loops.target import Target
 
@@ -25,7 +25,7 @@ def emit_gemm(gemm: ir.Gemm, target: Target) -> NodeCode:
     code = GemmCode(gemm, plan_gemm(gemm, isa, target))
     if code.plan.a == "copied":
         code.add(*copy_a_phase(code))
-    if code.plan.b == "gathered":
-        code.add(*gather_b_phase(code))
+    if code.plan.b == "shared":
+        code.add(*share_b_phase(code))
     code.add(*_MAIN[code.plan.style](code))
     return code.finish()

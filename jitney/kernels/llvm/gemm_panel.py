@@ -8,6 +8,7 @@ from jitney.kernels.llvm.expressions import Scope
 from jitney.kernels.llvm.gemm_parts import GemmCode
 from jitney.kernels.llvm.gemm_tile import Routine, Tile, tile_routine
 from jitney.kernels.llvm.pack_columns import copy_routine, interleave_routine, transpose_routine
+from jitney.kernels.llvm.pack_operands import convert_columns, gather_panel
 from jitney.kernels.llvm.phase_function import PhaseFunction
 from jitney.loops.index import Index
 
@@ -64,6 +65,10 @@ def _panel(code: GemmCode, f: PhaseFunction, scope: Scope, flat: str, number: st
     here = scope.inner({gemm.n: column})
     line = str(plan.width * size)
     if plan.b == "gathered":
+        code.scratch_bytes = int(gemm.k.extent) * plan.width * plan.dtype.itemsize
+        gather_panel(code, f, scope, column, "%scratch")
+        return _Panel(scope, flat, column, "%scratch", line, "%scratch", "0")
+    if plan.b == "shared":
         where = f.text.pure(f"mul nsw i64 {flat}, {f.size(code.panels())}")
         where = f.text.pure(f"add nsw i64 {where}, {number}")
         where = f.text.pure(f"mul nsw i64 {where}, {f.size(code.panel_elements())}")
@@ -86,8 +91,16 @@ def _packed_by_item(
     steps, pitch = code.k_steps(f), f.step(gemm.b, along)
     left = f.text.pure(f"sub i64 {f.size(gemm.n.extent)}, {column}")
     count = f.smaller(left, str(plan.width))
-    code.scratch_bytes = int(gemm.k.extent) * plan.width * gemm.b.dtype.itemsize
-    arguments = f"ptr {b}, i64 {pitch}, i64 {steps}, i64 {count}, ptr %scratch"
+    size = 4 if plan.pairs else plan.dtype.itemsize
+    panel = int(gemm.k.extent) * plan.width * (2 if plan.pairs else size)
+    code.scratch_bytes = panel
+    source = b
+    if plan.b == "converted":
+        code.scratch_bytes = 2 * panel
+        source = f.text.pure(f"getelementptr i8, ptr %scratch, i64 {panel}")
+        pitch = str(int(gemm.k.extent) * plan.dtype.itemsize)
+        convert_columns(code, f, scope, (column, count), source)
+    arguments = f"ptr {source}, i64 {pitch}, i64 {steps}, i64 {count}, ptr %scratch"
     f.text.do(f"call void @{code.use(routine)}({arguments})")
     if plan.b != "transposed":
         return _Panel(scope, flat, column, "%scratch", line, b, "0")
@@ -102,7 +115,7 @@ def _packed_by_item(
 def _packing(code: GemmCode) -> tuple[Routine, object]:
     """The routine that packs a panel, and the axis whose pitch it is given."""
     gemm, plan = code.gemm, code.plan
-    if plan.b == "transposed":
+    if plan.b in ("transposed", "converted"):
         return transpose_routine(plan.lanes, plan.vectors), gemm.n
     if plan.b == "interleaved":
         return interleave_routine(plan.lanes, plan.vectors), gemm.k

@@ -88,8 +88,8 @@ class GemmCode:
         return (size + 63) // 64 * 64
 
     def shared_bytes(self) -> Index:
-        """Shared memory of the node: the copy of A, then the gathered B."""
-        if self.plan.b != "gathered":
+        """Shared memory of the node: the copy of A, then the packed B."""
+        if self.plan.b != "shared":
             return self.a_copy_bytes()
         panels = self.batches() * self.panels() * self.panel_elements()
         return self.a_copy_bytes() + panels * self.plan.dtype.itemsize

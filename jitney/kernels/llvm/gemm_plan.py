@@ -21,6 +21,8 @@ BLOCK_ROWS = 444
 #: Up to this many rows B is read once, in place; above, packing it pays.
 SKINNY_ROWS = 16
 TILE_ROWS = 6
+#: Bytes of a panel a work item may pack by itself.
+LARGEST_PANEL = 4 << 20
 
 
 @dataclass(frozen=True)
@@ -29,10 +31,11 @@ class GemmPlan:
     "stream" (few rows, B's n contiguous).
 
     ``dtype`` accumulates. ``pairs``: bfloat16 dot products. ``a``: "direct" (read in place) or
-    "copied" (converted or computed into shared memory first). ``b``: "direct", "transposed",
-    "copied" or "interleaved" (packed by each work item into scratch), "gathered" (by a phase,
-    from any layout and dtype), "packed" (laid out once, `packed_index`). ``block``: rows of A a
-    work item takes. ``last``: vectors of the last panel.
+    "copied" (converted or computed into shared memory by a phase). ``b``: "direct"; "packed" (laid
+    out once, `packed_index`); packed into scratch by each work item from k-contiguous rows
+    ("transposed", "converted" where the dtype differs), n-contiguous ones ("copied",
+    "interleaved" for pairs) or any layout ("gathered"); or packed into shared memory by a phase
+    ("shared"). ``block``: rows of A a work item takes. ``last``: vectors of the last panel.
     """
 
     style: str
@@ -73,7 +76,7 @@ def plan_gemm(gemm: ir.Gemm, isa: Isa, target: Target) -> GemmPlan:
     a = "direct" if pairs or _direct_a(gemm) else "copied"
     vectors = _vectors(gemm.n.extent, lanes, 4 if isa.masks else 2)
     packed = _packed_vectors(gemm, lanes, pairs)
-    vectors, b = (packed, "packed") if packed else (vectors, _b_mode(gemm, lanes, pairs))
+    vectors, b = (packed, "packed") if packed else (vectors, _b_mode(gemm, lanes, vectors, pairs))
     style = "panel"
     rows = TILE_ROWS
     skinny = gemm.m.extent.is_const and int(gemm.m.extent) <= SKINNY_ROWS
@@ -128,24 +131,25 @@ def _direct_a(gemm: ir.Gemm) -> bool:
     return gemm.a_value is None and gemm.a.dtype == gemm.acc_dtype and linear
 
 
-def _b_mode(gemm: ir.Gemm, lanes: int, pairs: bool) -> str:
+def _b_mode(gemm: ir.Gemm, lanes: int, vectors: int, pairs: bool) -> str:
     dtype = gemm.acc_dtype
     by_k, by_n = gemm.b.index.coefficient(gemm.k), gemm.b.index.coefficient(gemm.n)
-    if by_k is None or by_n is None or not gemm.k.extent.is_const:
-        direct = by_n == index(1) and by_k is not None and gemm.b.dtype == dtype
-        if direct and _whole_vectors(gemm.n.extent, lanes):
-            return "direct"
-        return "gathered"
+    linear = by_k is not None and by_n is not None
+    if not gemm.k.extent.is_const:
+        direct = linear and by_n == index(1) and gemm.b.dtype == dtype
+        return "direct" if direct and _whole_vectors(gemm.n.extent, lanes) else "shared"
+    panel = int(gemm.k.extent) * vectors * lanes * dtype.itemsize
+    anyhow = "gathered" if panel <= LARGEST_PANEL else "shared"
+    if not linear:
+        return anyhow
     if pairs:
         return "transposed" if by_k == index(1) else "interleaved"
-    if gemm.b.dtype != dtype:
-        return "gathered"
-    if by_n == index(1):
+    if by_n == index(1) and gemm.b.dtype == dtype:
         near = _near(gemm, by_k, dtype) and _whole_vectors(gemm.n.extent, lanes)
         return "direct" if near else "copied"
-    if by_k == index(1) and dtype.itemsize == 4:
-        return "transposed"
-    return "gathered"
+    if by_k == index(1) and dtype == torch.float32:
+        return "transposed" if gemm.b.dtype == dtype else "converted"
+    return anyhow
 
 
 def _near(gemm: ir.Gemm, by_k: Index, dtype: torch.dtype) -> bool:

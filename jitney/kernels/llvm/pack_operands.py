@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from jitney.kernels.llvm.conversions import broadcast, cast
-from jitney.kernels.llvm.expressions import Lanes
+from jitney.kernels.llvm.expressions import Lanes, Scope
 from jitney.kernels.llvm.gemm_parts import GemmCode, tail_mask
 from jitney.kernels.llvm.phase_function import PhaseFunction
 from jitney.kernels.llvm.ssa import Ssa
@@ -34,34 +34,59 @@ def copy_a_phase(code: GemmCode) -> tuple[PhaseFunction, Index, float]:
     return f, code.batches() * gemm.m.extent, float(max(gemm.k.extent.hint(), 1))
 
 
-def gather_b_phase(code: GemmCode) -> tuple[PhaseFunction, Index, float]:
+def share_b_phase(code: GemmCode) -> tuple[PhaseFunction, Index, float]:
     """A packed panel of B an item, from any layout; columns past the last are 0."""
     gemm, plan = code.gemm, code.plan
     f = code.function()
     extents = [*(axis.extent for axis in gemm.batch), code.panels()]
-    load = Load(gemm.b.buffer, gemm.b.index, gemm.b.dtype)
     start = f.text.pure(f"getelementptr i8, ptr %shared, i64 {f.size(code.a_copy_bytes())}")
     with f.items() as item:
         *batch, number = f.unflatten(item.index, extents)
-        axes = dict(zip(gemm.batch, batch, strict=True))
+        scope = f.scope.inner(dict(zip(gemm.batch, batch, strict=True)))
         panel = f.text.pure(f"mul nsw i64 {item.index}, {f.size(code.panel_elements())}")
         panel = f.offset(start, panel, plan.dtype.itemsize)
         column = f.text.pure(f"mul nsw i64 {number}, {plan.width}")
-        with f.text.loop("0", f.size(gemm.k.extent), nonempty=True) as k:
-            line = f.offset(panel, k.index, plan.width * plan.dtype.itemsize)
-            for v in range(plan.vectors):
-                n = f.text.pure(f"add nsw i64 {column}, {v * plan.lanes}")
-                scope = f.scope.inner(
-                    {**axes, gemm.k: k.index, gemm.n: n},
-                    Lanes(gemm.n, plan.lanes),
-                    tail_mask(f, gemm.n, n, plan.lanes),
-                )
-                value = cast(f.text, scope.emit(load), plan.dtype)
-                value = broadcast(f.text, value, plan.lanes)
-                where = f.offset(line, str(v * plan.lanes), plan.dtype.itemsize)
-                _store(f, value, where, None)
+        gather_panel(code, f, scope, column, panel)
     work = max(gemm.k.extent.hint(), 1) * plan.width
     return f, code.batches() * code.panels(), float(work)
+
+
+def gather_panel(code: GemmCode, f: PhaseFunction, scope: Scope, column: str, out: str) -> None:
+    """Packs the panel of B from ``column`` on, whatever B's index is, into ``out``."""
+    gemm, plan = code.gemm, code.plan
+    load = Load(gemm.b.buffer, gemm.b.index, gemm.b.dtype)
+    with f.text.loop("0", f.size(gemm.k.extent), nonempty=True) as k:
+        line = f.offset(out, k.index, plan.width * plan.dtype.itemsize)
+        for v in range(plan.vectors):
+            n = f.text.pure(f"add nsw i64 {column}, {v * plan.lanes}")
+            inner = scope.inner(
+                {gemm.k: k.index, gemm.n: n},
+                Lanes(gemm.n, plan.lanes),
+                tail_mask(f, gemm.n, n, plan.lanes),
+            )
+            value = cast(f.text, inner.emit(load), plan.dtype)
+            value = broadcast(f.text, value, plan.lanes)
+            _store(f, value, f.offset(line, str(v * plan.lanes), plan.dtype.itemsize), None)
+
+
+def convert_columns(
+    code: GemmCode, f: PhaseFunction, scope: Scope, columns: tuple[str, str], out: str
+) -> None:
+    """Writes ``columns`` (first, count) of B to ``out`` in the accumulator's dtype, the k of each
+    contiguous."""
+    gemm, plan = code.gemm, code.plan
+    load = Load(gemm.b.buffer, gemm.b.index, gemm.b.dtype)
+    first, count = columns
+    with f.text.loop("0", count, nonempty=True) as column:
+        n = f.text.pure(f"add nsw i64 {first}, {column.index}")
+        line = f.text.pure(f"mul nsw i64 {column.index}, {f.size(gemm.k.extent)}")
+        line = f.offset(out, line, plan.dtype.itemsize)
+        with f.text.loop("0", f.size(gemm.k.extent), step=plan.lanes, nonempty=True) as k:
+            mask = tail_mask(f, gemm.k, k.index, plan.lanes)
+            lanes = Lanes(gemm.k, plan.lanes)
+            inner = scope.inner({gemm.n: n, gemm.k: k.index}, lanes, mask)
+            value = broadcast(f.text, cast(f.text, inner.emit(load), plan.dtype), plan.lanes)
+            _store(f, value, f.offset(line, k.index, plan.dtype.itemsize), mask)
 
 
 def _store(f: PhaseFunction, value: Ssa, where: str, mask: Ssa | None) -> None:
