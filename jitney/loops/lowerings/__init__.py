@@ -16,6 +16,7 @@ from jitney.loops.lowerings import (
     pooling,
     rearrangement,
     reductions,
+    resampling,
 )
 from jitney.loops.lowerings.builder import Builder
 from jitney.loops.lowerings.expressions import LOWERABLE
@@ -36,6 +37,7 @@ FAMILIES = (
     pooling,
     rearrangement,
     reductions,
+    resampling,
 )
 
 __all__ = [

@@ -319,3 +319,24 @@ def logit(x: Expr, eps: float | None = None) -> Expr:
     if eps is not None:
         x = minimum(maximum(x, like(eps, x)), like(1 - eps, x))
     return apply("log", div(x, sub(like(1, x), x)))
+
+
+@elementwise(aten.round.decimals)
+def round_decimals(x: Expr, *, decimals: int) -> Expr:
+    if not x.dtype.is_floating_point:
+        raise Refused("integers are rounded to tens by the library")
+    scale = like(10.0 ** abs(decimals), x)
+    if decimals < 0:
+        return mul(apply("round", div(x, scale)), scale)
+    return div(apply("round", mul(x, scale)), scale) if decimals else apply("round", x)
+
+
+@elementwise(aten.ldexp)
+def ldexp(x: Expr, exponent: Expr) -> Expr:
+    return mul(x, apply("pow", like(2, x), exponent))
+
+
+@elementwise(aten.angle)
+def angle(x: Expr) -> Expr:
+    side = where(apply("lt", x, like(0, x)), like(math.pi, x), like(0, x))
+    return where(apply("isnan", x), x, side)

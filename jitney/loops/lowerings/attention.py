@@ -36,13 +36,82 @@ def flash_attention_for_cpu(
     return out, logsumexp
 
 
+@lowers(aten._scaled_dot_product_flash_attention.default)
+def flash_attention(
+    b: Builder,
+    query: StridedTensor,
+    key: StridedTensor,
+    value: StridedTensor,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    return_debug_mask: bool = False,
+    *,
+    scale: Operand | None = None,
+) -> tuple[StridedTensor | None, ...]:
+    """As `flash_attention_for_cpu`, on a GPU; further results serve the backward pass."""
+    return _only_output(b, (query, key, value), dropout_p, None, is_causal, scale)
+
+
+@lowers(aten._scaled_dot_product_efficient_attention.default)
+def efficient_attention(
+    b: Builder,
+    query: StridedTensor,
+    key: StridedTensor,
+    value: StridedTensor,
+    attn_bias: StridedTensor | None,
+    compute_log_sumexp: bool,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: Operand | None = None,
+) -> tuple[StridedTensor | None, ...]:
+    """As `flash_attention`, with an additive mask."""
+    return _only_output(b, (query, key, value), dropout_p, attn_bias, is_causal, scale)
+
+
+@lowers(aten._scaled_dot_product_cudnn_attention.default)
+def cudnn_attention(
+    b: Builder,
+    query: StridedTensor,
+    key: StridedTensor,
+    value: StridedTensor,
+    attn_bias: StridedTensor | None,
+    compute_log_sumexp: bool,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    return_debug_mask: bool = False,
+    *,
+    scale: Operand | None = None,
+) -> tuple[StridedTensor | None, ...]:
+    """As `efficient_attention`."""
+    return _only_output(b, (query, key, value), dropout_p, attn_bias, is_causal, scale)
+
+
+def _only_output(
+    b: Builder,
+    operands: tuple[StridedTensor, StridedTensor, StridedTensor],
+    dropout: float,
+    mask: StridedTensor | None,
+    causal: bool,
+    scale: Operand | None,
+) -> tuple[StridedTensor | None, ...]:
+    """Attention on a GPU whose backward pass is not asked for: other results are not made."""
+    if dropout:
+        raise Refused("attention with dropout draws eager's random numbers")
+    if any(b.used(result) for result in range(1, len(b.fake))):
+        raise Refused("the backward pass needs what the library saves")
+    out = b.allocate(b.fake[0])
+    emit_attention(b, *operands, out, None, mask, causal, scale)
+    return (out, *[None] * (len(b.fake) - 1))
+
+
 def emit_attention(
     b: Builder,
     query: StridedTensor,
     key: StridedTensor,
     value: StridedTensor,
     out: StridedTensor,
-    logsumexp: StridedTensor,
+    logsumexp: StridedTensor | None,
     mask: StridedTensor | None,
     causal: bool,
     scale: Operand | None,
@@ -74,7 +143,7 @@ def emit_attention(
             as_expr(scale, torch.float32),
             None if mask is None else _mask_access(mask, query, key, (*row, index(s), index(t))),
             causal,
-            logsumexp=logsumexp.access((*row, index(s))) if b.used(1) else None,
+            logsumexp=logsumexp.access((*row, index(s))) if logsumexp and b.used(1) else None,
             origins=(b.node.name,),
         )
     )

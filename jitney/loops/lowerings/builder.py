@@ -238,6 +238,9 @@ class Builder:
             for fake in fakes
         )
         random = torch.Tag.nondeterministic_seeded in getattr(target, "tags", ())
+        if random and "dropout_p" in (names := [a.name for a in target._schema.arguments]):
+            given = dict(zip(names, args, strict=False)) | kwargs
+            random = bool(given.get("dropout_p", 0.0))
         self.nodes.append(
             Extern(
                 self.fresh(f"{self.node.name}_call"),

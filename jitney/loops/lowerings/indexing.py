@@ -18,6 +18,7 @@ from jitney.loops.lowerings.expressions import (
     const,
     index_expr,
     is_int,
+    mul,
     where,
 )
 from jitney.loops.lowerings.registry import Refused, lowers
@@ -273,9 +274,9 @@ def index_add(
     *,
     alpha: Operand = 1,
 ) -> StridedTensor:
-    if alpha != 1 or x.dtype is torch.bool:
-        raise Refused("an index_add with a factor")
-    return _put_rows(b, x, dim, positions, source, "add")
+    if x.dtype is torch.bool:
+        raise Refused("a sum of bools")
+    return _put_rows(b, x, dim, positions, source, "add", alpha)
 
 
 @lowers(aten.index_copy.default)
@@ -303,6 +304,7 @@ def _put_rows(
     positions: StridedTensor,
     source: StridedTensor | Operand,
     mode: str,
+    factor: Operand = 1,
 ) -> StridedTensor:
     if x.ndim == 0:
         raise Refused("an indexed write into a scalar")
@@ -319,6 +321,7 @@ def _put_rows(
         value: Expr = source.load(position if source.ndim == x.ndim else ())
     else:
         value = as_expr(source, out.dtype)
+    value = mul(cast(value, out.dtype), as_expr(factor, out.dtype))
     scatter(b, axes, (position[dim],), lets, out, target, value, mode)
     return out
 
@@ -360,4 +363,34 @@ def embedding_backward(
         padded = apply("eq", index_expr(row), const(padding_idx, torch.int64))
         value = where(padded, const(0, value.dtype), value)
     scatter(b, axes, position[:-1], lets, out, (row, position[-1]), value, "add")
+    return out
+
+
+# ---------------------------------------------------------------- search
+
+#: Sequences up to so long are searched by counting what is below, all of it.
+COUNTED = 256
+
+
+@lowers(aten.bucketize.Tensor)
+def bucketize(
+    b: Builder,
+    x: StridedTensor,
+    boundaries: StridedTensor,
+    *,
+    out_int32: bool = False,
+    right: bool = False,
+) -> StridedTensor:
+    """How many boundaries lie below each element (or at it, if ``right``); NaN is above all."""
+    size = boundaries.shape[0]
+    if not size.is_const or not 0 < size.const <= COUNTED:
+        raise Refused("too many boundaries to count")
+    out = b.allocate()
+    axes, position = b.axes(out.shape, strides=out.strides)
+    reduced, at = b.axes(boundaries.shape, "r")
+    dtype = torch.promote_types(x.dtype, boundaries.dtype)
+    edge, value = cast(boundaries.load(at), dtype), cast(x.load(position), dtype)
+    below = apply("not", apply("gt" if right else "ge", edge, value))
+    reduce, count = b.reduce(reduced, "sum", cast(below, torch.int64))
+    b.emit(axes, (reduce, Store(out.buffer, out.at(position), cast(count, out.dtype))))
     return out

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -71,70 +72,89 @@ def _inside(source: Position, shape: Sequence[Index], rank: int) -> Expr | None:
     return all_of(*(in_range(at, 0, size) for at, size in pairs))
 
 
-@lowers(aten.max_pool2d_with_indices.default)
-def max_pool2d(
-    b: Builder,
-    x: StridedTensor,
-    kernel: Sizes,
-    stride: Sizes = (),
-    padding: Sizes = (0,),
-    dilation: Sizes = (1,),
-    ceil_mode: bool = False,
-) -> tuple[StridedTensor, StridedTensor]:
-    """Results: the maxima, and where in its plane each was found (row * width + column)."""
-    out, indices = (b.allocate(fake) for fake in b.fake)
-    window = _window(kernel, stride, padding, dilation, 2)
-    axes, position = b.axes(out.shape, strides=out.strides)
-    source = window.source(position)
-    value = x.load(source, _inside(source, x.shape, 2), lowest(x.dtype))
-    element = cast(value, compute_dtype(x.dtype))
-    if not window.axes():
-        raise Refused("a window of one element")
-    best, top = b.reduce(window.axes(), "max", element)
-    body: list[Stmt] = [best, store(out, position, top)]
-    if b.used(1):
-        found, at = b.reduce(window.axes(), "argmax", element)
-        body += [found, store(indices, position, _plane_index(window, position, at, x))]
-    b.emit(axes, body)
-    return out, indices
+def _max_pool(rank: int) -> Lowering:
+    def lowering(
+        b: Builder,
+        x: StridedTensor,
+        kernel: Sizes,
+        stride: Sizes = (),
+        padding: Sizes = (0,),
+        dilation: Sizes = (1,),
+        ceil_mode: bool = False,
+    ) -> tuple[StridedTensor, StridedTensor]:
+        """Results: the maxima, and where in its plane each was found (counted row-major)."""
+        out, indices = (b.allocate(fake) for fake in b.fake)
+        window = _window(kernel, stride, padding, dilation, rank)
+        axes, position = b.axes(out.shape, strides=out.strides)
+        source = window.source(position)
+        value = x.load(source, _inside(source, x.shape, rank), lowest(x.dtype))
+        element = cast(value, compute_dtype(x.dtype))
+        best, top = b.reduce(window.axes(), "max", element)
+        body: list[Stmt] = [best, store(out, position, top)]
+        if b.used(1):
+            found, at = b.reduce(window.axes(), "argmax", element)
+            body += [found, store(indices, position, _plane_index(window, position, at, x))]
+        b.emit(axes, body)
+        return out, indices
+
+    return lowering
+
+
+lowers(aten.max_pool2d_with_indices.default)(_max_pool(2))
+lowers(aten.max_pool3d_with_indices.default)(_max_pool(3))
 
 
 def _plane_index(window: Window, position: Position, at: Expr, x: StridedTensor) -> Expr:
     """The place in the plane of the ``at``-th element of a window."""
-    width = const(window.kernel[1], torch.int64)
-    steps = (apply("floordiv", at, width), apply("remainder", at, width))
-    place: list[Expr] = []
-    for d in range(2):
-        start = index_expr(position[d - 2] * window.stride[d] - window.padding[d])
-        place.append(add(start, mul(steps[d], const(window.dilation[d], torch.int64))))
-    return add(mul(place[0], as_expr(x.shape[-1], torch.int64)), place[1])
+    rank = len(window.kernel)
+    place: Expr = const(0, torch.int64)
+    for d in range(rank):
+        below = const(math.prod(window.kernel[d + 1 :]), torch.int64)
+        step = apply("floordiv", at, below)
+        if d:
+            step = apply("remainder", step, const(window.kernel[d], torch.int64))
+        start = index_expr(position[d - rank] * window.stride[d] - window.padding[d])
+        here = add(start, mul(step, const(window.dilation[d], torch.int64)))
+        place = add(mul(place, as_expr(x.shape[d - rank], torch.int64)), here)
+    return place
 
 
-@lowers(aten.max_pool2d_with_indices_backward.default)
-def max_pool2d_backward(
-    b: Builder,
-    grad: StridedTensor,
-    x: StridedTensor,
-    kernel: Sizes,
-    stride: Sizes,
-    padding: Sizes,
-    dilation: Sizes,
-    ceil_mode: bool,
-    indices: StridedTensor,
-) -> StridedTensor:
-    """Each gradient added where its maximum was found; planes are independent."""
-    out = b.fill(b.allocate(), 0)
-    plane = out.shape[-1] * out.shape[-2]
-    axes, position = b.axes(grad.shape)
-    lets, at = b.let_index(indices.load(position), plane, f"{b.node.name}_at")
-    row, column = floor_div(at, out.shape[-1]), at % out.shape[-1]
-    inner = tuple(a for a in axes if int(a.name[1:]) >= grad.ndim - 2)
-    outer = tuple(a for a in axes if a not in inner)
-    target = out.at((*position[:-2], row, column))
-    value = cast(grad.load(position), out.dtype)
-    stored: tuple[Stmt, ...] = (*lets, Store(out.buffer, target, value, mode="add"))
-    b.emit(outer, b.loop(inner, stored))
-    return out
+def _max_pool_backward(rank: int) -> Lowering:
+    def lowering(
+        b: Builder,
+        grad: StridedTensor,
+        x: StridedTensor,
+        kernel: Sizes,
+        stride: Sizes,
+        padding: Sizes,
+        dilation: Sizes,
+        ceil_mode: bool,
+        indices: StridedTensor,
+    ) -> StridedTensor:
+        """Each gradient added where its maximum was found; planes are independent."""
+        out = b.fill(b.allocate(), 0)
+        plane = index(1)
+        for size in out.shape[-rank:]:
+            plane = plane * size
+        axes, position = b.axes(grad.shape)
+        lets, at = b.let_index(indices.load(position), plane, f"{b.node.name}_at")
+        place: list[Index] = []
+        for size in reversed(out.shape[-rank + 1 :]):
+            place.insert(0, at % size)
+            at = floor_div(at, size)
+        inner = tuple(a for a in axes if int(a.name[1:]) >= grad.ndim - rank)
+        outer = tuple(a for a in axes if a not in inner)
+        target = out.at((*position[:-rank], at, *place))
+        value = cast(grad.load(position), out.dtype)
+        stored: tuple[Stmt, ...] = (*lets, Store(out.buffer, target, value, mode="add"))
+        b.emit(outer, b.loop(inner, stored))
+        return out
+
+    return lowering
+
+
+lowers(aten.max_pool2d_with_indices_backward.default)(_max_pool_backward(2))
+lowers(aten.max_pool3d_with_indices_backward.default)(_max_pool_backward(3))
 
 
 # ---------------------------------------------------------------- mean

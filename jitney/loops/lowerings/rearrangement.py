@@ -126,8 +126,10 @@ def flip(b: Builder, x: StridedTensor, dims: Sequence[int]) -> StridedTensor:
 def roll(
     b: Builder, x: StridedTensor, shifts: Sequence[Size], dims: Sequence[int] = ()
 ) -> StridedTensor:
-    if not dims and x.ndim != 1 or any(_is_zero(size) for size in x.shape):
-        raise Refused("a roll of the flattened tensor")
+    if any(_is_zero(size) for size in x.shape):
+        return b.allocate()
+    if not dims and x.ndim != 1:
+        return _roll_flat(b, x, index(shifts[0]))
     moved = {d % x.ndim: index(0) for d in dims or (0,)}
     for d, shift in zip(dims or (0,), shifts, strict=True):
         moved[d % x.ndim] = moved[d % x.ndim] + index(shift)
@@ -137,6 +139,21 @@ def roll(
             (at + (index(0) - moved[d]) % x.shape[d]) % x.shape[d] if d in moved else at
             for d, at in enumerate(position)
         ]
+        return x.load(source)
+
+    return b.compute(b.allocate(), value_at)
+
+
+def _roll_flat(b: Builder, x: StridedTensor, shift: Index) -> StridedTensor:
+    def value_at(position: Position) -> Expr:
+        flat = index(0)
+        for at, size in zip(position, x.shape, strict=True):
+            flat = flat * size + at
+        flat = (flat + (index(0) - shift) % x.numel) % x.numel
+        source: list[Index] = []
+        for size in reversed(x.shape):
+            source.insert(0, flat % size)
+            flat = flat // size
         return x.load(source)
 
     return b.compute(b.allocate(), value_at)
@@ -188,26 +205,27 @@ def slice_scatter(
     step: Size = 1,
 ) -> StridedTensor:
     dim %= x.ndim
-    if step != 1:
-        raise Refused("a write into every other element")
     begin = _clamped(start, x.shape[dim])
-    stop = begin + src.shape[dim]
-    if b.may_overwrite:
+    count = src.shape[dim]
+    src = src.expand((*x.shape[:dim], count, *x.shape[dim + 1 :]))
+    if b.may_overwrite and step == 1:
         out = b.own(x)
-        b.copy(out.narrow(dim, begin, src.shape[dim]), src.expand(_replaced(x, dim, src)))
+        b.copy(out.narrow(dim, begin, count), src)
         return out
 
     def value_at(position: Position) -> Expr:
-        at = (*position[:dim], position[dim] - begin, *position[dim + 1 :])
-        inside = in_range(position[dim], begin, stop)
-        written = cast(src.expand(_replaced(x, dim, src)).load(at, inside), x.dtype)
+        away = position[dim] - begin
+        at = (*position[:dim], away // index(step), *position[dim + 1 :])
+        inside = in_range(position[dim], begin, begin + (count - 1) * step + 1)
+        if step != 1:
+            on_step = apply("eq", index_expr(away % index(step)), const(0, torch.int64))
+            inside = all_of(inside, on_step)
+        written = cast(src.load(at, inside), x.dtype)
         return written if inside is None else where(inside, written, x.load(position))
 
+    if _is_zero(count):
+        return b.copy(b.allocate(), x)
     return b.compute(b.allocate(), value_at)
-
-
-def _replaced(x: StridedTensor, dim: int, src: StridedTensor) -> tuple[Index, ...]:
-    return (*x.shape[:dim], src.shape[dim], *x.shape[dim + 1 :])
 
 
 def _clamped(start: Size | None, size: Index) -> Index:
