@@ -14,6 +14,7 @@ import torch
 from jitney import torch_api
 from jitney.kernels.llvm.emit_segment import RELEASE_GIL, SegmentCode
 from jitney.kernels.llvm.expressions import Scope
+from jitney.kernels.llvm.native_runtime import constant_list
 from jitney.kernels.llvm.operands import Operands
 from jitney.kernels.llvm.segments import Segment
 from jitney.kernels.llvm.text import FunctionText
@@ -24,7 +25,6 @@ from jitney.loops.ir import Buffer, LoopProgram
 _TUPLE_ITEMS = 24
 
 _DECLARE = (
-    "declare i32 @aoti_torch_get_data_ptr(ptr, ptr)",
     "declare i32 @aoti_torch_empty_strided(i64, ptr, ptr, i32, i32, i32, ptr)",
     "declare i32 @aoti_torch_delete_tensor_object(ptr)",
     "declare i64 @PyLong_AsLongLong(ptr)",
@@ -66,27 +66,29 @@ class _CallWriter:
 
     def arguments(self) -> None:
         """Data pointers of tensors and values of numbers into the tables."""
-        number = 0
-        for k, argument in enumerate(self.segment.arguments):
+        tensors = [k for k, a in enumerate(self.segment.arguments) if isinstance(a, str)]
+        self._collect("%args", tensors, 0)
+        numbers = [k for k, a in enumerate(self.segment.arguments) if not isinstance(a, str)]
+        for position, k in enumerate(numbers):
             slot = self.text.pure(f"getelementptr ptr, ptr %args, i64 {k}")
-            item = self.text.pure(f"load ptr, ptr {slot}")
-            if isinstance(argument, str):
-                self._data_pointer(item, argument)
-                continue
-            self._number(item, number)
-            number += 1
+            self._number(self.text.pure(f"load ptr, ptr {slot}"), position)
 
     def constants(self) -> None:
         """Data pointers of the constants ``self`` holds."""
-        for k, buffer in enumerate(self.segment.constants):
-            slot = self.text.pure(f"getelementptr i8, ptr %self, i64 {_TUPLE_ITEMS + 8 * k}")
-            self._data_pointer(self.text.pure(f"load ptr, ptr {slot}"), buffer)
+        held = self.text.pure(f"getelementptr i8, ptr %self, i64 {_TUPLE_ITEMS}")
+        given = sum(isinstance(a, str) for a in self.segment.arguments)
+        self._collect(held, list(range(len(self.segment.constants))), given)
 
-    def _data_pointer(self, item: str, buffer: str) -> None:
-        place = torch_api.tensor_handle_offset()
-        handle = self.text.pure(f"getelementptr i8, ptr {item}, i64 {place}")
-        self.text.emit(
-            f"call i32 @aoti_torch_get_data_ptr(ptr {handle}, ptr {self._entry(buffer)})"
+    def _collect(self, items: str, where: Sequence[int], first: int) -> None:
+        """The data pointers of the tensors at ``where``, from entry ``first`` of the table on."""
+        if not where:
+            return
+        name, definition = constant_list("i32", where)
+        self.text.declare(definition)
+        table = self.text.pure(f"getelementptr ptr, ptr %buffers, i64 {first}")
+        self.text.do(
+            f"call void @jitney.collect(ptr {items}, ptr {name}, i64 {len(where)}, "
+            f"i64 {torch_api.tensor_handle_offset()}, ptr {table})"
         )
 
     def _entry(self, buffer: str) -> str:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from jitney.kernels.llvm.emit_node import NodeEmitter
 from jitney.kernels.llvm.expressions import Scope
 from jitney.kernels.llvm.isa import isa_of
+from jitney.kernels.llvm.native_runtime import constant_list
 from jitney.kernels.llvm.node_code import NodeCode, Phase
 from jitney.kernels.llvm.operands import Operands
 from jitney.kernels.llvm.segments import Segment
@@ -41,29 +42,49 @@ class SegmentCode:
 def emit_run(
     program: LoopProgram, segment: Segment, name: str, emitter: NodeEmitter, target: Target
 ) -> SegmentCode:
-    """``void @name(ptr %buffers, ptr %scalars, ptr %workspace, i64 %threads)`` and all nodes."""
+    """``void @name(ptr %buffers, ptr %scalars, ptr %workspace, i64 %threads)`` and all nodes.
+
+    The buffer table ends with the temps, which the function fills in itself.
+    """
     codes = [emitter.emit(node) for node in segment.nodes]
     given = [a for a in segment.arguments if isinstance(a, str)]
-    table = tuple(dict.fromkeys((*given, *segment.outputs, *segment.constants)))
+    outside = tuple(dict.fromkeys((*given, *segment.constants, *segment.outputs)))
+    touched = {b for c in codes for b in c.buffers} - set(outside)
+    temps = [(b, offset) for b, offset in program.slots if b in touched]
+    table = (*outside, *(b for b, _ in temps))
     scalars = tuple(a for a in segment.arguments if not isinstance(a, str))
     text = FunctionText(
         name, ("ptr %buffers", "ptr %scalars", "ptr %workspace", "i64 %threads"), isa_of(target)
     )
-    operands = Operands(text, table, scalars)
-    scope = Scope(text, operands)
-    for buffer, offset in program.slots:
-        if buffer not in table:
-            operands.add_local(buffer, _at(scope, "%workspace", offset), written=False)
+    scope = Scope(text, Operands(text, table, scalars))
+    _place_temps(scope, temps, len(outside))
     scratch = max((_aligned(c.scratch_bytes) for c in codes), default=0)
     shared, workspace = _shared_offset(program, codes)
-    text.do(f"%scratch = getelementptr i8, ptr %workspace, i64 {scope.indices.uniform(workspace)}")
-    site = _SiteTable(text, codes)
+    site = _Site(scope, codes, (table, scalars), (scratch, shared, workspace))
     for code in codes:
-        _emit_node(scope, site, code, scratch, shared)
+        site.run(code)
     declarations = frozenset().union(*(c.declarations for c in codes), text.declarations)
     total = sum(max(p.items.hint(), 0) * p.nanoseconds for c in codes for p in c.phases)
     texts = (*(c.ir for c in codes), text.finish(linkage="internal"))
     return SegmentCode(name, texts, declarations, table, scalars, workspace, scratch, total)
+
+
+def _place_temps(scope: Scope, temps: Sequence[tuple[str, Index]], first: int) -> None:
+    """Writes the temps' pointers behind the first entries of the table."""
+    text = scope.text
+    if not temps:
+        return
+    start = text.pure(f"getelementptr ptr, ptr %buffers, i64 {first}")
+    known = [int(offset) if offset.is_const else 0 for _, offset in temps]
+    offsets, definition = constant_list("i64", known)
+    text.declare(definition)
+    text.do(
+        f"call void @jitney.place(ptr %workspace, ptr {offsets}, i64 {len(temps)}, ptr {start})"
+    )
+    for k, (_, offset) in enumerate(temps):
+        if not offset.is_const:
+            slot = text.pure(f"getelementptr ptr, ptr {start}, i64 {k}")
+            text.do(f"store ptr {_at(scope, '%workspace', offset)}, ptr {slot}")
 
 
 def _at(scope: Scope, base: str, offset: Index) -> str:
@@ -92,47 +113,63 @@ def _shared_offset(
     return begin, end
 
 
-class _SiteTable:
-    """The stack tables a node's own buffer and scalar tables are written to before it runs."""
+class _Site:
+    """Writes the calls of nodes: their own tables on the stack, then their phases."""
 
-    def __init__(self, text: FunctionText, codes: Sequence[NodeCode]) -> None:
-        self._text = text
-        self.buffers = text.allocate(8 * max((len(c.buffers) for c in codes), default=0) + 8)
-        self.scalars = text.allocate(8 * max((len(c.scalars) for c in codes), default=0) + 8)
-
-    def store(self, table: str, position: int, value: str) -> None:
-        slot = self._text.pure(f"getelementptr i64, ptr {table}, i64 {position}")
-        self._text.do(f"store {value}, ptr {slot}")
-
-
-def _emit_node(
-    scope: Scope, site: _SiteTable, code: NodeCode, scratch: int, shared: Index
-) -> None:
-    text, operands = scope.text, scope.operands
-    for k, buffer in enumerate(code.buffers):
-        site.store(site.buffers, k, f"ptr {operands.pointer(buffer)}")
-    for k, scalar in enumerate(code.scalars):
-        site.store(site.scalars, k, f"i64 {operands.bits(scalar)}")
-    block = _at(scope, "%workspace", shared)
-    for phase in code.phases:
-        items = scope.indices.uniform(phase.items)
-        limit = _limit(text, phase, items)
-        text.do(
-            f"call void @jitney.phase(ptr @{phase.function}, ptr {site.buffers}, "
-            f"ptr {site.scalars}, i64 {items}, i64 {limit}, ptr %scratch, i64 {scratch}, ptr {block})"
+    def __init__(
+        self,
+        scope: Scope,
+        codes: Sequence[NodeCode],
+        tables: tuple[Sequence[str], Sequence[Dim | ScalarArg]],
+        memory: tuple[int, Index, Index],
+    ) -> None:
+        self._scope, self._text = scope, scope.text
+        self._buffers = {b: k for k, b in enumerate(tables[0])}
+        self._scalars = {(type(s), s.name): k for k, s in enumerate(tables[1])}
+        self._own = [
+            self._text.allocate(8 * max((len(part(c)) for c in codes), default=0) + 8)
+            for part in (lambda c: c.buffers, lambda c: c.scalars)
+        ]
+        scratch, shared, workspace = memory
+        context = self._text.allocate(48)
+        values = (
+            f"ptr {self._own[0]}",
+            f"ptr {self._own[1]}",
+            f"ptr {_at(scope, '%workspace', workspace)}",
+            f"i64 {scratch}",
+            f"ptr {_at(scope, '%workspace', shared)}",
+            "i64 %threads",
         )
+        for k, value in enumerate(values):
+            slot = self._text.pure(f"getelementptr i64, ptr {context}, i64 {k}")
+            self._text.do(f"store {value}, ptr {slot}")
+        self._context = context
+
+    def run(self, code: NodeCode) -> None:
+        """One node: fills its tables, runs its phases."""
+        self._pick("%buffers", self._own[0], [self._buffers[b] for b in code.buffers])
+        places = [self._scalars[(type(s), s.name)] for s in code.scalars]
+        self._pick("%scalars", self._own[1], places)
+        for phase in code.phases:
+            items = self._scope.indices.uniform(phase.items)
+            self._text.do(
+                f"call void @jitney.phase(ptr {self._context}, ptr @{phase.function}, "
+                f"i64 {items}, i64 {_limit(self._text, phase, items)})"
+            )
+
+    def _pick(self, source: str, table: str, places: Sequence[int]) -> None:
+        if places:
+            where, definition = constant_list("i32", places)
+            self._text.declare(definition)
+            self._text.do(
+                f"call void @jitney.pick(ptr {source}, ptr {where}, i64 {len(places)}, ptr {table})"
+            )
 
 
 def _limit(text: FunctionText, phase: Phase, items: str) -> str:
     """How many threads pay: one per `_PER_THREAD` nanoseconds of the serial work."""
     if phase.items.is_const:
-        most = max(1, math.floor(phase.items.const * phase.nanoseconds / _PER_THREAD))
-        if most == 1:
-            return "1"
-        most_name = str(most)
-    else:
-        per_item = max(1, round(phase.nanoseconds))
-        work = text.pure(f"mul i64 {items}, {per_item}")
-        most_name = text.pure(f"udiv i64 {work}, {int(_PER_THREAD)}")
-        most_name = text.call("i64", "llvm.smax.i64", f"i64 {most_name}", "i64 1")
-    return text.call("i64", "llvm.smin.i64", f"i64 {most_name}", "i64 %threads")
+        return str(max(1, math.floor(phase.items.const * phase.nanoseconds / _PER_THREAD)))
+    work = text.pure(f"mul i64 {items}, {max(1, round(phase.nanoseconds))}")
+    threads = text.pure(f"udiv i64 {work}, {int(_PER_THREAD)}")
+    return text.call("i64", "llvm.smax.i64", f"i64 {threads}", "i64 1")

@@ -1,12 +1,18 @@
 """The native code every module holds: threads through torch's own OpenMP, and workspaces.
 
-``jitney.phase`` runs one phase on up to ``limit`` threads, each with an even slice of the items.
+``jitney.phase`` runs one phase on up to ``limit`` threads, each with an even slice of the items;
+what the phases of a segment share is one ``%context``. ``jitney.collect``, ``jitney.place`` and
+``jitney.pick`` fill pointer tables from constant lists, so that a program of a hundred nodes is
+data rather than code.
 ``jitney.lease`` and ``jitney.release`` hand out workspaces from a pool of the process: a call owns
 its own, whatever other threads or re-entrant calls do. The pool is a list through the blocks'
 first words (next, capacity) and is only touched under the GIL.
 """
 
 from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
 
 #: Cells of the process (`machine_code.provide_cell`) that the code below reads.
 POOL, SERIAL = "jitney_pool", "jitney_serial"
@@ -17,6 +23,7 @@ IMPORTS = (
     "declare i32 @omp_get_thread_num()",
     "declare i32 @omp_get_num_threads()",
     "declare i32 @omp_get_max_threads()",
+    "declare i32 @aoti_torch_get_data_ptr(ptr, ptr)",
     "declare ptr @aligned_alloc(i64, i64)",
     "declare void @free(ptr)",
 )
@@ -24,31 +31,21 @@ IMPORTS = (
 TEXT = """
 @jitney_pool = external global i64
 @jitney_serial = external global i64
-%job = type { ptr, ptr, ptr, i64, ptr, i64, ptr }
+; buffers, scalars, scratch, bytes of scratch a thread, shared, threads
+%context = type { ptr, ptr, ptr, i64, ptr, i64 }
+; function, items, context
+%job = type { ptr, i64, ptr }
 
-define internal void @jitney.work(ptr %job) nounwind {
-  %fn = load ptr, ptr %job
-  %p1 = getelementptr %job, ptr %job, i64 0, i32 1
-  %buffers = load ptr, ptr %p1
-  %p2 = getelementptr %job, ptr %job, i64 0, i32 2
-  %scalars = load ptr, ptr %p2
-  %p3 = getelementptr %job, ptr %job, i64 0, i32 3
-  %items = load i64, ptr %p3
-  %p4 = getelementptr %job, ptr %job, i64 0, i32 4
-  %scratch = load ptr, ptr %p4
-  %p5 = getelementptr %job, ptr %job, i64 0, i32 5
-  %stride = load i64, ptr %p5
-  %p6 = getelementptr %job, ptr %job, i64 0, i32 6
-  %shared = load ptr, ptr %p6
-  %me32 = call i32 @omp_get_thread_num()
-  %team32 = call i32 @omp_get_num_threads()
-  %me = sext i32 %me32 to i64
-  %team = sext i32 %team32 to i64
-  %next = add i64 %me, 1
-  %m0 = mul i64 %items, %me
-  %m1 = mul i64 %items, %next
-  %begin = sdiv i64 %m0, %team
-  %end = sdiv i64 %m1, %team
+define internal void @jitney.slice(ptr %context, ptr %fn, i64 %begin, i64 %end, i64 %me) nounwind {
+  %p1 = getelementptr %context, ptr %context, i64 0, i32 1
+  %p2 = getelementptr %context, ptr %context, i64 0, i32 2
+  %p3 = getelementptr %context, ptr %context, i64 0, i32 3
+  %p4 = getelementptr %context, ptr %context, i64 0, i32 4
+  %buffers = load ptr, ptr %context
+  %scalars = load ptr, ptr %p1
+  %scratch = load ptr, ptr %p2
+  %stride = load i64, ptr %p3
+  %shared = load ptr, ptr %p4
   %offset = mul i64 %me, %stride
   %mine = getelementptr i8, ptr %scratch, i64 %offset
   %some = icmp slt i64 %begin, %end
@@ -60,36 +57,102 @@ done:
   ret void
 }
 
-define internal void @jitney.phase(ptr %fn, ptr %buffers, ptr %scalars, i64 %items, i64 %limit,
-                                   ptr %scratch, i64 %stride, ptr %shared) nounwind {
+define internal void @jitney.work(ptr %job) nounwind {
+  %p1 = getelementptr %job, ptr %job, i64 0, i32 1
+  %p2 = getelementptr %job, ptr %job, i64 0, i32 2
+  %fn = load ptr, ptr %job
+  %items = load i64, ptr %p1
+  %context = load ptr, ptr %p2
+  %me32 = call i32 @omp_get_thread_num()
+  %team32 = call i32 @omp_get_num_threads()
+  %me = sext i32 %me32 to i64
+  %team = sext i32 %team32 to i64
+  %next = add i64 %me, 1
+  %m0 = mul i64 %items, %me
+  %m1 = mul i64 %items, %next
+  %begin = sdiv i64 %m0, %team
+  %end = sdiv i64 %m1, %team
+  call void @jitney.slice(ptr %context, ptr %fn, i64 %begin, i64 %end, i64 %me)
+  ret void
+}
+
+define internal void @jitney.phase(ptr %context, ptr %fn, i64 %items, i64 %most) nounwind {
   %job = alloca %job
-  %fewer = icmp slt i64 %items, %limit
-  %threads = select i1 %fewer, i64 %items, i64 %limit
+  %p5 = getelementptr %context, ptr %context, i64 0, i32 5
+  %team = load i64, ptr %p5
+  %fewer = icmp slt i64 %items, %most
+  %limit = select i1 %fewer, i64 %items, i64 %most
+  %less = icmp slt i64 %limit, %team
+  %threads = select i1 %less, i64 %limit, i64 %team
   %many = icmp sgt i64 %threads, 1
   br i1 %many, label %parallel, label %serial
 serial:
-  %some = icmp sgt i64 %items, 0
-  br i1 %some, label %run, label %done
-run:
-  call void %fn(ptr %buffers, ptr %scalars, i64 0, i64 %items, ptr %scratch, ptr %shared)
-  br label %done
+  call void @jitney.slice(ptr %context, ptr %fn, i64 0, i64 %items, i64 0)
+  ret void
 parallel:
-  store ptr %fn, ptr %job
   %p1 = getelementptr %job, ptr %job, i64 0, i32 1
-  store ptr %buffers, ptr %p1
   %p2 = getelementptr %job, ptr %job, i64 0, i32 2
-  store ptr %scalars, ptr %p2
-  %p3 = getelementptr %job, ptr %job, i64 0, i32 3
-  store i64 %items, ptr %p3
-  %p4 = getelementptr %job, ptr %job, i64 0, i32 4
-  store ptr %scratch, ptr %p4
-  %p5 = getelementptr %job, ptr %job, i64 0, i32 5
-  store i64 %stride, ptr %p5
-  %p6 = getelementptr %job, ptr %job, i64 0, i32 6
-  store ptr %shared, ptr %p6
+  store ptr %fn, ptr %job
+  store i64 %items, ptr %p1
+  store ptr %context, ptr %p2
   %threads32 = trunc i64 %threads to i32
   call void @GOMP_parallel(ptr @jitney.work, ptr %job, i32 %threads32, i32 0)
-  br label %done
+  ret void
+}
+
+; table[k] = the data pointer of tensor args[where[k]]
+define internal void @jitney.collect(ptr %args, ptr %where, i64 %count, i64 %handle, ptr %table) nounwind {
+entry:
+  br label %loop
+loop:
+  %k = phi i64 [ 0, %entry ], [ %next, %loop ]
+  %w = getelementptr i32, ptr %where, i64 %k
+  %position = load i32, ptr %w
+  %slot = getelementptr ptr, ptr %args, i32 %position
+  %item = load ptr, ptr %slot
+  %tensor = getelementptr i8, ptr %item, i64 %handle
+  %entry.k = getelementptr ptr, ptr %table, i64 %k
+  %code = call i32 @aoti_torch_get_data_ptr(ptr %tensor, ptr %entry.k)
+  %next = add i64 %k, 1
+  %more = icmp slt i64 %next, %count
+  br i1 %more, label %loop, label %done
+done:
+  ret void
+}
+
+; table[k] = base + offsets[k]
+define internal void @jitney.place(ptr %base, ptr %offsets, i64 %count, ptr %table) nounwind {
+entry:
+  br label %loop
+loop:
+  %k = phi i64 [ 0, %entry ], [ %next, %loop ]
+  %o = getelementptr i64, ptr %offsets, i64 %k
+  %offset = load i64, ptr %o
+  %pointer = getelementptr i8, ptr %base, i64 %offset
+  %entry.k = getelementptr ptr, ptr %table, i64 %k
+  store ptr %pointer, ptr %entry.k
+  %next = add i64 %k, 1
+  %more = icmp slt i64 %next, %count
+  br i1 %more, label %loop, label %done
+done:
+  ret void
+}
+
+; table[k] = from[where[k]], eight bytes each
+define internal void @jitney.pick(ptr %from, ptr %where, i64 %count, ptr %table) nounwind {
+entry:
+  br label %loop
+loop:
+  %k = phi i64 [ 0, %entry ], [ %next, %loop ]
+  %w = getelementptr i32, ptr %where, i64 %k
+  %position = load i32, ptr %w
+  %source = getelementptr i64, ptr %from, i32 %position
+  %word = load i64, ptr %source
+  %entry.k = getelementptr i64, ptr %table, i64 %k
+  store i64 %word, ptr %entry.k
+  %next = add i64 %k, 1
+  %more = icmp slt i64 %next, %count
+  br i1 %more, label %loop, label %done
 done:
   ret void
 }
@@ -149,3 +212,11 @@ define internal void @jitney.release(ptr %data) nounwind {
   ret void
 }
 """
+
+
+def constant_list(kind: str, values: Sequence[int]) -> tuple[str, str]:
+    """(name, definition) of a constant array of i32 or i64; equal arrays share a name."""
+    items = ", ".join(f"{kind} {v}" for v in values)
+    name = "@jitney.list." + hashlib.sha256(f"{kind}{items}".encode()).hexdigest()[:16]
+    body = f"private unnamed_addr constant [{len(values)} x {kind}] [{items}], align 8"
+    return name, f"{name} = {body}"
