@@ -87,12 +87,20 @@ _FUNCTIONAL_NAMES = {
 
 @lru_cache(maxsize=1024)
 def functional_form(op: OpOverload) -> OpOverload | None:
-    """``aten.add_.Tensor`` -> ``aten.add.Tensor``; None if there is no such overload."""
+    """``aten.pow_.Scalar`` -> ``aten.pow.Tensor_Scalar``; None if no overload takes the same."""
     if str(op) in _FUNCTIONAL_NAMES:
         found: OpOverload = torch_api.find_op(_FUNCTIONAL_NAMES[str(op)])
         return found
     packet = getattr(getattr(torch.ops, op.namespace), op._opname[:-1], None)
-    return getattr(packet, op._overloadname, None) if packet is not None else None
+    if packet is None:
+        return None
+    names = [op._overloadname, *packet.overloads()]
+    forms = [getattr(packet, name) for name in names if name in packet.overloads()]
+    return next((form for form in forms if _argument_types(form) == _argument_types(op)), None)
+
+
+def _argument_types(op: OpOverload) -> list[str]:
+    return [str(argument.type) for argument in op._schema.arguments]
 
 
 class Recorder(torch_api.dispatch_mode_class()):  # type: ignore[misc]
