@@ -114,7 +114,7 @@ def compile_aten(gm: torch.fx.GraphModule, options: Any = None) -> Callable[...,
         program = plan_memory(program)
     _report_program(gm, program)
     with log.stage("build"):
-        return build_program(program, constants, target)
+        return build_program(program, constants, target, options)
 
 
 def _report_program(gm: torch.fx.GraphModule, program: LoopProgram) -> None:

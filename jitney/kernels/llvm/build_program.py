@@ -6,7 +6,7 @@ import hashlib
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -17,6 +17,7 @@ from jitney.kernels.llvm import native_runtime
 from jitney.kernels.llvm.emit_call import emit_call
 from jitney.kernels.llvm.emit_node import NodeEmitter
 from jitney.kernels.llvm.emit_segment import emit_run
+from jitney.kernels.llvm.freeze_weights import FrozenCall, freeze_weights
 from jitney.kernels.llvm.machine_code import LoadedObject, compile_text, provide_cell
 from jitney.kernels.llvm.native_function import native_function
 from jitney.kernels.llvm.run_steps import RunSteps, is_plain
@@ -48,6 +49,11 @@ def build_program(
     ``constants`` are the tensors of its constant buffers. ``options``: a `Config`. ``cache`` keeps object files:
     ``get(key) -> bytes | None`` and ``put(key, bytes)``. CompilerBug if a node has no code.
     """
+    if options is not None and options.freeze:
+        program, weights = freeze_weights(program, target)
+        unfrozen = replace(options, freeze=False)
+        call = build_program(program, constants, target, unfrozen, cache)
+        return FrozenCall(call, program.arguments, weights) if weights else call
     emitter = NodeEmitter(target)
     with log.stage("kernel text", nodes=len(program.nodes)):
         steps = cut_segments(program, _refused(program, emitter))
