@@ -51,7 +51,7 @@ C_ANSWERS = {
 
 def c_name(function: Any) -> str:
     """ "module.name" of a C function of torch."""
-    module = function.__module__
+    module = getattr(function, "__module__", None)  # method descriptors have none
     owner = getattr(function, "__self__", None)
     if module is None and isinstance(owner, types.ModuleType):
         module = owner.__name__
