@@ -7,13 +7,22 @@ key of an expression that is a graph stays small.
 from __future__ import annotations
 
 from dataclasses import fields, is_dataclass
+from functools import lru_cache
 from typing import Any
 
 from jitney.loops import ir
 from jitney.loops.index import Axis, Dim, FloorDiv, Index, Mod, Value
 
-_SKIPPED = frozenset(("name", "origins", "hint"))
-_NODES = ir.LoopNest | ir.Gemm | ir.Attention
+_SKIPPED = frozenset(("origins", "hint"))
+
+
+@lru_cache(maxsize=64)
+def _field_names(kind: type) -> tuple[str, ...]:
+    """The fields that matter: a node's own name does not, a bound value's does."""
+    named = kind in (ir.Let, ir.Ref)
+    return tuple(
+        f.name for f in fields(kind) if f.name not in _SKIPPED and (f.name != "name" or named)
+    )
 
 
 class NodeKey:
@@ -24,6 +33,7 @@ class NodeKey:
         self._numbers: dict[Any, int] = {}
         self._records: list[Any] = []
         self._seen: dict[int, int] = {}
+        self._indices: dict[Index, Any] = {}
         self._buffers: dict[str, int] = {}
         self._scalars: dict[tuple[str, str], Dim | ir.ScalarArg] = {}
         top = self._fields(node)
@@ -33,8 +43,7 @@ class NodeKey:
 
     def _part(self, part: Any) -> Any:
         if isinstance(part, Index):
-            terms = [(tuple(sorted(map(self._part, m), key=repr)), c) for m, c in part.terms]
-            return ("index", tuple(sorted(terms, key=repr)), part.const)
+            return self._index(part)
         if isinstance(part, Axis):
             return self._axis(part)
         if isinstance(part, Dim | ir.ScalarArg):
@@ -59,16 +68,29 @@ class NodeKey:
 
     def _fields(self, part: Any) -> Any:
         values: list[Any] = [type(part).__name__]
-        for field in fields(part):
-            value = getattr(part, field.name)
-            if field.name == "buffer":
+        for name in _field_names(type(part)):
+            value = getattr(part, name)
+            if name == "buffer":
                 values.append(self._buffers.setdefault(value, len(self._buffers)))
-            elif field.name == "names" or (field.name == "name" and isinstance(part, ir.Let | ir.Ref)):
-                names = value if isinstance(value, tuple) else (value,)
-                values.append(tuple(self._number(n) for n in names))
-            elif field.name not in _SKIPPED:
+            elif name == "names":
+                values.append(tuple(self._number(n) for n in value))
+            elif name == "name":
+                values.append(self._number(value))
+            else:
                 values.append(self._part(value))
         return tuple(values)
+
+    def _index(self, part: Index) -> Any:
+        known = self._indices.get(part)
+        if known is None:
+            terms = [(tuple(map(self._part, m)), c) for m, c in part.terms]
+            if len(terms) > 1 or (terms and len(terms[0][0]) > 1):
+                # Canonical order goes by name, which must not matter here.
+                terms = sorted(((tuple(sorted(m, key=repr)), c) for m, c in terms), key=repr)
+            known = ("index", tuple(terms), part.const)
+            # An axis tells its extent once, so a later key of the same index is a reference.
+            self._indices[part] = ("same index", len(self._indices))
+        return known
 
     def _axis(self, axis: Axis) -> Any:
         known = axis in self._numbers
