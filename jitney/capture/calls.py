@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from jitney import torch_api
 from jitney.capture import (
     builtin_calls,
     function_calls,
@@ -21,12 +22,13 @@ from jitney.capture.attributes import LRU, guard_lookup, is_python, know_functio
 from jitney.capture.frame import NULL, BreakCapture, Frame
 from jitney.capture.generators import FrameGenerator
 from jitney.capture.guard import ABSENT
-from jitney.capture.source import Attr, Fixed, Referent
+from jitney.capture.source import Attr, DictItem, Fixed, Referent
 from jitney.capture.subscripts import LazyMethod
 
 if TYPE_CHECKING:
     from jitney.capture.interpret import Interpreter
 
+ORIGINAL = "_jitney_original"  # in the __dict__ of what jitney.compile returned for a function
 C_CALLABLES = (
     types.BuiltinFunctionType,
     types.MethodDescriptorType,
@@ -122,6 +124,23 @@ def call_function(
     link: str = "push",
 ) -> Any:
     """Calls a Python function: inlined, or as the policy table says."""
+    if function.__dict__:
+        if function.__dict__.get("_torchdynamo_disable"):
+            reason = f"{function.__qualname__} is marked to run eager"
+            raise BreakCapture("disabled", reason, "remove jitney.disable from it")
+        compiled = function.__dict__.get(ORIGINAL)
+        if compiled is not None:
+            place = DictItem(Attr(interpreter.source_or_fixed(function), "__dict__"), ORIGINAL)
+            interpreter.world.read(compiled, place)
+            return call_function(interpreter, compiled, args, kwargs, site, link)
+        if torch_api.is_allowed_in_graph(function):
+            return torch_calls.call_opaque(interpreter, function, args, kwargs)
+        original = function.__dict__.get("_torchdynamo_orig_callable")
+        if type(original) is types.FunctionType:
+            interpreter.world.read(original, Fixed(original))
+            return call_function(interpreter, original, args, kwargs, site, link)
+    elif torch_api.is_allowed_in_graph(function):
+        return torch_calls.call_opaque(interpreter, function, args, kwargs)
     handler = policy.special_function(function)
     if handler is not None:
         return handler(interpreter, function, args, kwargs, site)

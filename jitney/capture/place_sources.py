@@ -52,6 +52,14 @@ class Habits:
     fresh: set[str] = field(default_factory=set)
 
 
+def type_lookup_in(cls: type, name: str) -> Any:
+    """What ``name`` is along ``cls.__mro__``, unbound; AttributeError if absent."""
+    for base in cls.__mro__:
+        if name in base.__dict__:
+            return base.__dict__[name]
+    raise AttributeError(name)
+
+
 class Arming:
     """The state of building one program."""
 
@@ -247,10 +255,18 @@ class Arming:
             return self._stable(getattr(base, name))
         address = layouts.slot_address(base, name)
         if address is None:
-            return None
+            return self._class_constant(base, name) if isinstance(base, type) else None
         value = getattr(base, name)
         self.type_stays(base)
         self.word(address, id(value))
+        return self._stable(value)
+
+    def _class_constant(self, cls: type, name: str) -> Place | None:
+        """``cls.name`` where it is simply what the class or a base holds."""
+        value = type_lookup_in(cls, name)
+        if type(cls) is not type and hasattr(type(cls), name) or getattr(cls, name) is not value:
+            return None
+        self.watch_class(cls)
         return self._stable(value)
 
     def _entry(self, base: Any, key: Any) -> Place | None:

@@ -127,6 +127,7 @@ NATIVE_FUNCTIONS = {
 # Functions that answer a constant during capture.
 ANSWERS = {
     "torch.compiler.is_compiling": True,
+    "jitney.api.is_compiling": True,
     "torch.compiler.is_dynamo_compiling": True,
     "torch.compiler.is_exporting": False,
     "torch._utils.is_compiling": True,
@@ -159,6 +160,7 @@ DEFERRED = {
 
 # Python functions that must not be inlined.
 BREAKS = {
+    "jitney.api.graph_break": ("graph_break", "jitney.graph_break() is called"),
     "torch._dynamo.decorators.graph_break": (
         "graph_break",
         "torch._dynamo.graph_break() is called",

@@ -1,0 +1,297 @@
+"""Changes of the world between two calls are seen by armed entries, whatever they change."""
+
+from __future__ import annotations
+
+import types
+
+import pytest
+import torch
+
+import jitney
+from jitney.capture.native_check import ANY, Op, Program, make_pick, tensor_words
+from jitney.run.arms import is_supported
+
+pytestmark = pytest.mark.skipif(not is_supported(), reason="layouts differ on this interpreter")
+
+SCALE = 2.0
+helpers = types.ModuleType("helpers_of_test")
+helpers.offset = 1.0
+
+
+class Part:
+    __slots__ = ("weight",)
+
+    def __init__(self):
+        self.weight = 1.0
+
+
+class Settings:
+    depth = 2
+
+    def __init__(self):
+        self.width = 3
+        self.names = ["a", "b"]
+        self.table = {"k": 1.0}
+
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.inner = torch.nn.Linear(4, 4)
+        self.settings = Settings()
+        self.part = Part()
+        self.layers = torch.nn.ModuleList(torch.nn.Linear(4, 4) for _ in range(2))
+
+    def scale(self, x):
+        return x * SCALE
+
+    def forward(self, x, extra=None, **options):
+        x = self.scale(self.inner(x)) + self.settings.width + self.settings.depth
+        for layer in self.layers:
+            x = layer(x)
+        if "a" in self.settings.names:
+            x = x + len(self.settings.names)
+        x = x * self.settings.table["k"] * self.part.weight + helpers.offset
+        if extra is not None:
+            x = x + extra
+        return x + options.get("bias", 0.0)
+
+
+def other_scale(self, x):
+    return x - 5
+
+
+def set_global(name, value):
+    globals()[name] = value
+
+
+CHANGES = {
+    "instance attribute": lambda m: setattr(m.settings, "width", 7),
+    "new attribute shadows a class's": lambda m: setattr(m.settings, "depth", 9),
+    "class attribute": lambda m: setattr(Settings, "depth", 5),
+    "list append": lambda m: m.settings.names.append("c"),
+    "list item": lambda m: m.settings.names.__setitem__(0, "z"),
+    "dict value": lambda m: m.settings.table.update(k=4.0),
+    "slot": lambda m: setattr(m.part, "weight", 6.0),
+    "replaced object": lambda m: setattr(m, "settings", replaced()),
+    "replaced __dict__": lambda m: setattr(m.settings, "__dict__", {**vars(m.settings), "width": 8}),
+    "global": lambda m: set_global("SCALE", 3.0),
+    "module attribute": lambda m: setattr(helpers, "offset", 2.0),
+    "method of the class": lambda m: setattr(Model, "scale", other_scale),
+    "method on the instance": lambda m: setattr(m, "scale", lambda x: x),
+    "submodule": lambda m: setattr(m, "inner", torch.nn.Linear(4, 4)),
+    "list of modules": lambda m: m.layers.append(torch.nn.Linear(4, 4)),
+    "parameter": lambda m: setattr(m.inner, "weight", torch.nn.Parameter(torch.ones(4, 4))),
+    "parameter data": lambda m: setattr(m.inner.weight, "data", torch.full((4, 4), 2.0)),
+    "bias removed": lambda m: setattr(m.inner, "bias", None),
+    "requires_grad": lambda m: m.inner.weight.requires_grad_(False),
+    "dtype in place": lambda m: m.inner.bias.data.add_(1),
+    "hook": lambda m: m.inner.register_forward_hook(lambda mod, args, out: out * 3),
+    "class of an object": lambda m: setattr(m.inner, "__class__", Doubling),
+}
+
+
+def replaced():
+    settings = Settings()
+    settings.width = 11
+    return settings
+
+
+class Doubling(torch.nn.Linear):
+    def forward(self, x):
+        return super().forward(x) * 2
+
+
+@pytest.fixture
+def world():
+    saved = (SCALE, helpers.offset, Settings.depth, Model.scale)
+    yield
+    set_global("SCALE", saved[0])
+    helpers.offset, Settings.depth, Model.scale = saved[1:]
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_change_is_seen(name, world):
+    model = Model()
+    compiled = jitney.compile(model, backend="eager")
+    x = torch.randn(2, 4)
+    for _ in range(4):
+        assert torch.equal(compiled(x), model(x))
+    before = model(x)
+    CHANGES[name](model)
+    for _ in range(3):
+        assert torch.equal(compiled(x), model(x))
+        assert compiled(x).requires_grad == model(x).requires_grad
+    if name not in ("requires_grad",):
+        assert not torch.equal(model(x), before)
+
+
+def test_arguments_of_every_kind_are_checked_on_each_call(world):
+    model = Model()
+    compiled = jitney.compile(model, backend="eager")
+    x = torch.randn(2, 4)
+    calls = [
+        ((x,), {}),
+        ((x, 1.5), {}),
+        ((x, 2.5), {}),
+        ((x,), {"extra": x}),
+        ((x,), {"bias": 1.0}),
+        ((x,), {"bias": 2.0}),
+        ((x,), {"bias": x}),
+        ((x.double().float().expand(2, 4),), {}),
+        ((torch.randn(3, 4),), {}),
+    ]
+    for _ in range(4):
+        for args, kwargs in calls:
+            assert torch.equal(compiled(*args, **kwargs), model(*args, **kwargs))
+
+
+def test_states_are_checked_on_each_call():
+    compiled = jitney.compile(lambda x, w: x @ w, backend="eager")
+    x, w = torch.randn(2, 2), torch.randn(2, 2, requires_grad=True)
+    for _ in range(4):
+        assert compiled(x, w).requires_grad
+        with torch.no_grad():
+            assert not compiled(x, w).requires_grad
+        with torch.autocast("cpu"):
+            assert compiled(x, w).dtype is torch.bfloat16
+        with torch.inference_mode():
+            assert compiled(x, w).is_inference()
+
+
+def test_a_warm_call_is_picked_natively():
+    compiled = jitney.compile(Model(), backend="eager")
+    for _ in range(3):
+        compiled(torch.ones(2, 4))
+    (code,) = [c for _, _, c in compiled._session._codes.values()]
+    missed = []
+    code.miss = code.arms._miss = lambda *values: missed.append(values)
+    code.refresh()
+    compiled(torch.ones(2, 4))
+    assert not missed
+
+
+def test_a_dict_that_changes_all_the_time_is_not_watched():
+    class Counter:
+        pass
+
+    counter = Counter()
+    counter.scale = 2.0
+
+    def f(x):
+        return x * counter.scale
+
+    compiled = jitney.compile(f, backend="eager")
+    x = torch.ones(3)
+    armings = []
+    for i in range(12):
+        counter.calls = i
+        assert torch.equal(compiled(x), f(x))
+        (code,) = _codes_of(compiled)
+        armings.append(code.entries[0].armings)
+    assert armings[-1] == armings[-4]
+    counter.scale = 3.0
+    assert torch.equal(compiled(x), f(x))
+
+
+def _codes_of(compiled):
+    from jitney.run import stance
+
+    return [c for c in stance.everything if c.namespace is compiled.__globals__]
+
+
+def test_instances_in_turn_share_one_entry_and_stay_armed():
+    class Scaled:
+        def __init__(self, tensor):
+            self.tensor = tensor
+
+    compiled = jitney.compile(lambda s, x: s.tensor * x, backend="eager")
+    scaled = [Scaled(torch.full((3,), float(i))) for i in range(5)]
+    x = torch.ones(3)
+    for _ in range(6):
+        for s in scaled:
+            assert torch.equal(compiled(s, x), s.tensor * x)
+    (code,) = _codes_of(compiled)
+    assert len(code.entries) == 1 and code.entries[0].armings <= 7
+
+
+def test_objects_made_anew_for_every_call_are_not_kept():
+    import gc
+    import weakref
+
+    class Box:
+        def __init__(self, tensor):
+            self.tensor = tensor
+
+    compiled = jitney.compile(lambda b: b.tensor + 1, backend="eager")
+    seen = []
+    for i in range(60):
+        box = Box(torch.full((3,), float(i)))
+        seen.append(weakref.ref(box))
+        assert compiled(box)[0] == i + 1
+    del box
+    gc.collect()
+    assert sum(ref() is not None for ref in seen) <= 20
+    (code,) = _codes_of(compiled)
+    assert code.entries[0].armings < 30
+
+
+# ---------------------------------------------------------------- the native program itself
+
+
+def program(*instructions, words=()):
+    made = Program(words=list(words))
+    for instruction in instructions:
+        made.add(*instruction)
+    made.add(Op.END)
+    return made
+
+
+def picks(made, *values):
+    return make_pick([(made, "hit")], "miss")(None, *values) == "hit"
+
+
+def test_tensor_instruction():
+    x = torch.ones(2, 3)
+    exact = program((Op.TENSOR, 1, 0), words=tensor_words(x, (2, 3), (3, 1)))
+    assert picks(exact, torch.zeros(2, 3))
+    for other in (
+        torch.ones(3, 2), torch.ones(3, 2).t(), torch.ones(2, 3).double(), torch.ones(6),
+        torch.ones(2, 3, requires_grad=True), x.to_sparse(), torch.ones(2, 3, device="meta"),
+        torch.nn.Parameter(x, requires_grad=False), None, 3,
+    ):  # fmt: skip
+        assert not picks(exact, other)
+    loose = program((Op.TENSOR, 1, 0), words=tensor_words(x, (None, 3), None))
+    assert ANY < 0 and picks(loose, torch.ones(9, 3)) and picks(loose, torch.ones(3, 9).t())
+    assert not picks(loose, torch.ones(9, 4))
+
+
+def test_value_and_dict_instructions():
+    key, text = "k", "".join(["te", "xt"])
+    big = 10**20
+    for expected, good, bad in (
+        (big, [10**20], [10**20 + 1, 1.0e20, None]),
+        (text, ["text"], ["texts", b"text"]),
+        (2.5, [5 / 2], [2.0, 2, None]),
+        (True, [True], [1]),
+    ):
+        made = program((Op.EQUAL, 1, id(expected)))
+        assert all(picks(made, v) for v in good) and not any(picks(made, v) for v in bad)
+    made = program(
+        (Op.FIELD, 1, 8, id(dict)), (Op.DICT_ITEM, 1, id(key), 2), (Op.EQUAL, 2, id(text)),
+        (Op.ABSENT, 1, id(text)),
+    )  # fmt: skip
+    assert picks(made, {"k": "text", "x": 1})
+    assert not picks(made, {"k": "other"}) and not picks(made, {}) and not picks(made, [])
+    assert not picks(made, {"k": "text", "text": 1})
+    keys = program((Op.DICT_KEYS, 1, 0), words=[2, id(key), id(text)])
+    assert picks(keys, {key: 0, text: 1})
+    assert not picks(keys, {text: 0, key: 1}) and not picks(keys, {key: 0})
+    assert not picks(keys, {key: 0, text: 1, "more": 2})
+
+
+def test_the_first_arm_that_holds_is_picked():
+    made = [(program((Op.EQUAL, 1, id(n))), str(n)) for n in (1, 2, 3)]
+    pick = make_pick(made, "miss")
+    assert [pick(None, n) for n in (3, 1, 2, 4)] == ["3", "1", "2", "miss"]
