@@ -435,6 +435,14 @@ def unsupported_by_fakes() -> tuple[type[BaseException], ...]:
     )
 
 
+def is_allowed_in_graph(function: Any) -> bool:
+    """Whether the user marked it with ``torch.compiler.allow_in_graph``."""
+    import sys
+
+    rules = sys.modules.get("torch._dynamo.trace_rules")
+    return rules is not None and id(function) in rules._allowed_callable_ids.function_ids
+
+
 def _symbol_source(name: str) -> Any:
     """A torch Source that is only a name: ours know how to fetch."""
     import functools
@@ -764,3 +772,20 @@ def is_data_dependent_error(error: BaseException) -> bool:
         GuardOnDataDependentSymNode,
     )
     return isinstance(error, kinds)
+
+
+def surely_equal(a: Any, b: Any) -> bool:
+    """Whether two sizes are equal whatever the symbols in them are; adds no guard."""
+    if isinstance(a, int) and isinstance(b, int):
+        return a == b
+    if is_symbolic(a) and is_symbolic(b):
+        return bool(a.node.expr == b.node.expr)
+    return False
+
+
+def is_symbolic_value(node: torch.fx.Node) -> bool:
+    """Whether a graph node's value, or an operand's, has a symbolic size."""
+    return any(
+        isinstance(value, torch.Tensor) and is_symbolic(value)
+        for value in (node.meta.get("val"), *(n.meta.get("val") for n in node.all_input_nodes))
+    )

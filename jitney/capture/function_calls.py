@@ -65,6 +65,11 @@ def deferred(
     interpreter.deferred.append((function, values, keywords))
 
 
+def _disabled(interpreter: Interpreter, function: Any, *rest: Any) -> Any:
+    name = getattr(function, "__wrapped__", function).__qualname__
+    raise BreakCapture("disabled", f"torch disables {name} for compilers")
+
+
 def _contextmanager(
     interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Frame | None
 ) -> Any:
@@ -123,6 +128,7 @@ def _autograd_function(
 
 
 HANDLERS: dict[str, Handler] = {
+    "torch._compile._disable_dynamo.<locals>.inner": _disabled,
     "torch.utils.checkpoint.checkpoint": _checkpoint,
     "torch.autograd.function.Function.apply": _autograd_function,
     "functools.wraps": _wraps,

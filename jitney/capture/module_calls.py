@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from types import FunctionType, MethodType
+from types import FunctionType, MemberDescriptorType, MethodType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -35,6 +35,9 @@ def call_module(
 ) -> Any:
     """``module(*args, **kwargs)``."""
     cls = type(module)
+    if _is_compiled(cls):
+        original = interpreter.world.force(generic_get(interpreter, module, "_orig_mod"))
+        return call_module(interpreter, original, args, kwargs, site)
     found = type_lookup(cls, "__call__")
     source = interpreter.world.source_of(module)
     guard_lookup(interpreter, cls, "__call__", found, source)
@@ -56,6 +59,13 @@ def call_module(
             (str(source), cls) if source is not None else None,
         )
     return interpreter.call(forward, args, kwargs, site)
+
+
+def _is_compiled(cls: type) -> bool:
+    """A module compiled by itself: inside another capture, the original is meant."""
+    return cls.__module__ == "torch._dynamo.eval_frame" or (
+        type(type_lookup(cls, "_orig_mod")) is MemberDescriptorType
+    )
 
 
 def _has_hooks(interpreter: Interpreter, module: torch.nn.Module) -> bool:

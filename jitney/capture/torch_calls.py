@@ -108,6 +108,15 @@ def call_leaf(interpreter: Interpreter, function: Any, args: Any, kwargs: dict[s
     return interpreter.torch_call(function, *values, **keywords)
 
 
+def call_opaque(
+    interpreter: Interpreter, function: Any, args: Any, kwargs: dict[str, Any]
+) -> Any:
+    """Calls a function the user allowed in the graph: one node, whatever it does."""
+    force = interpreter.world.force
+    values = tuple([force(a) for a in args])
+    return interpreter.recorder.call(function, values, {k: force(v) for k, v in kwargs.items()})
+
+
 def is_operator(function: Any) -> bool:
     """Whether it is an op of ``torch.ops``."""
     return isinstance(function, torch._ops.OpOverload | torch._ops.OpOverloadPacket)

@@ -45,7 +45,7 @@ def run(target: Any, *args: Any, options: CaptureOptions | None = None, **kw: An
     function, before = function_of(target)
     arguments = bound(function, (*before, *args), kw)
     result = capture_frame(function, arguments, options=options)
-    assert isinstance(result.exit, Return), result.exit
+    assert isinstance(result.exit, Return), brief(result.exit)
     return run_again(result, function, arguments)
 
 
@@ -314,5 +314,12 @@ def check(target: Callable[..., Any], *args: Any, **kw: Any) -> Any:
 def broken(target: Any, *args: Any, **kw: Any) -> Break:
     """Captures a call that must break; the break."""
     result = capture(target, *args, **kw)
-    assert isinstance(result.exit, Break), result.exit
+    assert isinstance(result.exit, Break), type(result.exit)
     return result.exit
+
+
+def brief(end: Any) -> str:
+    """How a capture ended, in a line."""
+    if isinstance(end, Break):
+        return f"{end.kind}: {end.reason} at {end.where}"
+    return type(end).__name__
