@@ -21,6 +21,7 @@ What later passes may rely on (`fuse_nests` does the merging):
 from __future__ import annotations
 
 import operator
+from collections.abc import Sequence
 from dataclasses import replace
 from operator import getitem
 from typing import Any
@@ -156,6 +157,8 @@ def _call(b: Builder, values: Lowered, live: Liveness) -> Any:
     node, target = b.node, b.node.target
     if isinstance(b.fake, torch.SymInt | int) and not isinstance(b.fake, bool):
         return to_index(b.fake)
+    if isinstance(b.fake, torch.SymBool | bool):
+        return None  # guards hold these; no tensor op takes one
     args = tuple(_argument(a, values) for a in node.args)
     kwargs = {key: _argument(a, values) for key, a in node.kwargs.items()}
     if target is getitem:
@@ -247,10 +250,15 @@ def _mutating_call(
     if not all(isinstance(x, StridedTensor) for x in written):
         raise Unsupported("graph-mutation", f"{target} writes into a list of tensors")
     returns = target._schema.returns
-    if returns and not all(r.alias_info is not None for r in returns):
-        raise Unsupported("graph-mutation", f"{target} both writes and returns new tensors")
-    b.extern(target, args, kwargs, (), "it writes into its arguments", written)
-    return tuple(written) if len(returns) > 1 else (written or [None])[0]
+    fakes = [
+        fake if r.alias_info is None and isinstance(fake, torch.Tensor) else None
+        for r, fake in zip(returns, _flat(b.fake), strict=True)
+    ]
+    fresh: Sequence[torch.Tensor | None] = fakes if any(f is not None for f in fakes) else ()
+    made = iter(b.extern(target, args, kwargs, fresh, "it writes into its arguments", written))
+    kept = iter(written)
+    results = tuple(next(kept if r.alias_info else made, None) for r in returns)
+    return results if len(returns) > 1 else (results or (None,))[0]
 
 
 def _materialised(b: Builder, view: StridedTensor | None, fake: torch.Tensor | None) -> Any:

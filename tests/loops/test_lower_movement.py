@@ -24,6 +24,8 @@ MOVES: dict[str, Callable[[Any], Any]] = {
     "cat": lambda x: (torch.cat([x, x * 2]), torch.cat([x] * 6, 1), torch.stack([x, x], 1)),
     "cat_promotes": lambda x: torch.cat([x, x.double(), x.long()], 1),
     "pad": lambda x: (F.pad(x, (1, 2, -1, 1), value=3.0), F.pad(x, (1, 1))),
+    "strided_write": lambda x: x.slice_scatter(x[:, 1:4:2] * 2, 1, 1, 4, 2),
+    "roll_flat": lambda x: x.roll(3),
     "flip": lambda x: (x.flip(0, 1), x.roll(1, 0), x.roll((1, -2), (0, 1))),
     "repeat": lambda x: (x.repeat(2, 3, 1), x.expand(3, 4, 5).sum(0), x[:1].repeat(3, 1)),
     "scatters": lambda x: (x.slice_scatter(x[:2] * 2, 0, 1, 3), x.select_scatter(x[0], 0, -1)),
@@ -51,6 +53,19 @@ INDEXING: dict[str, Callable[[Any, Any], Any]] = {
     "embedding": lambda x, i: F.embedding(i, x),
     "embedding_backward": lambda x, i: aten.embedding_dense_backward(x[i], i % 2, 4, 1, False),
 }
+
+
+def test_scalars_are_indexed_as_one_element() -> None:
+    def run(x: torch.Tensor, i: torch.Tensor) -> Any:
+        return x.scatter(0, i, x * 2), x.index_add(0, i, x), x.index_fill(0, i, 3.0)
+
+    check(run, torch.randn(()), torch.tensor(0))
+
+
+def test_bucketize() -> None:
+    edges = torch.tensor([-1.0, 0.0, 0.5, 0.5, 2.0])
+    values = torch.tensor([0.5, -3.0, float("nan"), 2.0, 9.0, 0.1])
+    check(lambda x, e: (torch.bucketize(x, e), torch.bucketize(x, e, right=True)), values, edges)
 
 
 @pytest.mark.parametrize("name", INDEXING)

@@ -88,15 +88,20 @@ def convolution(
         return out
     window = Window(
         tuple(size.const for size in weight.shape[2:]),
-        tuple(stride),
-        tuple(padding),
-        tuple(dilation),
+        _spread(stride, x.ndim - 2),
+        _spread(padding, x.ndim - 2),
+        _spread(dilation, x.ndim - 2),
         tuple(size.const for size in out.shape[2:]),
     )
     image = _laid_out(b, x, window)
     if groups > 1 and weight.shape[1] == index(1):
         return _by_channel(b, out, image, weight, bias, window, groups)
     return _by_patches(b, out, image, weight, bias, window, groups)
+
+
+def _spread(values: Sequence[int], rank: int) -> tuple[int, ...]:
+    """One value for every dimension where only one is given."""
+    return tuple(values) * (rank if len(values) == 1 else 1)
 
 
 def _laid_out(b: Builder, x: StridedTensor, window: Window) -> StridedTensor:

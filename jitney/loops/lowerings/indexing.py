@@ -242,17 +242,25 @@ def _scatter_along(
     src: StridedTensor | Operand,
     mode: str,
 ) -> StridedTensor:
-    if x.ndim == 0 or positions.ndim == 0 or x.dtype is torch.bool and mode == "add":
-        raise Refused("a scatter into a scalar")
+    if x.dtype is torch.bool and mode == "add":
+        raise Refused("a sum of bools")
     out = b.own(x)
+    result = out
+    x, out, positions = _one_dimensional(x), _one_dimensional(out), _one_dimensional(positions)
+    src = _one_dimensional(src) if isinstance(src, StridedTensor) else src
     if _nothing_to_write(x, positions.shape):
-        return out
+        return result
     axes, position = b.axes(positions.shape)
     target, lets = _moved(b, out, dim, positions, position)
     value = src.load(position) if isinstance(src, StridedTensor) else as_expr(src, out.dtype)
     serial = (position[dim % x.ndim],)
     scatter(b, axes, serial, lets, out, target, value, mode)
-    return out
+    return result
+
+
+def _one_dimensional(x: StridedTensor) -> StridedTensor:
+    """A scalar as a tensor of one element; others as they are."""
+    return x if x.ndim else x.unsqueeze(0)
 
 
 @lowers(aten.index_select.default)
@@ -306,14 +314,12 @@ def _put_rows(
     mode: str,
     factor: Operand = 1,
 ) -> StridedTensor:
-    if x.ndim == 0:
-        raise Refused("an indexed write into a scalar")
+    out = result = b.own(x)
+    x, out, positions = _one_dimensional(x), _one_dimensional(out), _one_dimensional(positions)
     dim %= x.ndim
-    positions = positions if positions.ndim else positions.unsqueeze(0)
-    out = b.own(x)
     shape = (*x.shape[:dim], positions.shape[0], *x.shape[dim + 1 :])
     if _nothing_to_write(x, shape):
-        return out
+        return result
     axes, position = b.axes(shape)
     lets, at = b.let_index(positions.load((position[dim],)), x.shape[dim], f"{b.node.name}_at")
     target = (*position[:dim], at, *position[dim + 1 :])
@@ -323,7 +329,7 @@ def _put_rows(
         value = as_expr(source, out.dtype)
     value = mul(cast(value, out.dtype), as_expr(factor, out.dtype))
     scatter(b, axes, (position[dim],), lets, out, target, value, mode)
-    return out
+    return result
 
 
 # ---------------------------------------------------------------- embedding

@@ -1,0 +1,102 @@
+"""Convolution and resampling, lowered and interpreted, against eager."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from tests.loops.lowered import check, externs, lower
+
+
+def rand(*shape: int) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape)))
+
+
+CONVOLUTIONS: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
+    "pointwise": ((2, 8, 9, 9), (16, 8, 1, 1), {}),
+    "pointwise_strided": ((2, 8, 19, 20), (16, 8, 1, 1), {"stride": 2}),
+    "whole_rows": ((2, 8, 19, 20), (16, 8, 3, 3), {"padding": 1}),
+    "strided": ((2, 8, 19, 20), (16, 8, 3, 3), {"padding": 1, "stride": 2}),
+    "single_places": ((2, 8, 5, 5), (16, 8, 3, 3), {"padding": 1, "stride": 2}),
+    "patches": ((2, 3, 32, 32), (16, 3, 8, 8), {"stride": 8}),
+    "groups": ((2, 8, 9, 9), (16, 4, 3, 3), {"padding": 1, "groups": 2}),
+    "by_channel": ((2, 8, 9, 9), (16, 1, 3, 3), {"padding": 1, "groups": 8}),
+    "by_channel_strided": ((2, 8, 9, 9), (8, 1, 5, 5), {"padding": 2, "stride": 2, "groups": 8}),
+    "by_channel_wide": ((1, 2, 12, 12), (2, 1, 8, 8), {"groups": 2}),
+    "dilated": (
+        (2, 8, 19, 20),
+        (8, 8, 3, 2),
+        {"padding": (1, 2), "stride": 2, "dilation": (2, 3)},
+    ),
+    "one_dimension": ((2, 8, 9), (16, 8, 3), {"padding": 1, "dilation": 2}),
+    "three_dimensions": ((2, 4, 4, 5, 6), (8, 4, 3, 3, 3), {"padding": 1}),
+}
+
+
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+def test_convolution(name: str) -> None:
+    image, filters, options = CONVOLUTIONS[name]
+
+    def convolve(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+        return torch.convolution(x, w, bias, **_complete(options, x.dim() - 2)).relu()
+
+    check(convolve, rand(*image), rand(*filters), rand(filters[0]), rtol=1e-4, atol=1e-4)
+
+
+def _complete(options: dict[str, Any], rank: int) -> dict[str, Any]:
+    def spread(value: Any) -> list[int]:
+        return list(value) if isinstance(value, tuple) else [value] * rank
+
+    return {
+        "stride": spread(options.get("stride", 1)),
+        "padding": spread(options.get("padding", 0)),
+        "dilation": spread(options.get("dilation", 1)),
+        "transposed": False,
+        "output_padding": [0] * rank,
+        "groups": options.get("groups", 1),
+    }
+
+
+def test_convolution_in_channels_last() -> None:
+    image = rand(2, 8, 19, 20).to(memory_format=torch.channels_last)
+    check(lambda x, w: F.conv2d(x, w, padding=1), image, rand(16, 8, 3, 3), rtol=1e-4, atol=1e-4)
+
+
+def test_transposed_convolution_stays_a_library_call() -> None:
+    program = lower(lambda x, w: F.conv_transpose2d(x, w), rand(1, 2, 5, 5), rand(2, 3, 3, 3))
+    assert externs(program) == ["aten.convolution.default"]
+
+
+SIZES: list[dict[str, Any]] = [{"scale_factor": 2}, {"size": (7, 9)}, {"size": (16, 20)}]
+
+
+@pytest.mark.parametrize("options", SIZES, ids=str)
+def test_resampling(options: dict[str, Any]) -> None:
+    def resample(x: torch.Tensor) -> Any:
+        return (
+            F.interpolate(x, mode="nearest", **options),
+            F.interpolate(x, mode="bilinear", **options),
+            F.interpolate(x, mode="bilinear", align_corners=True, **options),
+        )
+
+    check(resample, rand(2, 3, 8, 10))
+
+
+def test_resampling_in_other_dimensions() -> None:
+    check(lambda x: F.interpolate(x, mode="linear", size=15), rand(2, 3, 8))
+    check(lambda x: F.interpolate(x, mode="trilinear", scale_factor=2), rand(2, 3, 4, 5, 6))
+
+
+def test_nearest_gradient() -> None:
+    backward = torch.ops.aten.upsample_nearest2d_backward
+    check(lambda grad: backward(grad, [16, 20], [2, 3, 8, 10]), rand(2, 3, 16, 20))
+
+
+def test_pools_of_volumes() -> None:
+    check(
+        lambda x: (F.max_pool3d(x, 2, return_indices=True), F.avg_pool3d(x, 2)),
+        rand(2, 3, 4, 6, 5),
+    )
