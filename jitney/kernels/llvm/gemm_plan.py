@@ -82,6 +82,7 @@ def plan_gemm(gemm: ir.Gemm, isa: Isa, target: Target) -> GemmPlan:
     skinny = gemm.m.extent.is_const and int(gemm.m.extent) <= SKINNY_ROWS
     if skinny and _k_contiguous_floats(gemm) and not packed:
         style, vectors, b = "row_dot", 4, "direct"
+        a = a if gemm.a.index.coefficient(gemm.k) == index(1) else "copied"
     elif (
         skinny
         and int(gemm.m.extent) <= TILE_ROWS
