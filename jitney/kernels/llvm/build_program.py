@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import llvmlite
 import torch
 
+from jitney.config import Config
+from jitney.disk_cache import DiskCache, open_cache
 from jitney.errors import CompilerBug
 from jitney.events import log
 from jitney.kernels.llvm import native_runtime
@@ -41,14 +43,16 @@ def build_program(
     program: LoopProgram,
     constants: Mapping[str, torch.Tensor],
     target: Target,
-    options: Any = None,
-    cache: Any = None,
+    options: Config | None = None,
+    cache: DiskCache | None = None,
 ) -> Callee:
     """Compiles ``program``; the callable takes its ``arguments`` and returns its outputs as a tuple.
 
-    ``constants`` are the tensors of its constant buffers. ``options``: a `Config`. ``cache`` keeps object files:
-    ``get(key) -> bytes | None`` and ``put(key, bytes)``. CompilerBug if a node has no code.
+    ``constants`` are the tensors of its constant buffers. Object files are kept in ``cache``, by
+    default the one ``options`` name (none without options).
     """
+    if cache is None and options is not None:
+        cache = open_cache(options)
     if options is not None and options.freeze:
         program, weights = freeze_weights(program, target)
         unfrozen = replace(options, freeze=False)
@@ -126,11 +130,11 @@ def _imports(text: str) -> tuple[str, ...]:
     return (*sorted(names), native_runtime.POOL, native_runtime.SERIAL)
 
 
-def load_module(module: Module, target: Target, cache: Any) -> LoadedObject:
+def load_module(module: Module, target: Target, cache: DiskCache | None) -> LoadedObject:
     """The module in memory, from the cache if it holds its object."""
     provide_cell(native_runtime.POOL)
     provide_cell(native_runtime.SERIAL)
-    key = hashlib.sha256(f"{module.text}|{target}".encode()).hexdigest()
+    key = f"{module.text}|{_target_text(target)}|{torch.__version__}|{llvmlite.__version__}"
     data = cache.get(key) if cache is not None else None
     if data is None:
         with log.stage("machine code", bytes=len(module.text)):
@@ -139,6 +143,10 @@ def load_module(module: Module, target: Target, cache: Any) -> LoadedObject:
             cache.put(key, data)
     with log.stage("link", bytes=len(data)):
         return LoadedObject(data, module.functions, module.imports, target)
+
+
+def _target_text(target: Target) -> str:
+    return f"{replace(target, features=frozenset())}{sorted(target.features)}"
 
 
 def _serial_after_fork() -> None:

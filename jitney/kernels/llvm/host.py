@@ -9,6 +9,7 @@ from pathlib import Path
 import llvmlite.binding as llvm
 import torch
 
+from jitney.errors import UserError
 from jitney.loops.target import Target
 
 _CACHE = Path("/sys/devices/system/cpu/cpu0/cache")
@@ -19,9 +20,13 @@ def _features() -> frozenset[str]:
     return frozenset(name for name, has in llvm.get_host_cpu_features().items() if has)
 
 
-def host_target() -> Target:
-    """This CPU's features and caches; ``cores`` is the number of threads torch would use."""
-    features = _features()
+def host_target(restrict: str = "") -> Target:
+    """This CPU's features and caches; ``cores`` is the number of threads torch would use.
+
+    ``restrict`` ("-avx512,-fma") takes away every feature that starts with a name given; UserError
+    where it does not begin with a minus, since nothing can be added.
+    """
+    features = _features() - _excluded(restrict)
     bits = 512 if "avx512f" in features else 256 if "avx2" in features else 128
     sizes = _cache_sizes()
     return Target(
@@ -34,6 +39,15 @@ def host_target() -> Target:
         l2=sizes.get(2, 1 << 20),
         l3=sizes.get(3, 32 << 20),
     )
+
+
+def _excluded(restrict: str) -> frozenset[str]:
+    names = [part.strip() for part in restrict.split(",") if part.strip()]
+    for name in names:
+        if not name.startswith("-"):
+            raise UserError(f"cpu_features takes features away, as in '-avx512', not {name!r}")
+    starts = tuple(name[1:] for name in names)
+    return frozenset(f for f in _features() if starts and f.startswith(starts))
 
 
 @lru_cache(maxsize=1)

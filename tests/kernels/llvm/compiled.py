@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -23,8 +22,7 @@ HOST = host_target()
 
 def avx2_target() -> Target:
     """The host restricted to AVX2."""
-    kept = frozenset(f for f in HOST.features if "avx512" not in f and "avx10" not in f)
-    return replace(HOST, features=kept, vector_bits=256)
+    return host_target("-avx512,-avx10")
 
 
 def program_of(

@@ -1,0 +1,155 @@
+"""Compiled loop nests against eager: dtypes, shapes, strides, reductions, indexing; both ISAs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from tests.kernels.llvm.compiled import HOST, avx2_target, check, compile_function
+
+TARGETS = {"host": HOST, "avx2": avx2_target()}
+FLOATS = {"f32": torch.float32, "f64": torch.float64, "bf16": torch.bfloat16, "f16": torch.float16}
+INTS = (torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64)
+
+
+def randn(*shape: int) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape) + len(shape)))
+
+
+def ints(low: int, high: int, *shape: int, dtype: torch.dtype = torch.int64) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(7)
+    return torch.randint(low, high, shape, generator=generator, dtype=dtype)
+
+
+def _rotary(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    half = x.shape[-1] // 2
+    return x * cos + torch.cat([-x[..., half:], x[..., :half]], -1) * sin
+
+
+FLOAT_CASES: dict[str, tuple[Callable[..., Any], list[torch.Tensor]]] = {
+    "broadcast": (lambda x, y: x * y + 1, [randn(33, 1, 17), randn(5, 1)]),
+    "softmax row": (lambda x: x.softmax(-1), [randn(7, 129)]),
+    "softmax column": (lambda x: x.softmax(0), [randn(37, 29)]),
+    "layer norm": (lambda x, w, b: F.layer_norm(x, (100,), w, b),
+                   [randn(13, 100), randn(100), randn(100)]),
+    "column sum": (lambda x: x.sum(0), [randn(300, 77)]),
+    "row mean": (lambda x: x.mean(1), [randn(30, 77)]),
+    "sum of middle": (lambda x: x.sum((0, 2)), [randn(10, 11, 12)]),
+    "extremes": (lambda x: (x.amax(1), x.amin(0), x.argmax(1), x.argmin(0)), [randn(40, 50)]),
+    "transpose": (lambda x, y: x.t() + y, [randn(129, 70), randn(70, 129)]),
+    "transpose to last": (lambda x: x.permute(0, 3, 1, 2).contiguous() * 2, [randn(2, 9, 11, 3)]),
+    "rotary": (_rotary, [randn(2, 3, 50, 64), randn(50, 64), randn(50, 64)]),
+    "cat": (lambda x, y: torch.cat([x, y], 1) * 2, [randn(9, 40), randn(9, 13)]),
+    "pad": (lambda x: F.pad(x, (2, 3, 1, 0)), [randn(9, 40)]),
+    "strided": (lambda x: x[:, ::2] + x[:, 1::2].flip(1), [randn(20, 40)]),
+    "where": (lambda x: torch.where(x > 0, x, x.exp() - 1), [randn(30, 21)]),
+    "scalar": (lambda x: x * 3 + 1, [torch.tensor(2.0)]),
+    "empty": (lambda x: (x + 1, x.sum(0)), [randn(0, 5)]),
+}  # fmt: skip
+
+OTHER_CASES: dict[str, tuple[Callable[..., Any], list[torch.Tensor]]] = {
+    "embedding": (lambda i, w: F.embedding(i, w), [ints(0, 99, 3, 17), randn(99, 40)]),
+    "gather": (lambda x, i: x.gather(1, i), [randn(9, 40), ints(0, 40, 9, 7)]),
+    "index add": (lambda x, i, v: x.index_add(0, i, v),
+                  [randn(10, 33), ints(0, 10, 50), randn(50, 33)]),
+    "scatter add": (lambda x, i, v: x.scatter_add(1, i, v),
+                    [randn(10, 33), ints(0, 33, 10, 70), randn(10, 70)]),
+    "cross entropy": (lambda x, t: F.cross_entropy(x, t), [randn(30, 200), ints(0, 200, 30)]),
+    "bool": (lambda x: (x.any(1), x.all(0), ~x, x.sum(1), x.t().contiguous()), [randn(30, 20) > 0]),
+    "mutation": (lambda x: x.add_(1), [randn(10, 33)]),
+    "batch norm": (lambda x, w, b: F.batch_norm(x, None, None, w, b, True),
+                   [randn(4, 8, 10, 10), randn(8), randn(8)]),
+    "pools": (lambda x: (F.max_pool2d(x, 3, 2, 1), F.avg_pool2d(x, 2)), [randn(2, 4, 11, 10)]),
+    "rounding": (lambda x: (x.round(), x.floor(), x.sign(), x % 1.5, x // 0.7, torch.fmod(x, 0.7)),
+                 [randn(50) * 3]),
+    "gelu": (lambda x: (F.gelu(x), F.gelu(x, approximate="tanh"), F.silu(x)), [randn(30, 20) * 3]),
+    "powers": (lambda x: (x**2, x.abs() ** 0.5, x.abs() ** 1.7, x**3), [randn(50) * 3]),
+    "library": (lambda x: (x.tan(), x.atan(), x.log1p(), x.lgamma()), [randn(53).abs()]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("name", FLOAT_CASES)
+def test_floats(name: str, dtype: str, target: str) -> None:
+    function, args = FLOAT_CASES[name]
+    narrow = dtype in ("bf16", "f16")
+    tolerance = {"rtol": 2e-2, "atol": 2e-2} if narrow else {"rtol": 2e-5, "atol": 2e-5}
+    check(function, *(a.to(FLOATS[dtype]) for a in args), target=TARGETS[target], **tolerance)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("name", OTHER_CASES)
+def test_others(name: str, target: str) -> None:
+    function, args = OTHER_CASES[name]
+    check(function, *args, target=TARGETS[target], lowered=False, rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("dtype", INTS, ids=str)
+def test_integers(dtype: torch.dtype, target: str) -> None:
+    low = 0 if dtype == torch.uint8 else -50
+    x, y = ints(low, 50, 77, dtype=dtype), ints(1, 9, 77, dtype=dtype)
+
+    def function(x: torch.Tensor, y: torch.Tensor) -> Any:
+        whole = (x // y, x % y, torch.fmod(x, y), x * y - 3, x & y, x ^ y, x << 1, x >> 1)
+        return (*whole, -x, x.abs(), x > y, x.float() / 3, x.sum(), x.amax(), x.argmin())
+
+    check(function, x, y, target=TARGETS[target])
+
+
+@pytest.mark.parametrize("length", [1, 3, 15, 16, 17, 33, 100, 1025])
+@pytest.mark.parametrize("target", TARGETS)
+def test_tails(length: int, target: str) -> None:
+    """Every length gives the elements it has, and nothing is written behind them."""
+    compiled = compile_function(lambda x: x.mul_(2), randn(length), target=TARGETS[target])
+    memory = torch.ones(length + 40)
+    compiled(memory[:length])
+    assert torch.equal(memory[:length], torch.full((length,), 2.0))
+    assert torch.equal(memory[length:], torch.ones(40))
+
+
+def test_nan_and_zero() -> None:
+    special = torch.tensor([[float("nan"), 1.0, -0.0, 0.0], [-float("inf")] * 4, [0.0, -0.0, 2, 2]])
+    check(lambda x: (x.amax(1), x.argmax(1), x.argmin(1), x.relu(), torch.maximum(x, -x)), special)
+    check(lambda x: (x.bfloat16(), x.half(), x.bool(), x.abs(), x.neg()), special)
+
+
+def test_bfloat16_rounds_to_even() -> None:
+    bits = torch.arange(0, 1 << 16, 7, dtype=torch.int32) + 0x3F800000
+    x = torch.cat([bits, bits + 0x8000, bits | 0x7F800000]).view(torch.float32)
+    for target in TARGETS.values():
+        ours = compile_function(lambda x: x.bfloat16(), x, target=target)(x)[0]
+        assert torch.equal(ours.nan_to_num(7.0), x.bfloat16().nan_to_num(7.0))
+
+
+@pytest.mark.parametrize("shape,dim", [((3_000_017,), 0), ((70_001, 13), 0), ((3, 300_007), 1)])
+def test_long_sums_are_accurate(shape: tuple[int, ...], dim: int) -> None:
+    """The error is at most twice eager's, plus 1e-6 of the sum of sizes."""
+    x = torch.rand(shape, generator=torch.Generator().manual_seed(1))
+    exact = x.double().sum(dim)
+    ours = compile_function(lambda x: x.sum(dim), x)(x)[0].double()
+    eager = x.sum(dim).double()
+    bound = 2 * (eager - exact).abs().max() + 1e-6 * exact.abs().max()
+    assert (ours - exact).abs().max() <= bound
+
+
+def test_long_reductions_find_positions() -> None:
+    x = randn(3, 300_007)
+    check(lambda x: (x.argmax(1), x.argmin(), x.amax(1), x.softmax(1)), x, rtol=1e-4, atol=1e-8)
+
+
+def test_threads_do_not_change_results() -> None:
+    x = randn(1000, 1001)
+    compiled = compile_function(lambda x: (x.sum(), x.sum(0), x.exp()), x)
+    before = torch.get_num_threads()
+    results = []
+    for count in (1, 2):
+        torch.set_num_threads(count)
+        results.append(compiled(x))
+    torch.set_num_threads(before)
+    assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
