@@ -72,8 +72,8 @@ class FakeResults:
             and not (item.is_conj() or item.is_neg())
         )
 
-    def _recipe(self, item: torch.Tensor) -> Recipe:
-        return item.shape, item.stride(), item.storage_offset(), item.dtype, item.fake_device  # type: ignore[attr-defined]
+    def _recipe(self, item: Any) -> Recipe:
+        return item.shape, item.stride(), item.storage_offset(), item.dtype, item.fake_device
 
     def _remake(self, known: Any, base: torch.Tensor | None) -> Any:
         with torch_api.below_fakes(self._mode):

@@ -53,7 +53,7 @@ def join_region(
     inputs = [node for node in graph.nodes if node.op == "placeholder"]
     written = [inputs[mutation.input] for mutation in mutations]
     _end_graph(graph, results, copies, gradients, written)
-    simplify(graph)
+    simplify(graph, recorder.constants, written)
     output = graph.output_node()
     results_and_gradients: Any = output.args[0]
     result_nodes, gradient_nodes = results_and_gradients

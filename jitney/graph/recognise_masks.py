@@ -1,0 +1,73 @@
+"""Attention masks that are constants: none, causal or a window, instead of a table of numbers."""
+
+from __future__ import annotations
+
+import torch
+from torch import fx
+
+from jitney import torch_api
+
+_ATTENTION = "_scaled_dot_product_flash_attention_for_cpu"
+
+
+def recognise_masks(graph: fx.Graph, constants: dict[str, torch.Tensor]) -> None:
+    """Drops masks that let everything through, and turns lower triangles into ``is_causal``.
+
+    A causal window of ``w`` keys keeps its mask and gets ``meta["attention_window"] = w``.
+    """
+    found: dict[str, str | int | None] = {}
+    for node in graph.nodes:
+        if getattr(node.target, "_opname", "") != _ATTENTION:
+            continue
+        mask = node.kwargs.get("attn_mask")
+        if not isinstance(mask, fx.Node) or mask.op != "get_attr" or _is_causal(node):
+            continue
+        name = str(mask.target)
+        if name not in found:
+            with torch_api.dispatch_modes_off():
+                found[name] = mask_kind(constants[name])
+        _apply(node, found[name])
+
+
+def _is_causal(node: fx.Node) -> bool:
+    return len(node.args) > 4 and bool(node.args[4])
+
+
+def _apply(node: fx.Node, kind: str | int | None) -> None:
+    if kind is None:
+        return
+    if isinstance(kind, int):
+        node.meta["attention_window"] = kind
+        return
+    node.kwargs = {k: v for k, v in node.kwargs.items() if k != "attn_mask"}
+    if kind == "causal":
+        query, key, value, *rest = node.args
+        node.args = (query, key, value, rest[0] if rest else 0.0, True)
+
+
+def mask_kind(mask: torch.Tensor) -> str | int | None:
+    """What a mask of shape (…, queries, keys) lets through: "all", "causal", the width of a causal
+    window, or None for anything else.
+
+    Boolean masks keep what is true; additive ones must hold 0 and -inf (or the dtype's minimum).
+    """
+    if mask.dim() < 2:
+        return None
+    kept = mask
+    if mask.dtype is not torch.bool:
+        kept = mask == 0
+        lowest = torch.finfo(mask.dtype).min
+        if not bool((kept | (mask <= lowest)).all()):
+            return None
+    if bool(kept.all()):
+        return "all"
+    queries, keys = kept.shape[-2:]
+    if queries != keys:
+        return None
+    behind = torch.arange(queries)[:, None] - torch.arange(keys)[None, :]
+    if bool((kept == (behind >= 0)).all()):
+        return "causal"
+    window = int(kept.reshape(-1, keys)[queries - 1].sum())
+    if bool((kept == ((behind >= 0) & (behind < window))).all()):
+        return window
+    return None

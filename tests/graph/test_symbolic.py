@@ -1,0 +1,54 @@
+"""Symbolic sizes through tracing, partition and stitch: one region, many sizes."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch._dynamo.source import ConstantSource
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
+from torch.nn import functional as F
+
+from jitney.graph.stitch import stitch
+from jitney.graph.trace_region import trace_region
+
+
+def dynamic(function, *inputs, dims):  # type: ignore[no-untyped-def]
+    """``function`` compiled with the given dimensions of its first input symbolic."""
+    mode = FakeTensorMode(shape_env=ShapeEnv())
+    gm = torch.fx.symbolic_trace(function)
+    for position, (node, value) in enumerate(zip(gm.graph.nodes, inputs)):
+        kinds = [
+            DimDynamic.DYNAMIC if position == 0 and d in dims else DimDynamic.STATIC
+            for d in range(value.dim())
+        ]
+        node.meta["example_value"] = mode.from_tensor(
+            value,
+            source=ConstantSource(f"input{position}"),
+            symbolic_context=StatelessSymbolicContext(dynamic_sizes=kinds),
+        )
+    region = trace_region(gm)
+    return stitch(region.facts, region.forward, region.backward)
+
+
+def block(x, w):  # type: ignore[no-untyped-def]
+    h = F.gelu(F.linear(x, w)).reshape(x.shape[0] * x.shape[1], -1)
+    return h.softmax(-1).mean(0), x.view(x.shape[0], -1), x.shape[1]
+
+
+@pytest.mark.parametrize("requires_grad", [False, True], ids=["inference", "training"])
+def test_many_sizes(requires_grad: bool) -> None:
+    w = torch.randn(8, 8, requires_grad=requires_grad)
+    call = dynamic(block, torch.randn(3, 5, 8), w, dims=(0, 1))
+    for sizes in ((3, 5), (2, 7), (9, 4)):
+        x = torch.randn(*sizes, 8)
+        actual, expected = call(x, w), block(x, w)
+        assert actual[2] == expected[2]
+        for a, e in zip(actual[:2], expected[:2]):
+            torch.testing.assert_close(a, e)
+        assert actual[1].untyped_storage().data_ptr() == x.untyped_storage().data_ptr()
+        if requires_grad:
+            weight = torch.randn(8)
+            (got,) = torch.autograd.grad((actual[0] * weight).sum(), w)
+            (want,) = torch.autograd.grad((expected[0] * weight).sum(), w)
+            torch.testing.assert_close(got, want)
