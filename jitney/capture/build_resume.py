@@ -118,6 +118,8 @@ def stopped_at(
     if origin is not None:
         index -= len(list_code(code).names) - len(list_code(origin[1].code).names)
         code = origin[1].code
+        if index < 0:
+            raise Unsupported("resume-input", "what a break left behind cannot be captured")
     if list_code(code).names[index] in _UNRESUMABLE:
         raise Unsupported("resume-generator", "a break while a generator is being advanced")
     names = tuple(n for n in names if not n.startswith("<"))

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from jitney.capture import recipe as r
 from jitney.capture.frame import Lazy
-from jitney.capture.guard import ABSENT
+from jitney.capture.guard import ABSENT, Kind
 from jitney.capture.rebuild import Rebuilder
 from jitney.capture.scalars import SCALAR_TYPES
 from jitney.capture.shadows import DictShadow, SequenceShadow
+from jitney.capture.source import Attr, Fixed, Source
 
 if TYPE_CHECKING:
     from jitney.capture.interpret import Interpreter
@@ -31,6 +32,7 @@ def effects_of(vm: Interpreter, rebuilder: Rebuilder) -> list[r.Effect]:
         effects.extend(_dict_changes(vm, shadow, rebuilder))
     for sequence in list(vm.world.sequences.values()):
         effects.extend(_sequence_changes(sequence, rebuilder))
+    guard_apart(vm, [e.target.source for e in effects if isinstance(e, CONTENTS)])
     for cell in list(vm.world.cells.values()):
         if cell.changed:
             value = None if cell.contents is ABSENT else rebuilder.of(cell.contents)
@@ -38,6 +40,31 @@ def effects_of(vm: Interpreter, rebuilder: Rebuilder) -> list[r.Effect]:
     for (_, name), (value, owner) in list(vm.world.slots.items()):
         effects.append(r.StoreAttr(rebuilder.of(owner), name, rebuilder.of(value)))
     return effects
+
+
+CONTENTS = (r.StoreItem, r.DeleteItem, r.ReplaceContents)
+
+
+def guard_apart(vm: Interpreter, changed: list[Source]) -> None:
+    """Containers and objects that were changed stay distinct from the others of their types."""
+    known = list(vm.world.outside.values())
+    owners = {s.base for s in changed if _is_namespace(s) and isinstance(s, Attr)}
+    containers = {s for s in changed if not _is_namespace(s)}
+    types = {type(k.original) for k in known if k.source in owners | containers}
+    for cls in types:
+        alike = [
+            k.source
+            for k in known
+            if type(k.original) is cls
+            and not isinstance(k.source, Fixed)
+            and not _is_namespace(k.source)
+        ]
+        if len(alike) > 1:
+            vm.world.guard(Kind.DISTINCT, alike[0], tuple(alike), cls)
+
+
+def _is_namespace(source: Source) -> bool:
+    return isinstance(source, Attr) and source.name == "__dict__"
 
 
 def _unchanged(vm: Interpreter, before: Any, now: Any) -> bool:

@@ -16,6 +16,7 @@ from jitney.capture.source import (
     CellContents,
     DictItem,
     DictKey,
+    DictValue,
     Fixed,
     Function,
     Item,
@@ -66,6 +67,11 @@ def dict_item(value: Any, key: Any) -> Any:
 def dict_key(value: dict[Any, Any], position: int) -> Any:
     """The ``position``-th key."""
     return list(dict.keys(value))[position]
+
+
+def dict_value(value: dict[Any, Any], position: int) -> Any:
+    """The value at the ``position``-th key."""
+    return list(dict.values(value))[position]
 
 
 class Writer:
@@ -148,6 +154,8 @@ class Writer:
                 return f"{self.constant(dict_item)}({self.fetch(base)}, {self.constant(key)})"
             case DictKey(base=base, position=position):
                 return f"{self.constant(dict_key)}({self.fetch(base)}, {position})"
+            case DictValue(base=base, position=position):
+                return f"{self.constant(dict_value)}({self.fetch(base)}, {position})"
             case Item(base=base, index=index):
                 if self._exact.get(base) in (list, tuple) or self._is_closure(base):
                     return f"{self.fetch(base)}[{index}]"

@@ -13,7 +13,7 @@ import torch
 
 from jitney.capture import function_calls
 from jitney.capture.policy_table import (
-    ANSWERS, BREAKS, DEFERRED, IMPURE, NATIVE_CLASSES, NATIVE_FUNCTIONS, PURE_BUILTINS,
+    ANSWERS, BREAKS, DEFERRED, EAGER_MODULES, IMPURE, NATIVE_CLASSES, NATIVE_FUNCTIONS, PURE_BUILTINS,
     PURE_OBJECT, PURE_MODULES, PURE_TYPES,
 )  # fmt: skip
 
@@ -51,7 +51,10 @@ def _special(code: types.CodeType, name: str) -> Callable[..., Any] | None:
         return function_calls.deferred
     if name in BREAKS:
         return function_calls.breaking(*BREAKS[name])
-    return function_calls.HANDLERS.get(name)
+    handler = function_calls.HANDLERS.get(name)
+    if handler is None and name.startswith(EAGER_MODULES):
+        return function_calls.breaking("eager-module", f"{name} runs eager")
+    return handler
 
 
 def is_torch_leaf(function: types.FunctionType) -> bool:

@@ -124,6 +124,33 @@ NATIVE_FUNCTIONS = {
     "copy._copy_immutable": "the object itself",
 }
 
+# Packages that change how everything below them runs, or talk to the outside: never inlined.
+EAGER_MODULES = (
+    "torch._functorch.",
+    "torch._dynamo.",
+    "torch._inductor.",
+    "torch._higher_order_ops.",
+    "torch._subclasses.",
+    "torch.fx.",
+    "torch.jit.",
+    "torch.onnx.",
+    "torch.export.",
+    "torch.profiler.",
+    "torch.autograd.profiler.",
+    "torch.autograd.functional.",
+    "torch.autograd.forward_ad.",
+    "torch.multiprocessing.",
+    "torch.distributed.",
+    "torch.random.",
+    "torch.func.",
+    "threading.",
+    "multiprocessing.",
+    "subprocess.",
+    "random.",
+    "numpy.",
+    "triton.",
+)
+
 # Functions that answer a constant during capture.
 ANSWERS = {
     "torch.compiler.is_compiling": True,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from jitney.capture.frame import BreakCapture, Lazy
 from jitney.capture.guard import ABSENT, Kind
-from jitney.capture.source import CellContents, DictItem, DictKey, Item, Source
+from jitney.capture.source import CellContents, DictItem, DictKey, DictValue, Item, Source
 
 if TYPE_CHECKING:
     from jitney.capture.world import World
@@ -110,7 +110,7 @@ class DictShadow:
             if key in self.initial:  # deleted by the frame
                 continue
             raw = dict.__getitem__(self.original, key)
-            place = DictItem(self.source, key) if constant else _value_at(self.source, position)
+            place = DictItem(self.source, key) if constant else DictValue(self.source, position)
             self.initial[inner_key] = content[inner_key] = world.read(raw, place)
         content.update({k: world.force(v) for k, v in now.items()})
         dict.clear(self.inside)
@@ -123,10 +123,6 @@ def _set_item(target: dict[Any, Any], key: Any, value: Any) -> None:
         collections.OrderedDict.__setitem__(target, key, value)
     else:
         dict.__setitem__(target, key, value)
-
-
-def _value_at(source: Source, position: int) -> Source:
-    raise BreakCapture("object-keys", f"the values of {source}, keyed by objects, are read")
 
 
 class SequenceShadow:

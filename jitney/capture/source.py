@@ -160,6 +160,20 @@ class DictKey(Source):
 
 @_hash_once
 @dataclass(frozen=True)
+class DictValue(Source):
+    """The value at the ``position``-th key of a dict, for keys that are objects."""
+
+    base: Source
+    position: int
+
+    def fetch(self, roots: Roots) -> Any:
+        return list(dict.values(self.base.fetch(roots)))[self.position]
+
+    def __str__(self) -> str:
+        return f"list({self.base}.values())[{self.position}]"
+
+
+@dataclass(frozen=True)
 class Item(Source):
     """``base[index]`` of a list, tuple, deque, set-in-order or subclass, by C-level access."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 import types
 from collections.abc import Callable
 from typing import Any
@@ -75,7 +76,9 @@ def rejects(result: Capture, function: Any, arguments: dict[str, Any]) -> bool:
 
 
 def same(a: Any, b: Any) -> bool:
-    return type(a) is type(b) and (a == b or (a != a and b != b))
+    if type(a) is not type(b) or not (a == b or (a != a and b != b)):
+        return False
+    return not isinstance(a, float) or math.copysign(1, a) == math.copysign(1, b)
 
 
 def holds(guard: Guard, roots: Roots) -> bool:
