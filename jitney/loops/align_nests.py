@@ -64,7 +64,9 @@ def align_nests(a: ir.LoopNest, b: ir.LoopNest) -> Alignment | None:
     None when some shared element cannot be traced.
     """
     for _ in range(6):
-        shared = _shared_sites(a, b)
+        shared, flows = _shared_sites(a, b)
+        if not flows and [x.extent for x in a.axes] == [y.extent for y in b.axes]:
+            return Alignment(a, b, tuple(zip(a.axes, b.axes, strict=True)))
         found = _pairs(a, b, shared)
         if found is None:
             return None
@@ -79,17 +81,17 @@ def align_nests(a: ir.LoopNest, b: ir.LoopNest) -> Alignment | None:
     return None
 
 
-def _shared_sites(a: ir.LoopNest, b: ir.LoopNest) -> list[tuple[Site, Site]]:
-    """(site of a, site of b) that must coincide; the first one's axes are solved for."""
+def _shared_sites(a: ir.LoopNest, b: ir.LoopNest) -> tuple[list[tuple[Site, Site]], bool]:
+    """(site of a, site of b) that should coincide, and whether they must: one of them writes."""
     a_stores, b_stores = list(store_sites(a.body, a.axes)), list(store_sites(b.body, b.axes))
     a_loads, b_loads = list(load_sites(a.body, a.axes)), list(load_sites(b.body, b.axes))
     flow = [(s, t) for s in a_stores for t in b_loads if s.buffer == t.buffer]
     flow += [(s, t) for s in a_loads for t in b_stores if s.buffer == t.buffer]
     flow += [(s, t) for s in a_stores for t in b_stores if s.buffer == t.buffer]
     if flow:
-        return flow
+        return flow, True
     same = [(s, t) for s in a_loads for t in b_loads if s.buffer == t.buffer]
-    return sorted(same, key=lambda pair: -_span(pair[0]))[:1]
+    return sorted(same, key=lambda pair: -_span(pair[0]))[:1], False
 
 
 def _span(site: Site) -> int:

@@ -179,6 +179,13 @@ class FusionState:
                 known.append(at)
         self.reads[at], self.writes[at] = reads, writes
 
+    def redirect(self, at: int, node: ir.Node) -> None:
+        """Gives a node a new form that reads what other nodes have written."""
+        self.replace(at, node)
+        for name in self.reads[at]:
+            for writer in self.writers.get(name, ()):
+                self._edge(writer, at)
+
     def note(self, decision: Decision, kind: str, a: str, b: str) -> Decision:
         """Records a decision for `jitney explain`; returns it."""
         log.emit("fusion", step=kind, decision=decision.reason, a=a, b=b, allowed=bool(decision))

@@ -28,6 +28,7 @@ def inline_producers(state: FusionState) -> None:
     """Inlines what should be inlined, and fills GEMM epilogues on the way."""
     virtual: Virtual = {}
     sites = _Sites()
+    known: dict[Computed, str] = {}
     for at in list(state.order):
         if at == HOLE or at not in state.nodes:
             continue
@@ -39,14 +40,39 @@ def inline_producers(state: FusionState) -> None:
         simple = pointwise(node)
         if simple is None:
             continue
+        simple = _same_as_before(state, at, simple, known)
         as_epilogue = _belongs_in_epilogue(state, at, simple)
         if as_epilogue and absorb_epilogue(state, at) is not None:
             continue
         if _should_inline(state, at, simple, sites):
             virtual[simple.store.buffer] = simple
             state.inline(at)
-        elif not as_epilogue:
-            absorb_epilogue(state, at)
+        elif as_epilogue or absorb_epilogue(state, at) is None:
+            known.setdefault(_computed(simple), simple.store.buffer)
+
+
+Computed = tuple[object, ...]
+
+
+def _computed(simple: PointwiseNest) -> Computed:
+    return (simple.nest.axes, simple.store.index, simple.store.value)
+
+
+def _same_as_before(
+    state: FusionState, at: int, simple: PointwiseNest, known: dict[Computed, str]
+) -> PointwiseNest:
+    """A nest that computes what an earlier one stored becomes a copy of that."""
+    earlier = known.get(_computed(simple))
+    if earlier is None or simple.lets:
+        return simple
+    if any(state.is_mutable(name) for name in (earlier, *state.reads[at])):
+        return simple
+    load = ir.Load(earlier, simple.store.index, simple.store.value.dtype)
+    nest = replace(simple.nest, body=(replace(simple.store, value=load),))
+    state.redirect(at, nest)
+    copy = pointwise(nest)
+    assert copy is not None
+    return copy
 
 
 def _belongs_in_epilogue(state: FusionState, at: int, simple: PointwiseNest) -> bool:

@@ -116,6 +116,14 @@ def test_equal_values_are_computed_once():
     assert len(kernels(fused)) <= 2
 
 
+def test_equal_buffers_that_change_later_stay_apart():
+    def scatter(x, at):
+        a, b = torch.zeros(8, 4), torch.zeros(8, 4)
+        return a.index_put((at,), x), b.index_put((at,), x * 2), b + 1
+
+    same_after_passes(scatter, (torch.randn(3, 4), torch.tensor([1, 5, 2])))
+
+
 def test_writes_to_an_input_stay_behind_its_reads():
     def update(cache, x):
         before = cache + 1
