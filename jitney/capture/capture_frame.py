@@ -115,6 +115,7 @@ def _close(
         vm.recorder.fake_mode,
         torch_api.new_tracing_context(vm.recorder.fake_mode),
         {"instructions": vm.steps, "guards": len(vm.world.guards)},
+        tuple(vm.recorder.symbols.read),
     )
 
 

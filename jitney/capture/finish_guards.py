@@ -24,13 +24,13 @@ def guards_of_shapes(capture: Capture) -> tuple[Guard, ...]:
         return ()
     sources: dict[str, Source] = {}
     others: list[tuple[Source, Any]] = []
-    for given in capture.inputs:
-        for source, value in _symbolic_extents(given.source, given.example):
-            name = torch_api.symbol_name(value)
-            if name is None or name in sources:
-                others.append((source, value))
-            else:
-                sources[name] = source
+    extents = [e for i in capture.inputs for e in _symbolic_extents(i.source, i.example)]
+    for source, value in dict([*capture.symbolic, *extents]).items():
+        name = torch_api.symbol_name(value)
+        if name is None or name in sources:
+            others.append((source, value))
+        else:
+            sources[name] = source
     guards = []
     for text, names, reason in torch_api.shape_assumptions(capture.shape_env, sources):
         guards.append(_guard(text, names, sources, {}, reason))

@@ -90,3 +90,4 @@ class Capture:
     fake_mode: Any = None
     tracing_context: Any = None
     statistics: dict[str, Any] = field(default_factory=dict)
+    symbolic: tuple[tuple[Source, Any], ...] = ()  # every symbolic size, int and float read

@@ -58,10 +58,12 @@ class Symbols:
     def __init__(self, recorder: Recorder) -> None:
         self.recorder = recorder
         self.origin: dict[Any, tuple[Source, Any]] = {}  # sympy symbol -> (source, SymInt)
+        self.read: list[tuple[Source, Any]] = []  # every input extent or number that is symbolic
         self.nodes: dict[Any, torch.fx.Node] = {}  # sympy expression -> node
 
     def learn(self, value: Any, source: Source) -> None:
         """Notes where a symbol can be read."""
+        self.read.append((source, value))
         symbols = torch_api.free_symbols(value)
         if len(symbols) == 1 and value.node.expr in symbols:
             self.origin.setdefault(value.node.expr, (source, value))

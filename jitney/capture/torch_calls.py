@@ -68,7 +68,9 @@ def is_torch_c(function: Any) -> bool:
     module = getattr(function, "__module__", None)
     if isinstance(module, str) and module.split(".")[0] == "torch":
         return True
-    return isinstance(owner, type) and owner.__name__.startswith("_VariableFunctions")
+    return isinstance(owner, type) and (
+        owner.__name__.startswith("_VariableFunctions") or issubclass(owner, torch.autograd.Function)
+    )
 
 
 def call_c(interpreter: Interpreter, function: Any, args: Any, kwargs: dict[str, Any]) -> Any:

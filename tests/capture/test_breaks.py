@@ -1,0 +1,204 @@
+"""Where a capture stops, and what it says of every frame that is in the middle of something."""
+
+from __future__ import annotations
+
+import dis
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from jitney.capture import recipe as r
+from jitney.capture.options import CaptureOptions
+from jitney.capture.result import FrameState
+from jitney.errors import Unsupported
+from tests.capture.run_capture import broken, capture
+
+X = torch.tensor([1.0, 2.0, -3.0])
+
+
+def instruction(frame: FrameState) -> str:
+    """The name of the instruction a frame stopped at."""
+    return next(i.opname for i in dis.get_instructions(frame.code) if i.offset == frame.offset)
+
+
+def test_a_branch_on_a_tensor_stops_at_the_jump() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        y = x + 1
+        if y.sum() > 0:
+            return y
+        return -y
+
+    end = broken(f, X)
+    assert end.kind == "data-dependent-branch" and "torch.where" in end.hint
+    (frame,) = end.frames
+    assert "JUMP" in instruction(frame)
+    assert len(frame.stack) == 1 and isinstance(frame.stack[0], r.GraphOutput)
+    assert dict(frame.locals).keys() == {"x", "y"}
+    assert end.where == f"{__file__}:{f.__code__.co_firstlineno + 2}"
+
+
+def inner(x: torch.Tensor, k: int) -> Any:
+    z = x * k
+    return z.sum().item(), z
+
+
+def test_frames_innermost_first_with_what_is_below_the_call() -> None:
+    def middle(x: torch.Tensor) -> Any:
+        return [x, inner(x + 1, k=2)]
+
+    def f(x: torch.Tensor) -> Any:
+        return (x, 7, middle(x))
+
+    end = broken(f, X)
+    assert [s.function_name for s in end.frames] == ["inner", "middle", "f"]
+    innermost, middle_state, outer = end.frames
+    assert isinstance(innermost.stack[0], r.Null)
+    assert [type(v) for v in middle_state.stack] == [r.Given]
+    assert [type(v) for v in outer.stack] == [r.Given, r.Constant]
+    assert all(s.pushes for s in end.frames)
+    assert innermost.stack[1] is not None
+
+
+def test_keyword_names_of_the_call_that_broke() -> None:
+    def f(x: torch.Tensor) -> Any:
+        return torch.manual_seed(seed=3), x
+
+    end = broken(f, X)
+    assert end.frames[0].kwnames == ("seed",)
+
+
+def test_an_init_that_breaks_leaves_the_object_on_the_stack() -> None:
+    class Box:
+        def __init__(self, x: torch.Tensor) -> None:
+            self.value = x.sum().item()
+
+    def f(x: torch.Tensor) -> Any:
+        return Box(x), 1
+
+    end = broken(f, X)
+    assert [s.function_name for s in end.frames] == ["__init__", "f"]
+    assert not end.frames[1].pushes
+    assert isinstance(end.frames[1].stack[-1], r.MakeObject)
+    owner = dict(end.frames[0].locals)["self"]
+    assert owner is end.frames[1].stack[-1]
+
+
+def test_a_context_manager_is_open_across_the_break() -> None:
+    def f(x: torch.Tensor) -> Any:
+        with torch.no_grad():
+            y = x * 2
+            n = y.sum().item()
+        return n
+
+    result = capture(f, X)
+    names = [e.name for e in result.effects if isinstance(e, r.SetState)]
+    assert names == ["grad_enabled"]
+    assert torch.is_grad_enabled()
+
+
+def test_a_break_in_a_callback_of_c_code_moves_out_to_the_call() -> None:
+    def f(x: torch.Tensor) -> Any:
+        y = x + 1
+
+        def items() -> Iterator[Any]:
+            for i in range(3):
+                yield (y * i).sum().item()
+
+        return list(items())
+
+    end = broken(f, X)
+    assert [s.function_name for s in end.frames] == ["f"]
+
+
+def test_a_break_in_a_property_resumes_behind_it() -> None:
+    class Box:
+        def __init__(self, x: torch.Tensor) -> None:
+            self.x = x
+
+        @property
+        def total(self) -> float:
+            return self.x.sum().item()
+
+    def f(x: torch.Tensor) -> Any:
+        return Box(x + 1).total + 1
+
+    assert [s.function_name for s in broken(f, X).frames] == ["total", "f"]
+
+
+def test_iterators_are_drained_into_what_is_left() -> None:
+    def f(x: torch.Tensor) -> Any:
+        total = 0
+        for a, b in zip([1, 2, 3], (x, x, x)):
+            total += b.sum().item() * a
+        return total
+
+    (frame,) = broken(f, X).frames
+    (left,) = [v for v in frame.stack if isinstance(v, r.MakeIterator)]
+    assert len(left.items) == 2
+
+
+def test_aliases_stay_aliases() -> None:
+    def f(x: torch.Tensor) -> Any:
+        a = [x]
+        b = {"a": a, "again": a}
+        return x.sum().item(), a, b
+
+    (frame,) = broken(f, X).frames
+    found = dict(frame.locals)
+    made = found["b"]
+    assert isinstance(made, r.MakeDict)
+    assert made.items[0][1] is found["a"] and made.items[1][1] is found["a"]
+
+
+def test_closures_share_their_cell() -> None:
+    def f(x: torch.Tensor) -> Any:
+        count = 0
+
+        def add() -> None:
+            nonlocal count
+            count += 1
+
+        add()
+        return x.sum().item(), count, add
+
+    (frame,) = broken(f, X).frames
+    found = dict(frame.locals)
+    assert isinstance(found["add"], r.MakeFunction)
+    assert found["add"].closure[0] is found["count"]
+    assert isinstance(found["count"], r.MakeCell)
+
+
+def test_what_was_computed_before_is_in_the_graph() -> None:
+    def f(x: torch.Tensor) -> Any:
+        y = x.sin()
+        z = y.cos()
+        return z.sum().item()
+
+    result = capture(f, X)
+    assert result.graph is not None
+    targets = [n.target for n in result.graph.graph.nodes if n.op == "call_method"]
+    assert targets == ["sin", "cos", "sum"]
+
+
+def test_fullgraph_names_the_line_and_a_fix() -> None:
+    def f(x: torch.Tensor) -> Any:
+        y = x + 1
+        return y.sum().item()
+
+    with pytest.raises(Unsupported) as caught:
+        capture(f, X, options=CaptureOptions(fullgraph=True))
+    assert caught.value.where == f"{__file__}:{f.__code__.co_firstlineno + 2}"
+    assert caught.value.hint and "item()" in caught.value.message
+
+
+def test_recursion_inside_a_cell_is_rebuilt() -> None:
+    def f(x: torch.Tensor) -> Any:
+        def down(k: int) -> Any:
+            return x if k == 0 else down(k - 1) + 1
+
+        return x.sum().item(), down
+
+    (frame,) = broken(f, X).frames
+    assert isinstance(dict(frame.locals)["down"], r.MakeCell)

@@ -1,0 +1,147 @@
+"""Sizes and numbers that are symbols: one capture for many shapes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from jitney import torch_api
+from jitney.capture.capture_frame import capture_frame
+from jitney.capture.finish_guards import guards_of_shapes
+from jitney.capture.guard import Guard
+from jitney.capture.options import CaptureOptions
+from jitney.capture.result import Capture, Return
+from jitney.capture.source import Local, Roots
+from tests.capture.run_capture import assert_same, bound, function_of, rejects, run_again
+
+DYNAMIC = CaptureOptions(dynamic=True)
+
+
+def captured(target: Any, *args: Any, options: CaptureOptions = DYNAMIC) -> Any:
+    function, before = function_of(target)
+    arguments = bound(function, (*before, *args), {})
+    result = capture_frame(function, arguments, options=options)
+    assert isinstance(result.exit, Return)
+    return function, result
+
+
+def accepts(result: Capture, function: Any, *args: Any) -> bool:
+    arguments = bound(function, args, {})
+    if rejects(result, function, arguments):
+        return False
+    return all(true(g, Roots(arguments, function)) for g in guards_of_shapes(result))
+
+
+def true(guard: Guard, roots: Roots) -> bool:
+    text, sources = guard.expected
+    names = {name: source.fetch(roots) for name, source in sources.items()}
+    return bool(eval(text, torch_api.shape_expression_names(), names))
+
+
+def sizes(x: torch.Tensor, n: int) -> Any:
+    b, s = x.shape
+    y = x.reshape(b * s) + n
+    if s > 3:
+        y = y * 2
+    half = y.reshape(s, b)[: s // 2, -1:]
+    return half, s * 2, n + 1, torch.arange(s) % n, x.new_zeros(b, s + 1), f"{x.dim()}"
+
+
+def test_one_capture_for_many_shapes() -> None:
+    function, result = captured(sizes, torch.randn(4, 6), 5)
+    for shape, n in (((4, 6), 5), ((7, 9), 3), ((2, 12), 8)):
+        x = torch.randn(shape)
+        assert accepts(result, function, x, n)
+        assert_same(run_again(result, function, {"x": x, "n": n}), sizes(x, n))
+
+
+def test_a_branch_on_a_size_is_guarded() -> None:
+    function, result = captured(sizes, torch.randn(4, 6), 5)
+    assert not accepts(result, function, torch.randn(4, 3), 5)
+
+
+def test_equal_sizes_share_a_symbol() -> None:
+    def f(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return a + b
+
+    _, result = captured(f, torch.randn(5), torch.randn(5))
+    assert accepts(result, f, torch.randn(8), torch.randn(8))
+    assert not accepts(result, f, torch.randn(8), torch.randn(1))
+
+
+def test_parameters_and_buffers_keep_their_sizes() -> None:
+    layer = torch.nn.BatchNorm1d(6)
+    function, result = captured(layer, torch.randn(4, 6))
+    for given in result.inputs:
+        assert all(type(s) is int for s in given.example.shape) == ("input" not in given.name)
+    x = torch.randn(9, 6)
+    layer.eval()
+    function, result = captured(layer, torch.randn(4, 6))
+    assert_same(run_again(result, function, {"self": layer, "input": x}), layer(x))
+
+
+def test_marks_of_torch_are_honoured() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return x * x.shape[0]
+
+    x = torch.randn(4, 6)
+    torch._dynamo.mark_dynamic(x, 0)
+    _, result = captured(f, x, options=CaptureOptions())
+    assert accepts(result, f, torch.randn(9, 6)) and not accepts(result, f, torch.randn(4, 7))
+    y = torch.randn(4, 6)
+    torch._dynamo.mark_static(y, 1)
+    _, result = captured(f, y)
+    assert accepts(result, f, torch.randn(9, 6)) and not accepts(result, f, torch.randn(4, 7))
+
+
+def test_what_changed_once_becomes_a_symbol() -> None:
+    def f(x: torch.Tensor, n: int, scale: float) -> torch.Tensor:
+        return x * n + scale
+
+    x, y = torch.randn(4), torch.randn(7)
+    _, result = captured(f, x, 3, 0.5, options=CaptureOptions())
+    assert not accepts(result, f, y, 3, 0.5) and not accepts(result, f, x, 4, 0.5)
+    changed = frozenset({(Local("x"), 0), (Local("n"), None), (Local("scale"), None)})
+    _, result = captured(f, x, 3, 0.5, options=CaptureOptions(dynamic_sources=changed))
+    assert accepts(result, f, y, 9, 2.25)
+    again = run_again(result, f, {"x": y, "n": 9, "scale": 2.25})
+    assert_same(again, f(y, 9, 2.25))
+
+
+def test_never_dynamic() -> None:
+    _, result = captured(sizes, torch.randn(4, 6), 5, options=CaptureOptions(dynamic=False))
+    assert all(not isinstance(i.example, torch.SymInt) for i in result.inputs)
+    assert not accepts(result, sizes, torch.randn(5, 6), 5)
+
+
+def test_symbols_at_the_borders_of_c_code() -> None:
+    def f(x: torch.Tensor) -> Any:
+        n = x.shape[0]
+        table = {n: "n", 3: "three"}
+        return (
+            x + 1,
+            isinstance(n, int),
+            type(n) is int,
+            table[n],
+            list(range(n)),
+            max(n, 2),
+            "ab" * n,
+            n in (n, 1),
+            bool(n),
+            int(n),
+            x.shape == (n, 2),
+        )
+
+    _, result = captured(f, torch.randn(5, 2))
+    x = torch.randn(5, 2)
+    assert_same(run_again(result, f, {"x": x}), f(x))
+    assert not accepts(result, f, torch.randn(6, 2))
+
+
+@pytest.mark.parametrize("size", [0, 1])
+def test_zero_and_one_are_not_symbols(size: int) -> None:
+    _, result = captured(lambda x: x + 1, torch.randn(size, 4))
+    assert result.inputs[0].example.shape[0] == size
+    assert type(result.inputs[0].example.shape[0]) is int
