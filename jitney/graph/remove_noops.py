@@ -55,7 +55,7 @@ def _gives_back(node: fx.Node, source: fx.Node) -> bool:
     # x + 0.0 is not x for x = -0.0
     is_float = source.meta["val"].dtype.is_floating_point
     is_zero = isinstance(number, int) and number == 0
-    return bool(is_zero and not is_float and node.target in _PLUS_ZERO)
+    return is_zero and not is_float and node.target in _PLUS_ZERO
 
 
 def _looks_alike(a: object, b: object) -> bool:
@@ -70,4 +70,4 @@ def _looks_alike(a: object, b: object) -> bool:
 def _whole(node: fx.Node) -> bool:
     start = node.args[2] if len(node.args) > 2 else 0
     step = node.args[4] if len(node.args) > 4 else 1
-    return start in (0, None) and step == 1
+    return bool(start in (0, None) and step == 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from operator import getitem
 from typing import Any
 
 import torch
@@ -79,20 +80,28 @@ def _drop_empty(graph: fx.Graph, node: fx.Node) -> None:
 def _sink_expand(graph: fx.Graph, node: fx.Node) -> None:
     """``op(expand(x), scalars)`` -> ``expand(op(x, scalars))``."""
     tensors = node.all_input_nodes
-    sources = {t: t.args[0] for t in tensors if t.target is aten.expand.default}
-    fakes = [sources.get(t, t).meta["val"] for t in tensors]  # type: ignore[union-attr]
+    sources = {t: _unexpanded(t) for t in tensors if t.target is aten.expand.default}
+    fakes = [sources.get(t, t).meta["val"] for t in tensors]
     if not sources or not all(isinstance(fake, torch.Tensor) for fake in fakes):
         return
     shape = torch.broadcast_shapes(*(fake.shape for fake in fakes))
     if len(shape) != node.meta["val"].dim() or shape.numel() >= node.meta["val"].numel():
         return
     with graph.inserting_before(node):
-        small = graph.node_copy(node, lambda n: sources.get(n, n))  # type: ignore[arg-type,return-value]
+        small = graph.node_copy(node, lambda n: sources.get(n, n))
     small.meta["val"] = small.target(  # type: ignore[operator]
         *fx.map_arg(small.args, lambda n: n.meta["val"]),
         **fx.map_arg(small.kwargs, lambda n: n.meta["val"]),
     )
     _replace(graph, node, _expanded(graph, node, small))
+
+
+def _unexpanded(node: fx.Node) -> fx.Node:
+    """What ``node`` expands, without dimensions added in front."""
+    source: Any = node.args[0]
+    while source.target is aten.expand.default:
+        node, source = source, source.args[0]
+    return source if source.meta["val"].dim() == node.meta["val"].dim() else node
 
 
 def _expanded(graph: fx.Graph, node: fx.Node, source: fx.Node) -> fx.Node:
