@@ -263,8 +263,6 @@ def shape_assumptions(shape_env: Any, symbols: Any) -> list[tuple[str, tuple[str
     found = []
     for guard in list(shape_env.guards):
         expression = shape_env.simplify(guard.expr)
-        if expression is not True and not getattr(expression, "is_Boolean", False):
-            continue
         if str(expression) != "True":
             text, names = _python_text(expression)
             found.append((text, names, str(getattr(guard.sloc, "user_loc", "") or "")))

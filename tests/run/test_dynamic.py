@@ -1,0 +1,128 @@
+"""Sizes and numbers that change: one more compile, then none, and never a wrong result."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import jitney
+from jitney.events import log
+
+
+@pytest.fixture
+def entries():
+    seen = []
+    stop = log.listen(lambda e: seen.append(e.data) if e.kind == "entry" else None)
+    yield seen
+    stop()
+
+
+def test_a_size_that_changed_becomes_symbolic(entries):
+    def f(x):
+        return x.reshape(-1) * x.size(0)
+
+    compiled = jitney.compile(f, backend="eager")
+    for n in (4, 5, 6, 7, 9, 4):
+        x = torch.randn(n, 3)
+        assert torch.equal(compiled(x), f(x))
+    assert len(entries) == 2
+
+
+def test_dynamic_from_the_start_and_never(entries):
+    def f(x):
+        return x * 2
+
+    compiled = jitney.compile(f, backend="eager", dynamic=True)
+    for n in (4, 5, 6):
+        compiled(torch.ones(n, 3))
+    assert len(entries) == 1
+    compiled = jitney.compile(f, backend="eager", dynamic=False)
+    for n in (4, 5, 6):
+        compiled(torch.ones(n, 3))
+    assert len(entries) == 4
+
+
+def test_marked_dimensions(entries):
+    x = torch.ones(4, 3)
+    jitney.mark_dynamic(x, 0)
+    compiled = jitney.compile(lambda x: x + 1, backend="eager")
+    compiled(x)
+    assert torch.equal(compiled(torch.ones(7, 3)), torch.full((7, 3), 2.0))
+    assert len(entries) == 1
+    compiled(torch.ones(7, 4))
+    assert len(entries) == 2
+
+
+def test_branches_on_sizes_are_guarded(entries):
+    def f(x, y):
+        if x.size(0) > 5:
+            x = x * 2
+        if x.size(0) == y.size(0):
+            return x + 1
+        if x.size(0) % 2 == 0:
+            return x - 1
+        return x
+
+    compiled = jitney.compile(f, backend="eager")
+    for n in (4, 7, 8, 3, 12, 5, 6, 9):
+        for m in (4, 7, 3, 9):
+            x, y = torch.randn(n), torch.randn(m)
+            assert torch.equal(compiled(x, y), f(x, y))
+    assert len(entries) <= 8
+
+
+def test_zero_and_one_are_their_own():
+    def f(x):
+        return x.sum(0) if x.size(0) else x.new_zeros(x.shape[1:])
+
+    compiled = jitney.compile(f, backend="eager")
+    for n in (4, 5, 1, 0, 6, 1, 0):
+        x = torch.randn(n, 2)
+        assert torch.equal(compiled(x), f(x))
+
+
+def test_numbers_that_changed_become_symbolic(entries):
+    def f(x, n, scale):
+        return x * scale + n
+
+    compiled = jitney.compile(f, backend="eager")
+    for n, scale in ((2, 0.5), (3, 0.25), (4, 0.125), (5, 3.5), (9, -2.0)):
+        x = torch.randn(3)
+        assert torch.equal(compiled(x, n, scale), f(x, n, scale))
+    assert len(entries) <= 3
+    assert torch.equal(compiled(x, True, 1), f(x, True, 1))
+
+
+def test_numbers_that_decide_are_guarded():
+    def f(x, n, m):
+        for _ in range(n):
+            x = x + 1
+        return x * 2 if n > m else x
+
+    compiled = jitney.compile(f, backend="eager")
+    x = torch.ones(2)
+    for n, m in ((3, 2), (4, 2), (2, 4), (4, 4), (5, 3), (3, 5)):
+        assert torch.equal(compiled(x, n, m), f(x, n, m))
+
+
+def test_strides_and_layout_are_kept_apart():
+    def f(x):
+        return x.is_contiguous(), x.stride(), x + 1
+
+    compiled = jitney.compile(f, backend="eager")
+    for x in (torch.ones(4, 3), torch.ones(5, 3), torch.ones(3, 6).t(), torch.ones(7, 3)):
+        got, expected = compiled(x), f(x)
+        assert got[:2] == expected[:2] and got[2].stride() == expected[2].stride()
+
+
+def test_sizes_under_armed_guards():
+    def f(x, y):
+        return x @ y
+
+    compiled = jitney.compile(f, backend="eager")
+    for _ in range(3):
+        for n in (3, 4, 5, 6):
+            x, y = torch.randn(n, n + 1), torch.randn(n + 1, 2)
+            assert torch.equal(compiled(x, y), f(x, y))
+    with pytest.raises(RuntimeError):
+        compiled(torch.randn(3, 4), torch.randn(5, 2))
