@@ -177,7 +177,7 @@ def _call(b: Builder, values: Lowered, live: Liveness) -> Any:
         if is_view(target):
             base = node.args[0]
             assert isinstance(base, fx.Node)
-            return lower_view(b, args[0], base.meta["val"])
+            return lower_view(b, args[0], base.meta["val"], args[1:], kwargs)
         lowering = find_lowering(target)
         if lowering is None:
             raise Refused("no lowering")

@@ -9,8 +9,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from jitney.loops.interpret import interpret
 from jitney.loops.ir import LoopNest, LoopProgram
-from tests.loops.lowered import check, externs, lower
+from jitney.loops.lower_graph import lower_graph
+from jitney.loops.verify import verify
+from tests.loops.lowered import CPU, check, externs, lower, trace
 
 aten = torch.ops.aten
 X = torch.randn(4, 5, generator=torch.Generator().manual_seed(0))
@@ -145,3 +148,21 @@ def test_reinterpreting_views_are_copied_out_of_the_workspace() -> None:
         return torch.view_as_complex((x * 2).view(4, 5, 1).expand(4, 5, 2).contiguous()) * 2
 
     check(run, X, allow_extern=True)
+
+
+def test_views_follow_a_base_whose_strides_a_pass_has_changed() -> None:
+    def run(x: torch.Tensor) -> torch.Tensor:
+        return (x.expand(4, 5) * 2).view(2, 2, 5).transpose(0, 1) + 1
+
+    gm = trace(run, X[:1].clone())
+    (product,) = [n for n in gm.graph.nodes if n.target is aten.mul.Tensor]
+    (expand,) = product.all_input_nodes
+    product.replace_input_with(expand, expand.args[0])
+    product.meta["val"] = expand.args[0].meta["val"] * 2
+    with gm.graph.inserting_after(product):
+        late = gm.graph.call_function(aten.expand.default, (product, [4, 5]))
+    late.meta["val"] = product.meta["val"].expand(4, 5)
+    product.replace_all_uses_with(late, delete_user_cb=lambda user: user is not late)
+    program, constants = lower_graph(gm, CPU)
+    verify(program)
+    torch.testing.assert_close(interpret(program, constants, [X[:1].clone()])[0], run(X[:1]))

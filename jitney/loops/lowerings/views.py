@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch._ops import OpOverload
 
 from jitney.errors import CompilerBug
+from jitney.loops.index import Index, index
 from jitney.loops.lowerings.builder import Builder
 from jitney.loops.lowerings.registry import Refused, optional_op
 from jitney.loops.lowerings.strided import StridedTensor
@@ -49,16 +51,63 @@ def may_alias(op: Any) -> bool:
     return any(r.alias_info is not None for r in op._schema.returns)
 
 
-def lower_view(b: Builder, base: StridedTensor, base_fake: torch.Tensor) -> Any:
-    """The node's result(s) as views of ``base``: shape, strides and offset are the fake's own."""
+def lower_view(
+    b: Builder, base: StridedTensor, base_fake: torch.Tensor, rest: Sequence[Any], named: Any
+) -> Any:
+    """The node's result(s) as views of ``base``.
+
+    torch itself takes the view, of a tensor without memory that has the strides of ``base``. Where
+    those do not allow it (a pass has given the base other strides than eager), a row-major copy
+    of the base does. With symbolic sizes the traced strides are trusted, once they agree.
+    """
     fakes = b.fake if isinstance(b.fake, tuple | list) else (b.fake,)
-    views = tuple(_view_of(base, base_fake, fake) for fake in fakes)
+    for fake in fakes:
+        if fake.dtype != base_fake.dtype or fake.is_conj() or fake.is_neg():
+            raise Refused("a view that reinterprets elements")
+    if b.node.target is aten.as_strided.default or _symbolic((base.shape, base.strides, rest)):
+        views = tuple(_traced_view(base, base_fake, fake) for fake in fakes)
+    else:
+        try:
+            views = _taken(b, base, rest, named)
+        except RuntimeError:
+            views = _taken(b, b.copy(b.allocate_as(base.shape, base.dtype), base), rest, named)
     return views if isinstance(b.fake, tuple | list) else views[0]
 
 
-def _view_of(base: StridedTensor, base_fake: torch.Tensor, fake: torch.Tensor) -> StridedTensor:
-    if fake.dtype != base_fake.dtype or fake.is_conj() or fake.is_neg():
-        raise Refused("a view that reinterprets elements")
+def _symbolic(value: Any) -> bool:
+    if isinstance(value, tuple | list):
+        return any(_symbolic(item) for item in value)
+    return isinstance(value, Index) and not value.is_const
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, tuple | list):
+        return [_plain(item) for item in value]
+    return value.const if isinstance(value, Index) else value
+
+
+def _taken(
+    b: Builder, base: StridedTensor, rest: Sequence[Any], named: Any
+) -> tuple[StridedTensor, ...]:
+    shape, strides = _plain(base.shape), _plain(base.strides)
+    stand_in = torch.empty_strided(shape, strides, dtype=base.dtype, device="meta")
+    target: Any = b.node.target
+    options = {key: _plain(value) for key, value in named.items()}
+    found = target(stand_in, *(_plain(value) for value in rest), **options)
+    every = found if isinstance(found, tuple | list) else (found,)
+    return tuple(
+        StridedTensor(
+            base.buffer,
+            base.dtype,
+            tuple(map(index, view.shape)),
+            tuple(map(index, view.stride())),
+            base.offset + view.storage_offset(),
+        )
+        for view in every
+    )
+
+
+def _traced_view(base: StridedTensor, base_fake: torch.Tensor, fake: torch.Tensor) -> StridedTensor:
     if base.strides != tuple(to_index(stride) for stride in base_fake.stride()):
         raise CompilerBug(f"strides of {base.buffer} differ from the traced ones")
     shape = tuple(to_index(size) for size in fake.shape)
