@@ -35,9 +35,11 @@ from jitney.loops.lowerings import lowered_ops
 from jitney.loops.plan_memory import plan_memory
 from jitney.loops.simplify_nest import simplify_nests
 from jitney.run.entry import Entry, Request
+from jitney.run.gc_paused import gc_paused
 from jitney.run.session import Session
 
 
+@gc_paused()
 def compile_frame(request: Request, session: Session, backend: Backend) -> Entry:
     """Captures a frame, compiles its graph with ``backend``, builds its check and its glue."""
     name = request.function.__qualname__

@@ -82,10 +82,14 @@ def symbol_expression(value: Any) -> Any:
 
 
 def decomposition_table() -> dict[Any, Callable[..., Any]]:
-    """torch's decompositions of ATen ops into core ATen: overload -> function."""
-    from torch._decomp import core_aten_decompositions
+    """torch's decompositions of ATen ops into core ATen: overload -> function.
 
-    return dict(core_aten_decompositions())
+    Without ops that are composite for autograd (looking those up takes a tenth of a second).
+    """
+    import torch._decomp
+
+    quick = getattr(torch._decomp, "_core_aten_decompositions_post_autograd", None)
+    return dict(quick() if quick is not None else torch._decomp.core_aten_decompositions())
 
 
 @contextmanager
