@@ -346,7 +346,7 @@ def _stored(shadow: Any, name: str) -> bool:
     return isinstance(shadow, DictShadow) and dict.__contains__(shadow.inside, name)
 
 
-def _super_attr(interpreter: Interpreter, owner: super, name: str, site: Frame | None) -> Any:
+def _super_attr(interpreter: Interpreter, owner: Any, name: str, site: Frame | None) -> Any:
     start = owner.__thisclass__
     instance = owner.__self__
     cls = owner.__self_class__

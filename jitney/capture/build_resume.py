@@ -14,18 +14,17 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from types import CodeType
+from types import CellType, CodeType, FunctionType
 from typing import Any
 
 from bytecode import FreeVar, Instr, Label
 
-from jitney.capture.edit_code import Editor, jump_to, list_code
+from jitney.capture.edit_code import NEVER_FALLS, Editor, handled_slots, jump_to, list_code
 from jitney.errors import Unsupported
 
 OLD_CALLS = sys.version_info < (3, 12)  # PRECALL, LOAD_METHOD, directed conditional jumps
 THUNK = "<call>"
 _METHOD_FORMS = ("LOAD_ATTR", "LOAD_SUPER_ATTR")
-_NEVER_FALLS = ("RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS", "RERAISE")
 _UNRESUMABLE = ("SEND", "YIELD_VALUE", "GET_AWAITABLE", "END_ASYNC_FOR", "CLEANUP_THROW")
 
 
@@ -42,6 +41,11 @@ class Point:
     @property
     def line(self) -> int:
         return list_code(self.code).lines[self.index] or self.code.co_firstlineno
+
+    @property
+    def handled(self) -> tuple[int, ...]:
+        """Stack slots under exceptions being handled: see `handled_slots`."""
+        return handled_slots(self.code)[self.index]
 
     @property
     def arguments(self) -> tuple[str, ...]:
@@ -100,6 +104,33 @@ def resume_code(point: Point) -> CodeType:
     return code
 
 
+@lru_cache(maxsize=1024)
+def generator_code(point: Point, started: bool) -> CodeType:
+    """Code of a generator function whose generator is stopped at ``point``: the YIELD_VALUE it
+    is suspended in (after one ``next``, if ``started``), or its first instruction."""
+    editor = Editor(point.code, generator=True)
+    label = Label()
+    editor.items.insert(editor.position(point.index), label)
+    prologue = _restore_stack(point)
+    prologue += [*([Instr("LOAD_CONST", None)] if started else []), jump_to(label)]
+    _set_line(prologue, point.line)
+    return editor.assemble(prologue, point.arguments, extra_stack=len(point.nulls) + 4)
+
+
+def make_generator(
+    code: CodeType,
+    globals_: dict[str, Any],
+    closure: tuple[CellType, ...],
+    arguments: tuple[Any, ...],
+    started: bool,
+) -> Any:
+    """A real generator from `generator_code`, positioned."""
+    generator = FunctionType(code, globals_, None, None, closure)(*arguments)
+    if started:
+        next(generator)
+    return generator
+
+
 _ORIGINS: dict[int, tuple[CodeType, Point]] = {}
 
 
@@ -143,10 +174,10 @@ def step_code(point: Point, outer: bool = False, pushes: bool = True) -> Step:
     _set_line(inserted, point.line)
     listing = list_code(point.code)
     following = Point(point.code, last + 1, after.nulls, _bound_after(point, last))
-    successors = [following] if listing.names[last] not in _NEVER_FALLS or outer else []
+    successors = [following] if listing.names[last] not in NEVER_FALLS or outer else []
     tails: list[Any] = []
     if successors:
-        tails += [fall, *_leave("<next>", following, after.virtual)]
+        tails += [fall, *_leave("<next>", following, after.virtual, point.handled)]
     else:
         tails += [fall, Instr("LOAD_CONST", None), Instr("RETURN_VALUE")]
     if jumped is not None:
@@ -156,7 +187,7 @@ def step_code(point: Point, outer: bool = False, pushes: bool = True) -> Step:
         skip = listing.names[last] == "FOR_ITER" and not OLD_CALLS
         taken = Point(point.code, target + skip, jumped.nulls, point.names)
         successors.append(taken)
-        tails += [jump, *([Instr("END_FOR")] if skip else []), *_leave("<jump>", taken, None)]
+        tails += [jump, *([Instr("END_FOR")] if skip else []), *_leave("<jump>", taken, None, point.handled)]
     _set_line(tails, point.line)
     position = editor.position(first)
     editor.items[position:position] = inserted
@@ -240,13 +271,16 @@ def _thunk_call(point: Point, pushes: bool) -> tuple[list[Any], _After, None]:
     return call, _After((*point.nulls, False)), None
 
 
-def _leave(enter: str, to: Point, virtual: int | None) -> list[Any]:
-    """Pops the stack into hidden locals and returns ``Tail(enter, closure, arguments)``."""
+def _leave(enter: str, to: Point, virtual: int | None, handled: tuple[int, ...]) -> list[Any]:
+    """Pops the stack into hidden locals, ends what was being handled, and returns
+    ``Tail(enter, closure, arguments)``."""
     code: list[Any] = []
     for slot in reversed(range(len(to.nulls))):
         if slot != virtual:
             hidden = "<null>" if to.nulls[slot] else f"<stack {slot}>"
             code.append(Instr("STORE_FAST", hidden))
+    if handled:
+        code += [Instr("LOAD_FAST", f"<stack {handled[0]}>"), Instr("POP_EXCEPT")]
     code += [Instr("PUSH_NULL"), Instr("LOAD_CONST", Tail), Instr("LOAD_FAST", enter)]
     code += [Instr("LOAD_CLOSURE", FreeVar(name)) for name in to.cells]
     code.append(Instr("BUILD_TUPLE", len(to.cells)))
@@ -257,9 +291,14 @@ def _leave(enter: str, to: Point, virtual: int | None) -> list[Any]:
 
 def _restore_stack(point: Point) -> list[Any]:
     code: list[Any] = []
+    handled = point.handled
     for slot, null in enumerate(point.nulls):
         if null:
             code.append(Instr("PUSH_NULL"))
+        elif slot in handled:
+            continue  # PUSH_EXC_INFO puts there what this frame's caller is handling
+        elif slot - 1 in handled:
+            code += [Instr("LOAD_FAST", f"<stack {slot}>"), Instr("PUSH_EXC_INFO")]
         else:
             code.append(Instr("LOAD_FAST", f"<stack {slot}>"))
     code += [Instr("DELETE_FAST", name) for name in _stack_names(point.nulls)]

@@ -98,7 +98,7 @@ def is_list_sort(function: Any) -> bool:
     return name == "sort" and isinstance(owner, list)
 
 
-def _polyfill(replacement: types.FunctionType) -> Handler:
+def _polyfill(replacement: Any) -> Handler:
     def run(
         interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Frame | None
     ) -> Any:
@@ -108,7 +108,7 @@ def _polyfill(replacement: types.FunctionType) -> Handler:
     return run
 
 
-def _polyfill_with_key(replacement: types.FunctionType) -> Handler:
+def _polyfill_with_key(replacement: Any) -> Handler:
     def run(
         interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Frame | None
     ) -> Any:
@@ -150,7 +150,7 @@ def is_instance(interpreter: Interpreter, value: Any, classes: Any) -> bool:
     if isinstance(value, SYMBOLS):
         value = {torch.SymInt: 1, torch.SymFloat: 1.0, torch.SymBool: True}[type(value)]
     elif isinstance(value, FrameGenerator):
-        value = (x for x in ())
+        value = (x for x in ((),))
     return bool(interpreter.native(isinstance, value, classes))
 
 

@@ -19,8 +19,7 @@ from jitney.capture import (
     torch_calls,
 )
 from jitney.capture.attributes import LRU, guard_lookup, is_python, know_function, type_lookup
-from jitney.capture.frame import NULL, BreakCapture, Frame
-from jitney.capture.generators import FrameGenerator
+from jitney.capture.frame import BreakCapture, Frame
 from jitney.capture.guard import ABSENT
 from jitney.capture.source import Attr, DictItem, Fixed, Referent
 from jitney.capture.subscripts import LazyMethod
@@ -117,7 +116,7 @@ def _call_partial(
 
 def call_function(
     interpreter: Interpreter,
-    function: types.FunctionType,
+    function: Any,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
     site: Frame | None,
@@ -164,6 +163,7 @@ def call_c(
     if isinstance(function, types.MethodWrapperType) and function.__objclass__ is object:
         args = (function.__self__, *args)
         function = getattr(object, function.__name__)
+    function = _bound_inside(interpreter, function)
     handler = builtin_calls.handler_of(function)
     if handler is not None:
         return handler(interpreter, function, args, kwargs, site)
@@ -175,6 +175,16 @@ def call_c(
     if policy.is_pure(function, args):
         return call_native(interpreter, function, args, kwargs)
     raise BreakCapture("c-call", f"{policy.name_of(function)} is not known to be free of effects")
+
+
+def _bound_inside(interpreter: Interpreter, function: Any) -> Any:
+    """A bound C method that came from outside, bound to what stands for its owner inside."""
+    source = interpreter.world.source_of(function)
+    owner = getattr(function, "__self__", None)
+    if source is None or owner is None or isinstance(owner, types.ModuleType | type):
+        return function
+    inside = interpreter.world.read(owner, Attr(source, "__self__"))
+    return function if inside is owner else getattr(inside, function.__name__)
 
 
 def call_native(interpreter: Interpreter, function: Any, args: Any, kwargs: dict[str, Any]) -> Any:
@@ -258,6 +268,3 @@ def new_instance(
         raise BreakCapture("c-class", f"{cls.__module__}.{cls.__qualname__} is constructed")
     interpreter.owned[id(made)] = made
     return made
-
-
-__all__ = ["NULL", "FrameGenerator", "call", "call_c", "call_class", "call_function", "call_native"]

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import gc
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from types import FunctionType
 from typing import Any
-
-import torch
 
 from jitney import torch_api
 from jitney.capture import handlers_data, handlers_flow, handlers_stack, state
@@ -18,7 +18,7 @@ from jitney.capture.guard import Kind
 from jitney.capture.interpret import Interpreter
 from jitney.capture.options import CaptureOptions
 from jitney.capture.rebuild import CannotRebuild, Rebuilder
-from jitney.capture.recipe import Constant, Given, SetState
+from jitney.capture.recipe import Constant, SetState
 from jitney.capture.result import Break, Capture, Exit, FrameState, Return
 from jitney.capture.source import Function, Local
 from jitney.errors import Unsupported
@@ -41,7 +41,7 @@ def capture_frame(
         vm = Interpreter(options, step, cause)
         before = state.snapshot()
         try:
-            with torch_api.quiet_fakes():
+            with torch_api.quiet_fakes(), _no_collection():
                 return _attempt(vm, function, arguments, before)
         except Restart as restart:
             if 0 < step <= restart.step or restart.step <= 0:
@@ -51,6 +51,19 @@ def capture_frame(
             state.restore(before)
     assert cause is not None
     raise Unsupported(cause.kind, cause.reason, cause.hint)
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """No garbage collection meanwhile: finalisers would run under our modes, and a capture makes
+    many objects and little garbage."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def _unsupported(vm: Interpreter, cause: BreakCapture) -> Unsupported:
@@ -178,6 +191,3 @@ def _frame_state(
 
 def _globals_recipe(frame: Frame) -> Any:
     return Constant(frame.globals)
-
-
-__all__ = ["Given", "capture_frame", "torch"]

@@ -32,7 +32,7 @@ def effects_of(vm: Interpreter, rebuilder: Rebuilder) -> list[r.Effect]:
         effects.extend(_dict_changes(vm, shadow, rebuilder))
     for sequence in list(vm.world.sequences.values()):
         effects.extend(_sequence_changes(sequence, rebuilder))
-    guard_apart(vm, [e.target.source for e in effects if isinstance(e, CONTENTS)])
+    guard_apart(vm, _targets(effects))
     for cell in list(vm.world.cells.values()):
         if cell.changed:
             value = None if cell.contents is ABSENT else rebuilder.of(cell.contents)
@@ -43,6 +43,12 @@ def effects_of(vm: Interpreter, rebuilder: Rebuilder) -> list[r.Effect]:
 
 
 CONTENTS = (r.StoreItem, r.DeleteItem, r.ReplaceContents)
+
+
+def _targets(effects: list[r.Effect]) -> list[Source]:
+    """What effects on contents change, of what existed before."""
+    targets = [e.target for e in effects if isinstance(e, CONTENTS)]
+    return [t.source for t in targets if isinstance(t, r.Given)]
 
 
 def guard_apart(vm: Interpreter, changed: list[Source]) -> None:

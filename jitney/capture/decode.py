@@ -31,7 +31,7 @@ PLAIN = frozenset(
 def opcode(
     *names: str, since: tuple[int, int] = (3, 0), until: tuple[int, int] = (99, 0)
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Registers a handler ``(interpreter, frame, instruction)`` for ``since <= version < until``."""
+    """Registers a handler ``(interpreter, frame, instruction)`` for these versions, since on."""
 
     def register(handler: Callable[..., Any]) -> Callable[..., Any]:
         if since <= VERSION < until:

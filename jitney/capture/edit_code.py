@@ -19,6 +19,10 @@ from bytecode import Bytecode, CellVar, CompilerFlags, FreeVar, Instr, Label
 from jitney.errors import Unsupported
 
 _NO_RESUME = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
+NEVER_FALLS = frozenset(
+    "RETURN_VALUE RETURN_CONST RAISE_VARARGS RERAISE JUMP_FORWARD JUMP_BACKWARD "
+    "JUMP_BACKWARD_NO_INTERRUPT".split()
+)
 _ENTRY = ("COPY_FREE_VARS", "MAKE_CELL")
 
 
@@ -62,12 +66,56 @@ def list_code(code: CodeType) -> Listing:
     return Listing(listing.names, listing.arguments, listing.offsets, listing.lines, targets)
 
 
+@lru_cache(maxsize=4096)
+def handled_slots(code: CodeType) -> tuple[tuple[int, ...], ...]:
+    """For each instruction, the stack slots that PUSH_EXC_INFO filled with the exception handled
+    before (the one being handled now is above), outermost first."""
+    listing = list_code(code)
+    table = [
+        (listing.index_at(e.start), listing.index_at(e.end - 1), e)
+        for e in dis._parse_exception_table(code)  # type: ignore[attr-defined]
+    ]
+    found: list[tuple[int, ...] | None] = [None] * len(listing.names)
+    depths = [0] * len(listing.names)
+    work = [(0, 0, ())]
+    while work:
+        index, depth, slots = work.pop()
+        if index >= len(found) or found[index] is not None:
+            continue
+        found[index], depths[index] = slots, depth
+        for first, last, entry in table:
+            if first <= index <= last:
+                kept = tuple(s for s in slots if s < entry.depth)
+                target = listing.index_at(entry.target)
+                work.append((target, entry.depth + bool(entry.lasti) + 1, kept))
+        work.extend(_following(listing, index, depth, slots))
+    return tuple(slots or () for slots in found)
+
+
+def _following(
+    listing: Listing, index: int, depth: int, slots: tuple[int, ...]
+) -> list[tuple[int, int, tuple[int, ...]]]:
+    name, argument, target = listing.names[index], listing.arguments[index], listing.targets[index]
+    opcode = dis.opmap[name]
+    argument = argument if opcode >= dis.HAVE_ARGUMENT else None
+    if name == "PUSH_EXC_INFO":
+        slots = (*slots, depth - 1)
+    elif name == "POP_EXCEPT":
+        slots = slots[:-1]
+    after = []
+    if target is not None:
+        after.append((target, depth + dis.stack_effect(opcode, argument, jump=True), slots))
+    if name not in NEVER_FALLS:
+        after.append((index + 1, depth + dis.stack_effect(opcode, argument, jump=False), slots))
+    return after
+
+
 class Editor:
     """An editable copy of a code object whose cell variables have become free variables, so that
     whoever makes the function hands the cells in; arguments and name are chosen by the caller."""
 
-    def __init__(self, code: CodeType) -> None:
-        if code.co_flags & _NO_RESUME:
+    def __init__(self, code: CodeType, *, generator: bool = False) -> None:
+        if code.co_flags & (_NO_RESUME & ~inspect.CO_GENERATOR if generator else _NO_RESUME):
             raise Unsupported("resume-generator", "a generator's frame cannot be resumed")
         self.original = code
         self.cells = (*code.co_cellvars, *code.co_freevars)
@@ -106,6 +154,8 @@ class Editor:
         start: list[Any] = []
         if self.cells:
             start.append(Instr("COPY_FREE_VARS", len(self.cells)))
+        if code.co_flags & inspect.CO_GENERATOR:
+            start += [Instr("RETURN_GENERATOR"), Instr("POP_TOP")]
         start.append(Instr("RESUME", 0))
         line = code.co_firstlineno
         for item in (*start, *prologue):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -70,12 +69,6 @@ def _disabled(interpreter: Interpreter, function: Any, *rest: Any) -> Any:
     raise BreakCapture("disabled", f"torch disables {name} for compilers")
 
 
-def _contextmanager(
-    interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Frame | None
-) -> Any:
-    return interpreter.call_python(function, args, kwargs, None)
-
-
 def _wraps(
     interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Frame | None
 ) -> Any:
@@ -133,5 +126,3 @@ HANDLERS: dict[str, Handler] = {
     "torch.autograd.function.Function.apply": _autograd_function,
     "functools.wraps": _wraps,
 }
-
-__all__ = ["HANDLERS", "answering", "breaking", "contextlib", "deferred", "native"]

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import collections
-import operator
 from typing import TYPE_CHECKING, Any
-
-import torch
 
 from jitney.capture import attributes, operators, subscripts
 from jitney.capture.decode import Instruction, opcode
@@ -366,6 +363,3 @@ def match_class(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
         frame.stack.append(None)
         return
     frame.stack.append(tuple(found))
-
-
-_ = (operator, torch)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import builtins
 import types
 from typing import TYPE_CHECKING, Any
 
 from jitney.capture import operators
 from jitney.capture.attributes import bind, is_python, type_lookup
 from jitney.capture.decode import Instruction, opcode
-from jitney.capture.frame import NULL, BreakCapture, Frame, Lazy, Raised
-from jitney.capture.functions import globals_source
+from jitney.capture.frame import NULL, BreakCapture, Frame, Raised
 from jitney.capture.generators import FrameGenerator
 from jitney.capture.guard import ABSENT
 
@@ -38,11 +36,6 @@ def jump_if_true(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
 def jump_if_false(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
     if not operators.truth(vm, vm.pop(frame)):
         frame.index = ins.target
-
-
-def _is_none(vm: Interpreter, frame: Frame) -> bool:
-    value = frame.stack.pop()
-    return value is None
 
 
 @opcode("POP_JUMP_IF_NONE", "POP_JUMP_FORWARD_IF_NONE", "POP_JUMP_BACKWARD_IF_NONE")
@@ -308,6 +301,3 @@ def cleanup_throw(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
         raise Raised(exception)
     del frame.stack[-3:]
     frame.stack.extend((None, exception.value))
-
-
-_ = (builtins, Lazy, globals_source)

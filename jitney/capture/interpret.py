@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable
-from types import FunctionType
 from typing import Any
 
 from jitney.capture import attributes, calls, functions
 from jitney.capture.frame import BreakCapture, Frame, Lazy, Raised, Restart
 from jitney.capture.options import CaptureOptions
-from jitney.capture.record import Recorder
 from jitney.capture.recipe import Effect
+from jitney.capture.record import Recorder
 from jitney.capture.source import Source
 from jitney.capture.tensors import Tensors
 from jitney.capture.world import World
@@ -66,9 +65,9 @@ class Interpreter:
         except Exception as error:
             details = "".join(traceback.format_exception(error))
             log.emit("capture_bug", where=frame.where(), error=details)
-            cause = BreakCapture("internal", f"{type(error).__name__}: {error}")
-            self._broke(cause)
-            raise cause from error
+            bug = BreakCapture("internal", f"{type(error).__name__}: {error}")
+            self._broke(bug)
+            raise bug from error
         finally:
             self.frames.pop()
 
@@ -138,7 +137,7 @@ class Interpreter:
         except BreakCapture:
             self.native_broke = True  # it may have advanced iterators
             raise
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - it is the user's
             raise Raised(error.with_traceback(None)) from None
 
     def torch_call(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -146,7 +145,7 @@ class Interpreter:
         try:
             with self.recorder.mode:
                 return function(*args, **kwargs)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - eager will raise it
             raise BreakCapture("torch-call-failed", f"{type(error).__name__}: {error}") from error
 
     # ------------------------------------------------------------ what handlers ask for
@@ -170,7 +169,7 @@ class Interpreter:
 
     def call_python(
         self,
-        function: FunctionType,
+        function: Any,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         link: str | None,

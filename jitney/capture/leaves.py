@@ -101,7 +101,7 @@ def query(func: Any) -> Query | None:
         return _property
     if name in ("__set__", "__delete__"):
         return _refuse_attribute
-    if name in METHOD_QUERIES:
+    if name in METHOD_QUERIES or name == "_set_grad_enabled":  # the latter from finalisers
         return _ask
     if name == "__iter__":
         return _iterate

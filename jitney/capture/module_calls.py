@@ -8,7 +8,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from jitney.capture.attributes import (
-    dict_get, generic_get, guard_lookup, is_python, know_function, type_lookup,
+    dict_get,
+    generic_get,
+    guard_lookup,
+    know_function,
+    type_lookup,
 )  # fmt: skip
 from jitney.capture.frame import Frame, Lazy
 from jitney.capture.guard import ABSENT, Kind
@@ -96,6 +100,3 @@ def _holds(interpreter: Interpreter, hooks: Any) -> bool:
         return len(shadow.inside) > 0 or len(hooks.value) > 0
     interpreter.world.guard(Kind.LENGTH, hooks.source, len(hooks.value))
     return len(hooks.value) > 0
-
-
-__all__ = ["call_module", "is_python"]

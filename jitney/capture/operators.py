@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import operator
-import types
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -285,6 +284,3 @@ def format_value(interpreter: Interpreter, value: Any, spec: str = "") -> Any:
     if not spec:
         return text(interpreter, value, "__str__", str)
     return interpreter.native(format, value, spec)
-
-
-_ = types

@@ -7,18 +7,24 @@ import enum
 import functools
 import types
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from jitney.capture import function_calls
 from jitney.capture.policy_table import (
-    ANSWERS, BREAKS, DEFERRED, EAGER_MODULES, IMPURE, NATIVE_CLASSES, NATIVE_FUNCTIONS, PURE_BUILTINS,
-    PURE_OBJECT, PURE_MODULES, PURE_TYPES,
+    ANSWERS,
+    BREAKS,
+    DEFERRED,
+    EAGER_MODULES,
+    IMPURE,
+    NATIVE_CLASSES,
+    NATIVE_FUNCTIONS,
+    PURE_BUILTINS,
+    PURE_MODULES,
+    PURE_OBJECT,
+    PURE_TYPES,
 )  # fmt: skip
-
-if TYPE_CHECKING:
-    from jitney.capture.interpret import Interpreter
 
 _PURE_TYPES = frozenset(PURE_TYPES)
 
@@ -135,6 +141,3 @@ def is_pure_callable(owner: Any) -> bool:
 def is_plain_metaclass(meta: type) -> bool:
     """A metaclass whose ``__call__`` adds nothing to what `type` does."""
     return meta in (type, abc.ABCMeta) and not issubclass(meta, enum.EnumMeta)
-
-
-__all__ = ["Interpreter"] if TYPE_CHECKING else []

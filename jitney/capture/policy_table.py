@@ -168,7 +168,6 @@ ANSWERS = {
     "transformers.utils.import_utils.is_tracing": True,
     "transformers.utils.import_utils.is_torchdynamo_exporting": False,
     "transformers.utils.import_utils.is_jit_tracing": False,
-    "transformers.utils.generic.is_torchdynamo_compiling": True,
 }
 
 # Calls put off until the graph has run.

@@ -1,4 +1,4 @@
-"""Values and changes that a frame leaves behind, as recipes: how to make them after the graph ran."""
+"""Values that a frame leaves behind, as recipes: how to make them after the graph has run."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ class Rebuilder:
     def _function(self, value: types.FunctionType) -> r.Recipe:
         if not self.vm.is_owned(value):
             return r.Constant(value)
-        state = {k: v for k, v in value.__dict__.items()}
+        state = dict(value.__dict__)
         return r.MakeFunction(
             value.__code__,
             r.Constant(value.__globals__),
@@ -189,13 +189,35 @@ class Rebuilder:
     def _lazy_method(self, value: LazyMethod) -> r.Recipe:
         return r.Apply(getattr, (r.Given(value.lazy.source), r.Constant(value.name)))
 
+    def _generator(self, value: FrameGenerator) -> r.Recipe:
+        """A generator of the frame, stopped where it is."""
+        if value.running:
+            raise CannotRebuild("a running generator")
+        if value.finished:
+            return r.MakeIterator(())
+        frame = value.frame
+        at = frame.program.instructions[frame.index - 1 if value.started else frame.index]
+        return r.MakeGenerator(
+            frame.code,
+            r.Constant(frame.globals),
+            at.offset,
+            value.started,
+            self._all(frame.stack),
+            tuple(
+                [
+                    (name, self.of(v))
+                    for name, v in frame.locals.items()
+                    if name not in frame.code.co_freevars
+                ]
+            ),
+            self._all(frame.closure),
+        )
+
     def _iterator(self, value: Any) -> r.Recipe:
         """What is left of an iterator, drained."""
         try:
             items = self.vm.native(list, itertools.islice(value, _LONGEST_DRAIN))
-        except BreakCapture as cause:
-            if isinstance(value, FrameGenerator):
-                raise Restart(value.created, cause) from None
+        except BreakCapture:
             raise CannotRebuild("an iterator that cannot be drained") from None
         except Raised:
             raise CannotRebuild("an iterator that raises") from None
@@ -274,7 +296,7 @@ _MAKERS: dict[type, Any] = {
     functools.partial: Rebuilder._partial,
     super: Rebuilder._super,
     LazyMethod: Rebuilder._lazy_method,
-    FrameGenerator: Rebuilder._iterator,
+    FrameGenerator: Rebuilder._generator,
     MethodIterator: Rebuilder._iterator,
     itertools.count: Rebuilder._reduced,
     itertools.repeat: Rebuilder._reduced,

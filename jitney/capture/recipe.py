@@ -105,6 +105,20 @@ class MakeIterator(Recipe):
 
 
 @dataclass(frozen=True, eq=False)
+class MakeGenerator(Recipe):
+    """A generator suspended in the YIELD_VALUE at ``offset`` with ``stack`` below the yielded
+    value; not ``started``: at ``offset``, its first instruction, with nothing on the stack."""
+
+    code: CodeType
+    globals: Recipe
+    offset: int
+    started: bool
+    stack: tuple[Recipe, ...]
+    locals: tuple[tuple[str, Recipe], ...]  # bound ones; cell variables hold a cell recipe
+    closure: tuple[Recipe, ...]
+
+
+@dataclass(frozen=True, eq=False)
 class MakeObject(Recipe):
     """``cls.__new__(cls, *new_args)`` with no ``__init__``, then ``base`` contents for subclasses
     of dict (MakeDict), list or set (MakeList), then ``state`` entries put into its ``__dict__``

@@ -137,7 +137,8 @@ class SequenceShadow:
     @staticmethod
     def of(original: Any, source: Source) -> SequenceShadow:
         """An empty shadow of the same class."""
-        cls = type(original)
+        cls: Any = type(original)
+        inside: Any
         if isinstance(original, collections.deque):
             inside = collections.deque(maxlen=original.maxlen)
         elif isinstance(original, frozenset):

@@ -10,7 +10,6 @@ import torch
 
 from jitney.capture import function_calls, state
 from jitney.capture.frame import BreakCapture
-from jitney.capture.guard import ABSENT
 
 if TYPE_CHECKING:
     from jitney.capture.interpret import Interpreter
@@ -32,8 +31,8 @@ LOOKS = frozenset(
     torch._C._cuda_getDeviceCount torch.is_distributed torch._C._is_any_autocast_enabled
     torch._C._is_autocast_available torch.is_signed torch.is_same_size torch.is_conj torch.is_neg
     torch._C._has_torch_function torch._C._has_torch_function_unary torch.is_inference
-    torch._C._has_torch_function_variadic torch._has_torch_function torch.get_device_module
-    torch._C._autograd._is_view torch._C._get_default_device torch._C._get_privateuse1_backend_name
+    torch._C._has_torch_function_variadic torch.get_device_module
+    torch._C._get_default_device torch._C._get_privateuse1_backend_name
     torch._C._is_default_mobile_cpu_allocator_set torch.is_vulkan_available torch.numel
     torch._C._get_cublas_allow_tf32 torch._C._get_onednn_allow_tf32""".split()
 )
@@ -69,7 +68,8 @@ def is_torch_c(function: Any) -> bool:
     if isinstance(module, str) and module.split(".")[0] == "torch":
         return True
     return isinstance(owner, type) and (
-        owner.__name__.startswith("_VariableFunctions") or issubclass(owner, torch.autograd.Function)
+        owner.__name__.startswith("_VariableFunctions")
+        or issubclass(owner, torch.autograd.Function)
     )
 
 
@@ -110,9 +110,7 @@ def call_leaf(interpreter: Interpreter, function: Any, args: Any, kwargs: dict[s
     return interpreter.torch_call(function, *values, **keywords)
 
 
-def call_opaque(
-    interpreter: Interpreter, function: Any, args: Any, kwargs: dict[str, Any]
-) -> Any:
+def call_opaque(interpreter: Interpreter, function: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     """Calls a function the user allowed in the graph: one node, whatever it does."""
     force = interpreter.world.force
     values = tuple([force(a) for a in args])
@@ -145,6 +143,3 @@ def call_tensor_class(
 ) -> Any:
     """``torch.Tensor(…)``, ``nn.Parameter(…)``: no torch function mode sees these."""
     raise BreakCapture("tensor-constructor", f"{cls.__name__}(…) is called", "use torch.tensor")
-
-
-__all__ = ["ABSENT"]

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from jitney.capture import scalars, shadows
-from jitney.capture.frame import BreakCapture, Lazy
+from jitney.capture.frame import Lazy
 from jitney.capture.guard import Guard, Kind
 from jitney.capture.source import Attr, CellContents, Fixed, Item, Local, Source
 from jitney.capture.tensors import Tensors

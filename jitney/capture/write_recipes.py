@@ -9,6 +9,8 @@ from typing import Any
 from jitney import torch_api
 from jitney.capture import construct
 from jitney.capture import recipe as r
+from jitney.capture.build_resume import Point, generator_code, make_generator
+from jitney.capture.edit_code import list_code
 from jitney.capture.emit_fetch import Writer
 from jitney.errors import CompilerBug
 
@@ -96,10 +98,30 @@ class RecipeWriter:
                     self._pairs(recipe.state),
                     self._pairs(recipe.slots),
                 )
+            case r.MakeGenerator():
+                return self._build_generator(recipe)
             case r.Apply(function=function, args=args, kwargs=kwargs):
                 named = [f"{name}={self.expression(value)}" for name, value in kwargs]
                 return self._call(function, *map(self.expression, args), *named)
         raise CompilerBug(f"no code builds a {type(recipe).__name__}")
+
+    def _build_generator(self, recipe: r.MakeGenerator) -> str:
+        values = dict(recipe.locals)
+        cells = dict(zip(recipe.code.co_freevars, recipe.closure))
+        cells.update({n: values.pop(n) for n in recipe.code.co_cellvars if n in values})
+        nulls = tuple(isinstance(slot, r.Null) for slot in recipe.stack)
+        index = list_code(recipe.code).index_at(recipe.offset)
+        point = Point(recipe.code, index, nulls, tuple(sorted(values)))
+        empty = r.MakeCell(None)
+        stack = [slot for slot in recipe.stack if not isinstance(slot, r.Null)]
+        return self._call(
+            make_generator,
+            self.writer.constant(generator_code(point, recipe.started)),
+            self.expression(recipe.globals),
+            f"({self._sequence(cells.get(name, empty) for name in point.cells)})",
+            f"({self._sequence([*stack, *(values[name] for name in point.names)])})",
+            repr(recipe.started),
+        )
 
 
 class EffectWriter:

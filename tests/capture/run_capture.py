@@ -1,4 +1,4 @@
-"""A slow and plain executor of captures, for tests: guards by `Source.fetch`, recipes one by one."""
+"""A slow and plain executor of captures, for tests: guards by `Source.fetch`, recipes by hand."""
 
 from __future__ import annotations
 

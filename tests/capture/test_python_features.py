@@ -1,3 +1,4 @@
+# ruff: noqa: B009, B018, C417, F841, PIE804, UP008, UP031, UP032, UP042
 """Python as models write it, captured whole and equal to eager."""
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ import itertools
 import math
 import operator
 import typing
-import warnings
 from collections.abc import Callable
 from typing import Any
 

@@ -184,7 +184,7 @@ def test_hooks_that_appear() -> None:
         (lambda x: np.random.rand(), None),
         (lambda x: next(ITERATOR), "foreign-iterator"),
         (lambda x: list(ITERATOR), "foreign-iterator"),
-        (lambda x: [a for a in ITERATOR], "foreign-iterator"),
+        (lambda x: [a + 1 for a in ITERATOR], "foreign-iterator"),
         (lambda x: open("/dev/null"), "c-call"),
         (lambda x: x.backward(), "tensor-value"),
         (lambda x: object(), None),
@@ -215,7 +215,7 @@ def test_our_signals_do_not_reach_the_users_handlers() -> None:
     def f(x: torch.Tensor) -> Any:
         try:
             return x.sum().item()
-        except Exception:
+        except Exception:  # noqa: BLE001
             return "caught"
 
     assert broken(f, X).kind == "tensor-value"

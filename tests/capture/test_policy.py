@@ -1,0 +1,57 @@
+"""Every row of the policy table names something that is there."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import pytest
+
+from jitney.capture import policy_table as t
+from jitney.capture.function_calls import HANDLERS
+from jitney.capture.state import CHANGES
+from jitney.capture.torch_calls import C_ANSWERS, LOOKS
+
+ROWS = sorted(
+    {
+        *t.NATIVE_FUNCTIONS,
+        *t.ANSWERS,
+        *t.DEFERRED,
+        *t.BREAKS,
+        *t.PURE_TYPES,
+        *t.NATIVE_CLASSES,
+        *HANDLERS,
+        *CHANGES,
+        *C_ANSWERS,
+        *LOOKS,
+    }
+)
+# Names that a class has without being an attribute of its module; versions that lack one.
+ELSEWHERE = {
+    "builtins.dict_keys", "builtins.dict_values", "builtins.dict_items", "builtins.mappingproxy",
+    "builtins.code", "builtins.function", "builtins.method", "builtins.NoneType",
+    "builtins.cell", "builtins.ellipsis", "builtins.odict_keys", "builtins.odict_values",
+    "builtins.odict_items", "builtins.list_iterator", "builtins.tuple_iterator",
+    "builtins.dict_keyiterator", "builtins.dict_valueiterator", "builtins.dict_itemiterator",
+    "builtins.range_iterator", "builtins.list_reverseiterator",
+    "torch._compile._disable_dynamo.<locals>.inner", "torch._C._cuda_getDeviceCount",
+}  # fmt: skip
+
+
+def resolve(name: str) -> Any:
+    """The object a row names: the longest importable prefix, then attributes."""
+    parts = name.split(".")
+    for split in range(len(parts) - 1, 0, -1):
+        try:
+            found: Any = importlib.import_module(".".join(parts[:split]))
+        except ImportError:
+            continue
+        for part in parts[split:]:
+            found = getattr(found, part)
+        return found
+    raise AttributeError(name)
+
+
+@pytest.mark.parametrize("name", [n for n in ROWS if n not in ELSEWHERE])
+def test_a_row_names_something(name: str) -> None:
+    resolve(name)
