@@ -196,7 +196,9 @@ def _store_vector(scope: Scope, node: Store, value: Ssa, mask: Ssa | None) -> No
 
 def _scatter(scope: Scope, node: Store, value: Ssa, mask: Ssa | None) -> None:
     positions = scope.indices.value(node.index)
-    pointers = _pointers(scope, node.buffer, broadcast(scope.text, positions, value.lanes), value.dtype)
+    pointers = _pointers(
+        scope, node.buffer, broadcast(scope.text, positions, value.lanes), value.dtype
+    )
     value, lanes = _to_memory(scope, value), value.lanes
     mask = mask if mask is not None else constant(True, torch.bool, lanes)
     where = vector_of("ptr", lanes)

@@ -102,9 +102,7 @@ class Accumulators:
                 k += 1
         return values
 
-    def _extreme(
-        self, op: str, a: tuple[Ssa, Ssa], b: tuple[Ssa, Ssa], ordered: bool
-    ) -> list[Ssa]:
+    def _extreme(self, op: str, a: tuple[Ssa, Ssa], b: tuple[Ssa, Ssa], ordered: bool) -> list[Ssa]:
         """The better (value, position); a NaN wins, then the first. ``ordered``: b comes later."""
         text, floating = self._text, a[0].dtype.is_floating_point
         better = "gt" if op == "argmax" else "lt"
@@ -117,9 +115,7 @@ class Accumulators:
             take = self._nan_wins(take, a, b, ordered)
         return [select(text, take, b[0], a[0]), select(text, take, b[1], a[1])]
 
-    def _nan_wins(
-        self, take: Ssa, a: tuple[Ssa, Ssa], b: tuple[Ssa, Ssa], ordered: bool
-    ) -> Ssa:
+    def _nan_wins(self, take: Ssa, a: tuple[Ssa, Ssa], b: tuple[Ssa, Ssa], ordered: bool) -> Ssa:
         text = self._text
         a_nan, b_nan = is_nan(text, a[0]), is_nan(text, b[0])
         true = constant(True, torch.bool, a_nan.lanes)

@@ -46,7 +46,7 @@ def build_program(
     options: Config | None = None,
     cache: DiskCache | None = None,
 ) -> Callee:
-    """Compiles ``program``; the callable takes its ``arguments`` and returns its outputs as a tuple.
+    """Compiles ``program`` to a callable of its ``arguments`` that returns a tuple of its outputs.
 
     ``constants`` are the tensors of its constant buffers. Object files are kept in ``cache``, by
     default the one ``options`` name (none without options).
@@ -150,7 +150,7 @@ def _target_text(target: Target) -> str:
 
 
 def _serial_after_fork() -> None:
-    """libgomp's threads do not survive a fork: a child that inherits its pool would wait for ever."""
+    """libgomp's threads do not survive a fork: a child that has its pool would wait for ever."""
     provide_cell(native_runtime.SERIAL).value = 1
 
 

@@ -65,7 +65,9 @@ def cast(text: FunctionText, value: Ssa, dtype: torch.dtype) -> Ssa:
         return narrow(text, cast(text, value, torch.float32), dtype)
     if dtype == torch.bool:
         test = "fcmp une" if source.is_floating_point else "icmp ne"
-        return _unary(text, f"{test} {value.typed}, {constant(0, source, value.lanes).name}", value, dtype)
+        return _unary(
+            text, f"{test} {value.typed}, {constant(0, source, value.lanes).name}", value, dtype
+        )
     if source.is_floating_point:
         return _from_float(text, value, dtype)
     if dtype.is_floating_point:

@@ -96,7 +96,9 @@ class BodyEmitter:
             for scope, state in zip(copies, states, strict=True):
                 values = [scope.emit(r.value) for r in stmt.results]
                 where = None if position is None else scope.indices.value(position)
-                after.append(accumulators.step(state, values, where, scope.mask if plan.vector else None))
+                after.append(
+                    accumulators.step(state, values, where, scope.mask if plan.vector else None)
+                )
             return after
 
         lanes = plan.lanes if plan.vector else scopes[0].width
@@ -118,7 +120,9 @@ class BodyEmitter:
             return states[k]
         copies = [states[u * rows + k] for u in range(plan.unroll)]
         while len(copies) > 1:
-            pairs = [accumulators.merge(a, b) for a, b in zip(copies[::2], copies[1::2], strict=False)]
+            pairs = [
+                accumulators.merge(a, b) for a, b in zip(copies[::2], copies[1::2], strict=False)
+            ]
             copies = pairs + ([copies[-1]] if len(copies) % 2 else [])
         state = accumulators.over_lanes(copies[0])
         tail = states[plan.unroll * rows :]
@@ -144,7 +148,9 @@ class BodyEmitter:
         limit = self._limits.get(axis)
         if limit is None:
             return end
-        return self._text.call("i64", "llvm.smin.i64", f"i64 {end}", f"i64 {scope.indices.uniform(limit)}")
+        return self._text.call(
+            "i64", "llvm.smin.i64", f"i64 {end}", f"i64 {scope.indices.uniform(limit)}"
+        )
 
     def _known(self, axis: Axis) -> int | None:
         return axis.extent.const if axis.extent.is_const and axis not in self._limits else None

@@ -119,12 +119,12 @@ def _within(emitter: BodyEmitter, scope: Scope, span: Span, piece: Piece) -> Spa
     if span.begin == "0" and span.count is not None:
         return Span("0", str(extent), extent)
     emitter.unaligned.add(piece.axis)
-    edges = []
+    edges: list[str] = []
     for edge in (span.begin, span.end):
         moved = text.pure(f"sub nsw i64 {edge}, {piece.low}")
         low = text.call("i64", "llvm.smax.i64", f"i64 {moved}", "i64 0")
         edges.append(text.call("i64", "llvm.smin.i64", f"i64 {low}", f"i64 {extent}"))
-    return Span(*edges)
+    return Span(edges[0], edges[1])
 
 
 def _plans_by_id(body: Sequence[Stmt], schedule: Schedule) -> Mapping[int, InnerPlan]:
@@ -155,9 +155,7 @@ def _bind_item(scope: Scope, schedule: Schedule, item: str) -> str | None:
     return block
 
 
-def _span(
-    emitter: BodyEmitter, scope: Scope, schedule: Schedule, block: str | None
-) -> Span:
+def _span(emitter: BodyEmitter, scope: Scope, schedule: Schedule, block: str | None) -> Span:
     """The part of the vector axis this item owns."""
     axis, text = schedule.vector, scope.text
     assert axis is not None
@@ -170,4 +168,3 @@ def _span(
     if known is not None and known % schedule.block == 0:
         return Span(begin, after, schedule.block)
     return Span(begin, text.call("i64", "llvm.smin.i64", f"i64 {after}", f"i64 {end}"))
-

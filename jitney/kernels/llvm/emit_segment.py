@@ -96,9 +96,7 @@ def _aligned(size: int) -> int:
     return -(-size // 64) * 64
 
 
-def _shared_offset(
-    program: LoopProgram, codes: Sequence[NodeCode]
-) -> tuple[Index, Index]:
+def _shared_offset(program: LoopProgram, codes: Sequence[NodeCode]) -> tuple[Index, Index]:
     """Where the nodes' shared memory starts, and the bytes of everything before and in it but
     the threads' scratch, which comes last since the number of threads is a matter of the call."""
     begin = (program.workspace + 63) // 64 * 64

@@ -79,9 +79,7 @@ def _fill(
         text.do(f"store {column.typed}, ptr {pointer}, align 16")
 
 
-def _run(
-    emitter: BodyEmitter, scope: Scope, tile: TiledBody, stacks: list[str], rows: str
-) -> None:
+def _run(emitter: BodyEmitter, scope: Scope, tile: TiledBody, stacks: list[str], rows: str) -> None:
     """The body for every element of the tile axis, its tiled loads bound."""
     text, lanes = scope.text, scope.width
     with text.loop("0", rows, 1, nonempty=True) as loop:
@@ -105,6 +103,3 @@ def _one_by_one(emitter: BodyEmitter, scope: Scope, tile: TiledBody, rows: str) 
         for name, load in zip(tile.names, tile.loads, strict=True):
             inner.bind(name, inner.emit(load))
         emitter.block([inner], tile.body)
-
-
-

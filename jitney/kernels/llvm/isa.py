@@ -22,6 +22,10 @@ class Isa:
         return self.bits // element_bits
 
 
+#: What every x86-64 since 2013 has.
+DEFAULT_ISA = Isa()
+
+
 def isa_of(target: Target) -> Isa:
     """The instruction set of a CPU target: AVX-512 (all of F, BW, DQ, VL), AVX2, or less."""
     has = target.features.__contains__

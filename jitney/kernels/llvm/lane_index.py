@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from jitney.kernels.llvm.conversions import broadcast
-from jitney.kernels.llvm.operations import i_add, i_mul, emit_op
+from jitney.kernels.llvm.operations import emit_op, i_add, i_mul
 from jitney.kernels.llvm.ssa import Ssa, constant, iota
 from jitney.loops.index import Atom, Axis, Dim, FloorDiv, Index, Mod, Value, index
 
@@ -76,7 +76,9 @@ class LaneIndex:
         lanes = self._scope.lanes
         assert lanes is not None
         rest = atom.numerator - lanes.axis
-        multiples = all(c % lanes.count == 0 for _, c in rest.terms) and not rest.const % lanes.count
+        multiples = (
+            all(c % lanes.count == 0 for _, c in rest.terms) and not rest.const % lanes.count
+        )
         whole = atom.denominator.is_const and atom.denominator.const % lanes.count == 0
         return lanes.aligned and whole and multiples
 
@@ -97,8 +99,8 @@ class LaneIndex:
         for part in parts:
             level = self._text.level(part)
             known = levels.get(level)
-            levels[level] = part if known is None else self._text.pure(
-                f"add nsw i64 {known}, {part}"
+            levels[level] = (
+                part if known is None else self._text.pure(f"add nsw i64 {known}, {part}")
             )
         sums = [levels[k] for k in sorted(levels)]
         return [*sums, str(position.const)] if position.const else sums

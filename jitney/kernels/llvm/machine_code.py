@@ -100,7 +100,9 @@ def provide_cell(name: str, value: int = 0) -> ctypes.c_int64:
 def _libraries() -> tuple[ctypes.CDLL, ...]:
     folder = Path(torch.__file__).parent / "lib"
     files = [folder / n for n in ("libtorch_cpu.so", "libtorch_python.so")]
-    files += sorted(folder.glob("libgomp*")) + sorted(folder.parent.parent.glob("torch.libs/libgomp*"))
+    files += sorted(folder.glob("libgomp*")) + sorted(
+        folder.parent.parent.glob("torch.libs/libgomp*")
+    )
     return (ctypes.pythonapi, *(ctypes.CDLL(str(f)) for f in files if f.exists()))
 
 

@@ -18,7 +18,9 @@ class _MethodDef(ctypes.Structure):
     )
 
 
-def native_function(name: str, address: int, constants: tuple[Any, ...], owner: Any) -> Callable[..., Any]:
+def native_function(
+    name: str, address: int, constants: tuple[Any, ...], owner: Any
+) -> Callable[..., Any]:
     """A builtin function at ``address`` (``PyObject *f(PyObject *self, PyObject *const *args,
     Py_ssize_t n)``) whose ``self`` is the tuple ``(*constants, …)``; ``owner`` lives as long."""
     method = _MethodDef(name.encode(), address, _METH_FASTCALL, None)

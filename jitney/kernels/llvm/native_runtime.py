@@ -101,7 +101,8 @@ parallel:
 }
 
 ; table[k] = the data pointer of tensor args[where[k]]
-define internal void @jitney.collect(ptr %args, ptr %where, i64 %count, i64 %handle, ptr %table) nounwind {
+define internal void @jitney.collect(ptr %args, ptr %where, i64 %count, i64 %handle,
+                                     ptr %table) nounwind {
 entry:
   br label %loop
 loop:

@@ -40,7 +40,9 @@ class Place:
     axes: tuple[Axis, ...]
 
 
-def places(body: Sequence[Stmt], trips: float = 1.0, axes: tuple[Axis, ...] = ()) -> Iterator[Place]:
+def places(
+    body: Sequence[Stmt], trips: float = 1.0, axes: tuple[Axis, ...] = ()
+) -> Iterator[Place]:
     """Every statement with its loops."""
     for stmt in body:
         yield Place(stmt, trips, axes)
@@ -152,7 +154,9 @@ def vector_cost(
             elif isinstance(e, Load):
                 cycles += _access(step(e.index, axis, lanes, varying), lanes, waste, _GATHERED)
         if isinstance(place.stmt, Store):
-            cycles += _access(step(place.stmt.index, axis, lanes, varying), lanes, waste, _SCATTERED)
+            cycles += _access(
+                step(place.stmt.index, axis, lanes, varying), lanes, waste, _SCATTERED
+            )
         total += cycles * place.trips * vectors
     return total
 

@@ -17,7 +17,7 @@ _SKIPPED = frozenset(("origins", "hint"))
 
 
 @lru_cache(maxsize=64)
-def _field_names(kind: type) -> tuple[str, ...]:
+def _field_names(kind: Any) -> tuple[str, ...]:
     """The fields that matter: a node's own name does not, a bound value's does."""
     named = kind in (ir.Let, ir.Ref)
     return tuple(
@@ -68,7 +68,7 @@ class NodeKey:
 
     def _fields(self, part: Any) -> Any:
         values: list[Any] = [type(part).__name__]
-        for name in _field_names(type(part)):
+        for name in _field_names(part.__class__):
             value = getattr(part, name)
             if name == "buffer":
                 values.append(self._buffers.setdefault(value, len(self._buffers)))

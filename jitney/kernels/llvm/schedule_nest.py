@@ -74,7 +74,9 @@ def schedule_nest(nest: LoopNest, isa: Isa, cores: int) -> Schedule:
         if cost < best[0] * 0.999:
             best = (cost, axis)
     cycles, vector = best
-    reasons = [f"{'rows' if vector is None else vector.name + ' over lanes'}: {cycles:.2f} cycles a point"]
+    reasons = [
+        f"{'rows' if vector is None else vector.name + ' over lanes'}: {cycles:.2f} cycles a point"
+    ]
     if vector is None:
         return _finished(nest, None, (0, 1), rows[1], cycles, cores, reasons)
     width = fitting_lanes(vector, lanes)
@@ -99,7 +101,9 @@ def _unroll(axis: Axis, lanes: int, found: Sequence[Place]) -> int:
     weight = sum(len(list(visit.expr_nodes(visit.stmt_exprs(p.stmt)))) for p in found)
     most = 4 if weight <= 10 or (reduces and weight <= 24) else 2 if weight <= 24 else 1
     extent = axis.extent.hint()
-    while most > 1 and (extent < lanes * most or (axis.extent.is_const and extent % (lanes * most))):
+    while most > 1 and (
+        extent < lanes * most or (axis.extent.is_const and extent % (lanes * most))
+    ):
         most //= 2
     return most
 
@@ -175,7 +179,8 @@ def _finished(
         time = total / CYCLES_PER_NANOSECOND
         return Schedule((), outer, vector, *shape, block, plans, time, tuple(reasons), tile)
     wanted = 8 * cores
-    items, inner = list(outer), []
+    items = list(outer)
+    inner: list[Axis] = []
     per_item = total / max(product_hint(items), 1.0)
     while items and per_item < _ITEM and product_hint(items[:-1]) >= wanted:
         axis = items.pop()

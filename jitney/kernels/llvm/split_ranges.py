@@ -40,9 +40,7 @@ def split_ranges(body: tuple[Stmt, ...], axis: Axis) -> tuple[Piece, ...]:
     if not cuts or len(cuts) >= _MOST_PIECES or len(exprs) * (len(cuts) + 1) > _MOST_EXPRS:
         return whole
     edges = [0, *cuts, extent]
-    return tuple(
-        _piece(body, axis, low, high) for low, high in zip(edges, edges[1:], strict=False)
-    )
+    return tuple(_piece(body, axis, low, high) for low, high in zip(edges, edges[1:], strict=False))
 
 
 def _changes(expr: Expr, axis: Axis) -> list[int]:
@@ -140,4 +138,3 @@ def _decided(op: str, difference: Index) -> bool | None:
     }
     yes, no = always[op]
     return True if yes else False if no else None
-

@@ -102,9 +102,13 @@ def _long_statement(nest: LoopNest) -> int | None:
 def _pieces(nest: LoopNest, stmt: Reduce | Loop) -> tuple[Axis, int] | None:
     """The axis to cut and the points of it in a chunk."""
     nested = any(isinstance(s, Reduce | Loop) for s in statements(stmt.body))
-    if not stmt.axes or nested or any(
-        isinstance(stmt, Reduce) and r.op in _POSITIONAL and len(stmt.axes) > 1
-        for r in getattr(stmt, "results", ())
+    if (
+        not stmt.axes
+        or nested
+        or any(
+            isinstance(stmt, Reduce) and r.op in _POSITIONAL and len(stmt.axes) > 1
+            for r in getattr(stmt, "results", ())
+        )
     ):
         return None
     points, length = product_hint(nest.axes), product_hint(stmt.axes)
@@ -145,7 +149,9 @@ def _cut(nest: LoopNest, position: int, shared: _Shared) -> tuple[Stage, LoopNes
     partial = _Partials(nest, stmt, chunk, length, shared)
     results = tuple(replace(r, value=moved.expr(r.value)) for r in stmt.results)
     reduce = Reduce(axes, moved.block(stmt.body), partial.renamed(results))
-    stage = replace(nest, axes=(*nest.axes, chunk), body=(*before, reduce, *partial.stores(results)))
+    stage = replace(
+        nest, axes=(*nest.axes, chunk), body=(*before, reduce, *partial.stores(results))
+    )
     body = (*nest.body[:position], *partial.merge(), *nest.body[position + 1 :])
     return Stage(stage, limits), replace(nest, body=body)
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from jitney.kernels.llvm.isa import Isa
+from jitney.kernels.llvm.isa import DEFAULT_ISA, Isa
 from jitney.kernels.llvm.ssa import Ssa
 
 _NAMES = re.compile(r"%[\w.]+")
@@ -45,7 +45,7 @@ class FunctionText:
     """Writes ``define void @name(parameters)``; `finish` gives the text."""
 
     def __init__(
-        self, name: str, parameters: Sequence[str], isa: Isa = Isa(), returns: str = "void"
+        self, name: str, parameters: Sequence[str], isa: Isa = DEFAULT_ISA, returns: str = "void"
     ) -> None:
         self.name, self.parameters, self.returns = name, tuple(parameters), returns
         self.isa = isa
@@ -162,7 +162,8 @@ class FunctionText:
         lines.append(f"  {counter} = phi i64 [ {begin}, %{entry} ], [ {following}, %{latch} ]")
         for phi, first, last in zip(phis, carried, handle.next, strict=True):
             lines.append(
-                f"  {phi.name} = phi {phi.type} [ {first.name}, %{entry} ], [ {last.name}, %{latch} ]"
+                f"  {phi.name} = phi {phi.type} [ {first.name}, %{entry} ], "
+                f"[ {last.name}, %{latch} ]"
             )
         lines.extend(region.lines)
         lines.append(f"  br i1 {more}, label %{head}, label %{after}")

@@ -99,7 +99,8 @@ def test_integers(dtype: torch.dtype, target: str) -> None:
         whole = (x // y, x % y, torch.fmod(x, y), x * y - 3, x & y, x ^ y, x << 1, x >> 1)
         return (*whole, -x, x.abs(), x > y, x.float() / 3, x.sum(), x.amax(), x.argmin())
 
-    check(function, x, y, target=TARGETS[target])
+    check(function, x, y, target=TARGETS[target], lowered=False)
+    check(lambda x: (x // 3, x % 7, torch.fmod(x, 5)), x, target=TARGETS[target])
 
 
 @pytest.mark.parametrize("length", [1, 3, 15, 16, 17, 33, 100, 1025])
