@@ -181,6 +181,8 @@ def _write_frame(glue: _Context, state: FrameState, thunk: str | None) -> list[s
         stack[place] = f"{constant(glue.linker.callee)}({stack[place]})"
     enters = [constant(glue.linker.resume(to, globals_)) for to in step.successors] or ["None"]
     names = [build(values[name]) for name in point.names]
+    if point.handled:
+        names.insert(0, "None" if state.handling is None else build(state.handling))
     return [expression, *enters, *([thunk] if thunk else []), *stack, *names]
 
 

@@ -24,6 +24,7 @@ from jitney.errors import Unsupported
 
 OLD_CALLS = sys.version_info < (3, 12)  # PRECALL, LOAD_METHOD, directed conditional jumps
 THUNK = "<call>"
+HANDLING = "<handling>"
 _METHOD_FORMS = ("LOAD_ATTR", "LOAD_SUPER_ATTR")
 _UNRESUMABLE = ("SEND", "YIELD_VALUE", "GET_AWAITABLE", "END_ASYNC_FOR", "CLEANUP_THROW")
 
@@ -49,8 +50,10 @@ class Point:
 
     @property
     def arguments(self) -> tuple[str, ...]:
-        """Parameters of the point's resume function: stack values bottom first, then locals."""
-        return (*_stack_names(self.nulls), *self.names)
+        """Parameters of the point's resume function: stack values bottom first, the exception
+        being handled if one is, then locals."""
+        handling = (HANDLING,) if self.handled else ()
+        return (*_stack_names(self.nulls), *handling, *self.names)
 
     @property
     def cells(self) -> tuple[str, ...]:
@@ -105,14 +108,14 @@ def resume_code(point: Point) -> CodeType:
 
 
 @lru_cache(maxsize=1024)
-def generator_code(point: Point, started: bool) -> CodeType:
+def generator_code(point: Point) -> CodeType:
     """Code of a generator function whose generator is stopped at ``point``: the YIELD_VALUE it
-    is suspended in (after one ``next``, if ``started``), or its first instruction."""
+    is suspended in (one ``next`` goes there), or the POP_TOP it starts with."""
     editor = Editor(point.code, generator=True)
     label = Label()
     editor.items.insert(editor.position(point.index), label)
     prologue = _restore_stack(point)
-    prologue += [*([Instr("LOAD_CONST", None)] if started else []), jump_to(label)]
+    prologue += [Instr("LOAD_CONST", None), jump_to(label)]  # yielded, or what ``next`` sends
     _set_line(prologue, point.line)
     return editor.assemble(prologue, point.arguments, extra_stack=len(point.nulls) + 4)
 
@@ -195,7 +198,7 @@ def step_code(point: Point, outer: bool = False, pushes: bool = True) -> Step:
     arguments = (*enters, *([THUNK] if outer else []), *point.arguments)
     prologue = [*_restore_stack(point), jump_to(label)]
     _set_line(prologue, point.line)
-    room = len(point.nulls) + len(point.names) + 8
+    room = len(point.nulls) + len(point.names) + 9
     return Step(editor.assemble(prologue, arguments, extra_stack=room), tuple(successors))
 
 
@@ -280,6 +283,8 @@ def _leave(enter: str, to: Point, virtual: int | None, handled: tuple[int, ...])
             hidden = "<null>" if to.nulls[slot] else f"<stack {slot}>"
             code.append(Instr("STORE_FAST", hidden))
     if handled:
+        code += [Instr("PUSH_NULL"), Instr("LOAD_CONST", sys.exception), *_call(0)]
+        code.append(Instr("STORE_FAST", HANDLING))
         code += [Instr("LOAD_FAST", f"<stack {handled[0]}>"), Instr("POP_EXCEPT")]
     code += [Instr("PUSH_NULL"), Instr("LOAD_CONST", Tail), Instr("LOAD_FAST", enter)]
     code += [Instr("LOAD_CLOSURE", FreeVar(name)) for name in to.cells]
@@ -295,13 +300,14 @@ def _restore_stack(point: Point) -> list[Any]:
     for slot, null in enumerate(point.nulls):
         if null:
             code.append(Instr("PUSH_NULL"))
-        elif slot in handled:
-            continue  # PUSH_EXC_INFO puts there what this frame's caller is handling
-        elif slot - 1 in handled:
-            code += [Instr("LOAD_FAST", f"<stack {slot}>"), Instr("PUSH_EXC_INFO")]
+        elif slot in handled:  # filled with what this frame's caller is handling
+            inner = handled[handled.index(slot) + 1 :]
+            exception = f"<stack {inner[0]}>" if inner else HANDLING
+            code += [Instr("LOAD_FAST", exception), Instr("PUSH_EXC_INFO"), Instr("POP_TOP")]
         else:
             code.append(Instr("LOAD_FAST", f"<stack {slot}>"))
-    code += [Instr("DELETE_FAST", name) for name in _stack_names(point.nulls)]
+    hidden = (*_stack_names(point.nulls), *((HANDLING,) if handled else ()))
+    code += [Instr("DELETE_FAST", name) for name in hidden]
     return code
 
 

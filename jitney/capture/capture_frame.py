@@ -186,6 +186,7 @@ def _frame_state(
         frame.kwnames if innermost else (),
         link != "drop",
         frame.current.line,
+        None if frame.exceptions is None else rebuilder.of(frame.exceptions),
     )
 
 

@@ -74,11 +74,6 @@ class Rebuilder:
             return r.Given(known.source)
         if isinstance(value, torch.Tensor | torch.SymInt | torch.SymFloat | torch.SymBool):
             return self._output(value)
-        if cls in (types.BuiltinMethodType, types.MethodWrapperType):
-            owner = value.__self__
-            if owner is not None and not isinstance(owner, types.ModuleType | type):
-                named = (self.of(owner), r.Constant(value.__name__))
-                return r.Apply(getattr, named)
         if isinstance(value, CONSTANTS) and cls is not functools.partial:
             return r.Constant(value)
         maker = _MAKERS.get(cls)

@@ -47,6 +47,7 @@ class FrameState:
     kwnames: tuple[str, ...] = ()  # set by KW_NAMES for the call at ``offset``
     pushes: bool = True
     lineno: int = 0
+    handling: Recipe | None = None  # the exception that ``except`` blocks here are handling
 
 
 @dataclass(frozen=True)

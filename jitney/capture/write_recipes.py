@@ -116,7 +116,7 @@ class RecipeWriter:
         stack = [slot for slot in recipe.stack if not isinstance(slot, r.Null)]
         return self._call(
             make_generator,
-            self.writer.constant(generator_code(point, recipe.started)),
+            self.writer.constant(generator_code(point)),
             self.expression(recipe.globals),
             f"({self._sequence(cells.get(name, empty) for name in point.cells)})",
             f"({self._sequence([*stack, *(values[name] for name in point.names)])})",
