@@ -2,23 +2,38 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 
 from jitney.kernels.llvm.expressions import Scope
 from jitney.kernels.llvm.gemm_parts import GemmCode
+from jitney.kernels.llvm.gemm_plan import row_offsets
 from jitney.kernels.llvm.gemm_tile import Routine, Tile, tile_routine
 from jitney.kernels.llvm.pack_columns import copy_routine, interleave_routine, transpose_routine
 from jitney.kernels.llvm.pack_operands import convert_columns, gather_panel
 from jitney.kernels.llvm.phase_function import PhaseFunction
-from jitney.loops.index import Index
+from jitney.loops.index import Index, index
+
+
+@dataclass(frozen=True)
+class _Ahead:
+    """What the next panel will be read from: each tile prefetches a share of it.
+
+    A tile prefetches one line every ``step`` bytes a step of k, from ``start`` plus ``turn`` bytes
+    a tile on, back at the start after ``wrap`` tiles (0: never).
+    """
+
+    start: str
+    step: str
+    turn: str
+    wrap: int = 0
 
 
 @dataclass(frozen=True)
 class _Panel:
     """One work item: SSA names of its batch number, first column and the panel of B it reads.
 
-    ``ahead`` points to what the next panel will be made of; each tile prefetches a share of it,
-    ``ahead_step`` bytes a step of k.
+    ``b_step`` is the step of the tile's rows of B, or the table of their offsets.
     """
 
     scope: Scope
@@ -26,8 +41,19 @@ class _Panel:
     column: str
     b: str
     b_step: str
-    ahead: str
-    ahead_step: str
+    ahead: _Ahead | None = None
+
+
+@dataclass(frozen=True)
+class _Columns:
+    """Vectors of a tile, and whether its last columns may not exist."""
+
+    vectors: int
+    masked: bool
+
+
+def _ends_whole(extent: Index, lanes: int) -> bool:
+    return extent.is_const and int(extent) % lanes == 0
 
 
 def panel_phase(code: GemmCode) -> tuple[PhaseFunction, Index, float]:
@@ -43,14 +69,18 @@ def panel_phase(code: GemmCode) -> tuple[PhaseFunction, Index, float]:
         first = f.text.pure(f"mul nsw i64 {block}, {plan.block}")
         end = f.text.pure(f"add nsw i64 {first}, {plan.block}")
         end = f.smaller(end, f.size(gemm.m.extent))
-        if plan.last == plan.vectors:
-            _tiles(code, f, panel, first, end, plan.vectors)
+        whole = _Columns(plan.vectors, False)
+        last = _Columns(plan.last, plan.in_place and not _ends_whole(gemm.n.extent, plan.lanes))
+        if whole == last:
+            _tiles(code, f, panel, first, end, whole)
+        elif code.panels() == index(1):
+            _tiles(code, f, panel, first, end, last)
         else:
-            last = f.size(code.panels() - 1)
-            with f.text.when(f.text.pure(f"icmp ne i64 {number}, {last}")):
-                _tiles(code, f, panel, first, end, plan.vectors)
-            with f.text.when(f.text.pure(f"icmp eq i64 {number}, {last}")):
-                _tiles(code, f, panel, first, end, plan.last)
+            final = f.size(code.panels() - 1)
+            with f.text.when(f.text.pure(f"icmp ne i64 {number}, {final}")):
+                _tiles(code, f, panel, first, end, whole)
+            with f.text.when(f.text.pure(f"icmp eq i64 {number}, {final}")):
+                _tiles(code, f, panel, first, end, last)
     work = plan.block * plan.width * max(gemm.k.extent.hint(), 1)
     return f, code.batches() * code.blocks() * code.panels(), float(work)
 
@@ -67,20 +97,33 @@ def _panel(code: GemmCode, f: PhaseFunction, scope: Scope, flat: str, number: st
     if plan.b == "gathered":
         code.scratch_bytes = int(gemm.k.extent) * plan.width * plan.dtype.itemsize
         gather_panel(code, f, scope, column, "%scratch")
-        return _Panel(scope, flat, column, "%scratch", line, "%scratch", "0")
+        return _Panel(scope, flat, column, "%scratch", line)
     if plan.b == "shared":
         where = f.text.pure(f"mul nsw i64 {flat}, {f.size(code.panels())}")
         where = f.text.pure(f"add nsw i64 {where}, {number}")
         where = f.text.pure(f"mul nsw i64 {where}, {f.size(code.panel_elements())}")
         start = f.text.pure(f"getelementptr i8, ptr %shared, i64 {f.size(code.a_copy_bytes())}")
         b = f.offset(start, where, plan.dtype.itemsize)
-        return _Panel(scope, flat, column, b, line, b, "0")
+        return _Panel(scope, flat, column, b, line)
     b = f.address(here, gemm.b, (gemm.k,))
     if plan.b == "packed":
-        return _Panel(scope, flat, column, b, line, b, "0")
+        return _Panel(scope, flat, column, b, line)
+    if plan.b == "indexed":
+        return _Panel(scope, flat, column, b, _offset_table(code, f))
     if plan.b == "direct":
-        return _Panel(scope, flat, column, b, f.step(gemm.b, gemm.k), b, "0")
+        return _Panel(scope, flat, column, b, f.step(gemm.b, gemm.k), _beside(code, f, b))
     return _packed_by_item(code, f, scope, flat, column, b, line)
+
+
+def _offset_table(code: GemmCode, f: PhaseFunction) -> str:
+    """A constant of the module: bytes to each row of B."""
+    offsets = row_offsets(code.gemm)
+    assert offsets is not None
+    values = ", ".join(f"i64 {x}" for x in offsets.tolist())
+    name = f"@jitney_offsets_{hashlib.sha256(values.encode()).hexdigest()[:20]}"
+    kind = f"[{len(offsets)} x i64]"
+    f.text.declare(f"{name} = private unnamed_addr constant {kind} [{values}], align 64")
+    return name
 
 
 def _packed_by_item(
@@ -102,14 +145,24 @@ def _packed_by_item(
         convert_columns(code, f, scope, (column, count), source)
     arguments = f"ptr {source}, i64 {pitch}, i64 {steps}, i64 {count}, ptr %scratch"
     f.text.do(f"call void @{code.use(routine)}({arguments})")
-    if plan.b != "transposed":
-        return _Panel(scope, flat, column, "%scratch", line, b, "0")
-    # The next panel's rows of B follow these; the tiles of this one share out their lines.
-    tiles = -(-min(int_or(gemm.m.extent, plan.block), plan.block) // plan.rows)
-    share = min(64, max(4, -(-plan.width * 4 // tiles)))
-    ahead = f.text.pure(f"mul nsw i64 {pitch}, {plan.width}")
-    ahead = f.text.pure(f"getelementptr i8, ptr {b}, i64 {ahead}")
-    return _Panel(scope, flat, column, "%scratch", line, ahead, str(share))
+    ahead = None
+    if plan.b == "copied":
+        ahead = _beside(code, f, b)
+    elif plan.b == "transposed":
+        # The next panel's rows of B follow these: the tiles share out their lines.
+        tiles = -(-min(int_or(gemm.m.extent, plan.block), plan.block) // plan.rows)
+        step = min(64, max(4, -(-plan.width * 4 // tiles)))
+        start = f.text.pure(f"mul nsw i64 {pitch}, {plan.width}")
+        start = f.text.pure(f"getelementptr i8, ptr {b}, i64 {start}")
+        ahead = _Ahead(start, str(step), str(int(gemm.k.extent) * step))
+    return _Panel(scope, flat, column, "%scratch", line, ahead)
+
+
+def _beside(code: GemmCode, f: PhaseFunction, b: str) -> _Ahead:
+    """The columns after a panel of B with contiguous columns: a tile takes one line of each row."""
+    size = code.plan.width * code.plan.dtype.itemsize
+    start = f.text.pure(f"getelementptr i8, ptr {b}, i64 {size}")
+    return _Ahead(start, f.step(code.gemm.b, code.gemm.k), "64", max(size // 64, 1))
 
 
 def _packing(code: GemmCode) -> tuple[Routine, object]:
@@ -131,19 +184,30 @@ def int_or(size: Index, otherwise: int) -> int:
 
 
 def _tiles(
-    code: GemmCode, f: PhaseFunction, panel: _Panel, first: str, end: str, vectors: int
+    code: GemmCode, f: PhaseFunction, panel: _Panel, first: str, end: str, columns: _Columns
 ) -> None:
     """All rows of the block: whole tiles, then what is left."""
     plan, rows = code.plan, code.gemm.m.extent
-    left = int(rows) % plan.rows if rows.is_const and int(rows) <= plan.block else 0
-    whole = str(int(rows) - left) if left else end
+    rest = _rest(int(rows), plan.rows) if rows.is_const and int(rows) <= plan.block else []
+    whole = str(int(rows) - sum(rest)) if rest else end
     if whole != "0":
         with f.text.loop(first, whole, step=plan.rows, nonempty=True) as loop:
             count = f.text.pure(f"sub i64 {end}, {loop.index}")
-            count = str(plan.rows) if left else f.smaller(count, str(plan.rows))
-            _tile(code, f, panel, (loop.index, count), (plan.rows, vectors))
-    if left:
-        _tile(code, f, panel, (whole, str(left)), (left, vectors))
+            count = str(plan.rows) if rest else f.smaller(count, str(plan.rows))
+            _tile(code, f, panel, (loop.index, count), plan.rows, columns)
+    at = int(whole) if rest else 0
+    for height in rest:
+        _tile(code, f, panel, (str(at), str(height)), height, columns)
+        at += height
+
+
+def _rest(rows: int, height: int) -> list[int]:
+    """Heights of the last tiles: one or two rows by themselves would waste the loads of B, so
+    the tile before them shares."""
+    left = rows % height
+    if left in (1, 2) and rows > height:
+        return [(height + left + 1) // 2, (height + left) // 2]
+    return [left] if left else []
 
 
 def _tile(
@@ -151,13 +215,22 @@ def _tile(
     f: PhaseFunction,
     panel: _Panel,
     rows: tuple[str, str],
-    shape: tuple[int, int],
+    height: int,
+    columns: _Columns,
 ) -> None:
-    """One tile of ``shape`` (rows, vectors) from row ``rows[0]``; ``rows[1]`` rows are real, the
-    others repeat the last row of A and are dropped by the epilogue."""
+    """One tile of ``height`` rows from row ``rows[0]``; ``rows[1]`` rows are real, the others
+    repeat the last row of A and are dropped by the epilogue."""
     gemm, plan = code.gemm, code.plan
     m, count = rows
-    tile = Tile(*shape, plan.lanes, plan.dtype, plan.pairs)
+    tile = Tile(
+        height,
+        columns.vectors,
+        plan.lanes,
+        plan.dtype,
+        plan.pairs,
+        plan.b == "indexed",
+        columns.masked,
+    )
     last = f.size(gemm.m.extent - 1)
     wanted = [f.text.pure(f"add nsw i64 {m}, {r}") for r in range(tile.rows)]
     if count != str(tile.rows):
@@ -165,14 +238,27 @@ def _tile(
     table = code.row_pointers(f, panel.scope, wanted, panel.batch)
     line = tile.width * plan.dtype.itemsize
     sums = f.text.allocate(tile.rows * line)
-    ahead = panel.ahead
-    if panel.ahead_step != "0":
-        passed = f.text.pure(f"udiv i64 {m}, {plan.rows}")
-        passed = f.text.pure(f"mul nsw i64 {passed}, {f.size(gemm.k.extent)}")
-        ahead = f.offset(ahead, passed, int(panel.ahead_step))
     arguments = (
-        f"ptr {table}, i64 {code.a_step(f)}, ptr {panel.b}, i64 {panel.b_step}, "
-        f"i64 {code.k_steps(f)}, ptr {sums}, i64 {line}, ptr {ahead}, i64 {panel.ahead_step}"
+        f"ptr {table}, i64 {code.a_step(f)}, ptr {panel.b}, "
+        f"{'ptr' if tile.indexed else 'i64'} {panel.b_step}, i64 {code.k_steps(f)}, ptr {sums}, "
+        f"i64 {line}, {_prefetched(code, f, panel, m)}"
     )
+    if tile.masked:
+        left = f.text.pure(f"sub i64 {f.size(gemm.n.extent)}, {panel.column}")
+        arguments += f", i64 {left}"
     f.text.do(f"call void @{code.use(tile_routine(tile))}({arguments})")
     code.epilogue(f, panel.scope, m, count, panel.column, tile.width, sums)
+
+
+def _prefetched(code: GemmCode, f: PhaseFunction, panel: _Panel, m: str) -> str:
+    """The arguments ``next`` and ``next_step`` of the tile at row ``m``."""
+    ahead = panel.ahead
+    if ahead is None:
+        return f"ptr {panel.b}, i64 0"
+    tile = f.text.pure(f"urem i64 {m}, {code.plan.block}")
+    tile = f.text.pure(f"udiv i64 {tile}, {code.plan.rows}")
+    if ahead.wrap:
+        tile = f.text.pure(f"urem i64 {tile}, {ahead.wrap}")
+    moved = f.text.pure(f"mul nsw i64 {tile}, {ahead.turn}")
+    start = f.text.pure(f"getelementptr i8, ptr {ahead.start}, i64 {moved}")
+    return f"ptr {start}, i64 {ahead.step}"

@@ -6,14 +6,16 @@ is in docs/decisions/020-gemm-tile.md.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 from jitney.kernels.llvm.isa import Isa
 from jitney.loops import ir
 from jitney.loops.decision import Decision, no, yes
-from jitney.loops.index import Axis, FloorDiv, Index, Mod, index
+from jitney.loops.index import Axis, Dim, FloorDiv, Index, Mod, Value, index
 from jitney.loops.target import Target
 
 #: Rows of A a block holds when M is larger: it stays in L2 while the panels of B go by.
@@ -31,11 +33,12 @@ class GemmPlan:
     "stream" (few rows, B's n contiguous).
 
     ``dtype`` accumulates. ``pairs``: bfloat16 dot products. ``a``: "direct" (read in place) or
-    "copied" (converted or computed into shared memory by a phase). ``b``: "direct"; "packed" (laid
-    out once, `packed_index`); packed into scratch by each work item from k-contiguous rows
-    ("transposed", "converted" where the dtype differs), n-contiguous ones ("copied",
-    "interleaved" for pairs) or any layout ("gathered"); or packed into shared memory by a phase
-    ("shared"). ``block``: rows of A a work item takes. ``last``: vectors of the last panel.
+    "copied" (converted or computed into shared memory by a phase). ``b``: "direct"; "indexed" (in
+    place, rows found through a table of offsets); "packed" (laid out once, `packed_index`);
+    packed into scratch by each work item from k-contiguous rows ("transposed", "converted" where
+    the dtype differs), n-contiguous ones ("copied", "interleaved" for pairs) or any layout
+    ("gathered"); or packed into shared memory by a phase ("shared"). ``block``: rows of A a work
+    item takes. ``last``: vectors of the last panel.
     """
 
     style: str
@@ -53,6 +56,11 @@ class GemmPlan:
     def width(self) -> int:
         """Columns of a panel."""
         return self.vectors * self.lanes
+
+    @property
+    def in_place(self) -> bool:
+        """Whether tiles read B itself, which ends with its last column."""
+        return self.b in ("direct", "indexed")
 
 
 def can_emit_gemm(gemm: ir.Gemm, isa: Isa) -> Decision:
@@ -76,7 +84,9 @@ def plan_gemm(gemm: ir.Gemm, isa: Isa, target: Target) -> GemmPlan:
     a = "direct" if pairs or _direct_a(gemm) else "copied"
     vectors = _vectors(gemm.n.extent, lanes, 4 if isa.masks else 2)
     packed = _packed_vectors(gemm, lanes, pairs)
-    vectors, b = (packed, "packed") if packed else (vectors, _b_mode(gemm, lanes, vectors, pairs))
+    vectors, b = (
+        (packed, "packed") if packed else (vectors, _b_mode(gemm, lanes, vectors, pairs, target))
+    )
     style = "panel"
     rows = TILE_ROWS
     skinny = gemm.m.extent.is_const and int(gemm.m.extent) <= SKINNY_ROWS
@@ -92,7 +102,7 @@ def plan_gemm(gemm: ir.Gemm, isa: Isa, target: Target) -> GemmPlan:
         style, b, rows = "stream", "direct", int(gemm.m.extent)
         vectors = _stream_vectors(gemm, int(gemm.n.extent) // lanes, target)
     block = _block_rows(gemm, vectors * lanes, target)
-    last = _last_vectors(gemm.n.extent, lanes, vectors) if b == "direct" else vectors
+    last = _last_vectors(gemm.n.extent, lanes, vectors)
     return GemmPlan(style, dtype, lanes, rows, vectors, pairs, a, b, block, last)
 
 
@@ -132,33 +142,54 @@ def _direct_a(gemm: ir.Gemm) -> bool:
     return gemm.a_value is None and gemm.a.dtype == gemm.acc_dtype and linear
 
 
-def _b_mode(gemm: ir.Gemm, lanes: int, vectors: int, pairs: bool) -> str:
+def _b_mode(gemm: ir.Gemm, lanes: int, vectors: int, pairs: bool, target: Target) -> str:
     dtype = gemm.acc_dtype
     by_k, by_n = gemm.b.index.coefficient(gemm.k), gemm.b.index.coefficient(gemm.n)
     linear = by_k is not None and by_n is not None
+    rows = by_n == index(1) and gemm.b.dtype == dtype
     if not gemm.k.extent.is_const:
-        direct = linear and by_n == index(1) and gemm.b.dtype == dtype
-        return "direct" if direct and _whole_vectors(gemm.n.extent, lanes) else "shared"
+        return "direct" if linear and rows else "shared"
+    if rows and not pairs and row_offsets(gemm) is not None:
+        return "indexed"
     panel = int(gemm.k.extent) * vectors * lanes * dtype.itemsize
     anyhow = "gathered" if panel <= LARGEST_PANEL else "shared"
     if not linear:
         return anyhow
     if pairs:
         return "transposed" if by_k == index(1) else "interleaved"
-    if by_n == index(1) and gemm.b.dtype == dtype:
-        near = _near(gemm, by_k, dtype) and _whole_vectors(gemm.n.extent, lanes)
-        return "direct" if near else "copied"
+    if rows:
+        return "direct" if _near(gemm, by_k, vectors * lanes, target) else "copied"
     if by_k == index(1) and dtype == torch.float32:
         return "transposed" if gemm.b.dtype == dtype else "converted"
     return anyhow
 
 
-def _near(gemm: ir.Gemm, by_k: Index, dtype: torch.dtype) -> bool:
-    """Whether B read in place stays in L2 and does not fall into a few of its sets."""
-    if not by_k.is_const or not gemm.k.extent.is_const:
+def _near(gemm: ir.Gemm, by_k: Index, width: int, target: Target) -> bool:
+    """Whether a panel of B read in place stays in L2: its rows may not fall into few of its sets
+    (a pitch of many powers of two does that; eight ways are assumed)."""
+    if not by_k.is_const:
         return False
-    pitch = int(by_k) * dtype.itemsize
-    return pitch * int(gemm.k.extent) <= 256 << 10 and (pitch < 2048 or pitch % 2048 != 0)
+    ways, line = 8, 64
+    rows, sets = int(gemm.k.extent), max(target.l2 // (line * ways), 1)
+    lines = max(-(-width * gemm.b.dtype.itemsize // line), 1)
+    pitch = max(int(by_k) * gemm.b.dtype.itemsize // line, 1)
+    fits = rows * lines * line <= target.l2 * 3 // 4
+    return fits and rows <= ways * (sets // math.gcd(pitch, sets))
+
+
+def row_offsets(gemm: ir.Gemm) -> np.ndarray | None:
+    """Bytes from B's first row to each of its rows where those follow no single stride but do not
+    depend on the column or the batch (the patches of a convolution); else None."""
+    if not gemm.k.extent.is_const or gemm.b.index.coefficient(gemm.k) is not None:
+        return None
+    others = {a: 0 for a in gemm.b.index.atoms() if isinstance(a, Axis) and a != gemm.k}
+    rows = gemm.b.index.substitute(others)
+    rest = (gemm.b.index - rows).atoms()
+    if gemm.k in rest or any(isinstance(a, Dim | Value) for a in rows.atoms()):
+        return None
+    places = np.arange(int(gemm.k.extent), dtype=np.int64)
+    found = rows.evaluate(lambda atom: places if atom == gemm.k else 0)  # type: ignore[arg-type,return-value]
+    return (np.asarray(found) - rows.evaluate(lambda atom: 0)) * gemm.b.dtype.itemsize
 
 
 def _packed_vectors(gemm: ir.Gemm, lanes: int, pairs: bool) -> int:
@@ -182,10 +213,15 @@ def _vectors(n: Index, lanes: int, most: int) -> int:
         return most
     cost = {}
     for vectors in range(1, most + 1):
-        panels = -(-int(n) // (vectors * lanes))
-        # A panel costs its columns and, per tile, about one vector's worth of loads of A.
-        cost[vectors] = panels * (vectors + 0.3)
+        panels, rest = divmod(int(n), vectors * lanes)
+        last = -(-rest // lanes)
+        # A panel costs its vectors, or the loads of A where those are few.
+        cost[vectors] = panels * _panel_cost(vectors) + (_panel_cost(last) if last else 0)
     return min(cost, key=lambda v: (cost[v], -v))
+
+
+def _panel_cost(vectors: int) -> float:
+    return max(vectors + 0.3, 2.0)
 
 
 def _last_vectors(n: Index, lanes: int, vectors: int) -> int:

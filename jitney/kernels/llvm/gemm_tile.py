@@ -22,7 +22,8 @@ class Tile:
     """``rows`` by ``vectors`` of ``lanes`` elements accumulated in ``dtype``.
 
     ``pairs``: A and B hold bfloat16 pairs along k, multiplied by the AVX-512 BF16 dot product
-    into f32; ``k`` then counts pairs.
+    into f32; ``k`` then counts pairs. ``indexed``: where each row of B lies is read from a table
+    (a convolution's patches). ``masked``: columns from some number on are not read.
     """
 
     rows: int
@@ -30,6 +31,8 @@ class Tile:
     lanes: int
     dtype: torch.dtype
     pairs: bool = False
+    indexed: bool = False
+    masked: bool = False
 
     @property
     def width(self) -> int:
@@ -40,7 +43,8 @@ class Tile:
     def name(self) -> str:
         """The function's name, unique to its content."""
         kind = "bf16pairs" if self.pairs else ELEMENT[self.dtype]
-        return f"jitney_tile_{kind}_{self.rows}x{self.vectors}x{self.lanes}"
+        flags = "_indexed" * self.indexed + "_masked" * self.masked
+        return f"jitney_tile_{kind}_{self.rows}x{self.vectors}x{self.lanes}{flags}"
 
 
 @dataclass(frozen=True)
@@ -58,12 +62,15 @@ def tile_routine(tile: Tile) -> Routine:
 
     ``rows`` is a table of pointers to the rows of A; the steps are in bytes: from one k to the
     next in A, in B, from one row to the next of ``out``. One line of ``next + k * next_step`` is
-    prefetched a step, to have the following panel near.
+    prefetched a step, to have the following panel near. Indexed: ``ptr b_offsets``, bytes from
+    ``b`` to each row of B, in place of ``b_step``. Masked: one more ``i64 valid``, columns to read.
     """
+    steps = ("ptr %b_offsets" if tile.indexed else "i64 %b_step", "i64 %k", "ptr %out")
     f = FunctionText(
         tile.name,
-        ("ptr %rows", "i64 %a_step", "ptr %b", "i64 %b_step", "i64 %k", "ptr %out")
-        + ("i64 %out_step", "ptr %next", "i64 %next_step"),
+        ("ptr %rows", "i64 %a_step", "ptr %b", *steps)
+        + ("i64 %out_step", "ptr %next", "i64 %next_step")
+        + (("i64 %valid",) if tile.masked else ()),
     )
     rows = []
     for r in range(tile.rows):
@@ -74,10 +81,20 @@ def tile_routine(tile: Tile) -> Routine:
     sums = [zero] * (tile.rows * tile.vectors)
     with f.loop("0", "%k", carried=(offset, offset, offset, *sums), nonempty=True) as loop:
         a_at, b_at, next_at, *sums = loop.carried
-        sums = _one_step(f, tile, rows, a_at, b_at, sums)
+        if tile.indexed:
+            slot = f.emit(f"getelementptr i64, ptr %b_offsets, i64 {loop.index}")
+            here = f.emit(f"load i64, ptr {slot}, align 8")
+        else:
+            here = b_at.name
+        columns = _columns(f, tile, f.emit(f"getelementptr i8, ptr %b, i64 {here}"))
+        sums = _one_step(f, tile, rows, a_at, columns, sums)
         line = f.emit(f"getelementptr i8, ptr %next, i64 {next_at.name}")
         _prefetch(f, line)
-        steps = ((a_at, "%a_step"), (b_at, "%b_step"), (next_at, "%next_step"))
+        steps = (
+            (a_at, "%a_step"),
+            (b_at, "0" if tile.indexed else "%b_step"),
+            (next_at, "%next_step"),
+        )
         moved = [Ssa(f.emit(f"add i64 {x.name}, {s}"), torch.int64) for x, s in steps]
         loop.next = (*moved, *sums)
     for r in range(tile.rows):
@@ -90,15 +107,39 @@ def tile_routine(tile: Tile) -> Routine:
     return Routine(tile.name, frozenset({f.finish(linkage="internal"), *f.declarations}))
 
 
+def _columns(f: FunctionText, tile: Tile, row: str) -> list[str]:
+    """The vectors of a row of B at ``row``."""
+    kind = zero_type(tile)
+    loaded = []
+    for v in range(tile.vectors):
+        at = f.emit(f"getelementptr i8, ptr {row}, i64 {_vector_bytes(tile) * v}")
+        if not tile.masked:
+            loaded.append(f.emit(f"load {kind}, ptr {at}, align 4", "b"))
+            continue
+        mask = _columns_below(f, tile, v)
+        dtype = torch.int32 if tile.pairs else tile.dtype
+        callee = f"llvm.masked.load.{intrinsic_suffix(dtype, tile.lanes)}.p0"
+        f.declare(f"declare {kind} @{callee}(ptr, i32, <{tile.lanes} x i1>, {kind})")
+        code = f"call {kind} @{callee}(ptr {at}, i32 4, <{tile.lanes} x i1> {mask}, "
+        loaded.append(f.emit(f"{code}{kind} zeroinitializer)", "b"))
+    return loaded
+
+
+def _columns_below(f: FunctionText, tile: Tile, vector: int) -> str:
+    """The mask of one vector's columns that are below ``%valid``."""
+    kind = f"<{tile.lanes} x i64>"
+    first = vector * tile.lanes
+    numbers = ", ".join(f"i64 {first + i}" for i in range(tile.lanes))
+    one = f.pure(f"insertelement {kind} poison, i64 %valid, i64 0")
+    order = f"<{tile.lanes} x i32> zeroinitializer"
+    wide = f.pure(f"shufflevector {kind} {one}, {kind} poison, {order}")
+    return f.pure(f"icmp slt {kind} <{numbers}>, {wide}")
+
+
 def _one_step(
-    f: FunctionText, tile: Tile, rows: list[str], a_at: Ssa, b_at: Ssa, sums: list[Ssa]
+    f: FunctionText, tile: Tile, rows: list[str], a_at: Ssa, columns: list[str], sums: list[Ssa]
 ) -> list[Ssa]:
     """The sums after one more k (or pair of k)."""
-    b_row = f.emit(f"getelementptr i8, ptr %b, i64 {b_at.name}")
-    columns = []
-    for v in range(tile.vectors):
-        at = f.emit(f"getelementptr i8, ptr {b_row}, i64 {_vector_bytes(tile) * v}")
-        columns.append(f.emit(f"load {zero_type(tile)}, ptr {at}, align 4", "b"))
     result = []
     for r in range(tile.rows):
         at = f.emit(f"getelementptr i8, ptr {rows[r]}, i64 {a_at.name}")
