@@ -27,7 +27,7 @@ class CompiledModule(torch.nn.Module):
     state_dict keys are shared. ``_orig_mod`` is the original.
     """
 
-    __slots__ = ("_call", "_orig_mod", "_session")
+    __slots__ = ("_orig_mod", "_session")
 
     _orig_mod: torch.nn.Module
     _session: Session
@@ -45,6 +45,9 @@ class CompiledModule(torch.nn.Module):
         return sorted({*super().__dir__(), "_orig_mod"})
 
 
+_SLOTS: dict[str, Any] = dict(vars(CompiledModule))
+
+
 def compile_module(module: torch.nn.Module, session: Session) -> torch.nn.Module:
     """A compiled twin of ``module`` that shares its state."""
     if isinstance(module, CompiledModule):
@@ -54,10 +57,10 @@ def compile_module(module: torch.nn.Module, session: Session) -> torch.nn.Module
     if twin_class is None:
         slots = {"__slots__": (), "__module__": cls.__module__, "__doc__": cls.__doc__}
         twin_class = _classes[cls] = type(f"Compiled{cls.__name__}", (CompiledModule, cls), slots)
-    twin = twin_class.__new__(twin_class)
+    twin: Any = object.__new__(twin_class)
     object.__setattr__(twin, "__dict__", module.__dict__)
-    CompiledModule._orig_mod.__set__(twin, module)  # type: ignore[attr-defined]
-    CompiledModule._session.__set__(twin, session)  # type: ignore[attr-defined]
+    _SLOTS["_orig_mod"].__set__(twin, module)
+    _SLOTS["_session"].__set__(twin, session)
     return twin
 
 

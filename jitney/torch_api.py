@@ -6,6 +6,7 @@ One section per folder that uses it. Modules that are slow to import are importe
 from __future__ import annotations
 
 import ctypes
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
@@ -143,8 +144,8 @@ def _set_autocast_state(state: tuple[Any, ...]) -> None:
 
 
 def _default_device() -> Any:
-    from torch.utils._device import DeviceContext
     from torch.overrides import _get_current_function_mode_stack
+    from torch.utils._device import DeviceContext
 
     for mode in reversed(_get_current_function_mode_stack()):
         if isinstance(mode, DeviceContext):
@@ -299,7 +300,7 @@ def inductor_with(mode: str | None, options: dict[str, Any]) -> Any:
     return torch._TorchCompileInductorWrapper(mode, options or None, False)
 
 def mark_function(name: str) -> Any:
-    """torch's ``mark_dynamic``, ``maybe_mark_dynamic``, ``mark_static``, ``mark_static_address``."""
+    """One of torch's ``mark_dynamic``, ``maybe_mark_dynamic``, ``mark_static``, …, by name."""
     from torch._dynamo import decorators
 
     return getattr(decorators, name)
@@ -379,18 +380,6 @@ def _call(address: int) -> int:
     import ctypes
 
     return int(ctypes.CFUNCTYPE(ctypes.c_uint64)(address)())
-
-
-@lru_cache(maxsize=64)
-def scalar_type(dtype: torch.dtype) -> int:
-    """c10's number of a dtype."""
-    import ctypes
-
-    tensor = torch.empty(0, dtype=dtype)
-    handle, out = ctypes.c_uint64(impl_address(tensor)), ctypes.c_int32()
-    call = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p)
-    call(c_symbol("aoti_torch_get_dtype"))(ctypes.addressof(handle), ctypes.addressof(out))
-    return out.value
 
 
 # ---------------------------------------------------------------- capture
@@ -530,7 +519,19 @@ def build_expression(graph: Any, value: Any, nodes: dict[Any, Any]) -> Any:
 
     tracer = GraphAppendingTracer(graph)
     proxies = {symbol: Proxy(node, tracer) for symbol, node in nodes.items()}
-    return sympy_interp(PythonReferenceAnalysis, proxies, value.node.expr).node
+
+    def recorded(function: Any) -> Any:
+        return staticmethod(
+            lambda x, dtype: tracer.create_proxy("call_function", function, (x,), {})
+        )
+
+    class Analysis(PythonReferenceAnalysis):
+        trunc_to_int = recorded(math.trunc)
+        floor_to_int = recorded(math.floor)
+        ceil_to_int = recorded(math.ceil)
+        round_to_int = recorded(round)
+
+    return sympy_interp(Analysis, proxies, value.node.expr).node
 
 
 @contextmanager

@@ -54,7 +54,7 @@ def arm_guards(
         return None
     program = Program(arming.code + arming.late, arming.words, arming.keep)
     program.add(Op.END)
-    values = tuple(arming.places[source].value for source in stable)
+    values = tuple(place.value for s in stable if (place := arming.place(s)) is not None)
     return Arm(program, tuple(stable), values, residual, arming.roots, arming.versions)
 
 
@@ -211,7 +211,8 @@ def _no_attr(arming: Arming, place: Place, name: str) -> bool:
 
 def _tensor(arming: Arming, place: Place, facts: TensorFacts) -> bool:
     value = place.value
-    if facts.layout is not torch.strided or type(value) is not facts.cls:
+    is_class = type(value) is facts.cls
+    if facts.layout is not torch.strided or not is_class:
         return False
     slot = place.slot
     words = arming.data(tensor_words(value, facts.sizes, facts.strides))

@@ -115,7 +115,7 @@ def generator_code(point: Point) -> CodeType:
     label = Label()
     editor.items.insert(editor.position(point.index), label)
     prologue = _restore_stack(point)
-    prologue += [Instr("LOAD_CONST", None), jump_to(label)]  # yielded, or what ``next`` sends
+    prologue += [_constant(None), jump_to(label)]  # yielded, or what ``next`` sends
     _set_line(prologue, point.line)
     return editor.assemble(prologue, point.arguments, extra_stack=len(point.nulls) + 4)
 
@@ -182,7 +182,7 @@ def step_code(point: Point, outer: bool = False, pushes: bool = True) -> Step:
     if successors:
         tails += [fall, *_leave("<next>", following, after.virtual, point.handled)]
     else:
-        tails += [fall, Instr("LOAD_CONST", None), Instr("RETURN_VALUE")]
+        tails += [fall, _constant(None), Instr("RETURN_VALUE")]
     if jumped is not None:
         target = listing.targets[last]
         if target is None:
@@ -190,7 +190,11 @@ def step_code(point: Point, outer: bool = False, pushes: bool = True) -> Step:
         skip = listing.names[last] == "FOR_ITER" and not OLD_CALLS
         taken = Point(point.code, target + skip, jumped.nulls, point.names)
         successors.append(taken)
-        tails += [jump, *([Instr("END_FOR")] if skip else []), *_leave("<jump>", taken, None, point.handled)]
+        tails += [
+            jump,
+            *([Instr("END_FOR")] if skip else []),
+            *_leave("<jump>", taken, None, point.handled),
+        ]
     _set_line(tails, point.line)
     position = editor.position(first)
     editor.items[position:position] = inserted
@@ -283,10 +287,10 @@ def _leave(enter: str, to: Point, virtual: int | None, handled: tuple[int, ...])
             hidden = "<null>" if to.nulls[slot] else f"<stack {slot}>"
             code.append(Instr("STORE_FAST", hidden))
     if handled:
-        code += [Instr("PUSH_NULL"), Instr("LOAD_CONST", sys.exception), *_call(0)]
+        code += [Instr("PUSH_NULL"), _constant(sys.exception), *_call(0)]
         code.append(Instr("STORE_FAST", HANDLING))
         code += [Instr("LOAD_FAST", f"<stack {handled[0]}>"), Instr("POP_EXCEPT")]
-    code += [Instr("PUSH_NULL"), Instr("LOAD_CONST", Tail), Instr("LOAD_FAST", enter)]
+    code += [Instr("PUSH_NULL"), _constant(Tail), Instr("LOAD_FAST", enter)]
     code += [Instr("LOAD_CLOSURE", FreeVar(name)) for name in to.cells]
     code.append(Instr("BUILD_TUPLE", len(to.cells)))
     code += [Instr("LOAD_FAST", name) for name in to.arguments]
@@ -313,6 +317,10 @@ def _restore_stack(point: Point) -> list[Any]:
 
 def _stack_names(nulls: tuple[bool, ...]) -> tuple[str, ...]:
     return tuple(f"<stack {slot}>" for slot, null in enumerate(nulls) if not null)
+
+
+def _constant(value: Any) -> Instr:
+    return Instr("LOAD_CONST", value)
 
 
 def _call(count: int) -> list[Instr]:

@@ -9,6 +9,8 @@ from typing import Any
 from jitney.errors import CompilerBug
 
 EMPTY = object()
+_SET: Any = object.__setattr__
+_DELETE: Any = object.__delattr__
 
 
 def make_cell(contents: Any) -> CellType:
@@ -74,7 +76,7 @@ def replace_contents(target: Any, contents: Any) -> None:
     """Clears a container and fills it again."""
     for kind in (OrderedDict, dict, list, set, deque):
         if isinstance(target, kind):
-            kind.clear(target)
+            kind.clear(target)  # type: ignore[arg-type]
             break
     fill(target, contents)
 
@@ -94,7 +96,7 @@ def delete_item(target: dict[Any, Any], key: Any) -> None:
 def store_attribute(target: Any, name: str, value: Any) -> None:
     """A store through C descriptors or into ``__dict__``, past a class's ``__setattr__``."""
     try:
-        object.__setattr__(target, name, value)
+        _SET(target, name, value)
     except TypeError:  # a C type with a __setattr__ of its own
         type(target).__setattr__(target, name, value)
 
@@ -102,7 +104,7 @@ def store_attribute(target: Any, name: str, value: Any) -> None:
 def delete_attribute(target: Any, name: str) -> None:
     """The opposite of `store_attribute`."""
     try:
-        object.__delattr__(target, name)
+        _DELETE(target, name)
     except TypeError:
         type(target).__delattr__(target, name)
 

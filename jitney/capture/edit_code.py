@@ -77,7 +77,7 @@ def handled_slots(code: CodeType) -> tuple[tuple[int, ...], ...]:
     ]
     found: list[tuple[int, ...] | None] = [None] * len(listing.names)
     depths = [0] * len(listing.names)
-    work = [(0, 0, ())]
+    work: list[tuple[int, int, tuple[int, ...]]] = [(0, 0, ())]
     while work:
         index, depth, slots = work.pop()
         if index >= len(found) or found[index] is not None:

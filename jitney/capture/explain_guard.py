@@ -62,8 +62,9 @@ def _explain(guard: Guard, roots: Roots) -> str:
 
 
 def _explain_tensor(source: Source, facts: TensorFacts, actual: Any) -> str:
-    if type(actual) is not facts.cls:
-        return f"{source}: expected a {facts.cls.__name__}, got a {type(actual).__name__}"
+    kind = type(actual)
+    if kind is not facts.cls:
+        return f"{source}: expected a {facts.cls.__name__}, got a {kind.__name__}"
     if actual.dtype is not facts.dtype:
         return f"{source}: dtype expected {facts.dtype}, got {actual.dtype}"
     if actual.device != facts.device:

@@ -84,7 +84,7 @@ def verified() -> bool:
 
     marker, pair = object(), [1, 2]
     holder, slotted = Sample(), Slotted()
-    slotted.b = marker
+    slotted.b = marker  # type: ignore[attr-defined]
 
     def function(x: Any = marker, *, y: Any = marker) -> Any:
         return marker

@@ -68,7 +68,11 @@ def tensor_words(tensor: torch.Tensor, sizes: Sequence[int | None],
     layout = tensor_layout()
     assert layout is not None
     impl = read_word(id(tensor) + layout.handle)
-    words = [id(type(tensor)), read_word(impl + layout.key_set), torch_api.scalar_type(tensor.dtype)]
+    words = [
+        id(type(tensor)),
+        read_word(impl + layout.key_set),
+        torch_api.scalar_type(tensor.dtype),
+    ]
     words += [-1 if tensor.device.index is None else tensor.device.index]
     words += [int(tensor.requires_grad), len(sizes)]
     for extents in (sizes, strides if strides is not None else [None] * len(sizes)):
@@ -271,8 +275,8 @@ class _Builder:
 
         function = ir.Function(self.module, ir.FunctionType(I64, [I64, PTR, I64]), "pick")
         this, arguments, count = function.args
-        block = {n: function.append_basic_block(n) for n in
-                 ("entry", "copy", "copied", "arm", "start", "loop", "fail", "chosen", "miss")}  # fmt: skip
+        names = "entry copy copied arm start loop fail chosen miss".split()
+        block = {n: function.append_basic_block(n) for n in names}
         b = ir.IRBuilder(block["entry"])
         table = b.inttoptr(b.add(this, I64(BYTES_DATA)), PTR)
         slots = b.alloca(I64, SLOTS)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from jitney.capture import recipe as r
-from jitney.capture.frame import NULL, BreakCapture, Lazy, Raised, Restart, Unread
+from jitney.capture.frame import NULL, BreakCapture, Lazy, Raised, Unread
 from jitney.capture.generators import FrameGenerator, MethodIterator
 from jitney.capture.source import Fixed
 from jitney.capture.subscripts import LazyMethod

@@ -110,12 +110,12 @@ class CompiledCode:
             return self.run_eager(function, *values)
         _thread.compiling = True
         try:
-            entry = next((e for e in self.entries if e.check(function, *values)), None)
-            entry = entry or self._compile(function, values)
+            holding = (e for e in self.entries if e.check(function, *values))
+            found = next(holding, None) or self._compile(function, values)
         finally:
             _thread.compiling = False
             self._lock.release()
-        run = entry.glue if entry else self.run_eager
+        run = found.glue if found else self.run_eager
         return run(function, *values)
 
     def _arm(self, entry: Entry, function: FunctionType, values: tuple[Any, ...]) -> None:

@@ -7,7 +7,7 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Callable
-from types import CodeType, FunctionType, MethodType
+from types import CellType, CodeType, FunctionType, MethodType
 from typing import Any
 
 import torch
@@ -90,7 +90,7 @@ class Session:
     def resume(self, point: Point, globals_: dict[str, Any], owner: Any) -> Callable[..., Any]:
         """``enter(closure, *arguments)`` of the compiled resume function at ``point``."""
         code = resume_code(point)
-        closure = tuple(_cell() for _ in point.cells)
+        closure = tuple(CellType() for _ in point.cells)
         function = FunctionType(code, globals_, None, None, closure)
         function.__qualname__ = point.code.co_qualname
         compiled = self.compiled(function, owner)
@@ -139,9 +139,3 @@ class Session:
             self._counts.clear()
         for compiled in codes:
             compiled.forget()
-
-
-def _cell() -> Any:
-    if False:
-        nothing = None
-    return (lambda: nothing).__closure__[0]  # type: ignore[index]

@@ -30,7 +30,7 @@ def run_stepwise(function: FunctionType, *arguments: Any, trace: list[str] | Non
     code = function.__code__
     names = frame_locals(code)
     start = list_code(code).names.index("RESUME") + 1
-    cells = {n: c for n, c in zip(code.co_freevars, function.__closure__ or ())}
+    cells = dict(zip(code.co_freevars, function.__closure__ or ()))
     values = dict(zip(names, arguments, strict=True))
     for name in code.co_cellvars:
         cells[name] = _cell(values[name]) if name in values else _empty_cell()
@@ -254,7 +254,7 @@ def test_a_deep_loop_does_not_grow_the_stack():
 def test_an_outer_frame_calls_the_thunk_in_place():
     def outer(x):
         try:
-            return [x, inner(x), 3]
+            return [x, inner(x), 3]  # noqa: F821
         except ValueError as error:
             return str(error)
 

@@ -75,7 +75,7 @@ CHANGES = {
     "dict value": lambda m: m.settings.table.update(k=4.0),
     "slot": lambda m: setattr(m.part, "weight", 6.0),
     "replaced object": lambda m: setattr(m, "settings", replaced()),
-    "replaced __dict__": lambda m: setattr(m.settings, "__dict__", {**vars(m.settings), "width": 8}),
+    "replaced __dict__": lambda m: setattr(m.settings, "__dict__", vars(replaced())),
     "global": lambda m: set_global("SCALE", 3.0),
     "module attribute": lambda m: setattr(helpers, "offset", 2.0),
     "method of the class": lambda m: setattr(Model, "scale", other_scale),
