@@ -22,6 +22,8 @@ BOUNDS = {
     "sigmoid": (-30, 30, 5),
     "sin": (-100, 100, 2),
     "cos": (-100, 100, 2),
+    "sin far": (-1e6, 1e6, 2),
+    "cos far": (-1e9, 1e9, 2),
 }
 
 
@@ -43,7 +45,7 @@ def _ulps(value: torch.Tensor, exact: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize("name", BOUNDS)
 def test_error(name: str, target: str) -> None:
     low, high, bound = BOUNDS[name]
-    function = getattr(torch, name)
+    function = getattr(torch, name.split()[0])
     x = _points(low, high)
     ours = compile_function(function, x, target=TARGETS[target])(x)[0]
     exact = function(x.double())
@@ -52,7 +54,7 @@ def test_error(name: str, target: str) -> None:
 
 
 @pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("name", BOUNDS)
+@pytest.mark.parametrize("name", [n for n in BOUNDS if " " not in n])
 def test_special_values(name: str, target: str) -> None:
     function = getattr(torch, name)
     x = torch.tensor(SPECIAL)
