@@ -98,7 +98,8 @@ def store_attribute(target: Any, name: str, value: Any) -> None:
     try:
         _SET(target, name, value)
     except TypeError:  # a C type with a __setattr__ of its own
-        type(target).__setattr__(target, name, value)
+        kind: Any = type(target)
+        kind.__setattr__(target, name, value)
 
 
 def delete_attribute(target: Any, name: str) -> None:
@@ -106,7 +107,8 @@ def delete_attribute(target: Any, name: str) -> None:
     try:
         _DELETE(target, name)
     except TypeError:
-        type(target).__delattr__(target, name)
+        kind: Any = type(target)
+        kind.__delattr__(target, name)
 
 
 def store_cell(cell: CellType, contents: Any) -> None:
