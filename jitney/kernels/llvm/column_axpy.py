@@ -100,5 +100,5 @@ def _add_rows(f: FunctionText, axpy: Axpy, rows: list[str], k: str, depth: int) 
             for r in range(axpy.rows):
                 factor = factors[d * axpy.rows + r]
                 sums[r] = multiply_add(f, tile, factor, value, sums[r])
-        for target, value in zip(targets, sums, strict=True):
-            f.do(f"store {value.typed}, ptr {target}, align 4")
+        for target, total in zip(targets, sums, strict=True):
+            f.do(f"store {total.typed}, ptr {target}, align 4")

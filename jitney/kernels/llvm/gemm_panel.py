@@ -12,7 +12,7 @@ from jitney.kernels.llvm.gemm_tile import Routine, Tile, tile_routine
 from jitney.kernels.llvm.pack_columns import copy_routine, interleave_routine, transpose_routine
 from jitney.kernels.llvm.pack_operands import convert_columns, gather_panel
 from jitney.kernels.llvm.phase_function import PhaseFunction
-from jitney.loops.index import Index, index
+from jitney.loops.index import Axis, Index, index
 
 
 @dataclass(frozen=True)
@@ -165,7 +165,7 @@ def _beside(code: GemmCode, f: PhaseFunction, b: str) -> _Ahead:
     return _Ahead(start, f.step(code.gemm.b, code.gemm.k), "64", max(size // 64, 1))
 
 
-def _packing(code: GemmCode) -> tuple[Routine, object]:
+def _packing(code: GemmCode) -> tuple[Routine, Axis]:
     """The routine that packs a panel, and the axis whose pitch it is given."""
     gemm, plan = code.gemm, code.plan
     if plan.b in ("transposed", "converted"):

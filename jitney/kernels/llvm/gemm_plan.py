@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -145,15 +146,14 @@ def _direct_a(gemm: ir.Gemm) -> bool:
 def _b_mode(gemm: ir.Gemm, lanes: int, vectors: int, pairs: bool, target: Target) -> str:
     dtype = gemm.acc_dtype
     by_k, by_n = gemm.b.index.coefficient(gemm.k), gemm.b.index.coefficient(gemm.n)
-    linear = by_k is not None and by_n is not None
     rows = by_n == index(1) and gemm.b.dtype == dtype
     if not gemm.k.extent.is_const:
-        return "direct" if linear and rows else "shared"
+        return "direct" if by_k is not None and rows else "shared"
     if rows and not pairs and row_offsets(gemm) is not None:
         return "indexed"
     panel = int(gemm.k.extent) * vectors * lanes * dtype.itemsize
     anyhow = "gathered" if panel <= LARGEST_PANEL else "shared"
-    if not linear:
+    if by_k is None or by_n is None:
         return anyhow
     if pairs:
         return "transposed" if by_k == index(1) else "interleaved"
@@ -188,8 +188,11 @@ def row_offsets(gemm: ir.Gemm) -> np.ndarray | None:
     if gemm.k in rest or any(isinstance(a, Dim | Value) for a in rows.atoms()):
         return None
     places = np.arange(int(gemm.k.extent), dtype=np.int64)
-    found = rows.evaluate(lambda atom: places if atom == gemm.k else 0)  # type: ignore[arg-type,return-value]
-    return (np.asarray(found) - rows.evaluate(lambda atom: 0)) * gemm.b.dtype.itemsize
+
+    def at(atom: Any) -> Any:
+        return places if atom == gemm.k else 0
+
+    return (np.asarray(rows.evaluate(at)) - rows.evaluate(lambda atom: 0)) * gemm.b.dtype.itemsize
 
 
 def _packed_vectors(gemm: ir.Gemm, lanes: int, pairs: bool) -> int:

@@ -65,10 +65,10 @@ def tile_routine(tile: Tile) -> Routine:
     prefetched a step, to have the following panel near. Indexed: ``ptr b_offsets``, bytes from
     ``b`` to each row of B, in place of ``b_step``. Masked: one more ``i64 valid``, columns to read.
     """
-    steps = ("ptr %b_offsets" if tile.indexed else "i64 %b_step", "i64 %k", "ptr %out")
+    b_step = "ptr %b_offsets" if tile.indexed else "i64 %b_step"
     f = FunctionText(
         tile.name,
-        ("ptr %rows", "i64 %a_step", "ptr %b", *steps)
+        ("ptr %rows", "i64 %a_step", "ptr %b", b_step, "i64 %k", "ptr %out")
         + ("i64 %out_step", "ptr %next", "i64 %next_step")
         + (("i64 %valid",) if tile.masked else ()),
     )

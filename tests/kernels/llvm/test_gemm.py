@@ -163,6 +163,24 @@ def test_weights_laid_out_once(dtype: torch.dtype) -> None:
     assert error < TOLERANCE[dtype]
 
 
+@pytest.mark.parametrize("target", [HOST, AVX2], ids=lambda t: t.name)
+@pytest.mark.parametrize("width", [8, 40, 64])
+def test_patches_are_read_through_offsets(target: Target, width: int) -> None:
+    """A 1-d convolution of 3 channels and 5 taps, as the lowering writes it."""
+    node, _ = Case(11, width, 15).gemm()
+    channel, tap = index(node.k) // 5, index(node.k) % 5
+    patch = ir.Access("b", channel * (width + 4) + tap + node.n, torch.float32)
+    node = ir.Gemm(**{**node.__dict__, "b": patch})
+    assert plan_gemm(node, isa_of(target), target).b == "indexed"
+    # The image ends with its last element: nothing after it may be read.
+    a, image = torch.randn(11, 15), torch.randn(3, width + 4)
+    bias, out = torch.randn(width), torch.empty(11, width)
+    run_node(emit_gemm(node, target), target, {"a": a, "b": image, "bias": bias, "out": out})
+    weight = a.double().view(11, 3, 5)
+    expected = torch.nn.functional.conv1d(image.double()[None], weight)[0]
+    assert (out.double() - (expected + bias.double()).relu()).abs().max() < 1e-5
+
+
 def test_prologue_in_place_of_a() -> None:
     node, _ = Case(9, 40, 50).gemm()
     load = ir.Load("a", node.a.index, torch.float32)
