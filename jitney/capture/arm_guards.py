@@ -82,8 +82,7 @@ def cover(arming: Arming, guard: Guard) -> bool:
     if guard.kind is Kind.SAME:
         return _same(arming, arming.place(guard.source), arming.place(guard.expected))
     if guard.kind is Kind.DISTINCT:
-        places = [arming.place(s) for s in guard.expected]
-        return all(p is not None and p.fixed for p in places)
+        return _distinct(arming, [arming.place(s) for s in guard.expected])
     handler = _COVERS.get(guard.kind)
     place = arming.place(guard.source)
     if handler is None or place is None:
@@ -234,6 +233,21 @@ def _same(arming: Arming, one: Place | None, other: Place | None) -> bool:
             arming.add(Op.IS, place.slot, id(known.value))
             return True
     return False
+
+
+def _distinct(arming: Arming, places: list[Place | None]) -> bool:
+    """Fixed objects differ for good; a slot must differ from each of them and from other slots."""
+    fixed = [id(p.value) for p in places if p is not None and p.fixed]
+    slots = [p.slot for p in places if p is not None and not p.fixed and p.slot is not None]
+    if len(fixed) + len(slots) < len(places):
+        return False
+    known = arming.data([len(fixed), *fixed]) if slots and fixed else None
+    for nth, slot in enumerate(slots):
+        if known is not None:
+            arming.add(Op.NONE_OF, slot, known)
+        for other in slots[:nth]:
+            arming.add(Op.DIFFER, slot, other)
+    return True
 
 
 def _state(arming: Arming, name: str, expected: Any) -> bool:

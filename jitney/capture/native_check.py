@@ -41,6 +41,8 @@ class Op(enum.IntEnum):
     CONST = 10  # s[c] = b
     CALL = 11  # a(words[b]) & words[b + 1] == words[b + 2]
     ABSENT = 12  # b not in dict s[a]
+    NONE_OF = 13  # s[a] is none of the n objects in words b: [n, object, …]
+    DIFFER = 14  # s[a] is not s[b]
 
 
 @dataclass

@@ -145,6 +145,28 @@ class _Ops:
             result.add_incoming(given, block)
         return result
 
+    def differ(self, a: Any, b: Any, _: Any) -> Any:
+        return self.b.icmp_signed("!=", self._slot(a), self._slot(b))
+
+    def none_of(self, a: Any, index: Any, _: Any) -> Any:
+        """A loop over the objects; at the end none was met."""
+        b = self.b
+        head, step = (self.function.append_basic_block() for _ in range(2))
+        done = self.function.append_basic_block()
+        count, value, before = b.load(b.gep(self.words, [index])), self._slot(a), b.block
+        b.branch(head)
+        b.position_at_end(head)
+        seen = b.phi(I64)
+        seen.add_incoming(I64(0), before)
+        b.cbranch(b.icmp_signed("<", seen, count), step, done)
+        b.position_at_end(step)
+        following = b.add(seen, I64(1))
+        seen.add_incoming(following, step)
+        other = b.load(b.gep(self.words, [b.add(index, following)]))
+        b.cbranch(self._same(value, other), self.block["fail"], head)
+        b.position_at_end(done)
+        return I1(1)
+
     def dict_keys(self, a: Any, index: Any, _: Any) -> Any:
         """The same key objects in the same order, the dict's size being checked on the way."""
         b = self.b

@@ -32,7 +32,7 @@ def _hash_once(cls: _Class) -> _Class:
     def __hash__(self: Any) -> int:
         found = self.__dict__.get("_hash")
         if found is None:
-            found = self.__dict__["_hash"] = compute(self)
+            found = self.__dict__["_hash"] = compute(self)  # type: ignore[call-arg]
         return int(found)
 
     cls.__hash__ = __hash__  # type: ignore[method-assign,assignment]

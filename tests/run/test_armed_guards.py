@@ -291,6 +291,25 @@ def test_value_and_dict_instructions():
     assert not picks(keys, {key: 0, text: 1, "more": 2})
 
 
+def test_identity_instructions():
+    one, other = [], []
+    none = program((Op.NONE_OF, 1, 0), words=[2, id(one), id(other)])
+    assert picks(none, []) and not picks(none, one) and not picks(none, other)
+    differ = program((Op.DIFFER, 1, 2))
+    assert picks(differ, one, other) and not picks(differ, one, one)
+
+
+def test_aliases_among_arguments_are_seen():
+    def f(a, b):
+        a.append(1)
+        return torch.ones(1) * len(b)
+
+    compiled = jitney.compile(f, backend="eager")
+    for _ in range(4):
+        same = [0]
+        assert compiled([0], [0]).item() == 1 and compiled(same, same).item() == 2
+
+
 def test_the_first_arm_that_holds_is_picked():
     made = [(program((Op.EQUAL, 1, id(n))), str(n)) for n in (1, 2, 3)]
     pick = make_pick(made, "miss")
