@@ -13,7 +13,7 @@ import os
 import tempfile
 from pathlib import Path
 
-from jitney.config import Config
+from jitney.config import Config, current
 from jitney.events import log
 
 _DIGEST = 32
@@ -59,8 +59,12 @@ class DiskCache:
             log.emit("cache", unwritable=str(reason))
 
 
+def cache_directory(settings: Config | None = None) -> Path:
+    """The folder of everything kept on disk: ``cache_dir``, default ``~/.cache/jitney``."""
+    named = (settings or current()).cache_dir
+    return Path(named) if named else Path.home() / ".cache" / "jitney"
+
+
 def open_cache(settings: Config) -> DiskCache | None:
-    """The cache a configuration names (default ``~/.cache/jitney``); None when it is off."""
-    if not settings.cache:
-        return None
-    return DiskCache(Path(settings.cache_dir or Path.home() / ".cache" / "jitney"))
+    """The cache a configuration names; None when it is off."""
+    return DiskCache(cache_directory(settings)) if settings.cache else None

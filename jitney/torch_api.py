@@ -453,8 +453,9 @@ def _symbol_source(name: str) -> Any:
         def guard_source(self) -> Any:
             return GuardSource.LOCAL
 
-    Named.name = property(lambda self: name) if as_property else lambda self: name
-    Named._name_template = name
+    named: Any = Named
+    named.name = property(lambda self: name) if as_property else lambda self: name
+    named._name_template = name
     del functools
     return Named()
 
@@ -466,11 +467,9 @@ def symbolic_fake_of(
     ``marked`` ones. ``name``: how errors and symbols call the tensor."""
     from torch.fx.experimental.symbolic_shapes import DimDynamic, StatelessSymbolicContext
 
-    kinds = [
-        DimDynamic.DYNAMIC if d in marked else DimDynamic.DUCK if d in dynamic else DimDynamic.STATIC
-        for d in range(tensor.dim())
-    ]
-    context = StatelessSymbolicContext(
+    unmarked = [DimDynamic.DUCK if d in dynamic else DimDynamic.STATIC for d in range(tensor.dim())]
+    kinds = [DimDynamic.DYNAMIC if d in marked else kind for d, kind in enumerate(unmarked)]
+    context: Any = StatelessSymbolicContext(
         dynamic_sizes=kinds, constraint_sizes=[None] * tensor.dim()
     )
     if tensor._is_view() and not tensor.requires_grad:

@@ -91,7 +91,7 @@ def as_text(report: Report, rows: int = 30) -> str:
     return "\n".join(lines)
 
 
-def aligned(columns: Sequence[str], data: list[Sequence[Any]]) -> list[str]:
+def aligned(columns: Sequence[str], data: Sequence[Sequence[Any]]) -> list[str]:
     """Rows in columns, indented by two; numbers to the right."""
     cells = [[str(c) for c in row] for row in ([*columns], *data)]
     widths = [max(len(row[i]) for row in cells) for i in range(len(columns))]
