@@ -44,16 +44,18 @@ def trace_region(
     table = decompositions(frozenset(keep))
     symbolic = any(torch_api.is_symbolic(value) for value in given)
     attempts = ((Recorder, Direct()), (FunctionalRecorder, Functionalized()))
-    reason = ""
+    kind = reason = ""
     for recorder, layer in attempts:
         with torch_api.preserved_modes(), torch_api.autocast_cache_off(), log.stage("trace"):
             try:
                 made = recorder(table, fake_mode, symbolic)
                 return _trace(gm, given, fake_mode, made, layer, symbolic)
             except NeedsFunctionalization as refused:
-                reason = str(refused)
+                kind, reason = "mutation", f"a mutation that cannot be taken out: {refused}"
+            except (RuntimeError, AssertionError) as error:  # torch's own: a size that is data, …
+                kind, reason = "trace", f"{type(error).__name__}: {error}"
         log.emit("functionalized", reason=reason)
-    raise Unsupported("mutation", f"a mutation that cannot be taken out: {reason}")
+    raise Unsupported(kind, reason)
 
 
 @dataclass
