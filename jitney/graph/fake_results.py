@@ -45,7 +45,8 @@ class FakeResults:
         items = out if isinstance(out, tuple) else (out,)
         if view and not isinstance(args[0], torch.Tensor):
             return out
-        if all(self._can_keep(item, view) for item in items):
+        kind = args[0].dtype if view else None
+        if all(self._can_keep(item, kind) for item in items):
             recipes = tuple(self._recipe(item) for item in items)
             self._known[key] = recipes if isinstance(out, tuple) else recipes[0]
         return out
@@ -53,7 +54,7 @@ class FakeResults:
     def _key(self, value: Any) -> Any:
         kind = type(value)
         if kind is self._fake:
-            if value.constant is not None:
+            if value.constant is not None or value.is_complex():  # complex ones may be lazy
                 raise _NoKey
             return value.dtype, value.shape, value.stride(), value.storage_offset()
         if kind is tuple or kind is list:
@@ -62,13 +63,14 @@ class FakeResults:
             return kind, value
         raise _NoKey
 
-    def _can_keep(self, item: Any, view: bool) -> bool:
+    def _can_keep(self, item: Any, viewed: torch.dtype | None) -> bool:
+        """``viewed``: for a view, the dtype of what it views; it must not reinterpret that."""
         return (
             type(item) is self._fake
             and item.constant is None
             and item.fake_device.type == "cpu"
             and item.layout is torch.strided
-            and (view or item.storage_offset() == 0)
+            and (item.storage_offset() == 0 if viewed is None else item.dtype == viewed)
             and not (item.is_conj() or item.is_neg())
         )
 
