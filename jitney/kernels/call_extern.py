@@ -26,20 +26,8 @@ class ExternCall:
         self, view: ViewTensor, sizes: Mapping[Atom, int], scalars: Mapping[str, Any]
     ) -> tuple[Any, ...]:
         """Calls the op; returns one value per entry of ``node.outputs``."""
-
-        def value(arg: Any) -> Any:
-            if isinstance(arg, BufferView):
-                return view(arg)
-            if isinstance(arg, Index):
-                return int(arg) if arg.is_const else arg.evaluate(sizes)
-            if isinstance(arg, ScalarArg):
-                return scalars[arg.name]
-            if isinstance(arg, list | tuple):
-                return [value(a) for a in arg]
-            return arg
-
-        args = [value(a) for a in self.node.args]
-        kwargs = {name: value(a) for name, a in self.node.kwargs}
+        args = [_value(a, view, sizes, scalars) for a in self.node.args]
+        kwargs = {name: _value(a, view, sizes, scalars) for name, a in self.node.kwargs}
         result = self.overload(*args, **kwargs)
         if not self.node.outputs:
             return ()
@@ -47,6 +35,22 @@ class ExternCall:
         if len(results) < len(self.node.outputs):
             raise CompilerBug(f"{self.node.target} gave {len(results)} results")
         return results
+
+
+def _value(
+    arg: Any, view: ViewTensor, sizes: Mapping[Atom, int], scalars: Mapping[str, Any]
+) -> Any:
+    """An argument of this call. (A function of its own: as a closure that calls itself it would
+    be a reference cycle and keep every tensor of the call until the next garbage collection.)"""
+    if isinstance(arg, BufferView):
+        return view(arg)
+    if isinstance(arg, Index):
+        return int(arg) if arg.is_const else arg.evaluate(sizes)
+    if isinstance(arg, ScalarArg):
+        return scalars[arg.name]
+    if isinstance(arg, list | tuple):
+        return [_value(a, view, sizes, scalars) for a in arg]
+    return arg
 
 
 def overload(target: str) -> Any:
