@@ -1,0 +1,58 @@
+"""What ``torch.compile`` and ``torch.compiler`` registered: backends and users' marks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+
+def backend_names() -> list[str]:
+    """Backends registered with torch or by entry points."""
+    from torch._dynamo.backends.registry import list_backends
+
+    return list_backends(exclude_tags=())
+
+
+def find_backend(name: str) -> Any:
+    """A registered backend by name."""
+    from torch._dynamo.backends.registry import lookup_backend
+
+    return lookup_backend(name)
+
+
+def inductor_with(mode: str | None, options: dict[str, Any]) -> Any:
+    """Inductor as ``torch.compile(mode=…, options=…)`` sets it up."""
+    return torch._TorchCompileInductorWrapper(mode, options or None, False)
+
+
+def mark_function(name: str) -> Any:
+    """One of torch's ``mark_dynamic``, ``maybe_mark_dynamic``, ``mark_static``, …, by name."""
+    from torch._dynamo import decorators
+
+    return getattr(decorators, name)
+
+
+def mark_allowed_in_graph(function: Any) -> Any:
+    """torch's ``allow_in_graph``: one opaque call."""
+    return torch.compiler.allow_in_graph(function)
+
+
+def is_allowed_in_graph(function: Any) -> bool:
+    """Whether the user marked it with ``torch.compiler.allow_in_graph``."""
+    import sys
+
+    rules = sys.modules.get("torch._dynamo.trace_rules")
+    return rules is not None and id(function) in rules._allowed_callable_ids.function_ids
+
+
+def mark_of(tensor: torch.Tensor, mark: str) -> Any:
+    """A mark torch's ``mark_dynamic`` and siblings leave on a tensor ("dynamic",
+    "weak_dynamic", "static": sets of dims; "address": a string or None)."""
+    name = {
+        "dynamic": "_dynamo_dynamic_indices",
+        "weak_dynamic": "_dynamo_weak_dynamic_indices",
+        "static": "_dynamo_static_indices",
+        "address": "_dynamo_static_input_type",
+    }[mark]
+    return getattr(tensor, name, None if mark == "address" else frozenset())

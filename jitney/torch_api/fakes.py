@@ -1,0 +1,127 @@
+"""Fake tensors: their modes, how they are made, what they refuse."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from jitney.torch_api.modes import dispatch_modes_off
+
+
+def new_fake_mode(symbolic: bool = False) -> Any:
+    """A FakeTensorMode of its own, with a ShapeEnv."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+    return FakeTensorMode(shape_env=ShapeEnv(), static_shapes=not symbolic)
+
+
+def fake_mode_of(value: Any) -> Any:
+    """The FakeTensorMode a tensor belongs to; None for a real one."""
+    return getattr(value, "fake_mode", None)
+
+
+def tracing(context: Any) -> Any:
+    """A scope in which backends find the capture's TracingContext (and so its FakeTensorMode)."""
+    from contextlib import nullcontext
+
+    from torch._guards import tracing as scope
+
+    return nullcontext() if context is None else scope(context)
+
+
+def new_capture_mode() -> tuple[Any, Any]:
+    """(FakeTensorMode, ShapeEnv) for one capture: data-dependent sizes and scalars raise."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+    shape_env = ShapeEnv(allow_scalar_outputs=False, allow_dynamic_output_shape_ops=False)
+    return FakeTensorMode(shape_env=shape_env, static_shapes=True), shape_env
+
+
+def new_tracing_context(fake_mode: Any) -> Any:
+    """The context that torch backends expect to find around them."""
+    from torch._guards import TracingContext
+
+    return TracingContext(fake_mode)
+
+
+def is_fake(value: Any) -> bool:
+    """Whether it is a FakeTensor."""
+    from torch._subclasses.fake_tensor import FakeTensor
+
+    return isinstance(value, FakeTensor)
+
+
+def fake_of(mode: Any, tensor: torch.Tensor) -> Any:
+    """A FakeTensor with the static sizes of ``tensor``."""
+    return mode.from_tensor(tensor, static_shapes=True)
+
+
+def unsupported_by_fakes() -> tuple[type[BaseException], ...]:
+    """What FakeTensors raise when an answer depends on data."""
+    from torch._subclasses import fake_tensor
+    from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+
+    return (
+        fake_tensor.DataDependentOutputException,
+        fake_tensor.DynamicOutputShapeException,
+        fake_tensor.UnsupportedFakeTensorException,
+        GuardOnDataDependentSymNode,
+    )
+
+
+@contextmanager
+def quiet_fakes() -> Iterator[None]:
+    """A scope in which FakeTensor does not log the errors it raises: eager will raise them."""
+    import logging
+
+    logger = logging.getLogger("torch._subclasses.fake_tensor")
+    before, logger.disabled = logger.disabled, True
+    try:
+        yield
+    finally:
+        logger.disabled = before
+
+
+def fake_tangent(fake_mode: Any, result: torch.Tensor) -> torch.Tensor:
+    """A fake gradient of ``result``: its sizes and strides, row-major where it overlaps itself."""
+    with dispatch_modes_off(), fake_mode, torch.no_grad():
+        return torch.empty_like(result)
+
+
+def fake_tensor_class() -> Any:
+    """torch's FakeTensor: ``FakeTensor(mode, meta tensor, device)`` makes one."""
+    from torch._subclasses.fake_tensor import FakeTensor
+
+    return FakeTensor
+
+
+@contextmanager
+def below_fakes(fake_mode: Any) -> Iterator[None]:
+    """A context in which ops on fake tensors of ``fake_mode`` run meta kernels and give meta
+    tensors."""
+    with torch._C._DisableTorchDispatch(), torch._C._PreserveDispatchKeyGuard():
+        fake_mode.in_kernel_invocation = True
+        torch._C._set_meta_in_tls_dispatch_include(True)
+        try:
+            yield
+        finally:
+            fake_mode.in_kernel_invocation = False
+
+
+def is_data_dependent_error(error: BaseException) -> bool:
+    """Whether fake tensors refused an op because its result depends on values."""
+    from torch._subclasses import fake_tensor
+    from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+
+    kinds = (
+        fake_tensor.DataDependentOutputException,
+        fake_tensor.DynamicOutputShapeException,
+        fake_tensor.UnsupportedFakeTensorException,
+        GuardOnDataDependentSymNode,
+    )
+    return isinstance(error, kinds)

@@ -1,0 +1,91 @@
+"""Dispatch modes, functionalization, functorch: what stands between a call and its kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+
+def dispatch_mode_class() -> type:
+    """``TorchDispatchMode``: a mode that sees every ATen call below autograd."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    return TorchDispatchMode
+
+
+def without_torch_function() -> Any:
+    """A scope in which subclasses' ``__torch_function__`` is not called."""
+    return torch._C.DisableTorchFunctionSubclass()
+
+
+def python_dispatcher() -> Any:
+    """torch's Python dispatcher: Python kernels of composite ops, which keep sizes symbolic."""
+    from torch._dispatch.python import enable_python_dispatcher
+
+    return enable_python_dispatcher()
+
+
+def dispatch_modes_off() -> Any:
+    """A context without any dispatch mode (function modes stay)."""
+    from torch.utils._python_dispatch import _disable_current_modes
+
+    return _disable_current_modes()
+
+
+def functional_mode() -> Any:
+    """torch's functionalization as a dispatch mode."""
+    from torch._subclasses.functional_tensor import FunctionalTensorMode
+
+    return FunctionalTensorMode()
+
+
+def to_functional(tensor: torch.Tensor) -> torch.Tensor:
+    """``tensor`` wrapped for functionalization; requires_grad and leafness kept."""
+    from torch._subclasses.functional_tensor import FunctionalTensor
+
+    wrapped: torch.Tensor = FunctionalTensor.to_functional(tensor)
+    return wrapped
+
+
+def from_functional(tensor: torch.Tensor) -> torch.Tensor:
+    """The current value of a functional tensor, pending mutations applied."""
+    from torch._subclasses.functional_tensor import FunctionalTensor
+
+    if not isinstance(tensor, FunctionalTensor):
+        return tensor
+    torch._sync(tensor)
+    inner: torch.Tensor = torch._from_functional_tensor(tensor.elem)
+    return inner
+
+
+def written_under_no_grad(tensor: torch.Tensor) -> bool:
+    """Whether every write to a functional tensor happened under no_grad."""
+    check = torch._functionalize_are_all_mutations_under_no_grad_or_inference_mode
+    return bool(check(tensor.elem))  # type: ignore[attr-defined]
+
+
+def make_infra_mode(mode: Any, node_of: Callable[[torch.Tensor], Any]) -> None:
+    """Gives a dispatch mode the tracer's place: below functionalization, above fake tensors.
+
+    ``node_of``: the graph node of a tensor, KeyError if there is none (torch annotates nodes).
+    """
+    mode._mode_key = torch._C._TorchDispatchModeKey.PROXY
+    mode.tracer = SimpleNamespace(tensor_tracker=_TensorTracker(node_of))
+
+
+class _TensorTracker:
+    """What torch's functionalization reads of its own tracer."""
+
+    def __init__(self, node_of: Callable[[torch.Tensor], Any]) -> None:
+        self._node_of = node_of
+
+    def __getitem__(self, tensor: torch.Tensor) -> Any:
+        return SimpleNamespace(proxy=SimpleNamespace(node=self._node_of(tensor)))
+
+
+def functorch_is_active() -> bool:
+    """Whether a functorch transform (grad, vmap) surrounds the call."""
+    return bool(torch._C._are_functorch_transforms_active())

@@ -1,0 +1,130 @@
+"""Addresses and numbers for native code that calls torch's C and C++ functions itself."""
+
+from __future__ import annotations
+
+import ctypes
+from functools import lru_cache
+from typing import Any
+
+import torch
+
+from jitney.torch_api.state import active_modes
+
+
+@lru_cache(maxsize=64)
+def c_symbol(name: str) -> int:
+    """Address of a function that torch's libraries export; LookupError if none does."""
+    for library in ("libtorch_cpu.so", "libc10.so"):
+        try:
+            handle = ctypes.CDLL(f"{torch.__path__[0]}/lib/{library}")
+            address = ctypes.cast(getattr(handle, name), ctypes.c_void_p).value
+        except (OSError, AttributeError):
+            continue
+        if address:
+            return address
+    raise LookupError(name)
+
+
+def impl_address(tensor: torch.Tensor) -> int:
+    """Address of the C++ tensor's implementation object."""
+    return int(tensor._cdata)
+
+
+def raw_key_set(tensor: torch.Tensor) -> int:
+    """A tensor's dispatch keys as one 64-bit word."""
+    return int(torch._C._dispatch_keys(tensor).raw_repr())
+
+
+def native_state(name: str, expected: Any) -> list[tuple[int, int, int, int]] | None:
+    """State as C calls: (function, argument, mask, value) hold if ``function(argument) & mask``
+    is ``value``; None if C cannot tell."""
+    byte, full = 0xFF, (1 << 64) - 1
+    flags = {
+        "grad_enabled": "_ZN3c108GradMode10is_enabledEv",
+        "inference_mode": "_ZN3c1013InferenceMode10is_enabledEv",
+    }
+    functions = "_ZN2at4impl22PythonTorchFunctionTLS9stack_lenEv"
+    if name in flags:
+        return [(c_symbol(flags[name]), 0, byte, int(expected))]
+    if name == "default_dtype":
+        address = c_symbol("_ZN3c1031get_default_dtype_as_scalartypeEv")
+        return [(address, 0, byte, scalar_type(expected))]
+    if name == "deterministic":
+        context = _call(c_symbol("_ZN2at13globalContextEv"))
+        address = c_symbol("_ZNK2at7Context23deterministicAlgorithmsEv")
+        return [(address, context, byte, int(expected))]
+    if name == "modes":
+        dispatches = "_ZN3c104impl20TorchDispatchModeTLS9stack_lenEv"
+        return [
+            (c_symbol(functions), 0, full, expected[0]),
+            (c_symbol(dispatches), 0, full, expected[1]),
+        ]
+    if name == "default_device" and expected is None and active_modes()[0] == 0:
+        return [(c_symbol(functions), 0, full, 0)]
+    return _native_autocast(expected) if name == "autocast" else None
+
+
+def _native_autocast(expected: tuple[Any, ...]) -> list[tuple[int, int, int, int]]:
+    *per_device, cache = expected
+    enabled_of = c_symbol("_ZN2at8autocast19is_autocast_enabledEN3c1010DeviceTypeE")
+    dtype_of = c_symbol("_ZN2at8autocast18get_autocast_dtypeEN3c1010DeviceTypeE")
+    calls = []
+    for device_type, (enabled, dtype) in enumerate(per_device):  # c10: CPU is 0, CUDA is 1
+        calls.append((enabled_of, device_type, 0xFF, int(enabled)))
+        calls.append((dtype_of, device_type, 0xFF, scalar_type(dtype)))
+    calls.append((c_symbol("_ZN2at8autocast25is_autocast_cache_enabledEv"), 0, 0xFF, int(cache)))
+    return calls
+
+
+def _call(address: int) -> int:
+    return int(ctypes.CFUNCTYPE(ctypes.c_uint64)(address)())
+
+
+def raw_cuda_stream(device: torch.device) -> int:
+    """The handle of torch's current CUDA stream on ``device``."""
+    number = device.index if device.index is not None else torch.cuda.current_device()
+    return int(torch._C._cuda_getCurrentRawStream(number))
+
+
+def tensor_handle_offset() -> int:
+    """Bytes from a Python tensor object to the ``at::Tensor`` in it, which torch's C interface
+    takes the address of; found by looking for the TensorImpl's address. RuntimeError if hidden."""
+    return _handle_offset()
+
+
+@lru_cache(maxsize=1)
+def _handle_offset() -> int:
+    probe = torch.empty(1)
+    for offset in range(16, type(probe).__basicsize__, 8):
+        if ctypes.c_size_t.from_address(id(probe) + offset).value == probe._cdata:
+            return offset
+    raise RuntimeError("this torch does not keep the tensor inside its Python object")
+
+
+def tensor_wrap_symbol() -> str:
+    """The C++ function ``PyObject* THPVariable_Wrap(const at::TensorBase&)``: a new reference."""
+    return "_Z16THPVariable_WrapRKN2at10TensorBaseE"
+
+
+def scalar_type(dtype: torch.dtype) -> int:
+    """The number of a dtype in torch's C interface (``c10::ScalarType``)."""
+    return _SCALAR_TYPES[dtype]
+
+
+_SCALAR_TYPES = {
+    torch.uint8: 0,
+    torch.int8: 1,
+    torch.int16: 2,
+    torch.int32: 3,
+    torch.int64: 4,
+    torch.float16: 5,
+    torch.float32: 6,
+    torch.float64: 7,
+    torch.complex64: 9,
+    torch.complex128: 10,
+    torch.bool: 11,
+    torch.bfloat16: 15,
+    torch.uint16: 27,
+    torch.uint32: 28,
+    torch.uint64: 29,
+}

@@ -1,0 +1,44 @@
+"""ATen ops and the graphs of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+
+def is_composite(op: Any) -> bool:
+    """Whether torch itself decomposes ``op`` into other ops (CompositeImplicitAutograd)."""
+    has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
+    return bool(has_kernel(op.name(), "CompositeImplicitAutograd"))
+
+
+def decomposition_table() -> dict[Any, Callable[..., Any]]:
+    """torch's decompositions of ATen ops into core ATen: overload -> function.
+
+    Without ops that are composite for autograd (looking those up takes a tenth of a second).
+    """
+    import torch._decomp
+
+    quick = getattr(torch._decomp, "_core_aten_decompositions_post_autograd", None)
+    return dict(quick() if quick is not None else torch._decomp.core_aten_decompositions())
+
+
+def graph_module(root: dict[str, Any], graph: torch.fx.Graph) -> torch.fx.GraphModule:
+    """A GraphModule whose Python code is written only when it is called or read."""
+    from torch.fx._lazy_graph_module import _LazyGraphModule
+
+    module: torch.fx.GraphModule = _LazyGraphModule(root, graph, "Region")
+    return module
+
+
+def has_side_effects(op: Any) -> bool:
+    """Whether an op must not be dropped though nothing reads its value (asserts, prints)."""
+    return op in torch.fx.node._side_effectful_functions
+
+
+def find_op(name: str) -> Any:
+    """The overload called "aten.view.default"."""
+    namespace, packet, overload = name.split(".")
+    return getattr(getattr(getattr(torch.ops, namespace), packet), overload)

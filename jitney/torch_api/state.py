@@ -1,0 +1,112 @@
+"""Process and thread state: grad mode, autocast, defaults, modes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+
+@contextmanager
+def autocast_cache_off() -> Iterator[None]:
+    """A context in which autocast does not keep casts of parameters (they would be fakes)."""
+    before = torch.is_autocast_cache_enabled()
+    torch.set_autocast_cache_enabled(False)
+    try:
+        yield
+    finally:
+        torch.set_autocast_cache_enabled(before)
+
+
+@contextmanager
+def preserved_modes() -> Iterator[None]:
+    """Grad mode and CPU/CUDA autocast are put back as they were, whatever ran inside."""
+    grad = torch.is_grad_enabled()
+    kinds = ("cpu", "cuda")
+    casts = [(torch.is_autocast_enabled(k), torch.get_autocast_dtype(k)) for k in kinds]
+    try:
+        yield
+    finally:
+        torch.set_grad_enabled(grad)
+        for kind, (enabled, dtype) in zip(kinds, casts):
+            torch.set_autocast_enabled(kind, enabled)
+            torch.set_autocast_dtype(kind, dtype)
+
+
+def _autocast_state() -> tuple[Any, ...]:
+    per_device = (
+        (torch.is_autocast_enabled(device), torch.get_autocast_dtype(device))
+        for device in ("cpu", "cuda")
+    )
+    return (*per_device, torch.is_autocast_cache_enabled())
+
+
+def _set_autocast_state(state: tuple[Any, ...]) -> None:
+    *per_device, cache = state
+    for device, (enabled, dtype) in zip(("cpu", "cuda"), per_device):
+        torch.set_autocast_enabled(device, enabled)
+        torch.set_autocast_dtype(device, dtype)
+    torch.set_autocast_cache_enabled(cache)
+
+
+def _default_device() -> Any:
+    from torch.overrides import _get_current_function_mode_stack
+    from torch.utils._device import DeviceContext
+
+    for mode in reversed(_get_current_function_mode_stack()):
+        if isinstance(mode, DeviceContext):
+            return mode.device
+    return None
+
+
+def _set_inference_mode(enabled: bool) -> None:
+    raise TypeError("inference mode is a scope: it cannot be left changed by a frame")
+
+
+def _set_modes(counts: tuple[int, int]) -> None:
+    raise TypeError("modes are scopes: they cannot be left changed by a frame")
+
+
+def _mode_counts() -> tuple[int, int]:
+    return torch._C._len_torch_function_stack(), torch._C._len_torch_dispatch_stack()
+
+
+_STATE: dict[str, tuple[Callable[[], Any], Callable[[Any], None]]] = {
+    "grad_enabled": (torch.is_grad_enabled, torch._C._set_grad_enabled),
+    "inference_mode": (torch.is_inference_mode_enabled, _set_inference_mode),
+    "autocast": (_autocast_state, _set_autocast_state),
+    "modes": (_mode_counts, _set_modes),
+    "default_dtype": (torch.get_default_dtype, torch.set_default_dtype),
+    "default_device": (_default_device, torch.set_default_device),
+    "deterministic": (
+        torch.are_deterministic_algorithms_enabled,
+        torch.use_deterministic_algorithms,
+    ),
+}
+
+
+def state_names() -> tuple[str, ...]:
+    """What a ``STATE`` guard and a ``SetState`` effect may name."""
+    return tuple(_STATE)
+
+
+def state_reader(name: str) -> Callable[[], Any]:
+    """The function that reads a piece of process or thread state (KeyError: unknown name)."""
+    return _STATE[name][0]
+
+
+def read_state(name: str) -> Any:
+    """The state now, in a form that compares by value."""
+    return _STATE[name][0]()
+
+
+def set_state(name: str, value: Any) -> None:
+    """Makes the state what `read_state` gave."""
+    _STATE[name][1](value)
+
+
+def active_modes() -> tuple[int, int]:
+    """How many torch function modes and dispatch modes are active in this thread."""
+    return _mode_counts()

@@ -1,0 +1,211 @@
+"""Symbolic sizes and numbers: what a SymInt is, what a ShapeEnv assumed of it."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+
+
+def symbolic_expression(value: torch.SymInt) -> tuple[int | None, Any, Any]:
+    """(the integer if it is one, else None; the sympy expression; the ShapeEnv) of a SymInt."""
+    node: Any = value.node
+    known = node.maybe_as_int()
+    if known is not None:
+        return int(known), None, None
+    return None, node.expr, node.shape_env
+
+
+def symbol_range(symbol: Any, shape_env: Any) -> tuple[int | None, int | None, int | None]:
+    """(least, greatest, example) value of a ShapeEnv symbol, None where unknown."""
+    known = shape_env.var_to_range.get(symbol)
+    low = high = None
+    if known is not None:
+        low = int(known.lower) if known.lower.is_Integer else None
+        high = int(known.upper) if known.upper.is_Integer else None
+    values = getattr(shape_env, "backed_var_to_val", None)  # torch >= 2.12
+    if values is None:
+        values = shape_env.var_to_val
+    hint = values.get(symbol)
+    return low, high, None if hint is None else int(hint)
+
+
+def symbol_expression(value: Any) -> Any:
+    """The sympy expression of a SymInt, SymFloat or SymBool (a sympy number if it is constant)."""
+    return value.node.expr
+
+
+def shape_expression_names() -> dict[str, Any]:
+    """What the text of a ShapeEnv guard may name besides its symbols."""
+    from torch.fx.experimental.symbolic_shapes import SYMPY_INTERP
+
+    return {**SYMPY_INTERP, "math": math, "torch": torch}
+
+
+def symbol_name(value: Any) -> str | None:
+    """The name of the symbol a SymInt or SymFloat is; None if it is a number or an expression."""
+    expression = value.node.expr
+    return str(expression) if expression.is_Symbol else None
+
+
+def expression_text(value: Any) -> tuple[str, tuple[str, ...]]:
+    """(Python text of a symbolic scalar, names of the symbols in it)."""
+    return _python_text(value.node.expr)
+
+
+def _python_text(expression: Any) -> tuple[str, tuple[str, ...]]:
+    from torch.utils._sympy.printers import PythonPrinter
+
+    names = tuple(sorted(str(s) for s in expression.free_symbols))
+    return PythonPrinter().doprint(expression), names
+
+
+def shape_assumptions(shape_env: Any, symbols: Any) -> list[tuple[str, tuple[str, ...], str]]:
+    """(Python text, names of symbols in it, where it was assumed) of a ShapeEnv's guards and of
+    the ranges of the ``symbols`` (names) that inputs give."""
+    found = []
+    for guard in list(shape_env.guards):
+        expression = shape_env.simplify(guard.expr)
+        if str(expression) != "True":
+            text, names = _python_text(expression)
+            found.append((text, names, str(getattr(guard.sloc, "user_loc", "") or "")))
+    for symbol, bounds in shape_env.var_to_range.items():
+        if str(symbol) in symbols and symbol not in shape_env.replacements:
+            low, high = bounds.lower, bounds.upper
+            if low.is_Integer and low > 0:
+                found.append((f"{low} <= {symbol}", (str(symbol),), "range"))
+            if high.is_Integer and high < 2**62:
+                found.append((f"{symbol} <= {high}", (str(symbol),), "range"))
+    return found
+
+
+def _symbol_source(name: str) -> Any:
+    """A torch Source that is only a name: ours know how to fetch."""
+    from torch._guards import GuardSource, Source
+
+    as_property = not callable(Source.__dict__["name"])  # a method before torch 2.10
+
+    class Named(Source):
+        def __hash__(self) -> int:
+            return hash(name)
+
+        def __eq__(self, other: object) -> bool:
+            return self is other
+
+        @property
+        def guard_source(self) -> Any:
+            return GuardSource.LOCAL
+
+    named: Any = Named
+    named.name = property(lambda self: name) if as_property else lambda self: name
+    named._name_template = name
+    return Named()
+
+
+def symbolic_fake_of(
+    mode: Any, tensor: torch.Tensor, name: str, dynamic: frozenset[int], marked: frozenset[int]
+) -> Any:
+    """A FakeTensor whose sizes in ``dynamic`` are symbols; equal sizes share one, except
+    ``marked`` ones. ``name``: how errors and symbols call the tensor."""
+    from torch.fx.experimental.symbolic_shapes import DimDynamic, StatelessSymbolicContext
+
+    unmarked = [DimDynamic.DUCK if d in dynamic else DimDynamic.STATIC for d in range(tensor.dim())]
+    kinds = [DimDynamic.DYNAMIC if d in marked else kind for d, kind in enumerate(unmarked)]
+    context: Any = StatelessSymbolicContext(
+        dynamic_sizes=kinds, constraint_sizes=[None] * tensor.dim()
+    )
+    if tensor._is_view() and not tensor.requires_grad:
+        with torch.no_grad():  # the same memory, not a view: a base of fixed size would specialise
+            place = (tensor.storage_offset(), tensor.size(), tensor.stride())
+            alone = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+            tensor = alone.set_(tensor.untyped_storage(), *place)
+    return mode.from_tensor(
+        tensor, static_shapes=False, source=_symbol_source(name), symbolic_context=context
+    )
+
+
+def symbolic_number(shape_env: Any, value: int | float, name: str) -> Any:
+    """A SymInt or SymFloat for a Python number."""
+    from torch.fx.experimental.symbolic_shapes import DimDynamic
+
+    source = _symbol_source(name)
+    symbol = shape_env.create_unspecified_symbol(
+        value, source=source, dynamic_dim=DimDynamic.DYNAMIC
+    )
+    if isinstance(value, int):
+        return shape_env.create_symintnode(symbol, hint=value, source=source)
+    return shape_env.create_symfloatnode(symbol, hint=value, source=source)
+
+
+def free_symbols(value: Any) -> frozenset[Any]:
+    """The sympy symbols in a SymInt, SymFloat or SymBool."""
+    return frozenset(getattr(value.node.expr, "free_symbols", ()))
+
+
+def constant_of(value: Any) -> Any:
+    """The number that a SymInt, SymFloat or SymBool is known to be, else None."""
+    expr = value.node.expr
+    if getattr(expr, "free_symbols", None):
+        return None
+    if isinstance(value, torch.SymInt):
+        return int(expr)
+    return float(expr) if isinstance(value, torch.SymFloat) else bool(expr)
+
+
+def build_expression(graph: Any, value: Any, nodes: dict[Any, Any]) -> Any:
+    """A node that computes a symbol's expression from its symbols' ``nodes``, added to the end."""
+    from torch.fx.proxy import GraphAppendingTracer, Proxy
+    from torch.utils._sympy.interp import sympy_interp
+    from torch.utils._sympy.reference import PythonReferenceAnalysis
+
+    tracer = GraphAppendingTracer(graph)
+    proxies = {symbol: Proxy(node, tracer) for symbol, node in nodes.items()}
+
+    def recorded(function: Any) -> Any:
+        return staticmethod(
+            lambda x, dtype: tracer.create_proxy("call_function", function, (x,), {})
+        )
+
+    class Analysis(PythonReferenceAnalysis):
+        trunc_to_int = recorded(math.trunc)
+        floor_to_int = recorded(math.floor)
+        ceil_to_int = recorded(math.ceil)
+        round_to_int = recorded(round)
+
+    return sympy_interp(Analysis, proxies, value.node.expr).node
+
+
+def is_symbolic(value: Any) -> bool:
+    """A SymInt, SymFloat or SymBool that is not a constant, or a tensor with such a size."""
+    if isinstance(value, torch.Tensor):
+        return any(is_symbolic(size) for size in (*value.shape, *value.stride()))
+    if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
+        return not value.node.expr.is_number
+    return False
+
+
+def hint_of(size: Any) -> int:
+    """A likely value of a size that may be symbolic (4096 where nothing is known)."""
+    if isinstance(size, int):
+        return size
+    if size.node.has_hint():
+        return int(size.node.hint)
+    return 4096
+
+
+def surely_equal(a: Any, b: Any) -> bool:
+    """Whether two sizes are equal whatever the symbols in them are; adds no guard."""
+    if isinstance(a, int) and isinstance(b, int):
+        return a == b
+    if is_symbolic(a) and is_symbolic(b):
+        return bool(a.node.expr == b.node.expr)
+    return False
+
+
+def is_symbolic_value(node: torch.fx.Node) -> bool:
+    """Whether a graph node's value, or an operand's, has a symbolic size."""
+    return any(
+        isinstance(value, torch.Tensor) and is_symbolic(value)
+        for value in (node.meta.get("val"), *(n.meta.get("val") for n in node.all_input_nodes))
+    )
