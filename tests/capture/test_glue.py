@@ -1,4 +1,4 @@
-"""Glue from hand-made captures: rebuilt values, replayed effects, frames that stop in the middle."""
+"""Glue from hand-made captures: rebuilt values, replayed effects, frames stopped in the middle."""
 
 from __future__ import annotations
 
