@@ -1,0 +1,249 @@
+"""A built program at run time: kernels in native runs, extern calls between them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from jitney.errors import CompilerBug
+from jitney.kernels.call_extern import ExternCall
+from jitney.kernels.triton.compile_kernels import Binary
+from jitney.kernels.triton.decode_attention import Scratch
+from jitney.kernels.triton.kernel_source import KernelSource
+from jitney.kernels.triton.launch import Launch, LaunchTable
+from jitney.kernels.triton.load_binary import current_stream, load_binary
+from jitney.loops import visit
+from jitney.loops.index import Atom, Dim, Index
+from jitney.loops.ir import (
+    Buffer,
+    BufferView,
+    Extern,
+    IntOutput,
+    LoopProgram,
+    Node,
+    Output,
+    ScalarArg,
+)
+
+Layout = tuple[tuple[int, ...], tuple[int, ...], int]  # shape, strides, offset
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Launch records ``first`` to ``first + count``, issued by one native call."""
+
+    first: int
+    count: int
+    nodes: tuple[Node, ...]
+
+
+class GpuProgram:
+    """``program(*args) -> tuple``; ``args`` as ``program.arguments`` say. Thread-safe: each call
+    leases a launch table; workspace and outputs come from torch's allocator on its stream."""
+
+    def __init__(
+        self,
+        program: LoopProgram,
+        constants: dict[str, torch.Tensor],
+        sources: Mapping[str, tuple[KernelSource, ...]],
+        binaries: Mapping[str, Binary],
+        scratch: tuple[Scratch, ...] = (),
+    ) -> None:
+        self.program, self.constants = program, constants
+        self.device = _device(program)
+        self.slots = {b.name: i for i, b in enumerate(program.buffers)}
+        names = [a.name for a in program.arguments if isinstance(a, Dim | ScalarArg)]
+        for name in (*names, *(extra.name for extra in scratch)):
+            self.slots[name] = len(self.slots)
+        self.launches: list[Launch] = []
+        self.steps = self._plan(sources, binaries)
+        self.dead = _dead_after(program, self.steps)
+        self.temps = dict(program.slots)
+        self.workspace = program.workspace
+        for extra in scratch:  # stands beside the planned workspace, aligned as it is
+            self.temps[extra.name] = self.workspace
+            self.workspace = self.workspace + (4 * extra.elements + 255) // 256 * 256
+        self.made = [b for b in program.buffers if b.kind == "output"]
+        self._tables: list[LaunchTable] = []
+        self._layouts: dict[int, Layout] = {}
+
+    def _plan(
+        self, sources: Mapping[str, tuple[KernelSource, ...]], binaries: Mapping[str, Binary]
+    ) -> list[Segment | ExternCall]:
+        steps: list[Segment | ExternCall] = []
+        for node in self.program.nodes:
+            if isinstance(node, Extern):
+                steps.append(ExternCall(node))
+                continue
+            first = len(self.launches)
+            for source in sources[node.name]:
+                loaded = load_binary(binaries[source.key], self.device)
+                slots = tuple(self.slots[p.name] for p in source.parameters)
+                grid, threads = source.grid, loaded.threads
+                self.launches.append(Launch(loaded.function, grid, threads, loaded.shared, slots))
+            last, added = steps[-1] if steps else None, len(self.launches) - first
+            if isinstance(last, Segment):
+                steps[-1] = Segment(last.first, last.count + added, (*last.nodes, node))
+            else:
+                steps.append(Segment(first, added, (node,)))
+        return steps
+
+    def __call__(self, *args: Any) -> tuple[Any, ...]:
+        try:
+            table = self._tables.pop()
+        except IndexError:
+            table = LaunchTable(self.launches, len(self.slots))
+        try:
+            with torch.no_grad():
+                return _Call(self, table, args).run()
+        finally:
+            self._tables.append(table)
+
+    def layout(self, view: BufferView | Buffer, sizes: Mapping[Atom, int]) -> Layout:
+        """Shape, strides and offset as numbers; those without symbols are worked out once."""
+        known = self._layouts.get(id(view))
+        if known is not None:
+            return known
+        offset = view.offset if isinstance(view, BufferView) else Index()
+        found = (
+            tuple(s.evaluate(sizes) for s in view.shape),
+            tuple(s.evaluate(sizes) for s in view.strides),
+            offset.evaluate(sizes),
+        )
+        if all(s.is_const for s in (*view.shape, *view.strides, offset)):
+            self._layouts[id(view)] = found
+        return found
+
+
+class _Call:
+    """One call under way: its tensors by buffer name, its sizes."""
+
+    def __init__(self, owner: GpuProgram, table: LaunchTable, args: Sequence[Any]) -> None:
+        self.owner, self.values = owner, table.values
+        self.table = table
+        self.tensors: dict[str, torch.Tensor] = dict(owner.constants)
+        self.sizes: dict[Atom, int] = {}
+        self.scalars: dict[str, Any] = {}
+        for argument, value in zip(owner.program.arguments, args, strict=True):
+            if isinstance(argument, Dim):
+                self.sizes[argument] = value
+                self._set(argument.name, value)
+            elif isinstance(argument, ScalarArg):
+                self.scalars[argument.name] = value
+                self._set(argument.name, _bits(value, argument.dtype))
+            else:
+                self.tensors[argument] = value
+        if self.sizes:
+            table.set_sizes(self.sizes)
+
+    def run(self) -> tuple[Any, ...]:
+        owner, device = self.owner, self.owner.device
+        for buffer in owner.made:
+            shape, strides, _ = owner.layout(buffer, self.sizes)
+            made = torch.empty_strided(shape, strides, dtype=buffer.dtype, device=device)
+            self.tensors[buffer.name] = made
+        self._lease_workspace()
+        slots, values = owner.slots, self.values
+        for name, tensor in self.tensors.items():
+            values[slots[name]] = tensor.data_ptr()
+        stream = current_stream(device)
+        for step, dead in zip(owner.steps, owner.dead, strict=True):
+            if isinstance(step, Segment):
+                self.table.run(step.first, step.count, stream)
+            else:
+                self._extern(step)
+            for name in dead:
+                self.tensors.pop(name, None)
+        return tuple([self._result(out) for out in owner.program.outputs])
+
+    def _set(self, name: str, value: int) -> None:
+        self.values[self.owner.slots[name]] = value
+
+    def _lease_workspace(self) -> None:
+        size = self.owner.workspace.evaluate(self.sizes)
+        self.workspace = torch.empty(size, dtype=torch.uint8, device=self.owner.device)
+        base = self.workspace.data_ptr()
+        for name, offset in self.owner.temps.items():
+            self._set(name, base + offset.evaluate(self.sizes))
+
+    def _extern(self, step: ExternCall) -> None:
+        results = step.run(self.view, self.sizes, self.scalars)
+        for name, result in zip(step.node.outputs, results, strict=False):
+            if name is None or result is None:
+                continue
+            buffer = self.owner.program.buffer(name)
+            _, strides, _ = self.owner.layout(buffer, self.sizes)
+            if len(strides) == result.dim() and not _laid_out(result, strides):
+                wanted = torch.empty_strided(
+                    result.shape, strides, dtype=result.dtype, device=result.device
+                )
+                result = wanted.copy_(result)
+            self.tensors[name] = result
+            self._set(name, result.data_ptr())
+
+    def view(self, view: BufferView) -> torch.Tensor:
+        """The tensor a view of a buffer stands for in this call."""
+        shape, strides, offset = self.owner.layout(view, self.sizes)
+        tensor = self.tensors.get(view.buffer)
+        if tensor is None:
+            tensor = self._temp(view.buffer)
+        elif not offset and tensor.shape == shape and tensor.stride() == strides:
+            return tensor
+        return tensor.as_strided(shape, strides, tensor.storage_offset() + offset)
+
+    def _temp(self, name: str) -> torch.Tensor:
+        buffer = self.owner.program.buffer(name)
+        shape, strides, _ = self.owner.layout(buffer, self.sizes)
+        start = self.owner.temps[name].evaluate(self.sizes)
+        last = sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
+        size = 0 if 0 in shape else (last + 1) * buffer.dtype.itemsize
+        return self.workspace[start : start + size].view(buffer.dtype)
+
+    def _result(self, out: Any) -> Any:
+        if isinstance(out, Output):
+            return self.view(out.view)
+        if isinstance(out, IntOutput):
+            return out.value.evaluate(self.sizes)
+        value = out.value
+        return self.scalars[value.name] if isinstance(value, ScalarArg) else value
+
+
+def _laid_out(tensor: torch.Tensor, strides: tuple[int, ...]) -> bool:
+    """Whether the tensor has these strides, where a stride says anything."""
+    return all(
+        have == want or size <= 1
+        for have, want, size in zip(tensor.stride(), strides, tensor.shape, strict=True)
+    )
+
+
+def _dead_after(
+    program: LoopProgram, steps: Sequence[Segment | ExternCall]
+) -> list[tuple[str, ...]]:
+    """Extern results and outputs of no later use, per step: their memory is free for the next."""
+    needed = {o.view.buffer for o in program.outputs if isinstance(o, Output)}
+    freed = {b.name for b in program.buffers if b.kind == "extern"}
+    dead: list[tuple[str, ...]] = []
+    for step in reversed(steps):
+        nodes = step.nodes if isinstance(step, Segment) else (step.node,)
+        touched = {b for n in nodes for b in (*visit.reads(n), *visit.writes(n))}
+        dead.append(tuple(sorted((touched & freed) - needed)))
+        needed |= touched
+    return dead[::-1]
+
+
+def _device(program: LoopProgram) -> torch.device:
+    for buffer in program.buffers:
+        if buffer.device.type == "cuda":
+            return buffer.device
+    raise CompilerBug("a program without CUDA buffers reached the Triton backend")
+
+
+def _bits(value: Any, dtype: torch.dtype) -> int:
+    """A scalar as the 8 bytes of its parameter slot."""
+    padded = torch.zeros(8, dtype=torch.uint8)
+    raw = torch.tensor([value], dtype=dtype).view(torch.uint8)
+    padded[: raw.numel()] = raw
+    return int(padded.view(torch.int64))
