@@ -107,7 +107,7 @@ def compile_aten(gm: torch.fx.GraphModule, options: Any = None) -> Callable[...,
         from jitney.gpu_pipeline import compile_for_gpu
 
         return compile_for_gpu(gm, device, options)
-    target = host_target()
+    target = host_target("" if options is None else options.cpu_features)
     with log.stage("lower"):
         program, constants = lower_graph(gm, target)
     with log.stage("fuse"):

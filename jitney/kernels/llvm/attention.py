@@ -21,7 +21,8 @@ from jitney.loops.target import Target
 
 def emit_attention(node: Attention, target: Target) -> NodeCode:
     """The code of an attention node with head sizes known at compile time."""
-    code = AttentionCode(node, plan_attention(node, isa_of(target), target))
+    isa = isa_of(target)
+    code = AttentionCode(node, plan_attention(node, isa, target), isa)
     f, plan = code.f, code.plan
     blocks = (node.s.extent + (plan.rows - 1)) // plan.rows
     with f.items() as item:

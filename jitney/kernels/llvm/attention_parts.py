@@ -11,6 +11,7 @@ from jitney.kernels.llvm.conversions import broadcast, cast
 from jitney.kernels.llvm.expressions import Lanes, Scope
 from jitney.kernels.llvm.gemm_parts import RATE, lanes_below, tail_mask
 from jitney.kernels.llvm.gemm_tile import Routine
+from jitney.kernels.llvm.isa import Isa
 from jitney.kernels.llvm.node_code import NodeCode, Phase
 from jitney.kernels.llvm.operations import emit_op
 from jitney.kernels.llvm.phase_function import PhaseFunction, node_operands
@@ -37,10 +38,10 @@ class AttentionCode:
     ``values`` where those are copied.
     """
 
-    def __init__(self, node: Attention, plan: AttentionPlan) -> None:
+    def __init__(self, node: Attention, plan: AttentionPlan, isa: Isa) -> None:
         self.node, self.plan = node, plan
         self.buffers, self.scalars = node_operands(node)
-        self.f = PhaseFunction(self.buffers, self.scalars, visit.writes(node))
+        self.f = PhaseFunction(self.buffers, self.scalars, visit.writes(node), isa)
         self._texts: set[str] = set()
         self._bytes = 0
         size, d = plan.dtype.itemsize, int(node.d.extent)

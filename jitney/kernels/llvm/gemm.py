@@ -22,7 +22,7 @@ def emit_gemm(gemm: ir.Gemm, target: Target) -> NodeCode:
     allowed = can_emit_gemm(gemm, isa)
     if not allowed:
         raise CompilerBug(f"{gemm.name}: {allowed.reason}")
-    code = GemmCode(gemm, plan_gemm(gemm, isa, target))
+    code = GemmCode(gemm, plan_gemm(gemm, isa, target), isa)
     if code.plan.a == "copied":
         code.add(*copy_a_phase(code))
     if code.plan.b == "shared":

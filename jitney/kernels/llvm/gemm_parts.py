@@ -8,6 +8,7 @@ from jitney.kernels.llvm.conversions import broadcast
 from jitney.kernels.llvm.expressions import Lanes, Scope
 from jitney.kernels.llvm.gemm_plan import GemmPlan
 from jitney.kernels.llvm.gemm_tile import Routine
+from jitney.kernels.llvm.isa import Isa
 from jitney.kernels.llvm.node_code import NodeCode, Phase
 from jitney.kernels.llvm.phase_function import PhaseFunction, node_operands
 from jitney.kernels.llvm.ssa import Ssa, iota, llvm_type
@@ -21,8 +22,8 @@ RATE = 40.0
 class GemmCode:
     """A GEMM's code as it grows, phase by phase."""
 
-    def __init__(self, gemm: ir.Gemm, plan: GemmPlan) -> None:
-        self.gemm, self.plan = gemm, plan
+    def __init__(self, gemm: ir.Gemm, plan: GemmPlan, isa: Isa) -> None:
+        self.gemm, self.plan, self.isa = gemm, plan, isa
         self.buffers, self.scalars = node_operands(gemm)
         self._texts: dict[str, str] = {}
         self._declarations: set[str] = set()
@@ -33,7 +34,7 @@ class GemmCode:
 
     def function(self) -> PhaseFunction:
         """A fresh phase function over the node's operands."""
-        return PhaseFunction(self.buffers, self.scalars, visit.writes(self.gemm))
+        return PhaseFunction(self.buffers, self.scalars, visit.writes(self.gemm), self.isa)
 
     def add(self, f: PhaseFunction, items: Index, work: float) -> None:
         """Appends a phase; ``work`` is multiply-adds (or elements moved) an item."""

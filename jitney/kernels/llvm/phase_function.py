@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager
 
 from jitney.kernels.llvm.accesses import address
 from jitney.kernels.llvm.expressions import Scope
+from jitney.kernels.llvm.isa import Isa
 from jitney.kernels.llvm.node_code import SIGNATURE
 from jitney.kernels.llvm.operands import Operands
 from jitney.kernels.llvm.text import FunctionText, Loop
@@ -39,9 +40,10 @@ class PhaseFunction:
         self,
         buffers: Sequence[str],
         scalars: Sequence[Dim | ScalarArg],
-        written: Iterable[str] = (),
+        written: Iterable[str],
+        isa: Isa,
     ) -> None:
-        self.text = FunctionText(_PLACEHOLDER, SIGNATURE)
+        self.text = FunctionText(_PLACEHOLDER, SIGNATURE, isa)
         self.operands = Operands(self.text, buffers, scalars, written)
         self.scope = Scope(self.text, self.operands)
 
