@@ -1,0 +1,146 @@
+"""Reductions along the ``r`` dimension of a tile: in one go, or through accumulators."""
+
+from __future__ import annotations
+
+import torch
+
+from jitney.kernels.triton.emit_tile import Depends, TileEmitter
+from jitney.kernels.triton.expressions import TYPES, literal
+from jitney.loops.ir import Reduction
+
+_IDENTITY = {"sum": 0, "prod": 1, "any": 0, "all": 1, "xor": 0}
+_COMBINE = {
+    "prod": "combine_prod",
+    "any": "combine_or",
+    "all": "combine_and",
+    "xor": "combine_xor",
+}
+
+
+class ReductionEmitter(TileEmitter):
+    """A tile emitter whose last dimension ``r`` is reduced; ``row_name`` holds positions in it."""
+
+    row_name = "r"
+
+    def _reduce_tile(self, result: Reduction) -> None:
+        value, on = self._expr(result.value)
+        every = on | {"r"}
+        value = self._spread(value, on, every)
+        if result.op == "welford":
+            self._welford_tile(result, value, every)
+            return
+        if "r" in self.masks:
+            value = f"tl.where({self.masks['r']}, {value}, {self._identity(result)})"
+        value = self._bind(value, every)[0]
+        if result.op.startswith("arg"):
+            position = self._spread(f"{self.row_name}.to(tl.int64)", frozenset("r"), every)
+            self._finish(result, (value, position), every)
+        else:
+            self._finish(result, (value,), every)
+
+    def _welford_tile(self, result: Reduction, value: str, every: Depends) -> None:
+        """Two passes over registers: exact mean first, then squared distances from it."""
+        kept = every - {"r"}
+        axis = self.dims.index("r")
+        inside = self.masks.get("r")
+        clean = f"tl.where({inside}, {value}, 0.0)" if inside else value
+        n = self._row_count()
+        mean = self._bind(f"(tl.sum({clean}, {axis}) / {n}){self._keep()}", kept)[0]
+        apart = f"tl.where({inside}, {value} - {mean}, 0.0)" if inside else f"{value} - {mean}"
+        apart = self._bind(apart, every)[0]
+        m2 = self._bind(f"tl.sum({apart} * {apart}, {axis}){self._keep()}", kept)[0]
+        self._bind_results(result.names, (mean, m2, f"({n})"), kept)
+
+    def _row_count(self) -> str:
+        inside = self.masks.get("r")
+        if inside is None:
+            return f"{self.sizes['r']}.0"
+        return f"tl.sum({inside}.to(tl.float32))"
+
+    def _accumulators(self, result: Reduction, on: Depends) -> tuple[str, ...]:
+        shape = self._shape(on)
+        kinds = {"welford": ("0.0", "0.0", "0.0")}.get(result.op, (self._identity(result),))
+        names = []
+        for kind in kinds:
+            names.append(self._name("acc"))
+            self._line(f"{names[-1]} = tl.full({shape}, {kind}, {TYPES[result.value.dtype]})")
+        if result.op.startswith("arg"):
+            names.append(self._name("pos"))
+            self._line(f"{names[-1]} = tl.full({shape}, {2**62}, tl.int64)")
+        return tuple(names)
+
+    def _accumulate(self, result: Reduction, names: tuple[str, ...]) -> None:
+        value, _ = self._expr(result.value)
+        inside = self.masks.get("r")
+        if result.op == "welford":
+            step = f"dm.welford_step({', '.join(names)}, {value}, {inside or 'True'})"
+            self._line(f"{', '.join(names)} = {step}")
+            return
+        if result.op.startswith("arg"):
+            self._accumulate_position(result, names, value, inside)
+            return
+        acc = names[0]
+        new = self._combined(result, acc, value)
+        self._line(f"{acc} = tl.where({inside}, {new}, {acc})" if inside else f"{acc} = {new}")
+
+    def _combined(self, result: Reduction, acc: str, value: str) -> str:
+        if result.op == "sum":
+            return f"{acc} + {value}"
+        return f"dm.{self._combine(result)}({acc}, {value})"
+
+    def _accumulate_position(
+        self, result: Reduction, names: tuple[str, ...], value: str, inside: str | None
+    ) -> None:
+        best, position = names
+        new_best, new_position = self._name("best"), self._name("at")
+        there = f"{self.row_name}.to(tl.int64)"
+        combined = f"dm.combine_{result.op}({best}, {position}, {value}, {there})"
+        self._line(f"{new_best}, {new_position} = {combined}")
+        for name, new in ((best, new_best), (position, new_position)):
+            self._line(
+                f"{name} = tl.where({inside}, {new}, {name})" if inside else f"{name} = {new}"
+            )
+
+    def _finish(self, result: Reduction, names: tuple[str, ...], on: Depends) -> None:
+        """Reduces accumulators (or a whole row's tile) along ``r``."""
+        axis = self.dims.index("r")
+        kept = on - {"r"}
+        if result.op == "sum":
+            value = self._bind(f"tl.sum({names[0]}, {axis}){self._keep()}", kept)[0]
+            self._bind_results(result.names, (value,), kept)
+        elif result.op == "welford" or result.op.startswith("arg"):
+            outs = [self._name("red") for _ in names]
+            combine = f"dm.combine_{result.op}"
+            self._line(f"{', '.join(outs)} = tl.reduce(({', '.join(names)}), {axis}, {combine})")
+            values = tuple(self._bind(f"{o}{self._keep()}", kept)[0] for o in outs)
+            self._bind_results(result.names, values[-1:] if len(outs) == 2 else values, kept)
+        else:
+            reduced = f"tl.reduce({names[0]}, {axis}, dm.{self._combine(result)}){self._keep()}"
+            self._bind_results(result.names, (self._bind(reduced, kept)[0],), kept)
+
+    def _bind_results(self, names: tuple[str, ...], values: tuple[str, ...], on: Depends) -> None:
+        for name, value in zip(names, values, strict=True):
+            self.refs[name] = (value, on)
+            self._name_value(name)
+
+    def _combine(self, result: Reduction) -> str:
+        if result.op in ("max", "min"):
+            floats = result.value.dtype.is_floating_point
+            return f"combine_{result.op}" + ("" if floats else "_int")
+        return _COMBINE[result.op]
+
+    def _identity(self, result: Reduction) -> str:
+        dtype = result.value.dtype
+        if result.op in _IDENTITY:
+            return literal(_IDENTITY[result.op], dtype)
+        low = result.op.endswith("max")
+        if dtype.is_floating_point:
+            return 'float("-inf")' if low else 'float("inf")'
+        if dtype == torch.bool:
+            return "0" if low else "1"
+        info = torch.iinfo(dtype)
+        return str(info.min if low else info.max)
+
+    def _keep(self) -> str:
+        """Puts a reduced ``r`` dimension back with size one."""
+        return "[" + ", ".join("None" if d == "r" else ":" for d in self.dims) + "]"

@@ -1,0 +1,181 @@
+"""What every emitted kernel shares: expressions, loads, stores and indices over tiles.
+
+A kernel works on tiles of up to three dimensions, named in ``dims``. Every value knows which of
+them it depends on, so that a load that does not vary along one is not repeated along it. Equal
+subexpressions are computed once.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from jitney.errors import CompilerBug
+from jitney.kernels.triton.expressions import TYPES, index_text, literal, operation
+from jitney.kernels.triton.kernel_source import Parameter
+from jitney.loops.index import Atom, Dim, Index, Value
+from jitney.loops.ir import Const, Expr, IndexValue, Let, Load, Op, Ref, ScalarArg, Store
+
+Depends = frozenset[str]
+NONE: Depends = frozenset()
+
+
+class TileEmitter:
+    """Writes one kernel's lines; used for one kernel and thrown away. ``sizes``: tile extents."""
+
+    def __init__(self, dims: tuple[str, ...], sizes: dict[str, int]) -> None:
+        self.dims, self.sizes = dims, sizes
+        self.lines: list[str] = []
+        self.indent = 1
+        self.fresh = 0
+        self.memo: list[dict[str, tuple[str, Depends]]] = [{}]
+        self.atoms: dict[Atom, str] = {}
+        self.depends: dict[Atom, Depends] = {}
+        self.refs: dict[str, tuple[str, Depends]] = {}
+        self.masks: dict[str, str] = {}
+        self.parameters: dict[str, Parameter] = {}
+
+    # ------------------------------------------------------------ statements
+
+    def _let(self, stmt: Let) -> None:
+        self.refs[stmt.name] = self._expr(stmt.value)
+        self._name_value(stmt.name)
+
+    def _name_value(self, name: str) -> None:
+        self.atoms[Value(name)], self.depends[Value(name)] = self.refs[name]
+
+    def _store(self, stmt: Store) -> None:
+        value, value_on = self._expr(stmt.value)
+        where, where_on = self._index(stmt.index)
+        mask, mask_on = self._mask(stmt.mask, self._everywhere(where_on | value_on))
+        pointer = self._address(stmt.buffer, stmt.value.dtype, where, where_on)
+        shape = value_on | where_on | mask_on
+        pointer = self._spread(pointer, where_on, shape)
+        value = self._spread(value, value_on, shape)
+        suffix = f", mask={mask}" if mask else ""
+        call = "tl.atomic_add" if stmt.mode == "add" else "tl.store"
+        if stmt.mode == "add":
+            suffix += ', sem="relaxed"'
+        self._line(f"{call}({pointer}, {value}{suffix})")
+        self._forget_loads(self._pointer(stmt.buffer, stmt.value.dtype))
+
+    def _everywhere(self, on: Depends) -> Depends:
+        """A store inside a tile writes once for each parallel point, whatever it depends on."""
+        return on | frozenset(d for d in ("y", "x") if d in self.dims)
+
+    # ------------------------------------------------------------ expressions
+
+    def _expr(self, expr: Expr) -> tuple[str, Depends]:
+        """The variable that holds ``expr``, and the tile dimensions it varies along."""
+        if isinstance(expr, Ref):
+            return self.refs[expr.name]
+        if isinstance(expr, Const):
+            ones = ", ".join("1" for _ in self.dims)
+            text = literal(expr.value, expr.dtype)
+            return self._bind(f"tl.full([{ones}], {text}, {TYPES[expr.dtype]})", NONE)
+        if isinstance(expr, Load):
+            return self._load(expr)
+        if isinstance(expr, IndexValue):
+            text, on = self._index(expr.index)
+            ones = ", ".join("1" for _ in self.dims)
+            zero = self._bind(f"tl.full([{ones}], 0, tl.int64)", NONE)[0]
+            return self._bind(f"({zero} + {text}).to({TYPES[expr.dtype]})", on)
+        if isinstance(expr, ScalarArg):
+            return self._scalar(expr), NONE
+        return self._operation(expr)
+
+    def _operation(self, expr: Op) -> tuple[str, Depends]:
+        parts = [self._expr(arg) for arg in expr.args]
+        on = frozenset[str]().union(*(p[1] for p in parts))
+        operand = expr.args[-1].dtype
+        if expr.op == "cast" and operand == expr.dtype:
+            return parts[0]
+        return self._bind(operation(expr.op, [p[0] for p in parts], operand, expr.dtype), on)
+
+    def _load(self, expr: Load) -> tuple[str, Depends]:
+        where, on = self._index(expr.index)
+        mask, mask_on = self._mask(expr.mask, on)
+        pointer = self._address(expr.buffer, expr.dtype, where, on)
+        shape = on | mask_on
+        if mask:
+            pointer = self._spread(pointer, on, shape)
+            other = literal(expr.other, expr.dtype)
+            return self._bind(f"tl.load({pointer}, mask={mask}, other={other})", shape)
+        return self._bind(f"tl.load({pointer})", on)
+
+    def _address(self, buffer: str, dtype: torch.dtype, where: str, on: Depends) -> str:
+        """A tile of addresses, also where the index is one number."""
+        if not on:
+            ones = ", ".join("1" for _ in self.dims)
+            where = f"({self._bind(f'tl.full([{ones}], 0, tl.int32)', NONE)[0]} + {where})"
+        return f"{self._pointer(buffer, dtype)} + {where}"
+
+    def _mask(self, own: Expr | None, on: Depends) -> tuple[str, Depends]:
+        """The text of all masks that apply to an access varying along ``on``."""
+        parts: list[tuple[str, Depends]] = []
+        if own is not None:
+            parts.append(self._expr(own))
+            on = on | parts[0][1]
+        parts += [(self.masks[d], frozenset(d)) for d in self.dims if d in on and d in self.masks]
+        text = " & ".join(p[0] for p in parts)
+        return text, frozenset[str]().union(*(p[1] for p in parts))
+
+    def _index(self, value: Index) -> tuple[str, Depends]:
+        for atom in value.atoms():
+            if isinstance(atom, Dim) and atom not in self.atoms:
+                self.atoms[atom] = self._parameter(atom.name, "dim", torch.int64)
+                self.depends[atom] = NONE
+        on = frozenset[str]().union(*(self.depends.get(a, NONE) for a in value.atoms()))
+        return f"({index_text(value, self.atoms)})", on
+
+    # ------------------------------------------------------------ text
+
+    def _expand(self, dim: str) -> str:
+        if len(self.dims) == 1:
+            return ""
+        return "[" + ", ".join(":" if d == dim else "None" for d in self.dims) + "]"
+
+    def _spread(self, text: str, has: Depends, needs: Depends) -> str:
+        """``text`` repeated along the tile dimensions it lacks."""
+        if needs <= has:
+            return text
+        return f"tl.broadcast_to({text}, {self._shape(needs)})"
+
+    def _shape(self, on: Depends) -> str:
+        shape = [str(self.sizes[d]) if d in on else "1" for d in self.dims]
+        return "[" + ", ".join(shape) + "]"
+
+    def _bind(self, text: str, on: Depends) -> tuple[str, Depends]:
+        for known in self.memo:
+            if text in known:
+                return known[text]
+        name = self._name("t")
+        self._line(f"{name} = {text}")
+        self.memo[-1][text] = (name, on)
+        return name, on
+
+    def _forget_loads(self, pointer: str) -> None:
+        for known in self.memo:
+            for text in [t for t in known if t.startswith(f"tl.load({pointer} ")]:
+                del known[text]
+
+    def _name(self, stem: str) -> str:
+        self.fresh += 1
+        return f"{stem}{self.fresh}"
+
+    def _line(self, text: str) -> None:
+        self.lines.append("    " * self.indent + text)
+
+    def _pointer(self, buffer: str, dtype: torch.dtype) -> str:
+        return self._parameter(buffer, "pointer", dtype)
+
+    def _scalar(self, expr: ScalarArg) -> str:
+        return self._parameter(expr.name, "scalar", expr.dtype)
+
+    def _parameter(self, name: str, kind: str, dtype: torch.dtype) -> str:
+        known = self.parameters.get(name)
+        if known is None:
+            label = f"{kind[0]}{len(self.parameters)}"
+            known = self.parameters[name] = Parameter(name, kind, dtype, label)
+        elif known.kind != kind:
+            raise CompilerBug(f"{name} is both a {known.kind} and a {kind}")
+        return known.label
