@@ -8,6 +8,7 @@ import types
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 import torch
 
 from jitney import torch_api
@@ -326,3 +327,17 @@ def brief(end: Any) -> str:
     if isinstance(end, Break):
         return f"{end.kind}: {end.reason} at {end.where}"
     return type(end).__name__
+
+
+def adder(programs: list[Any]) -> Callable[..., Callable[[Any], Any]]:
+    """A decorator factory: ``@program(*args, **kwargs)`` adds a function, and the arguments it is
+    called with, to ``programs`` as a pytest parameter."""
+
+    def program(*args: Any, **kwargs: Any) -> Callable[[Any], Any]:
+        def add(function: Any) -> Any:
+            programs.append(pytest.param(function, args, kwargs, id=function.__name__))
+            return function
+
+        return add
+
+    return program

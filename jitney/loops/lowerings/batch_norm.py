@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 import torch
 
@@ -170,6 +171,14 @@ def _batch_statistics(
     b.emit(s.kept, body)
 
 
+def _inverse_spread(
+    spread: StridedTensor, eps: float | None, acc: torch.dtype, channel: Position
+) -> Expr:
+    """1 / sqrt(variance + eps) of a channel; ``spread`` is that already where ``eps`` is None."""
+    value = _element(spread, channel, acc)
+    return value if eps is None else apply("rsqrt", add(value, const(eps, acc)))
+
+
 @lowers(aten.native_batch_norm_backward.default)
 def batch_norm_backward(
     b: Builder,
@@ -193,11 +202,7 @@ def batch_norm_backward(
     if centre is None or spread is None:
         raise Refused("batch norm's backward without statistics")
     plain, dotted = (b.allocate_as((x.shape[1],), acc) for _ in range(2))
-
-    def inverse(channel: Position) -> Expr:
-        value = _element(spread, channel, acc)
-        return value if train else apply("rsqrt", add(value, const(eps, acc)))
-
+    inverse = partial(_inverse_spread, spread, None if train else eps, acc)
     s = _channels(b, x, plain)
     g = _element(grad, s.source, acc)
     centred = sub(_element(x, s.source, acc), _element(centre, s.result, acc))

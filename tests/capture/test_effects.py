@@ -1,0 +1,241 @@
+"""What a frame changes and the state it finds: nothing happens before the graph ran, everything
+after, and what was assumed is guarded. Each fails without its handling."""
+
+from __future__ import annotations
+
+import logging
+import os
+import types
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from jitney.capture.guard import Kind
+from tests.capture.run_capture import (
+    assert_same,
+    bound,
+    broken,
+    capture,
+    check,
+    rejects,
+    run,
+    run_again,
+)
+
+X = torch.tensor([1.0, 2.0, -3.0])
+PROXY = types.MappingProxyType({"weight": torch.ones(3)})
+ITERATOR = iter([1, 2, 3])
+KEYED = {X: "x"}
+SWITCH = {"on": True}
+
+
+class Scaler:
+    """A plain object with a method."""
+
+    def __init__(self, factor: float = 2.0) -> None:
+        self.factor = factor
+        self.parts = [1, 2]
+
+    def scale(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.factor
+
+
+def holds_again(function: Callable[..., Any], before: Any, after: Any) -> tuple[bool, bool]:
+    """Whether a capture on ``before`` holds for ``before`` and for ``after``."""
+    result = capture(function, *before)
+    return (
+        not rejects(result, function, bound(function, before, {})),
+        not rejects(result, function, bound(function, after, {})),
+    )
+
+
+# ---------------------------------------------------------------- mutation
+
+
+def test_nothing_changes_before_the_graph_ran() -> None:
+    box = Scaler()
+    module = torch.nn.BatchNorm1d(3)
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        box.factor = 5.0
+        box.parts.append(3)
+        box.__dict__["late"] = x
+        module.extra = x * 2
+        SWITCH["on"] = False
+        return module(x)
+
+    x = torch.randn(4, 3)
+    capture(f, x)
+    assert vars(box) == {"factor": 2.0, "parts": [1, 2]}
+    assert "extra" not in vars(module) and SWITCH == {"on": True}
+    assert int(module.num_batches_tracked) == 0
+    run(f, x)
+    assert box.parts == [1, 2, 3] and SWITCH == {"on": False} and box.factor == 5.0
+    assert_same(module.extra, x * 2)
+    assert int(module.num_batches_tracked) == 1
+    SWITCH["on"] = True
+
+
+def test_writes_through_instance_dict_are_seen_by_reads() -> None:
+    def f(x: torch.Tensor, s: Scaler) -> Any:
+        s.__dict__["factor"] = 4.0
+        first = s.scale(x)
+        vars(s).update(factor=6.0)
+        return first, s.scale(x), list(vars(s))
+
+    check(f, X, Scaler())
+
+
+def test_a_module_gets_new_members() -> None:
+    def f(m: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
+        m.register_buffer("seen", x.detach() * 2)
+        m.child = torch.nn.ReLU()
+        m.scale = m.seen.sum()
+        return m.child(x) + m.seen
+
+    one, other = torch.nn.Linear(3, 3), torch.nn.Linear(3, 3)
+    other.load_state_dict(one.state_dict())
+    assert_same(run(f, one, X), f(other, X))
+    assert_same(dict(one.state_dict()), dict(other.state_dict()))
+    assert list(one._modules) == ["child"] and type(one.child) is torch.nn.ReLU
+
+
+# ---------------------------------------------------------------- effects and state
+
+
+def test_printing_and_warnings_come_once_and_after(capsys: pytest.CaptureFixture[str]) -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        print("shape", x.shape, 3, sep="|")
+        warnings.warn("careful", stacklevel=1)
+        return x + 1
+
+    result = capture(f, X)
+    assert capsys.readouterr().out == ""
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        run_again(result, f, {"x": X})
+    assert capsys.readouterr().out == "shape|torch.Size([3])|3\n"
+    assert [(str(w.message), w.filename) for w in seen] == [("careful", __file__)]
+
+
+def test_logging_is_deferred(caplog: pytest.LogCaptureFixture) -> None:
+    logger = logging.getLogger("jitney.test")
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        logger.warning("size %d", x.size(0))
+        return x
+
+    result = capture(f, X)
+    assert not caplog.records
+    run_again(result, f, {"x": X})
+    assert [r.getMessage() for r in caplog.records] == ["size 3"]
+
+
+def test_environment_is_guarded(monkeypatch: pytest.MonkeyPatch) -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return x + 1 if os.environ.get("JITNEY_TEST_ONLY") == "1" else x
+
+    result = capture(f, X)
+    assert not rejects(result, f, {"x": X})
+    monkeypatch.setenv("JITNEY_TEST_ONLY", "1")
+    assert rejects(result, f, {"x": X})
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        torch.no_grad,
+        lambda: torch.autocast("cpu", dtype=torch.bfloat16),
+        torch.inference_mode,
+    ],
+)
+def test_state_at_entry_is_guarded(change: Any) -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return x @ x
+
+    x = torch.ones(2, 2)
+    result = capture(f, x)
+    assert not rejects(result, f, {"x": x})
+    with change():
+        assert rejects(result, f, {"x": x})
+
+
+def test_state_inside_is_kept_and_put_back() -> None:
+    def f(x: torch.Tensor) -> Any:
+        with torch.no_grad():
+            a = x * 2
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            b = x @ x
+        return a, b, x * 3
+
+    x = torch.ones(2, 2, requires_grad=True)
+    a, b, c = run(f, x)
+    assert not a.requires_grad and c.requires_grad and b.dtype == torch.bfloat16
+    assert torch.is_grad_enabled() and not torch.is_autocast_enabled("cpu")
+
+
+def test_state_left_changed_is_an_effect() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        torch.set_grad_enabled(False)
+        return x * 2
+
+    result = capture(f, X)
+    assert torch.is_grad_enabled()
+    try:
+        run_again(result, f, {"x": X})
+        assert not torch.is_grad_enabled()
+    finally:
+        torch.set_grad_enabled(True)
+
+
+class Twice(torch.autograd.Function):
+    """Its backward is not what its forward's operations would give."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(x)
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
+        return grad * 7
+
+
+def test_the_backward_of_an_autograd_function_counts() -> None:
+    x = X.clone().requires_grad_()
+    assert broken(lambda v: Twice.apply(v), x).kind == "autograd-function"
+    with torch.no_grad():
+        assert_same(run(lambda v: Twice.apply(v) + 1, x), X * 2 + 1)
+
+
+def test_checkpoint_marks_its_nodes() -> None:
+    from torch.utils.checkpoint import checkpoint
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return checkpoint(lambda v: v.sin() * 2, x, use_reentrant=False) + 1
+
+    x = X.clone().requires_grad_()
+    result = capture(f, x)
+    assert result.graph is not None
+    marks = [n.meta.get("checkpoint") for n in result.graph.graph.nodes if n.op == "call_method"]
+    assert marks == [1, 1, None]
+    assert broken(lambda v: checkpoint(torch.sin, v, use_reentrant=True), x).kind == "checkpoint"
+
+
+def test_compilers_are_seen() -> None:
+    def f(x: torch.Tensor) -> Any:
+        return x + 1, torch.compiler.is_compiling(), torch.compiler.is_dynamo_compiling()
+
+    assert run(f, X)[1:] == (True, True)
+    assert not torch.compiler.is_compiling()
+
+
+def test_guards_hold_of_their_own_inputs() -> None:
+    layer = torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+    x = torch.randn(2, 4, 8)
+    result = capture(layer, x)
+    assert not rejects(result, type(layer).forward, bound(type(layer).forward, (layer, x), {}))
+    assert {g.kind for g in result.guards} >= {Kind.TENSOR, Kind.STATE, Kind.TYPE, Kind.LENGTH}
