@@ -8,6 +8,8 @@ from __future__ import annotations
 import itertools
 import sys
 import time
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -62,81 +64,109 @@ def gemv(rows: int, depth: int, weights: int, norm: bool) -> LoopNest:
     return LoopNest("gemv", (n,), tuple(body))
 
 
-def main() -> None:
-    wanted = sys.argv[1:] or list(SHAPES)
-    device = torch.device("cuda:0")
+@dataclass(frozen=True)
+class Job:
+    """One kernel to time: a shape by name, with or without a norm, and a schedule."""
+
+    name: str
+    norm: bool
+    schedule: Schedule
+    nest: LoopNest
+
+
+def jobs_of(name: str) -> list[Job]:
+    """Every schedule worth a try at one shape."""
     jobs = []
-    for name in wanted:
-        for norm in (False, True):
-            if norm and ("o" == name.split()[1] or "down" in name):
-                continue
-            nest = gemv(*SHAPES[name], norm)
-            for x, r, w in itertools.product((1, 2, 4, 8, 16), (512, 1024, 2048), (1, 2, 4, 8)):
-                if 32 * w > x * r or x * r > 32 * w * 128 or x * r < 32 * w * 8:
-                    continue
-                jobs.append((name, norm, Schedule(x, r, 16384 if False else 0, w), nest))
+    for norm in (False, True):
+        if norm and name.split()[1] in ("o", "down"):
+            continue
+        nest = gemv(*SHAPES[name], norm)
+        for x, r, w in itertools.product((1, 2, 4, 8, 16), (512, 1024, 2048), (1, 2, 4, 8)):
+            if 32 * w * 8 <= x * r <= 32 * w * 128:
+                jobs.append(Job(name, norm, Schedule(x, r, 0, w), nest))
+    return jobs
+
+
+def operands(name: str, device: torch.device) -> dict[str, torch.Tensor]:
+    """x: (depth,), g: (depth,), out: (rows,), stack: (copies, weights, rows, depth), all bf16."""
+    rows, depth, weights = SHAPES[name]
+    count = max(2, int(400e6 // (rows * depth * 2)))
+    return {
+        "x": torch.randn(depth, device=device, dtype=BF16),
+        "g": torch.ones(depth, device=device, dtype=BF16),
+        "out": torch.empty(rows, device=device, dtype=BF16),
+        "stack": torch.randn(count, weights, rows, depth, device=device, dtype=BF16),
+    }
+
+
+def microseconds(source: Any, binary: Any, given: dict[str, torch.Tensor]) -> float:
+    """Median time of one launch, the weights rotating through the stack."""
+    loaded = load_binary(binary, given["x"].device)
+    launches, values = [], []
+    for weights in given["stack"]:
+        where = []
+        for p in source.parameters:
+            tensor = given[p.name] if p.name in given else weights[int(p.name[1])]
+            where.append(len(values))
+            values.append(tensor.data_ptr())
+        launches.append(
+            Launch(loaded.function, source.grid, loaded.threads, loaded.shared, tuple(where))
+        )
+    table = LaunchTable(launches, len(values))
+    table.values[: len(values)] = values
+    stream = torch.cuda.current_stream().cuda_stream
+    table.run(0, len(launches), stream)
+    torch.cuda.synchronize()
+    times = []
+    for _ in range(5):
+        a, b = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        a.record()
+        table.run(0, len(launches), stream)
+        b.record()
+        torch.cuda.synchronize()
+        times.append(a.elapsed_time(b) / len(launches))
+    return sorted(times)[2] * 1e3
+
+
+def relative_error(given: dict[str, torch.Tensor], norm: bool) -> float:
+    """Of the last launch, against torch in float32."""
+    x = given["x"].float()
+    if norm:
+        x = x * torch.rsqrt((x * x).sum())
+    w = given["stack"][-1].float()
+    want = w[0] @ x if len(w) == 1 else torch.nn.functional.silu(w[0] @ x) * (w[1] @ x)
+    return ((given["out"].float() - want).norm() / want.norm()).item()
+
+
+def show(name: str, norm: bool, found: list[tuple[float, Schedule, float]]) -> None:
+    """The three best schedules of one shape, on a line."""
+    rows, depth, weights = SHAPES[name]
+    kilobytes = rows * depth * weights * 2 / 1e3
+    row = " | ".join(
+        f"{u:.2f}us {kilobytes / u:.0f}GB/s x{s.x_block} r{s.r_block} w{s.num_warps}"
+        for u, s, _ in sorted(found, key=lambda f: f[0])[:3]
+    )
+    print(f"{name:12} norm={norm!s:5} err {max(e for *_, e in found):.1e}: {row}")
+
+
+def main() -> None:
+    device = torch.device("cuda:0")
+    jobs = [job for name in sys.argv[1:] or SHAPES for job in jobs_of(name)]
     start = time.time()
-    sources = [emit_nest(nest, s) for _, _, s, nest in jobs]
+    sources = [emit_nest(job.nest, job.schedule) for job in jobs]
     binaries = compile_kernels(sources, (9, 0), 16)
     print(f"{len(binaries)} kernels built in {time.time() - start:.1f} s")
-    best: dict = {}
-    copies: dict = {}
-    for (name, norm, schedule, _), source in zip(jobs, sources, strict=True):
-        rows, depth, weights = SHAPES[name]
-        if name not in copies:
-            copies.clear()
-            count = max(2, int(400e6 // (rows * depth * 2)))
-            copies[name] = torch.randn(count, weights, rows, depth, device=device, dtype=BF16)
-            x, g = (
-                torch.randn(depth, device=device, dtype=BF16),
-                torch.ones(depth, device=device, dtype=BF16),
-            )
-            out = torch.empty(rows, device=device, dtype=BF16)
-        stack = copies[name]
-        loaded = load_binary(binaries[source.key], device)
-        launches = []
-        values = []
-        fixed = {"x": x, "g": g, "out": out}
-        for c in range(stack.shape[0]):
-            where = []
-            for p in source.parameters:
-                tensor = fixed.get(p.name)
-                tensor = stack[c, int(p.name[1])] if tensor is None else tensor
-                where.append(len(values))
-                values.append(tensor.data_ptr())
-            launches.append(
-                Launch(loaded.function, source.grid, loaded.threads, loaded.shared, tuple(where))
-            )
-        table = LaunchTable(launches, len(values))
-        table.values[: len(values)] = values
-        stream = torch.cuda.current_stream().cuda_stream
-        table.run(0, len(launches), stream)
-        torch.cuda.synchronize()
-        times = []
-        for _ in range(5):
-            a, b = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-            a.record()
-            table.run(0, len(launches), stream)
-            b.record()
-            torch.cuda.synchronize()
-            times.append(a.elapsed_time(b) / len(launches))
-        micro = sorted(times)[2] * 1e3
-        xin = x.float()
-        if norm:
-            xin = xin * torch.rsqrt((xin * xin).sum())
-        w = stack[-1].float()
-        want = w[0] @ xin if weights == 1 else torch.nn.functional.silu(w[0] @ xin) * (w[1] @ xin)
-        error = ((out.float() - want).norm() / want.norm()).item()
-        best.setdefault((name, norm), []).append((micro, schedule, error))
+    best: dict[tuple[str, bool], list[tuple[float, Schedule, float]]] = {}
+    now, given = "", {}
+    for job, source in zip(jobs, sources, strict=True):
+        if job.name != now:
+            given.clear()
+            now, given = job.name, operands(job.name, device)
+        micro = microseconds(source, binaries[source.key], given)
+        found = best.setdefault((job.name, job.norm), [])
+        found.append((micro, job.schedule, relative_error(given, job.norm)))
     for (name, norm), found in best.items():
-        found.sort(key=lambda f: f[0])
-        rows, depth, weights = SHAPES[name]
-        gb = rows * depth * weights * 2 / 1e3
-        row = " | ".join(
-            f"{u:.2f}us {gb / u:.0f}GB/s x{s.x_block} r{s.r_block} w{s.num_warps}"
-            for u, s, _ in found[:3]
-        )
-        print(f"{name:12} norm={norm!s:5} err {max(e for *_, e in found):.1e}: {row}")
+        show(name, norm, found)
 
 
 if __name__ == "__main__":
