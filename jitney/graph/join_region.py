@@ -61,7 +61,7 @@ def join_region(
     backward = None
     kept: list[fx.Node] = []
     tangents = {r: i for i, r in enumerate(gradients.results)} if gradients else {}
-    if gradients is not None and any(n is not None for n in gradient_nodes):
+    if gradients is not None:
         with log.stage("partition"):
             split = partition(graph, result_nodes, gradient_nodes, gradients.tangents, written)
         own_gradients(split.backward)

@@ -155,3 +155,11 @@ def test_random_ops_run_once() -> None:
     assert region.backward is not None
     names = [str(node.target) for node in region.backward.graph.nodes]
     assert not any("bernoulli" in name or "rand" in name for name in names)
+
+
+def test_a_result_without_gradient_still_requires_grad() -> None:
+    x = torch.randn(3, 4, requires_grad=True)
+    out = compiled(lambda x: torch.linalg.vector_norm(x, ord=0), x)(x)
+    assert out.requires_grad
+    out.backward()
+    assert x.grad is None
