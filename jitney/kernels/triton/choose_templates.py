@@ -2,17 +2,22 @@
 
 Runs before fusion, so that what is around a library call fuses among itself. A product with one
 row is bound by reading its weights once: it stays, takes in its epilogue, and becomes a plain row
-reduction afterwards (`products_as_nests`). A large one is cuBLAS's (measured: a plain Triton GEMM
+reduction afterwards (`products_as_nests`). One of few rows stays too (`gemm_tile`), split along k
+where its tiles would leave the GPU idle. A large one is cuBLAS's (measured: a plain Triton GEMM
 reaches 0.5 to 0.8 of it), its bias riding along.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 
 import torch
 
 from jitney.kernels.triton.decode_attention import can_split_decode
+from jitney.kernels.triton.epilogues import map_stmt, wide_axes, with_accumulator, without_units
+from jitney.kernels.triton.schedule_gemm import can_tile_gemm, schedule_gemm
+from jitney.kernels.triton.split_product import split_product
 from jitney.loops.decision import Decision, no, yes
 from jitney.loops.index import Axis, FloorDiv, Index, index
 from jitney.loops.ir import (
@@ -24,7 +29,6 @@ from jitney.loops.ir import (
     Expr,
     Extern,
     Gemm,
-    Let,
     Load,
     LoopNest,
     LoopProgram,
@@ -32,9 +36,9 @@ from jitney.loops.ir import (
     Op,
     Ref,
     Stmt,
-    Store,
 )
-from jitney.loops.visit import Renaming, map_expr, statements, stmt_exprs
+from jitney.loops.target import Target
+from jitney.loops.visit import map_expr, statements, stmt_exprs
 
 #: Up to this many rows of A a product is a row reduction over B.
 FEW_ROWS = 1
@@ -42,9 +46,9 @@ FEW_ROWS = 1
 SHORT = 4
 
 
-def choose_templates(program: LoopProgram) -> LoopProgram:
-    """``program`` with `Gemm` only where it is a row reduction, `Attention` where it is ours."""
-    chosen = _Choices(program)
+def choose_templates(program: LoopProgram, target: Target) -> LoopProgram:
+    """``program`` with `Gemm` and `Attention` only where they are kernels of ours."""
+    chosen = _Choices(program, target)
     for node in program.nodes:
         chosen.add(node)
     return replace(program, nodes=tuple(chosen.nodes), buffers=tuple(chosen.buffers.values()))
@@ -54,6 +58,8 @@ def is_row_reduction(gemm: Gemm) -> Decision:
     """Whether reading B once, row by row, is the whole cost of the product."""
     if gemm.k.extent.is_const and int(gemm.k.extent) <= SHORT:
         return yes("hardly anything to reduce")
+    if not _is_strided(gemm):
+        return yes("an operand is no strided matrix the library could read")
     if not gemm.m.extent.is_const or int(gemm.m.extent) > FEW_ROWS:
         return no(f"{gemm.m.extent} rows share each weight: the library's tiles win")
     along_k = gemm.b.index.coefficient(gemm.k)
@@ -62,8 +68,19 @@ def is_row_reduction(gemm: Gemm) -> Decision:
     return yes("one row: bound by reading the weights")
 
 
+def _is_strided(gemm: Gemm) -> bool:
+    """Whether both operands are affine in their axes."""
+    for access, axes in ((gemm.a, (gemm.m, gemm.k)), (gemm.b, (gemm.k, gemm.n))):
+        if any(access.index.coefficient(axis) is None for axis in (*gemm.batch, *axes)):
+            return False
+    return True
+
+
 class _Choices:
-    def __init__(self, program: LoopProgram) -> None:
+    def __init__(self, program: LoopProgram, target: Target) -> None:
+        self.target = target
+        products = [n for n in program.nodes if isinstance(n, Gemm)]
+        self.alike = Counter((g.a.buffer, g.m.extent, g.k.extent) for g in products)
         self.nodes: list[Node] = []
         self.buffers: dict[str, Buffer] = {b.name: b for b in program.buffers}
 
@@ -71,6 +88,8 @@ class _Choices:
         if isinstance(node, Gemm):
             if is_row_reduction(node):
                 self.nodes.append(node)
+            elif can_tile_gemm(node):
+                self._tiled_gemm(node)
             else:
                 self._library_gemm(node)
         elif isinstance(node, Attention) and not can_split_decode(node):
@@ -86,6 +105,16 @@ class _Choices:
         made = Buffer(name, "extern", like.dtype, like.device, shape, tuple(reversed(strides)))
         self.buffers[name] = made
         return made
+
+    def _tiled_gemm(self, gemm: Gemm) -> None:
+        beside = self.alike[gemm.a.buffer, gemm.m.extent, gemm.k.extent]
+        splits = schedule_gemm(gemm, self.target, beside).splits
+        if splits == 1:
+            self.nodes.append(gemm)
+            return
+        part, rest, sums = split_product(gemm, splits, self.buffers[gemm.a.buffer].device)
+        self.buffers[sums.name] = sums
+        self.nodes += [part, rest]
 
     def _library_gemm(self, gemm: Gemm) -> None:
         bias, epilogue = split_bias(gemm)
@@ -171,7 +200,7 @@ def split_bias(gemm: Gemm) -> tuple[Load | None, tuple[Stmt, ...]]:
         map_expr(expr, peel, memo)
     if len(found) != 1 or _uses_acc(sums) != 1:
         return None, gemm.epilogue
-    return found[0], tuple(_mapped(s, peel) for s in gemm.epilogue)
+    return found[0], tuple(map_stmt(s, peel) for s in gemm.epilogue)
 
 
 def _added_to_acc(expr: Expr, gemm: Gemm) -> Load | None:
@@ -247,28 +276,3 @@ def _vector(load: Load, axis: Axis) -> BufferView:
 
 def _cast(expr: Expr, dtype: torch.dtype) -> Expr:
     return expr if expr.dtype == dtype else Op("cast", (expr,), dtype)
-
-
-def with_accumulator(stmt: Stmt, value: Expr) -> Stmt:
-    """An epilogue statement with ``value`` in place of the accumulator."""
-    return _mapped(stmt, lambda e: value if isinstance(e, Ref) and e.name == "acc" else e)
-
-
-def _mapped(stmt: Stmt, leaf) -> Stmt:  # type: ignore[no-untyped-def]
-    memo: dict[int, Expr] = {}
-    if isinstance(stmt, Let):
-        return replace(stmt, value=map_expr(stmt.value, leaf, memo))
-    if isinstance(stmt, Store):
-        mask = None if stmt.mask is None else map_expr(stmt.mask, leaf, memo)
-        return replace(stmt, value=map_expr(stmt.value, leaf, memo), mask=mask)
-    raise ValueError("an epilogue holds Lets and Stores only")
-
-
-def wide_axes(axes: tuple[Axis, ...]) -> tuple[Axis, ...]:
-    """Axes with more than one point."""
-    return tuple(a for a in axes if a.extent != index(1))
-
-
-def without_units(body: tuple[Stmt, ...], axes: tuple[Axis, ...]) -> tuple[Stmt, ...]:
-    """Axes of extent one are at their only point, 0."""
-    return Renaming({a: index(0) for a in axes if a.extent == index(1)}).block(body)

@@ -136,7 +136,9 @@ def _reduces_columns(nest: LoopNest) -> bool:
     """Whether loads are contiguous along the last parallel axis rather than the reduced one."""
     if not nest.axes:
         return False
-    inner = [s for s in nest.body if isinstance(s, Reduce | Loop)]
+    inner = [s for s in nest.body if isinstance(s, Reduce | Loop) and s.axes]
+    if not inner:
+        return False
     last, along = nest.axes[-1], inner[0].axes[-1]
     votes = 0
     for load in loads(nest.body):
