@@ -92,7 +92,13 @@ class TensorLayout:
 
 @lru_cache(maxsize=1)
 def tensor_layout() -> TensorLayout | None:
-    """Found by looking for known values in sample tensors; None if they are not there."""
+    """Found by looking for known values in sample tensors; None if they are not there, or torch
+    lacks a function that the check calls."""
+    try:
+        for name in _TORCH:
+            torch_api.c_symbol(name)
+    except LookupError:
+        return None
     samples = [torch.ones(3), torch.ones(2, requires_grad=True), torch.ones(2, dtype=torch.int8)]
     samples.append(torch.ones(2, dtype=torch.complex64).conj())
     handles, keys = set(range(16, 64, 8)), set(range(0, 320, 8))

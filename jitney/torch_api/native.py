@@ -37,7 +37,14 @@ def raw_key_set(tensor: torch.Tensor) -> int:
 
 def native_state(name: str, expected: Any) -> list[tuple[int, int, int, int]] | None:
     """State as C calls: (function, argument, mask, value) hold if ``function(argument) & mask``
-    is ``value``; None if C cannot tell."""
+    is ``value``; None if C cannot tell, or this torch does not export what would."""
+    try:
+        return _native_calls(name, expected)
+    except LookupError:
+        return None
+
+
+def _native_calls(name: str, expected: Any) -> list[tuple[int, int, int, int]] | None:
     byte, full = 0xFF, (1 << 64) - 1
     flags = {
         "grad_enabled": "_ZN3c108GradMode10is_enabledEv",

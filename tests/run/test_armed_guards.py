@@ -10,6 +10,7 @@ import torch
 import jitney
 from jitney.capture.native_check import ANY, Op, Program, make_pick, tensor_words
 from jitney.run.arms import is_supported
+from jitney.torch_api import native
 
 pytestmark = pytest.mark.skipif(not is_supported(), reason="layouts differ on this interpreter")
 
@@ -314,3 +315,23 @@ def test_the_first_arm_that_holds_is_picked():
     made = [(program((Op.EQUAL, 1, id(n))), str(n)) for n in (1, 2, 3)]
     pick = make_pick(made, "miss")
     assert [pick(None, n) for n in (3, 1, 2, 4)] == ["3", "1", "2", "miss"]
+
+
+def test_state_that_c_cannot_read_is_checked_in_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = native.c_symbol
+
+    def c_symbol(name: str) -> int:
+        if "GradMode" in name:
+            raise LookupError(name)
+        return known(name)
+
+    def differentiable(x):
+        return (x * 2).requires_grad
+
+    monkeypatch.setattr(native, "c_symbol", c_symbol)
+    compiled = jitney.compile(differentiable)
+    x = torch.ones(2, requires_grad=True)
+    for _ in range(3):
+        assert compiled(x) is True
+        with torch.no_grad():
+            assert compiled(x) is False
