@@ -200,7 +200,7 @@ def bind(
         function = _class_value(interpreter, found.__func__, cls, name)
         return types.MethodType(function, cls)
     if kind is functools.cached_property:
-        know_function(interpreter, found.func, owner, name)
+        interpreter.world.read(found.func, Fixed(found.func))
         value = interpreter.call(found.func, (owner,), {}, None)
         dict_set(interpreter, owner, found.attrname or name, interpreter.world.force(value))
         return value
@@ -270,6 +270,8 @@ def _class_attr(interpreter: Interpreter, owner: type, name: str) -> Any:
     if is_python(hook):
         return interpreter.call(hook, (owner, name), {}, None)
     on_meta = type_lookup(meta, name)
+    if name == "__dict__" and owner.__flags__ & _HEAP:
+        return class_namespace(interpreter, owner)
     if on_meta is not ABSENT and type(on_meta) in C_DESCRIPTORS:
         return interpreter.native(getattr, owner, name)
     if on_meta is not ABSENT and type(on_meta) is property:
@@ -305,6 +307,18 @@ def guard_class(interpreter: Interpreter, owner: type, name: str, found: Any) ->
         if key not in interpreter.world.lookups:
             interpreter.world.lookups.add(key)
             interpreter.world.guard(Kind.CLASS_ATTR, Fixed(owner), (name, found), name)
+
+
+def class_namespace(interpreter: Interpreter, owner: type) -> types.MappingProxyType[str, Any]:
+    """``cls.__dict__`` of a class that can change: all of it is guarded and let in."""
+    world = interpreter.world
+    place = Attr(Fixed(owner), "__dict__")
+    world.guard(Kind.KEYS, place, tuple(owner.__dict__))
+    members = {}
+    for name, value in owner.__dict__.items():
+        guard_class(interpreter, owner, name, value)
+        members[name] = world.force(_class_value(interpreter, value, owner, name))
+    return types.MappingProxyType(members)
 
 
 def _meta_attr(interpreter: Interpreter, owner: type, name: str, on_meta: Any) -> Any:

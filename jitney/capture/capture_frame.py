@@ -11,7 +11,7 @@ from typing import Any
 from jitney import torch_api
 from jitney.capture import handlers_data, handlers_flow, handlers_stack, state
 from jitney.capture.changes import effects_of
-from jitney.capture.finish import add_input_guards, finish_graph
+from jitney.capture.finish import add_input_guards, finish_graph, forget_idle_strides
 from jitney.capture.frame import BreakCapture, Frame, Raised, Restart, Unread
 from jitney.capture.functions import globals_source, know_cells
 from jitney.capture.guard import Kind
@@ -118,6 +118,7 @@ def _close(
         effects.append(SetState(name, value))
     graph, inputs = finish_graph(vm.recorder, rebuilder.outputs, bool(effects), before)
     add_input_guards(vm, inputs)
+    forget_idle_strides(vm)
     return Capture(
         graph,
         inputs,

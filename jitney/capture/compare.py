@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from types import MappingProxyType
 from typing import Any
 
 from jitney.capture.guard import ABSENT
@@ -51,7 +52,10 @@ def _types_of(values: Any) -> dict[Any, type]:
 
 
 def same_keys(value: dict[Any, Any], expected: tuple[Any, ...]) -> bool:
-    """Whether a dict has exactly these keys in this order, objects of the same types."""
+    """Whether a dict (or the proxy of a class's) has exactly these keys in this order, objects of
+    the same types."""
+    if type(value) is MappingProxyType:
+        value = dict(value)
     if dict.__len__(value) != len(expected):
         return False
     return all(

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from jitney import torch_api
 from jitney.capture import leaves
-from jitney.capture.guard import Kind
+from jitney.capture.guard import Kind, TensorFacts
 from jitney.capture.record import Recorder
 from jitney.capture.result import GraphInput
 
@@ -68,3 +69,29 @@ def add_input_guards(vm: Interpreter, inputs: tuple[GraphInput, ...]) -> None:
                 others.append(other.source)
         if others:
             vm.world.guard(Kind.NO_OVERLAP, item.source, tuple(others))
+
+
+def forget_idle_strides(vm: Interpreter) -> None:
+    """No guard on strides that address nothing: of dimensions of size 1, of empty tensors.
+
+    Kept where they can be seen all the same: the frame asked for strides, or torch may take a
+    memory format from them (images; convolutions, which make images of anything).
+    """
+    nodes = vm.recorder.graph.nodes
+    if vm.recorder.strides_asked or any("conv" in str(n.target) for n in nodes):
+        return
+    guards = vm.world.guards
+    for key, guard in guards.items():
+        if guard.kind is Kind.TENSOR and len(guard.expected.sizes) < 4:
+            facts = guard.expected
+            strides = _busy_strides(facts)
+            if strides != facts.strides:
+                guards[key] = replace(guard, expected=replace(facts, strides=strides))
+
+
+def _busy_strides(facts: TensorFacts) -> tuple[int | None, ...] | None:
+    if facts.strides is None:
+        return None
+    empty = 0 in facts.sizes
+    pairs = zip(facts.sizes, facts.strides, strict=True)
+    return tuple([None if empty or size == 1 else stride for size, stride in pairs])

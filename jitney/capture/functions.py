@@ -9,7 +9,8 @@ from types import CellType, FunctionType
 from typing import TYPE_CHECKING, Any
 
 from jitney.capture.frame import BreakCapture, Frame
-from jitney.capture.source import Attr, DictItem, Fixed, Item, ModuleOf, Source
+from jitney.capture.guard import Kind
+from jitney.capture.source import Attr, DictItem, Fixed, Function, Item, ModuleOf, Source
 
 if TYPE_CHECKING:
     from jitney.capture.interpret import Interpreter
@@ -43,6 +44,8 @@ def frame_of(
     locals_ = bind(interpreter, function, source, args, kwargs)
     closure = function.__closure__ or ()
     if source is not None:
+        if type(source) is not Function:
+            interpreter.world.guard(Kind.IS, Attr(source, "__code__"), code)
         know_cells(interpreter, closure, source)
     return Frame(
         code,
@@ -118,6 +121,7 @@ def _fill_defaults(
             raise _mismatch(function, f"no value for {name}")
         value = defaults[place]
         if source is not None:
+            interpreter.world.guard(Kind.LENGTH, Attr(source, "__defaults__"), len(defaults))
             value = read(value, Item(Attr(source, "__defaults__"), place))
         bound[name] = value
     keyword = function.__kwdefaults__ or {}

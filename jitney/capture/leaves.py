@@ -113,6 +113,8 @@ def query(func: Any) -> Query | None:
 def _ask(recorder: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if func is torch.Tensor.type and (len(args) > 1 or kwargs):
         raise BreakCapture("tensor-type", "Tensor.type(dtype)", "use Tensor.to(dtype)")
+    if name_of(func) in ("stride", "dim_order"):
+        recorder.strides_asked = True
     return func(*args, **kwargs)
 
 

@@ -46,10 +46,10 @@ def call_module(
     source = interpreter.world.source_of(module)
     guard_lookup(interpreter, cls, "__call__", found, source)
     if found is not torch.nn.Module.__call__ or _has_hooks(interpreter, module):
-        target = found
+        target, name = found, "__call__"
         if found is torch.nn.Module.__call__:
-            target = torch.nn.Module._call_impl
-        know_function(interpreter, target, module, "__call__")
+            target, name = torch.nn.Module._call_impl, "_call_impl"
+        know_function(interpreter, target, module, name)
         return interpreter.call_python(
             target, (module, *args), kwargs, "push" if site is not None else None
         )

@@ -34,6 +34,7 @@ class Recorder:
         self.mutated: set[int] = set()  # ids of fakes written to in place
         self.frames: list[Frame] = []
         self.checkpoint = self.checkpoints = 0  # which one is open; how many there were
+        self.strides_asked = False
         self.mode = _Mode(self)
         self._versions: dict[int, int | None] = {}
         self.symbols = Symbols(self)

@@ -30,13 +30,18 @@ LOOKS = frozenset(
     torch._C._are_functorch_transforms_active torch._C._get_deterministic_algorithms
     torch._C._cuda_getDeviceCount torch.is_distributed torch._C._is_any_autocast_enabled
     torch._C._is_autocast_available torch.is_signed torch.is_same_size torch.is_conj torch.is_neg
-    torch._C._has_torch_function torch._C._has_torch_function_unary torch.is_inference
-    torch._C._has_torch_function_variadic torch.get_device_module
-    torch._C._get_default_device torch._C._get_privateuse1_backend_name
+    torch.is_inference torch.get_device_module torch._C._get_default_device
+    torch._C._get_privateuse1_backend_name
     torch._C._is_default_mobile_cpu_allocator_set torch.is_vulkan_available torch.numel
     torch._C._get_cublas_allow_tf32 torch._C._get_onednn_allow_tf32""".split()
 )
 
+
+# Whether arguments override torch functions: to C it seems so while our own mode is on.
+OVERRIDE_TESTS = frozenset(
+    """torch._C._has_torch_function torch._C._has_torch_function_unary
+    torch._C._has_torch_function_variadic""".split()
+)
 
 # C functions of torch that answer a constant: they would see our own mode.
 C_ANSWERS = {
@@ -83,6 +88,8 @@ def call_c(interpreter: Interpreter, function: Any, args: Any, kwargs: dict[str,
         return state.apply(interpreter, change, function, values, keywords)
     if name in C_ANSWERS:
         return C_ANSWERS[name]
+    if name in OVERRIDE_TESTS:
+        return _overrides(interpreter, args[0] if name.endswith("_torch_function") else args)
     if name in LOOKS:
         values = [interpreter.world.force(a) for a in args]
         keywords = {k: interpreter.world.force(v) for k, v in kwargs.items()}
@@ -100,6 +107,15 @@ def call_c(interpreter: Interpreter, function: Any, args: Any, kwargs: dict[str,
     ):
         raise BreakCapture("torch-internal", f"{name} is called")
     return call_leaf(interpreter, function, args, kwargs)
+
+
+def _overrides(interpreter: Interpreter, values: Any) -> bool:
+    """Whether an argument has a ``__torch_function__`` of its own; tensors let in are plain."""
+    force = interpreter.world.force
+    return any(
+        not isinstance(v, torch.Tensor) and hasattr(type(v), "__torch_function__")
+        for v in [force(v) for v in force(values)]
+    )
 
 
 def call_leaf(interpreter: Interpreter, function: Any, args: Any, kwargs: dict[str, Any]) -> Any:

@@ -10,7 +10,7 @@ import pytest
 from jitney.capture import policy_table as t
 from jitney.capture.function_calls import HANDLERS
 from jitney.capture.state import CHANGES
-from jitney.capture.torch_calls import C_ANSWERS, LOOKS
+from jitney.capture.torch_calls import C_ANSWERS, LOOKS, OVERRIDE_TESTS
 
 ROWS = sorted(
     {
@@ -24,6 +24,7 @@ ROWS = sorted(
         *CHANGES,
         *C_ANSWERS,
         *LOOKS,
+        *OVERRIDE_TESTS,
     }
 )
 # Names that a class has without being an attribute of its module; versions that lack one.

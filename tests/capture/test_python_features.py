@@ -379,3 +379,12 @@ def test_a_global_is_stored_after_the_graph() -> None:
     assert counter == 0
     assert_same(run(count, X), X * 1)
     assert counter == 1
+
+
+def test_tensors_do_not_seem_to_override_torch():
+    def f(x):
+        torch._assert(x.shape[0] == 3, "three rows")
+        return x + torch.overrides.has_torch_function((x,))
+
+    x = torch.ones(3)
+    assert torch.equal(run(f, x), f(x))

@@ -1,0 +1,145 @@
+"""Changes of functions and classes between two calls are seen; idle strides are not looked at."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import jitney
+from jitney.events import log
+
+pytestmark = pytest.mark.filterwarnings("error::UserWarning")  # a frame that runs eager
+
+
+def double(x):
+    return x * 2
+
+
+def triple(x):
+    return x * 3
+
+
+def shifted(x, by, times=3.0):
+    return (x + by) * times
+
+
+class Table:
+    factor = 2.0
+    factors = [2.0]
+
+    def scaled(self, x):
+        return x * type(self).__dict__["factor"] * type(self).__dict__["factors"][0]
+
+    def names(self, x):
+        return x * len([n for n in type(self).__dict__ if n.startswith("fac")])
+
+
+@pytest.fixture(params=[False, True], ids=["first", "armed"])
+def calls(request):
+    """Calls before the change: one, or enough for guards to be armed."""
+    return 5 if request.param else 1
+
+
+def check(function, change, restore, calls, *args):
+    compiled = jitney.compile(function, backend="eager", fullgraph=True)
+    for _ in range(calls):
+        torch.testing.assert_close(compiled(*args), function(*args))
+    change()
+    try:
+        for _ in range(2):
+            torch.testing.assert_close(compiled(*args), function(*args))
+    finally:
+        restore()
+    torch.testing.assert_close(compiled(*args), function(*args))
+
+
+def test_code_of_an_inlined_function(calls):
+    original = double.__code__
+
+    def change():
+        double.__code__ = triple.__code__
+
+    def restore():
+        double.__code__ = original
+
+    check(lambda x: double(x) + 1, change, restore, calls, torch.ones(3))
+
+
+def test_code_of_a_method(calls):
+    original = Table.scaled.__code__
+
+    def change():
+        Table.scaled.__code__ = Table.names.__code__
+
+    def restore():
+        Table.scaled.__code__ = original
+
+    table = Table()
+    check(lambda x: table.scaled(x) + 1, change, restore, calls, torch.ones(3))
+
+
+def test_more_defaults(calls):
+    def change():
+        shifted.__defaults__ = (3.0, 4.0)
+
+    def restore():
+        shifted.__defaults__ = (3.0,)
+
+    check(lambda x: shifted(x, 2.0), change, restore, calls, torch.ones(3))
+
+
+@pytest.mark.parametrize("name", ["factor", "factors"])
+def test_class_dict(name, calls):
+    table, old = Table(), Table.__dict__[name]
+
+    def change():
+        setattr(Table, name, 5.0 if name == "factor" else [5.0])
+
+    check(table.scaled, change, lambda: setattr(Table, name, old), calls, torch.ones(3))
+
+
+def test_list_in_a_class_dict(calls):
+    table = Table()
+
+    def change():
+        Table.factors[0] = 7.0
+
+    def restore():
+        Table.factors[0] = 2.0
+
+    check(table.scaled, change, restore, calls, torch.ones(3))
+
+
+def test_new_name_in_a_class_dict(calls):
+    table = Table()
+
+    def change():
+        Table.factor_more = 1.0
+
+    def restore():
+        del Table.factor_more
+
+    check(table.names, change, restore, calls, torch.ones(3))
+
+
+def recompiles(function, *inputs):
+    compiled = jitney.compile(function, backend="eager")
+    seen = []
+    stop = log.listen(seen.append)
+    try:
+        for x in inputs:
+            assert str(compiled(x)) == str(function(x))
+    finally:
+        stop()
+    return len([e for e in seen if e.kind == "recompile"])
+
+
+def test_idle_strides_do_not_recompile():
+    one_row = torch.arange(64.0).reshape(64, 1)
+    assert recompiles(lambda x: x + 1, one_row.t(), torch.arange(64.0).reshape(1, 64)) == 0
+
+
+def test_strides_asked_for_recompile():
+    one_row = torch.arange(64.0).reshape(64, 1)
+    inputs = one_row.t(), torch.arange(64.0).reshape(1, 64)
+    assert recompiles(lambda x: (x + 1, x.stride()), *inputs) == 1
