@@ -32,7 +32,7 @@ def compile_for_gpu(
     with log.stage("lower"):
         program, constants = lower_graph(gm, target)
     with log.stage("fuse"):
-        program = choose_templates(program)
+        program = choose_templates(program, target)
         program = products_as_nests(fuse_nests(program, target))
         program = simplify_nests(fuse_nests(program, target))
         program = recompute_small_rows(program)

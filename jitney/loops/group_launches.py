@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from jitney.loops.decision import Decision, no, yes
 from jitney.loops.index import index
-from jitney.loops.ir import Extern, Loop, LoopNest, LoopProgram, Node, Reduce, Together
+from jitney.loops.ir import Extern, Gemm, Loop, LoopNest, LoopProgram, Node, Reduce, Together
 from jitney.loops.visit import reads, writes
 
 #: Nests in one launch at most.
@@ -45,7 +45,7 @@ class _Group:
     def node(self) -> Node:
         if len(self.nodes) == 1:
             return self.nodes[0]
-        nests = tuple(n for n in self.nodes if isinstance(n, LoopNest))
+        nests = tuple(n for n in self.nodes if isinstance(n, LoopNest | Gemm))
         return Together(nests[0].name + "_and_more", nests)
 
 
@@ -72,15 +72,27 @@ def _home(groups: list[_Group], node: Node, earliest: int) -> _Group | None:
 def can_share_launch(group: list[Node], node: Node) -> Decision:
     """Whether ``node`` may run in the launch of ``group``, which it does not depend on."""
     first = group[0]
-    if not isinstance(node, LoopNest) or not isinstance(first, LoopNest):
-        return no("only loop nests share a launch")
     if len(group) >= MOST:
         return no("the launch is full")
+    if isinstance(node, Gemm) and isinstance(first, Gemm):
+        return _alike(first, node)
+    if not isinstance(node, LoopNest) or not isinstance(first, LoopNest):
+        return no("only loop nests, or only products, share a launch")
     if not all(a.extent.is_const for n in (first, node) for a in n.axes):
         return no("its grid is symbolic")
     if _shape(first) != _shape(node):
         return no("rows of different lengths want different tiles")
     return yes("independent and alike")
+
+
+def _alike(first: Gemm, second: Gemm) -> Decision:
+    """Products of equally many rows and equal depth do the same work in a program."""
+    if any(not a.extent.is_const for g in (first, second) for a in (*g.batch, g.m, g.n, g.k)):
+        return no("its grid is symbolic")
+    sizes = [(g.m.extent, g.k.extent, g.a.dtype) for g in (first, second)]
+    if sizes[0] != sizes[1]:
+        return no("products of different depth want different tiles")
+    return yes("independent products of equal depth")
 
 
 def _shape(nest: LoopNest) -> tuple[object, ...]:

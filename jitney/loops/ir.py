@@ -299,10 +299,11 @@ class Extern:
 
 @dataclass(frozen=True)
 class Together:
-    """Nests that do not depend on each other, run by one launch (`group_launches`, GPU only)."""
+    """Nests (or products) that do not depend on each other, run by one launch
+    (`group_launches`, GPU only)."""
 
     name: str
-    nests: tuple[LoopNest, ...]
+    nests: tuple[LoopNest | Gemm, ...]
 
     @property
     def origins(self) -> tuple[str, ...]:

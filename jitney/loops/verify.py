@@ -101,9 +101,9 @@ def _check_node(node: ir.Node, table: dict[str, ir.Buffer], written: set[str]) -
     for nest in node.nests if isinstance(node, ir.Together) else (node,):
         if isinstance(nest, ir.LoopNest):
             _check_block(nest.body, _Scope(table, set()).inside(nest.axes))
-    if isinstance(node, ir.Gemm):
-        _check_gemm(node, table)
-    elif isinstance(node, ir.Attention):
+        elif isinstance(nest, ir.Gemm):
+            _check_gemm(nest, table)
+    if isinstance(node, ir.Attention):
         for access in (node.q, node.k, node.v, node.out, node.mask, node.logsumexp):
             if access is not None:
                 axes = {*node.batch, node.s, node.t, node.d, node.dv}

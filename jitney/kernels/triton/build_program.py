@@ -15,12 +15,15 @@ from jitney.kernels.triton.decode_attention import (
     split_count,
 )
 from jitney.kernels.triton.emit_nest import emit_nest
+from jitney.kernels.triton.gemm_tile import emit_gemm
 from jitney.kernels.triton.gpu_program import GpuProgram
 from jitney.kernels.triton.kernel_source import KernelSource, join_sources
+from jitney.kernels.triton.schedule_gemm import schedule_gemm
 from jitney.kernels.triton.schedule_nest import Schedule, schedule_nest
 from jitney.loops.ir import (
     Attention,
     Extern,
+    Gemm,
     LoopNest,
     LoopProgram,
     Together,
@@ -37,9 +40,8 @@ def build_program(
     target: Target,
     tuned: Tuned | None = None,
 ) -> GpuProgram:
-    """Compiles every nest for ``target`` and returns the callable program.
-
-    Nodes must be nests and extern calls (`choose_libraries` turns templates into those).
+    """Compiles every node that is not an extern call for ``target`` (`choose_templates` and
+    `products_as_nests` leave only what has a kernel here) and returns the callable program.
     """
     sources: dict[str, tuple[KernelSource, ...]] = {}
     scratch: list[Scratch] = []
@@ -47,6 +49,8 @@ def build_program(
         if isinstance(node, LoopNest):
             schedule = (tuned or {}).get(node) or schedule_nest(node, target)
             sources[node.name] = (emit_nest(node, schedule),)
+        elif isinstance(node, Gemm):
+            sources[node.name] = (_emit_gemm(node, target),)
         elif isinstance(node, Together):
             sources[node.name] = emit_together(node, target)
         elif isinstance(node, Attention):
@@ -60,9 +64,18 @@ def build_program(
     return GpuProgram(program, constants, sources, binaries, tuple(scratch))
 
 
+def _emit_gemm(gemm: Gemm, target: Target, beside: int = 1) -> KernelSource:
+    return emit_gemm(gemm, schedule_gemm(gemm, target, beside, split=False))
+
+
 def emit_together(group: Together, target: Target) -> tuple[KernelSource, ...]:
     """One kernel for the group; nests whose grids have more dimensions keep their own."""
-    parts = [emit_nest(nest, schedule_nest(nest, target)) for nest in group.nests]
+    parts = [
+        _emit_gemm(nest, target, len(group.nests))
+        if isinstance(nest, Gemm)
+        else emit_nest(nest, schedule_nest(nest, target))
+        for nest in group.nests
+    ]
     flat = tuple(p for p in parts if len(p.grid) == 1)
     rest = tuple(p for p in parts if len(p.grid) > 1)
     return (join_sources(group.name, flat), *rest) if len(flat) > 1 else tuple(parts)

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import torch
 
-from jitney.kernels.triton.choose_templates import wide_axes, with_accumulator, without_units
+from jitney.kernels.triton.choose_templates import is_row_reduction
+from jitney.kernels.triton.epilogues import wide_axes, with_accumulator, without_units
 from jitney.loops.ir import (
     Expr,
     Gemm,
@@ -21,8 +22,10 @@ from jitney.loops.ir import (
 
 
 def products_as_nests(program: LoopProgram) -> LoopProgram:
-    """``program`` with every `Gemm` left (`choose_templates` kept the narrow ones) as a nest."""
-    nodes = tuple(gemm_as_nest(n) if isinstance(n, Gemm) else n for n in program.nodes)
+    """``program`` with every `Gemm` that is a row reduction as a nest; the others stay tiles."""
+    nodes = tuple(
+        gemm_as_nest(n) if isinstance(n, Gemm) and is_row_reduction(n) else n for n in program.nodes
+    )
     return replace(program, nodes=nodes)
 
 

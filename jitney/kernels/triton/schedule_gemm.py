@@ -1,0 +1,111 @@
+"""Tile shapes for matrix products of few rows, from the shape and the GPU alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+
+from jitney.kernels.triton.schedule_nest import count, power_of_two
+from jitney.loops.decision import Decision, no, yes
+from jitney.loops.ir import Gemm, Let, Store
+from jitney.loops.target import Target
+
+#: Rows of A from which on the library's own tiles fill the GPU.
+MOST_ROWS = 256
+#: Multiply-adds above which the library's faster inner loop outweighs its launches.
+MOST_WORK = 1 << 30
+#: Bytes a multiprocessor gets from the L2 cache in a nanosecond while all of them read.
+L2_RATE = 41.0
+#: Nanoseconds until a program's first tile has arrived.
+START = 1200.0
+#: Nanoseconds the kernel that adds up the parts of a split product takes.
+ADDING = 2000.0
+
+
+@dataclass(frozen=True)
+class GemmSchedule:
+    """One program makes ``m_block`` x ``n_block`` results in steps of ``k_block``; the product is
+    split into ``splits`` stretches of k whose sums are added afterwards."""
+
+    m_block: int
+    n_block: int
+    k_block: int
+    num_warps: int = 4
+    num_stages: int = 4
+    splits: int = 1
+    reason: str = ""
+
+
+def can_tile_gemm(gemm: Gemm) -> Decision:
+    """Whether `emit_gemm` serves the product and is likely to beat the library."""
+    axes = (*gemm.batch, gemm.m, gemm.n, gemm.k)
+    if not all(a.extent.is_const for a in axes):
+        return no("its sizes are symbolic")
+    if gemm.a_value is not None or gemm.row_prologue:
+        return no("its left operand is computed")
+    if gemm.a.dtype not in (torch.bfloat16, torch.float16) or gemm.b.dtype != gemm.a.dtype:
+        return no("matrix units take bf16 and f16")
+    if gemm.acc_dtype != torch.float32:
+        return no(f"it accumulates in {gemm.acc_dtype}")
+    if any(not isinstance(s, Let | Store) for s in gemm.epilogue):
+        return no("its epilogue loops")
+    rows, columns, depth = int(gemm.m.extent), int(gemm.n.extent), int(gemm.k.extent)
+    if rows > MOST_ROWS:
+        return no(f"{rows} rows: the library's tiles fill the GPU")
+    if min(columns, depth) < 16:
+        return no("it is too narrow for matrix units")
+    if int(count(gemm.batch)) * rows * columns * depth > MOST_WORK:
+        return no("so much work is the library's")
+    highest = [x.index.bounds()[1] for x in (gemm.a, gemm.b)]
+    if any(h is None or h >= 2**31 for h in highest):
+        return no("an operand has more than 2^31 elements")
+    return yes("few rows: launches and latency count, not the inner loop")
+
+
+def schedule_gemm(gemm: Gemm, target: Target, beside: int = 1, split: bool = True) -> GemmSchedule:
+    """The cheapest tiles by `_nanoseconds`. ``beside``: like products in the same launch."""
+    options = [
+        (_nanoseconds(gemm, target, beside, option), option)
+        for option in candidates(gemm)
+        if split or option.splits == 1
+    ]
+    return min(options, key=lambda o: o[0])[1]
+
+
+def candidates(gemm: Gemm) -> Iterator[GemmSchedule]:
+    """Every schedule worth measuring."""
+    rows, columns, depth = int(gemm.m.extent), int(gemm.n.extent), int(gemm.k.extent)
+    for m_block in (16, 32, 64, 128):
+        if m_block > max(16, power_of_two(rows)):
+            continue
+        for n_block in (32, 64, 128):
+            if n_block > max(32, power_of_two(columns)):
+                continue
+            for splits in (1, 2, 3, 4, 6, 8):
+                if splits > 1 and (depth % (64 * splits) or depth // splits < 256):
+                    continue
+                k_block = 128 if m_block + n_block <= 96 else 64
+                k_block = max(16, min(k_block, power_of_two(depth // splits)))
+                warps = 8 if m_block * n_block >= 128 * 128 else 4
+                reason = f"{m_block} x {n_block} tiles, {splits} stretches of k"
+                yield GemmSchedule(m_block, n_block, k_block, warps, 4, splits, reason)
+
+
+def tiles(gemm: Gemm, schedule: GemmSchedule) -> tuple[int, int]:
+    """Tiles along m and along n."""
+    rows, columns = int(gemm.m.extent), int(gemm.n.extent)
+    return -(-rows // schedule.m_block), -(-columns // schedule.n_block)
+
+
+def _nanoseconds(gemm: Gemm, target: Target, beside: int, option: GemmSchedule) -> float:
+    """Each program reads its rows of A and columns of B from the L2 cache; programs of one
+    multiprocessor share what it gets."""
+    down, across = tiles(gemm, option)
+    programs = down * across * option.splits * int(count(gemm.batch)) * beside
+    turns = -(-programs // max(target.multiprocessors, 1))
+    depth = int(gemm.k.extent) // option.splits
+    read = (option.m_block + option.n_block) * depth * gemm.a.dtype.itemsize / L2_RATE
+    parts = option.splits * int(gemm.m.extent) * int(gemm.n.extent) * 8 / 4000
+    return START + turns * read + (ADDING + parts if option.splits > 1 else 0)
