@@ -77,33 +77,81 @@ class KernelSource:
 def join_sources(name: str, parts: tuple[KernelSource, ...]) -> KernelSource:
     """One kernel whose programs are those of all ``parts``, one after the other.
 
-    Parts must have one-dimensional grids of known size.
+    Parts must have one-dimensional grids of known size. Equal parts (the projections of one
+    input) become one body that picks its pointers: less code, and shared memory for one.
     """
-    parameters: dict[str, Parameter] = {}
-    functions, lines, before = [], ["    program = tl.program_id(0)"], 0
+    parameters = _all_parameters(parts)
+    write = _picked if _are_equal(parts) else _branches
+    functions, lines = write(parts, parameters)
+    return KernelSource(
+        name=name,
+        body="\n".join(["    program = tl.program_id(0)", *lines]),
+        parameters=tuple(parameters.values()),
+        grid=(index(sum(int(p.grid[0]) for p in parts)),),
+        num_warps=max(p.num_warps for p in parts),
+        num_stages=max(p.num_stages for p in parts),
+        functions=functions,
+    )
+
+
+def _all_parameters(parts: tuple[KernelSource, ...]) -> dict[str, Parameter]:
+    """By name, labelled anew."""
+    found: dict[str, Parameter] = {}
+    for parameter in (q for part in parts for q in part.parameters):
+        if parameter.name not in found:
+            label = f"{parameter.kind[0]}{len(found)}"
+            found[parameter.name] = replace(parameter, label=label)
+    return found
+
+
+def _as_function(number: int, part: KernelSource) -> str:
+    own = ", ".join(["program", *(p.label for p in part.parameters)])
+    body = part.body.replace("tl.program_id(0)", "program")
+    return f"@triton.jit\ndef part{number}({own}):\n{body}"
+
+
+def _are_equal(parts: tuple[KernelSource, ...]) -> bool:
+    """Whether the parts differ in nothing but which buffers they work on."""
+    first = parts[0]
+    for part in parts[1:]:
+        if (part.key, part.grid) != (first.key, first.grid):
+            return False
+        for a, b in zip(first.parameters, part.parameters, strict=True):
+            if replace(a, name=b.name) != b or (a.kind != "pointer" and a.name != b.name):
+                return False
+    return True
+
+
+def _picked(
+    parts: tuple[KernelSource, ...], parameters: dict[str, Parameter]
+) -> tuple[tuple[str, ...], list[str]]:
+    """The one function, and its call with the pointers of the part a program belongs to."""
+    size, arguments = int(parts[0].grid[0]), []
+    for same in zip(*(part.parameters for part in parts), strict=True):
+        labels = [parameters[p.name].label for p in same]
+        text = labels[-1]
+        for number in reversed(range(len(labels) - 1)):
+            if len(set(labels)) > 1:
+                text = f"tl.where(part == {number}, {labels[number]}, {text})"
+        arguments.append(text)
+    call = f"    part0({', '.join([f'program % {size}', *arguments])})"
+    functions = (*parts[0].functions, _as_function(0, parts[0]))
+    return functions, [f"    part = program // {size}", call]
+
+
+def _branches(
+    parts: tuple[KernelSource, ...], parameters: dict[str, Parameter]
+) -> tuple[tuple[str, ...], list[str]]:
+    """A function for each part, and the tests that lead to it."""
+    functions: list[str] = []
+    lines, before = [], 0
     for number, part in enumerate(parts):
-        labels = []
-        for parameter in part.parameters:
-            known = parameters.get(parameter.name)
-            if known is None:
-                known = replace(parameter, label=f"{parameter.kind[0]}{len(parameters)}")
-                parameters[parameter.name] = known
-            labels.append(known.label)
-        own = ", ".join(["program", *(p.label for p in part.parameters)])
-        body = part.body.replace("tl.program_id(0)", "program")
-        functions += [*part.functions, f"@triton.jit\ndef part{number}({own}):\n{body}"]
+        functions += [*part.functions, _as_function(number, part)]
         size = int(part.grid[0])
         word = "if" if number == 0 else "elif"
         test = f"{word} program < {before + size}" if number < len(parts) - 1 else "else"
+        labels = [parameters[p.name].label for p in part.parameters]
         lines.append(f"    {test}:")
         lines.append(f"        part{number}({', '.join([f'program - {before}', *labels])})")
         before += size
-    return KernelSource(
-        name=name,
-        body="\n".join(lines),
-        parameters=tuple(parameters.values()),
-        grid=(index(before),),
-        num_warps=max(p.num_warps for p in parts),
-        num_stages=max(p.num_stages for p in parts),
-        functions=tuple(functions),
-    )
+    return tuple(functions), lines

@@ -1,6 +1,7 @@
 """Tiled matrix products in Triton's interpreter against the reference interpreter."""
 
 import hashlib
+from dataclasses import replace
 
 import pytest
 import torch
@@ -173,20 +174,21 @@ def test_products_of_one_input_share_a_launch():
     def to(name):
         return lambda am, an: (Store(name, index(am) * 32 + an, ACC),)
 
-    gemms = []
+    gemms, inputs = [], {"a": torch.randn(16, 64).half()}
     for number in range(3):
         gemm = product(16, 32, 64, epilogue=to(f"o{number}"), name=f"g{number}")
-        gemms.append(gemm)
-    inputs = operands(16, 32, 64)
+        gemms.append(replace(gemm, b=replace(gemm.b, buffer=f"b{number}")))
+        inputs[f"b{number}"] = torch.randn(32, 64).half()
     outputs = {f"o{i}": torch.zeros(16, 32) for i in range(3)}
     grouped = group_launches(program(gemms, inputs, outputs))
     verify(grouped)
     (node,) = grouped.nodes
     assert isinstance(node, Together)
     (source,) = emit_together(node, H200)
+    assert len(source.functions) == 1  # one body, its pointers picked
     launch(source, {**inputs, **outputs})
-    want = inputs["a"].float() @ inputs["b"].float().T
-    for got in outputs.values():
+    for number, got in enumerate(outputs.values()):
+        want = inputs["a"].float() @ inputs[f"b{number}"].float().T
         torch.testing.assert_close(got, want, rtol=2e-3, atol=2e-3)
 
 
