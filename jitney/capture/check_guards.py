@@ -15,7 +15,7 @@ import torch
 from jitney import torch_api
 from jitney.capture.compare import class_attribute_is, fully_equal, same_keys, type_attribute_is
 from jitney.capture.emit_fetch import FUNCTION, Writer, build_function
-from jitney.capture.guard import Guard, Kind, TensorFacts
+from jitney.capture.guard import Apart, Guard, Kind, TensorFacts
 from jitney.capture.source import Source
 from jitney.errors import CompilerBug
 
@@ -152,9 +152,10 @@ def _distinct(writer: Writer, source: Source, expected: tuple[Source, ...]) -> s
     return f"{writer.constant(len)}({{{ids}}}) == {len(expected)}"
 
 
-def _no_overlap(writer: Writer, source: Source, expected: tuple[Source, ...]) -> str:
-    others = "".join(f"{writer.fetch(s)}, " for s in expected)
-    return f"{writer.constant(torch_api.no_overlap)}({writer.fetch(source)}, ({others}))"
+def _no_overlap(writer: Writer, source: Source, expected: Apart) -> str:
+    tensors = "".join(f"{writer.fetch(s)}, " for s in expected.sources)
+    check = torch_api.ApartCheck(expected.pairs, expected.static)
+    return f"{writer.constant(check)}(({tensors}))"
 
 
 def _state(writer: Writer, source: Source, expected: tuple[str, Any]) -> str:

@@ -9,7 +9,7 @@ import torch
 
 from jitney import torch_api
 from jitney.capture import leaves
-from jitney.capture.guard import Kind, TensorFacts
+from jitney.capture.guard import Apart, Kind, TensorFacts
 from jitney.capture.record import Recorder
 from jitney.capture.result import GraphInput
 
@@ -56,19 +56,23 @@ def _remove_unused_items(graph: torch.fx.Graph, kept: set[Any]) -> None:
 
 
 def add_input_guards(vm: Interpreter, inputs: tuple[GraphInput, ...]) -> None:
-    """Inputs written to share no memory with the others."""
-    mutated = [x for x in inputs if vm.recorder.is_mutated(x.example)]
+    """Inputs written to share no memory with the others (those that did at capture may go on)."""
     tensors = [x for x in inputs if isinstance(x.example, torch.Tensor)]
-    for item in mutated:
-        real = vm.tensors.real[id(item.example)][1]
-        others = []
-        for other in tensors:
-            if other is item:
-                continue
-            if torch_api.no_overlap(real, (vm.tensors.real[id(other.example)][1],)):
-                others.append(other.source)
-        if others:
-            vm.world.guard(Kind.NO_OVERLAP, item.source, tuple(others))
+    reals = [vm.tensors.real[id(x.example)][1] for x in tensors]
+    mutated = [n for n, x in enumerate(tensors) if vm.recorder.is_mutated(x.example)]
+    if not mutated:
+        return
+    spans = [torch_api.span(real) for real in reals]
+    pairs = tuple(
+        (one, other)
+        for one in mutated
+        for other in range(len(tensors))
+        if other != one and not torch_api.spans_meet(spans[one], spans[other])
+    )
+    if pairs:
+        static = len(tensors) == len(inputs)
+        apart = Apart(tuple(x.source for x in tensors), pairs, static)
+        vm.world.guard(Kind.NO_OVERLAP, tensors[mutated[0]].source, apart)
 
 
 def forget_idle_strides(vm: Interpreter) -> None:

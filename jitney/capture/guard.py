@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,7 +28,7 @@ class Kind(enum.Enum):
     TENSOR = "tensor"  # [TensorFacts]
     SAME = "same"  # obj is the object at [Source]
     DISTINCT = "distinct"  # no two of [tuple of Sources] are the same object
-    NO_OVERLAP = "no_overlap"  # tensors at [tuple of Sources] share no memory with obj's
+    NO_OVERLAP = "no_overlap"  # no pair of tensors of [Apart] shares memory
     STATE = "state"  # process state [(name, value)]: grad mode, autocast, default dtype, …
     EXPRESSION = "expression"  # ShapeEnv's: [(python text, {symbol: Source})] is true
     CALLABLE = "callable"  # [(description, function)]: function(obj) is true; the last resort
@@ -52,6 +53,19 @@ class TensorFacts:
     is_conj: bool = False
     is_neg: bool = False
     is_inference: bool | None = None
+
+
+@dataclass(frozen=True)
+class Apart:
+    """Tensors at ``sources`` of which the ``pairs`` (positions) must not share memory.
+    ``static``: other guards fix every size and stride."""
+
+    sources: tuple[Source, ...]
+    pairs: tuple[tuple[int, int], ...]
+    static: bool = False
+
+    def __iter__(self) -> Iterator[Source]:
+        return iter(self.sources)
 
 
 @dataclass(frozen=True)

@@ -85,11 +85,13 @@ from jitney.torch_api.symbols import (
     symbolic_number,
 )
 from jitney.torch_api.tensors import (
+    ApartCheck,
     bump_version,
     is_tensor_subclass,
-    no_overlap,
     node_apply,
     not_differentiable,
+    span,
+    spans_meet,
 )
 
 __all__ = [
@@ -135,7 +137,9 @@ __all__ = [
     "new_capture_mode",
     "new_fake_mode",
     "new_tracing_context",
-    "no_overlap",
+    "ApartCheck",
+    "span",
+    "spans_meet",
     "node_apply",
     "not_differentiable",
     "preserved_modes",

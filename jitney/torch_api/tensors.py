@@ -23,22 +23,43 @@ def bump_version(tensor: torch.Tensor) -> None:
         torch.autograd.graph.increment_version(tensor)
 
 
-def no_overlap(tensor: torch.Tensor, others: tuple[torch.Tensor, ...]) -> bool:
-    """Whether the memory ``tensor`` spans is apart from that of each of ``others``."""
-    start, end = _span(tensor)
-    for other in others:
-        low, high = _span(other)
-        if low < end and start < high:
-            return False
-    return True
+Span = tuple[int, int]
 
 
-def _span(tensor: torch.Tensor) -> tuple[int, int]:
+def span(tensor: torch.Tensor) -> Span:
+    """The memory a tensor spans, as addresses: first, and one past the last."""
     start = tensor.data_ptr()
     if tensor.numel() == 0:
         return start, start
     last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride()))
     return start, start + (last + 1) * tensor.element_size()
+
+
+def spans_meet(one: Span, other: Span) -> bool:
+    """Whether two spans share an address."""
+    return other[0] < one[1] and one[0] < other[1]
+
+
+class ApartCheck:
+    """``check(tensors)``: whether the ``pairs`` (positions) share no memory. Remembers the last
+    addresses that passed (and layouts, unless ``static``: guarded elsewhere), since caches and
+    parameters stay where they are."""
+
+    def __init__(self, pairs: tuple[tuple[int, int], ...], static: bool) -> None:
+        self._pairs, self._static = pairs, static
+        self._passed: list[Any] = []
+
+    def __call__(self, tensors: tuple[torch.Tensor, ...]) -> bool:
+        key: list[Any] = [t.data_ptr() for t in tensors]
+        if not self._static:
+            key += [(t.shape, t.stride()) for t in tensors]
+        if key == self._passed:
+            return True
+        spans = [span(t) for t in tensors]
+        if any(spans_meet(spans[one], spans[other]) for one, other in self._pairs):
+            return False
+        self._passed = key
+        return True
 
 
 def not_differentiable(gradients: tuple[Any, ...]) -> tuple[Any, ...]:

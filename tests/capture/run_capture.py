@@ -115,7 +115,8 @@ def holds(guard: Guard, roots: Roots) -> bool:
         items = [s.fetch(roots) for s in expected]
         return len({id(x) for x in items}) == len(items)
     if kind is Kind.NO_OVERLAP:
-        return torch_api.no_overlap(value, tuple([s.fetch(roots) for s in expected]))
+        tensors = tuple([s.fetch(roots) for s in expected.sources])
+        return torch_api.ApartCheck(expected.pairs, expected.static)(tensors)
     if kind is Kind.STATE:
         return torch_api.read_state(expected[0]) == expected[1]
     if kind is Kind.TENSOR:

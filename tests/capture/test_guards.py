@@ -10,7 +10,7 @@ import torch
 
 from jitney.capture.check_guards import compile_check
 from jitney.capture.explain_guard import failures, generalise
-from jitney.capture.guard import ABSENT, Guard, Kind, TensorFacts
+from jitney.capture.guard import ABSENT, Apart, Guard, Kind, TensorFacts
 from jitney.capture.source import (
     Attr,
     CellContents,
@@ -151,7 +151,7 @@ def test_identity_between_sources():
     assert check(Guard(Kind.SAME, X, y), a, a) and not check(Guard(Kind.SAME, X, y), a, b)
     distinct = Guard(Kind.DISTINCT, X, (X, y, z))
     assert check(distinct, a, b, {}) and not check(distinct, a, b, b)
-    apart = Guard(Kind.NO_OVERLAP, X, (y,))
+    apart = Guard(Kind.NO_OVERLAP, X, Apart((X, y), ((0, 1),)))
     base = torch.zeros(10)
     assert check(apart, base[:5], base[5:])
     assert not check(apart, base[:6], base[5:])
