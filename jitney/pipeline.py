@@ -22,18 +22,19 @@ from jitney.capture.source import Roots
 from jitney.errors import CompilerBug, Unsupported
 from jitney.events import log
 from jitney.graph.device_of_graph import device_of_graph
+from jitney.graph.fold_attention_masks import fold_attention_masks
 from jitney.graph.mark_static import mark_static
 from jitney.graph.stitch import stitch
 from jitney.graph.trace_region import trace_region
-from jitney.kernels.llvm.build_program import build_program
+from jitney.kernels.llvm.build_program import make_native
 from jitney.kernels.llvm.host import host_target
 from jitney.loops.fuse_nests import fuse_nests
-from jitney.loops.ir import LoopProgram
 from jitney.loops.lower_graph import lower_graph
 from jitney.loops.lowered_report import report_lowered
 from jitney.loops.lowerings import lowered_ops
 from jitney.loops.plan_memory import plan_memory
 from jitney.loops.simplify_nest import simplify_nests
+from jitney.region_cache import BuiltRegion, CpuGraph, LoadedGraph, StoredProgram, region_entry
 from jitney.run.entry import Entry, Request
 from jitney.run.gc_paused import gc_paused
 from jitney.run.session import Session
@@ -78,18 +79,34 @@ def compile_graph(
 ) -> Callable[..., Any]:
     """The "jitney" backend: differentiate, lower, fuse, build kernels. Returns a callable of the
     graph's inputs that gives a flat tuple. What cannot be traced runs eager; an event says so."""
-    try:
-        with log.stage("graph"):
-            region = trace_region(gm, example_inputs, keep=lowered_ops())
-        mark_static(gm, region.forward)
-        if region.backward is not None:
-            options = without_cuda_graphs(options)
-        forward = compile_aten(region.forward, options)
-        backward = None if region.backward is None else compile_aten(region.backward, options)
-    except Unsupported as reason:
-        log.emit("eager_graph", reason_kind=reason.kind, reason=str(reason))
-        return gm.forward
-    return stitch(region.facts, forward, backward)
+    target = host_target("" if options is None else options.cpu_features)
+    entry = region_entry(gm, example_inputs, options, target)
+    built = entry.load() if entry is not None else None
+    if built is None:
+        try:
+            built = build_region(gm, example_inputs, options)
+        except Unsupported as reason:
+            log.emit("eager_graph", reason_kind=reason.kind, reason=str(reason))
+            return gm.forward
+        if entry is not None:
+            entry.save(built)
+    forward = built.forward.load(target)
+    backward = None if built.backward is None else built.backward.load(target)
+    return stitch(built.facts, forward, backward)
+
+
+def build_region(
+    gm: torch.fx.GraphModule, example_inputs: Sequence[Any], options: Any
+) -> BuiltRegion:
+    """Differentiates a torch-level graph and compiles both halves."""
+    with log.stage("graph"):
+        region = trace_region(fold_attention_masks(gm), example_inputs, keep=lowered_ops())
+    mark_static(gm, region.forward)
+    if region.backward is not None:
+        options = without_cuda_graphs(options)
+    forward = build_graph(region.forward, options)
+    backward = None if region.backward is None else build_graph(region.backward, options)
+    return BuiltRegion(region.facts, forward, backward)
 
 
 def without_cuda_graphs(options: Any) -> Any:
@@ -102,35 +119,32 @@ def without_cuda_graphs(options: Any) -> Any:
 
 def compile_aten(gm: torch.fx.GraphModule, options: Any = None) -> Callable[..., Any]:
     """A graph of ATen ops to ``call(*placeholder values) -> tuple``."""
+    target = host_target("" if options is None else options.cpu_features)
+    return build_graph(gm, options).load(target)
+
+
+def build_graph(gm: torch.fx.GraphModule, options: Any = None) -> CpuGraph | LoadedGraph:
+    """A graph of ATen ops, compiled; its ``load`` gives the callable."""
     device = device_of_graph(gm)
     if device.type == "cuda":
         from jitney.gpu_pipeline import compile_for_gpu
 
-        return compile_for_gpu(gm, device, options)
+        return LoadedGraph(compile_for_gpu(gm, device, options))
     target = host_target("" if options is None else options.cpu_features)
     with log.stage("lower"):
         program, constants = lower_graph(gm, target)
     with log.stage("fuse"):
-        program = simplify_nests(fuse_nests(program, target))
+        program = fuse_nests(program, target)
+        program = simplify_nests(program)
     with log.stage("plan"):
         program = plan_memory(program)
-    _report_program(gm, program)
-    with log.stage("build"):
-        return build_program(program, constants, target, options)
-
-
-def _report_program(gm: torch.fx.GraphModule, program: LoopProgram) -> None:
-    counts = report_lowered(gm.graph, program)
-    log.emit(
-        "lowered",
-        lowered=dict(counts.lowered),
-        views=dict(counts.views),
-        extern=dict(counts.extern),
-        reasons=counts.reasons,
-    )
-    log.emit("program", program=program)
     if log.heard:
         log.emit("graph", stage="aten", code=gm.code)
+    counts = report_lowered(gm.graph, program)
+    with log.stage("build"):
+        native = make_native(program, target, options)
+    checks = any(b.kind == "check" for b in program.buffers)
+    return CpuGraph(native, constants, counts, StoredProgram(program), checks)
 
 
 def _report_break(capture: Capture, name: str, fullgraph: bool) -> None:

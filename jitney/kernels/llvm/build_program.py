@@ -19,11 +19,11 @@ from jitney.kernels.llvm import native_runtime
 from jitney.kernels.llvm.emit_call import emit_call
 from jitney.kernels.llvm.emit_node import NodeEmitter
 from jitney.kernels.llvm.emit_segment import emit_run
-from jitney.kernels.llvm.freeze_weights import FrozenCall, freeze_weights
+from jitney.kernels.llvm.freeze_weights import FrozenCall, PackedWeight, freeze_weights
 from jitney.kernels.llvm.machine_code import LoadedObject, compile_text, provide_cell
 from jitney.kernels.llvm.native_function import native_function
 from jitney.kernels.llvm.run_steps import RunSteps, is_plain
-from jitney.kernels.llvm.segments import Segment, cut_segments
+from jitney.kernels.llvm.segments import Segment, Step, cut_segments
 from jitney.loops.ir import Extern, LoopProgram
 from jitney.loops.target import Target
 
@@ -39,6 +39,23 @@ class Module:
     imports: tuple[str, ...]
 
 
+@dataclass(frozen=True)
+class NativeProgram:
+    """A built program as data, which `load_program` makes a callable of in any process.
+
+    ``constants``: names of the constant buffers each function holds. ``parts``: the program and
+    its steps where more than one native call is needed. ``frozen``: the arguments of the caller
+    and the weights to pack for it.
+    """
+
+    machine_code: bytes
+    functions: tuple[str, ...]
+    imports: tuple[str, ...]
+    constants: tuple[tuple[str, ...], ...]
+    parts: tuple[LoopProgram, tuple[Step, ...]] | None
+    frozen: tuple[tuple[Any, ...], tuple[PackedWeight, ...]] | None
+
+
 def build_program(
     program: LoopProgram,
     constants: Mapping[str, torch.Tensor],
@@ -51,29 +68,58 @@ def build_program(
     ``constants`` are the tensors of its constant buffers. Object files are kept in ``cache``, by
     default the one ``options`` name (none without options).
     """
+    return load_program(make_native(program, target, options, cache), constants, target)
+
+
+def make_native(
+    program: LoopProgram,
+    target: Target,
+    options: Config | None = None,
+    cache: DiskCache | None = None,
+) -> NativeProgram:
+    """`build_program` up to what depends on this process: everything but linking."""
     if cache is None and options is not None:
         cache = open_cache(options)
+    frozen = None
     if options is not None and options.freeze:
+        arguments = program.arguments
         program, weights = freeze_weights(program, target)
-        unfrozen = replace(options, freeze=False)
-        call = build_program(program, constants, target, unfrozen, cache)
-        return FrozenCall(call, program.arguments, weights) if weights else call
+        frozen = (arguments, weights) if weights else None
     emitter = NodeEmitter(target)
     with log.stage("kernel text", nodes=len(program.nodes)):
         steps = cut_segments(program, _refused(program, emitter))
         segments = [s for s in steps if isinstance(s, Segment)]
         module = emit_module(program, segments, emitter, target)
     log.emit("llvm module", text=module.text, functions=module.functions)
-    loaded = load_module(module, target, cache)
+    return NativeProgram(
+        machine_code=machine_code(module, target, cache),
+        functions=module.functions,
+        imports=module.imports,
+        constants=tuple(segment.constants for segment in segments),
+        parts=None if is_plain(program, steps) else (program, steps),
+        frozen=frozen,
+    )
+
+
+def load_program(
+    native: NativeProgram, constants: Mapping[str, torch.Tensor], target: Target
+) -> Callee:
+    """The callable of a built program."""
+    provide_cell(native_runtime.POOL)
+    provide_cell(native_runtime.SERIAL)
+    with log.stage("link", bytes=len(native.machine_code)):
+        loaded = LoadedObject(native.machine_code, native.functions, native.imports, target)
     calls = [
         native_function(
-            name, loaded.addresses[name], tuple(constants[c] for c in segment.constants), loaded
+            name,
+            loaded.addresses[name],
+            tuple(constants[c] for c in names),
+            loaded,
         )
-        for name, segment in zip(module.functions, segments, strict=True)
+        for name, names in zip(native.functions, native.constants, strict=True)
     ]
-    if is_plain(program, steps):
-        return calls[0]
-    return RunSteps(program, steps, calls, constants)
+    call: Callee = calls[0] if native.parts is None else RunSteps(*native.parts, calls, constants)
+    return FrozenCall(call, *native.frozen) if native.frozen else call
 
 
 def _refused(program: LoopProgram, emitter: NodeEmitter) -> dict[int, str]:
@@ -130,22 +176,20 @@ def _imports(text: str) -> tuple[str, ...]:
     return (*sorted(names), native_runtime.POOL, native_runtime.SERIAL)
 
 
-def load_module(module: Module, target: Target, cache: DiskCache | None) -> LoadedObject:
-    """The module in memory, from the cache if it holds its object."""
-    provide_cell(native_runtime.POOL)
-    provide_cell(native_runtime.SERIAL)
-    key = f"{module.text}|{_target_text(target)}|{torch.__version__}|{llvmlite.__version__}"
+def machine_code(module: Module, target: Target, cache: DiskCache | None) -> bytes:
+    """The module's object file, from the cache if it holds it."""
+    key = f"{module.text}|{target_text(target)}|{torch.__version__}|{llvmlite.__version__}"
     data = cache.get(key) if cache is not None else None
     if data is None:
         with log.stage("machine code", bytes=len(module.text)):
             data = compile_text(module.text, target)
         if cache is not None:
             cache.put(key, data)
-    with log.stage("link", bytes=len(data)):
-        return LoadedObject(data, module.functions, module.imports, target)
+    return data
 
 
-def _target_text(target: Target) -> str:
+def target_text(target: Target) -> str:
+    """Everything of a target, in one order."""
     return f"{replace(target, features=frozenset())}{sorted(target.features)}"
 
 

@@ -1,0 +1,171 @@
+"""Compiled regions on disk: a second process neither traces, lowers nor emits what one has before.
+
+An entry is found by what the torch-level graph means (`fingerprint`), the knobs that change code,
+the target, and the versions of Python, torch, LLVM and of Jitney's own source, byte for byte. So
+an entry is never stale; a damaged one is as good as absent.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import pickle
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import llvmlite
+import torch
+from torch import fx
+
+from jitney import config
+from jitney.config import Config
+from jitney.disk_cache import DiskCache, open_cache
+from jitney.events import log
+from jitney.graph.fingerprint import Unidentified, fingerprint
+from jitney.graph.region import RegionFacts
+from jitney.kernels.llvm.build_program import NativeProgram, load_program, target_text
+from jitney.loops.ir import LoopProgram
+from jitney.loops.lowered_report import LoweredReport
+from jitney.loops.target import Target
+
+_UNREADABLE = (pickle.UnpicklingError, AttributeError, ImportError, EOFError, LookupError,
+               TypeError, ValueError)  # fmt: skip
+LARGEST = 64 << 20  # bytes of an entry; a larger one costs more to read than it saves
+
+
+def _source_digest() -> str:
+    """A digest of every module of this package."""
+    folder = Path(__file__).parent
+    digest = hashlib.sha256()
+    for path in sorted(folder.rglob("*.py")):
+        content = path.read_bytes()
+        digest.update(f"{path.relative_to(folder)} {len(content)}\n".encode())
+        digest.update(content)
+    return digest.hexdigest()
+
+
+#: Taken at import, so that an edit after it cannot pass old code's work off as new code's.
+_VERSIONS = (sys.version, torch.__version__, llvmlite.__version__, _source_digest())
+
+
+class StoredProgram:
+    """A `LoopProgram` that is unpickled when somebody looks at it (reports, dumps)."""
+
+    def __init__(self, program: LoopProgram) -> None:
+        self._program: LoopProgram | None = program
+        self._data = b""
+
+    def __getstate__(self) -> dict[str, Any]:
+        data = self._data or pickle.dumps(self._program, pickle.HIGHEST_PROTOCOL)
+        return {"_program": None, "_data": data}
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        if self._program is None:
+            self._program = pickle.loads(self._data)
+        return getattr(self._program, name)
+
+
+@dataclass(frozen=True)
+class CpuGraph:
+    """A compiled graph as data. ``counts``: which ops became what; ``checks``: whether a
+    call may raise `IndexOutOfRange`; ``program``: for the log."""
+
+    native: NativeProgram
+    constants: Mapping[str, torch.Tensor]
+    counts: LoweredReport
+    program: StoredProgram
+    checks: bool
+
+    def load(self, target: Target) -> Callable[..., Any]:
+        """The callable, told to the log as if just compiled."""
+        log.emit(
+            "lowered",
+            lowered=dict(self.counts.lowered),
+            views=dict(self.counts.views),
+            extern=dict(self.counts.extern),
+            reasons=self.counts.reasons,
+        )
+        log.emit("program", program=self.program)
+        with log.stage("build"):
+            return load_program(self.native, self.constants, target)
+
+
+@dataclass(frozen=True)
+class LoadedGraph:
+    """A compiled graph that is of this process only: one for a GPU."""
+
+    call: Callable[..., Any]
+    checks: bool = False
+
+    def load(self, target: Target) -> Callable[..., Any]:
+        """The callable."""
+        return self.call
+
+
+@dataclass(frozen=True)
+class BuiltRegion:
+    """A region and its compiled graphs as data."""
+
+    facts: RegionFacts
+    forward: CpuGraph | LoadedGraph
+    backward: CpuGraph | LoadedGraph | None
+
+
+@dataclass(frozen=True)
+class RegionEntry:
+    """Where a region is kept, whether or not it is there."""
+
+    cache: DiskCache
+    key: str
+
+    def load(self) -> BuiltRegion | None:
+        """The region, None if it was never saved or cannot be read."""
+        data = self.cache.get(self.key)
+        if data is None:
+            return None
+        try:
+            found = pickle.loads(data)
+        except _UNREADABLE as reason:
+            log.emit("cache", hit=False, what="region", reason=f"unreadable: {reason}")
+            return None
+        if not isinstance(found, BuiltRegion):
+            return None
+        log.emit("cache", hit=True, what="region", key=self.key[:16])
+        return found
+
+    def save(self, region: BuiltRegion) -> None:
+        """Keeps the region; what cannot be kept is told to the log."""
+        if any(isinstance(graph, LoadedGraph) for graph in (region.forward, region.backward)):
+            log.emit("cache", hit=False, what="region", reason="not kept: not all on the CPU")
+            return
+        try:
+            data = pickle.dumps(region, pickle.HIGHEST_PROTOCOL)
+        except (pickle.PicklingError, TypeError, AttributeError) as reason:
+            log.emit("cache", hit=False, what="region", reason=f"not kept: {reason}")
+            return
+        if len(data) > LARGEST:
+            log.emit("cache", hit=False, what="region", reason=f"not kept: {len(data)} bytes")
+            return
+        self.cache.put(self.key, data)
+
+
+def region_entry(
+    gm: fx.GraphModule, example_inputs: Sequence[Any], options: Config | None, target: Target
+) -> RegionEntry | None:
+    """The place of ``gm`` compiled for ``target``; None if it cannot be identified, caching is
+    off, or somebody listens to the log and wants to hear every stage."""
+    settings = options or config.current()
+    cache = open_cache(settings)
+    if cache is None or options is None or settings.debug:
+        return None
+    try:
+        meaning = fingerprint(gm, example_inputs)
+    except Unidentified as reason:
+        log.emit("cache", hit=False, what="region", reason=str(reason))
+        return None
+    text = repr((meaning, settings.key(), target_text(target), _VERSIONS))
+    return RegionEntry(cache, "region|" + hashlib.sha256(text.encode()).hexdigest())

@@ -1,0 +1,154 @@
+"""The cache of compiled regions: a second process hits, anything that matters misses."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+import jitney
+from jitney import config, region_cache
+from jitney.events import log
+
+
+@pytest.fixture(autouse=True)
+def own_folder(tmp_path: Path) -> Any:
+    with config.override(cache_dir=str(tmp_path), cache=True):
+        yield
+
+
+def hits(function: Callable[..., Any], *inputs: Any, **options: Any) -> int:
+    """How many regions a fresh compile of ``function`` finds; its result must be eager's."""
+    jitney.reset()
+    log.clear()
+    actual = jitney.compile(function, options=options or None)(*inputs)
+    torch.testing.assert_close(actual, function(*inputs))
+    return sum(bool(e.data["hit"]) for e in log.events("cache") if e.data.get("what") == "region")
+
+
+def sample(x: torch.Tensor) -> torch.Tensor:
+    return F.gelu(x).sum(-1) * 2
+
+
+X = torch.randn(4, 6)
+
+
+def test_the_same_again_hits() -> None:
+    assert hits(sample, X) == 0
+    assert hits(sample, X) == 1
+
+
+def test_a_hit_is_reported_as_lowered() -> None:
+    hits(sample, X)
+    hits(sample, X)
+    (event,) = log.events("lowered")
+    assert event.data["lowered"]
+    (event,) = log.events("program")
+    assert event.data["program"].nodes
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        torch.randn(4, 7),
+        torch.randn(6, 4).T,
+        X.double(),
+        X.clone().requires_grad_(),
+        torch.nn.Parameter(X.clone()),
+    ],
+    ids=["shape", "strides", "dtype", "requires_grad", "parameter"],
+)
+def test_another_input_misses(other: torch.Tensor) -> None:
+    hits(sample, X)
+    assert hits(sample, other) == 0
+
+
+def test_other_code_misses() -> None:
+    hits(sample, X)
+    assert hits(lambda x: F.gelu(x).sum(-1) * 3, X) == 0
+    assert hits(lambda x: F.gelu(x, approximate="tanh").sum(-1) * 2, X) == 0
+    assert hits(lambda x: F.gelu(x).sum(-1) * 2.0, X) == 0
+
+
+def test_aliasing_inputs_miss() -> None:
+    add = lambda x, y: x + y  # noqa: E731
+    hits(add, X, X.clone())
+    assert hits(add, X, X.view(4, 6)) == 0
+
+
+def test_options_and_state_miss(monkeypatch: pytest.MonkeyPatch) -> None:
+    hits(sample, X)
+    assert hits(sample, X, freeze=True) == 0
+    with torch.no_grad():
+        assert hits(sample, X) == 0
+    monkeypatch.setattr(region_cache, "_VERSIONS", ("another source",))
+    assert hits(sample, X) == 0
+
+
+def test_a_damaged_entry_is_compiled_again(tmp_path: Path) -> None:
+    hits(sample, X)
+    for path in tmp_path.rglob("*"):
+        if path.is_file():
+            path.write_bytes(path.read_bytes()[:-1] + b"?")
+    assert hits(sample, X) == 0
+    assert hits(sample, X) == 1
+
+
+def test_training_hits_with_equal_gradients() -> None:
+    def gradient(function: Callable[..., Any]) -> torch.Tensor:
+        x = X.clone().requires_grad_()
+        function(x).sum().backward()
+        assert x.grad is not None
+        return x.grad
+
+    for expected in (0, 1):
+        jitney.reset()
+        log.clear()
+        torch.testing.assert_close(gradient(jitney.compile(sample)), gradient(sample))
+        found = [e for e in log.events("cache") if e.data.get("what") == "region"]
+        assert sum(bool(e.data["hit"]) for e in found) == expected
+
+
+def test_extern_calls_and_constants_hit() -> None:
+    def sorts(x: torch.Tensor) -> Any:
+        return torch.sort(x.sin())[0] + torch.arange(6)
+
+    assert hits(sorts, X) == 0
+    assert hits(sorts, X) == 1
+
+
+def test_symbolic_sizes_are_not_kept() -> None:
+    jitney.reset()
+    log.clear()
+    jitney.compile(lambda x: x.sin() * x.shape[0] + x.shape[1], dynamic=True)(X)
+    assert any("symbolic" in str(e.data.get("reason")) for e in log.events("cache"))
+
+
+SECOND = """
+import torch, jitney
+from jitney.events import log
+def f(x): return torch.softmax(x, -1).sin()
+x = torch.linspace(0, 1, 12).view(3, 4)
+torch.testing.assert_close(jitney.compile(f)(x), f(x))
+print(sum(e.data.get("what") == "region" and e.data["hit"] for e in log.events("cache")))
+"""
+
+
+def test_a_second_process_hits(tmp_path: Path) -> None:
+    found = [
+        subprocess.run(
+            [sys.executable, "-c", SECOND],
+            env={"JITNEY_CACHE_DIR": str(tmp_path), "PYTHONPATH": ":".join(sys.path)},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout.strip()
+        for _ in range(2)
+    ]
+    assert found == ["0", "1"]
