@@ -33,6 +33,13 @@ class Unsupported(JitneyError):
         self.kind, self.message, self.hint, self.where = kind, message, hint, where
 
 
+class IndexOutOfRange(JitneyError, IndexError):
+    """A compiled graph met an index outside its dimension; `run_eagerly_on_error` has eager tell
+    which. Nobody but a direct caller of a compiled graph sees it."""
+
+    id = "index-out-of-range"
+
+
 class CompilerBug(JitneyError):
     """An invariant of ours does not hold."""
 

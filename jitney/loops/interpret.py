@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from jitney.errors import CompilerBug
+from jitney.errors import CompilerBug, IndexOutOfRange
 from jitney.loops import ir
 from jitney.loops.index import Atom, Axis, Dim, FloorDiv, Index, Mod, Value, bare_dim, index
 from jitney.loops.interpret_ops import apply_op, reduce_all
@@ -27,11 +27,14 @@ def interpret(
 ) -> list[Any]:
     """Runs ``program``: ``args`` as its ``arguments`` say, ``constants`` by buffer name.
 
-    Returns one value per output; inputs the program mutates are written in place.
+    Returns one value per output; inputs the program mutates are written in place. Raises
+    IndexOutOfRange where a check of the program finds one.
     """
     machine = _Machine(program, constants, args)
     for node in program.nodes:
         machine.run(node)
+    if any(b.kind == "check" and bool(machine.flat[b.name].any()) for b in program.buffers):
+        raise IndexOutOfRange("an index is out of range")
     return [machine.output(out) for out in program.outputs]
 
 
@@ -76,7 +79,7 @@ class _Machine:
             if name in self.table:
                 self.flat[name] = _flat_view(value)
         for buffer in program.buffers:
-            if buffer.kind in ("output", "temp"):
+            if buffer.kind in ("output", "temp", "check"):
                 self.flat[buffer.name] = self._allocated(buffer)
 
     def _bind_sizes(self, name: str, tensor: Tensor) -> None:

@@ -40,10 +40,20 @@ class _HashOnce:
 
 @dataclass(frozen=True)
 class Const:
-    """A literal; ``value`` may be nan or ±inf for float dtypes."""
+    """A literal; ``value`` may be nan or ±inf for float dtypes. -0.0 and 0.0 are not equal."""
 
     value: Scalar
     dtype: torch.dtype
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, Const)
+            and repr(self.value) == repr(other.value)
+            and self.dtype == other.dtype
+        )
+
+    def __hash__(self) -> int:
+        return hash((repr(self.value), self.dtype))
 
 
 @dataclass(frozen=True)
@@ -322,7 +332,8 @@ class Buffer:
 
     ``kind``: "input" (the caller's tensor; ``shape``/``strides`` as guarded), "output" (allocated
     by torch for each call), "temp" (lives in the workspace), "extern" (made by an extern call),
-    "constant" (a tensor lifted into the program, ``LoopProgram.constants``).
+    "constant" (a tensor lifted into the program, ``LoopProgram.constants``), "check" (one bool,
+    true where an index was out of range: the call then raises `IndexOutOfRange`).
     """
 
     name: str

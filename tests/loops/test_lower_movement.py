@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from jitney.errors import IndexOutOfRange
 from jitney.loops.interpret import interpret
 from jitney.loops.ir import LoopNest, LoopProgram
 from jitney.loops.lower_graph import lower_graph
@@ -78,9 +79,11 @@ def test_indexing(name: str) -> None:
 
 def test_positions_outside_are_never_read() -> None:
     program = lower(lambda x, i: x[i], X, AT)
-    (nest,) = program.nodes
+    _, nest = program.nodes
     assert isinstance(nest, LoopNest)
     assert "max(0, min(" in str(_printed(program))
+    with pytest.raises(IndexOutOfRange):
+        interpret(program, {}, [X, AT + 2])
 
 
 def _printed(program: LoopProgram) -> str:
@@ -107,7 +110,7 @@ def test_a_dead_input_is_written_in_place() -> None:
         return cache.sum(1)
 
     program = check(decode, torch.randn(2, 6, 3), torch.randn(2, 1, 3), torch.tensor([2]))
-    assert _writes(program) == 2 * 3 + 2 * 3
+    assert _writes(program) == 2 * 3 + 2 * 3 + 1  # and one check of the position
 
 
 def test_an_old_value_that_is_read_later_survives() -> None:

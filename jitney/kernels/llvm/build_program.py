@@ -13,7 +13,7 @@ import torch
 
 from jitney.config import Config
 from jitney.disk_cache import DiskCache, open_cache
-from jitney.errors import CompilerBug
+from jitney.errors import CompilerBug, IndexOutOfRange
 from jitney.events import log
 from jitney.kernels.llvm import native_runtime
 from jitney.kernels.llvm.emit_call import emit_call
@@ -45,7 +45,7 @@ class NativeProgram:
 
     ``constants``: names of the constant buffers each function holds. ``parts``: the program and
     its steps where more than one native call is needed. ``frozen``: the arguments of the caller
-    and the weights to pack for it.
+    and the weights to pack for it. ``checks``: a call may raise `IndexOutOfRange`.
     """
 
     machine_code: bytes
@@ -54,6 +54,7 @@ class NativeProgram:
     constants: tuple[tuple[str, ...], ...]
     parts: tuple[LoopProgram, tuple[Step, ...]] | None
     frozen: tuple[tuple[Any, ...], tuple[PackedWeight, ...]] | None
+    checks: bool = False
 
 
 def build_program(
@@ -98,6 +99,7 @@ def make_native(
         constants=tuple(segment.constants for segment in segments),
         parts=None if is_plain(program, steps) else (program, steps),
         frozen=frozen,
+        checks=any(b.kind == "check" for b in program.buffers),
     )
 
 
@@ -113,7 +115,7 @@ def load_program(
         native_function(
             name,
             loaded.addresses[name],
-            tuple(constants[c] for c in names),
+            (*(constants[c] for c in names), IndexOutOfRange),
             loaded,
         )
         for name, names in zip(native.functions, native.constants, strict=True)

@@ -2,7 +2,8 @@
 
 It is a ``METH_FASTCALL`` C function: reads data pointers through torch's C interface, allocates
 the results, leases a workspace, runs the segment (without the GIL when it takes long), and wraps
-the results. Its ``self`` is a tuple that starts with the segment's constants.
+the results. Its ``self`` is a tuple: the segment's constants, then the exception class to raise
+where an index was out of range.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Sequence
 import torch
 
 from jitney import torch_api
-from jitney.kernels.llvm.emit_segment import RELEASE_GIL, SegmentCode
+from jitney.kernels.llvm.emit_segment import RELEASE_GIL, SegmentCode, any_check_failed
 from jitney.kernels.llvm.expressions import Scope
 from jitney.kernels.llvm.native_runtime import constant_list
 from jitney.kernels.llvm.operands import Operands
@@ -33,6 +34,7 @@ _DECLARE = (
     "declare void @PyEval_RestoreThread(ptr)",
     "declare ptr @PyTuple_New(i64)",
     "declare ptr @PyErr_NoMemory()",
+    "declare void @PyErr_SetNone(ptr)",
 )
 
 
@@ -49,7 +51,9 @@ def emit_call(program: LoopProgram, segment: Segment, code: SegmentCode, name: s
     writer.arguments()
     writer.constants()
     handles = writer.outputs()
+    checks = writer.checks()
     writer.run()
+    writer.raise_if_failed(checks, handles)
     result = writer.results(handles, wrap)
     text.do(f"ret ptr {result}")
     return text
@@ -139,6 +143,33 @@ class _CallWriter:
         for k, value in enumerate(values):
             slot = self.text.pure(f"getelementptr i64, ptr {array}, i64 {k}")
             self.text.do(f"store i64 {self.scope.indices.uniform(value)}, ptr {slot}")
+
+    def checks(self) -> str:
+        """Places the check buffers side by side, all unset."""
+        names = self.code.checks
+        if not names:
+            return ""
+        base = self.text.allocate(8 * -(-len(names) // 8), align=8)
+        for k in range(-(-len(names) // 8)):
+            slot = self.text.pure(f"getelementptr i64, ptr {base}, i64 {k}")
+            self.text.do(f"store i64 0, ptr {slot}")
+        for k, name in enumerate(names):
+            slot = self.text.pure(f"getelementptr i8, ptr {base}, i64 {k}")
+            self.text.do(f"store ptr {slot}, ptr {self._entry(name)}")
+        return base
+
+    def raise_if_failed(self, checks: str, handles: Sequence[str]) -> None:
+        """Drops the results and raises where a check found something."""
+        if not checks:
+            return
+        held = _TUPLE_ITEMS + 8 * len(self.segment.constants)
+        with self.text.when(any_check_failed(self.text, checks, len(self.code.checks))):
+            for handle in handles:
+                self.text.emit(f"call i32 @aoti_torch_delete_tensor_object(ptr {handle})")
+            slot = self.text.pure(f"getelementptr i8, ptr %self, i64 {held}")
+            self.text.do(f"call void @PyErr_SetNone(ptr {self.text.emit(f'load ptr, ptr {slot}')})")
+            self.text.do("ret ptr null")
+            self.text.open_block()
 
     def results(self, handles: Sequence[str], wrap: str) -> str:
         """The tuple of result tensors."""

@@ -14,6 +14,7 @@ from jitney.kernels.llvm.node_code import NodeCode, Phase
 from jitney.kernels.llvm.operands import Operands
 from jitney.kernels.llvm.segments import Segment
 from jitney.kernels.llvm.text import FunctionText
+from jitney.loops import visit
 from jitney.loops.index import Dim, Index
 from jitney.loops.ir import LoopProgram, ScalarArg
 from jitney.loops.target import Target
@@ -26,13 +27,15 @@ RELEASE_GIL = 20_000.0
 
 @dataclass(frozen=True)
 class SegmentCode:
-    """``table`` and ``scalars``: what the run function's two tables hold, in order. A call needs
+    """``table`` and ``scalars``: what the run function's two tables hold, in order. ``checks``
+    are the check buffers among them, bytes side by side that the caller zeroes. A call needs
     ``workspace`` bytes, and ``scratch`` more for each thread."""
 
     name: str
     texts: tuple[str, ...]
     declarations: frozenset[str]
     table: tuple[str, ...]
+    checks: tuple[str, ...]
     scalars: tuple[Dim | ScalarArg, ...]
     workspace: Index
     scratch: int
@@ -44,29 +47,34 @@ def emit_run(
 ) -> SegmentCode:
     """``void @name(ptr %buffers, ptr %scalars, ptr %workspace, i64 %threads)`` and all nodes.
 
-    The buffer table ends with the temps, which the function fills in itself.
+    The buffer table ends with the temps, which the function fills in itself. It returns early,
+    before an input is written, where a check has failed.
     """
     codes = [emitter.emit(node) for node in segment.nodes]
     given = [a for a in segment.arguments if isinstance(a, str)]
     outside = tuple(dict.fromkeys((*given, *segment.constants, *segment.outputs)))
     touched = {b for c in codes for b in c.buffers} - set(outside)
+    checks = tuple(b.name for b in program.buffers if b.kind == "check" and b.name in touched)
     temps = [(b, offset) for b, offset in program.slots if b in touched]
-    table = (*outside, *(b for b, _ in temps))
+    table = (*outside, *checks, *(b for b, _ in temps))
     scalars = tuple(a for a in segment.arguments if not isinstance(a, str))
     text = FunctionText(
         name, ("ptr %buffers", "ptr %scalars", "ptr %workspace", "i64 %threads"), isa_of(target)
     )
     scope = Scope(text, Operands(text, table, scalars))
-    _place_temps(scope, temps, len(outside))
+    _place_temps(scope, temps, len(outside) + len(checks))
     scratch = max((_aligned(c.scratch_bytes) for c in codes), default=0)
     shared, workspace = _shared_offset(program, codes)
     site = _Site(scope, codes, (table, scalars), (scratch, shared, workspace))
-    for code in codes:
+    first_write = _first_write(program, segment) if checks else None
+    for k, code in enumerate(codes):
+        if k == first_write:
+            _leave_if_failed(text, len(outside), len(checks))
         site.run(code)
     declarations = frozenset().union(*(c.declarations for c in codes), text.declarations)
     total = sum(max(p.items.hint(), 0) * p.nanoseconds for c in codes for p in c.phases)
     texts = (*(c.ir for c in codes), text.finish(linkage="internal"))
-    return SegmentCode(name, texts, declarations, table, scalars, workspace, scratch, total)
+    return SegmentCode(name, texts, declarations, table, checks, scalars, workspace, scratch, total)
 
 
 def _place_temps(scope: Scope, temps: Sequence[tuple[str, Index]], first: int) -> None:
@@ -85,6 +93,32 @@ def _place_temps(scope: Scope, temps: Sequence[tuple[str, Index]], first: int) -
         if not offset.is_const:
             slot = text.pure(f"getelementptr ptr, ptr {start}, i64 {k}")
             text.do(f"store ptr {_at(scope, '%workspace', offset)}, ptr {slot}")
+
+
+def _first_write(program: LoopProgram, segment: Segment) -> int | None:
+    """The position of the first node that writes an input."""
+    inputs = {b.name for b in program.buffers if b.kind == "input"}
+    return next(
+        (k for k, node in enumerate(segment.nodes) if inputs.intersection(visit.writes(node))), None
+    )
+
+
+def _leave_if_failed(text: FunctionText, first: int, count: int) -> None:
+    entry = text.pure(f"getelementptr ptr, ptr %buffers, i64 {first}")
+    failed = any_check_failed(text, text.pure(f"load ptr, ptr {entry}"), count)
+    with text.when(failed):
+        text.do("ret void")
+        text.open_block()
+
+
+def any_check_failed(text: FunctionText, base: str, count: int) -> str:
+    """An i1: whether any byte of ``count`` at ``base`` is set. The bytes are padded to eights."""
+    found = "0"
+    for k in range(-(-count // 8)):
+        slot = text.pure(f"getelementptr i64, ptr {base}, i64 {k}")
+        word = text.emit(f"load i64, ptr {slot}")
+        found = text.emit(f"or i64 {found}, {word}")
+    return text.emit(f"icmp ne i64 {found}, 0")
 
 
 def _at(scope: Scope, base: str, offset: Index) -> str:

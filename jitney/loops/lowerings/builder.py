@@ -57,6 +57,8 @@ class Builder:
         self.node: fx.Node
         self.fake: Any = None
         self.may_overwrite = False
+        #: Range checks made so far, by what they check (`check_range`) -> their buffer.
+        self.checks: dict[object, str] = {}
         self._taken: set[str] = set()
 
     # ------------------------------------------------------------ names and buffers
@@ -181,7 +183,7 @@ class Builder:
         """Statements and the `Index` for a loaded position along a dimension of ``size``.
 
         Negative positions count from the end, as in Python; what is out of range after that is
-        held inside, so that no kernel reads or writes outside a tensor.
+        held inside, so that no kernel reads or writes outside a tensor (`check_range` tells).
         """
         value = cast(value, torch.int64)
         extent = index_expr(index(size))

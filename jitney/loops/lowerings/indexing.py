@@ -10,6 +10,7 @@ import torch
 from jitney.loops.index import Axis, Index, index
 from jitney.loops.ir import Expr, Let, Stmt, Store
 from jitney.loops.lowerings.builder import Builder, Position
+from jitney.loops.lowerings.check_range import check_range
 from jitney.loops.lowerings.expressions import (
     Operand,
     apply,
@@ -74,6 +75,15 @@ def _source(
     return tuple(lets), tuple(position)
 
 
+def _check(b: Builder, x: StridedTensor, how: Advanced) -> None:
+    """Checks advanced indices, but where the op promises that they are in range."""
+    if b.node.target in (aten._unsafe_index.Tensor, aten._unsafe_index_put.default):
+        return
+    wraps = b.node.target not in (aten.embedding.default, aten.index_select.default)
+    for dim, positions in how.indices:
+        check_range(b, positions, x.shape[dim], wraps)
+
+
 def _parted(how: Advanced, position: Position) -> tuple[Position, Position]:
     """A position in the result as index dimensions and the rest."""
     end = how.at + len(how.shape)
@@ -85,6 +95,7 @@ def gather_elements(
     b: Builder, x: StridedTensor, indices: Sequence[StridedTensor | None]
 ) -> StridedTensor:
     how = _advanced(x, indices)
+    _check(b, x, how)
     out = b.allocate()
     axes, position = b.axes(out.shape, strides=out.strides)
     if _nothing_to_read(x, out):
@@ -116,6 +127,7 @@ def put_elements(
     if len(masks) == 1 and masks[0].dtype is torch.bool and values.ndim == 0 and not accumulate:
         return _put_masked(b, x, list(indices), values)
     how = _advanced(x, indices)
+    _check(b, x, how)
     out = b.own(x)
     sizes = [x.shape[d] for d in how.plain]
     shape = [*sizes[: how.at], *how.shape, *sizes[how.at :]]
@@ -199,6 +211,7 @@ def _moved(
 ) -> tuple[Position, tuple[Let, ...]]:
     """``position`` with its entry along ``dim`` loaded from ``positions``."""
     dim %= max(x.ndim, 1)
+    check_range(b, positions, x.shape[dim], wraps=False)
     at = positions.load(position if positions.ndim else ())
     lets, value = b.let_index(at, x.shape[dim], f"{b.node.name}_at")
     return (*position[:dim], value, *position[dim + 1 :]), lets
@@ -294,6 +307,9 @@ def index_copy(
     return _put_rows(b, x, dim, positions, source, "set")
 
 
+_FILLS = (aten.index_fill.int_Scalar, aten.index_fill.int_Tensor)
+
+
 @lowers(aten.index_fill.int_Scalar, aten.index_fill.int_Tensor)
 def index_fill(
     b: Builder,
@@ -320,6 +336,7 @@ def _put_rows(
     shape = (*x.shape[:dim], positions.shape[0], *x.shape[dim + 1 :])
     if _nothing_to_write(x, shape):
         return result
+    check_range(b, positions, x.shape[dim], b.node.target in _FILLS)
     axes, position = b.axes(shape)
     lets, at = b.let_index(positions.load((position[dim],)), x.shape[dim], f"{b.node.name}_at")
     target = (*position[:dim], at, *position[dim + 1 :])

@@ -1,0 +1,49 @@
+"""A bad index is found before the caller's tensors change."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from jitney.loops import ir, visit
+
+
+def hoist_checks(program: ir.LoopProgram) -> ir.LoopProgram:
+    """The program with range checks moved before the first write to an input, as far as what
+    they read allows. Programs that write no input stay as they are."""
+    checks = {b.name for b in program.buffers if b.kind == "check"}
+    inputs = {b.name for b in program.buffers if b.kind == "input"}
+    first = next(
+        (k for k, node in enumerate(program.nodes) if inputs.intersection(visit.writes(node))), None
+    )
+    if not checks or first is None:
+        return program
+    nodes = list(program.nodes)
+    for at in range(first + 1, len(nodes)):
+        if not checks.intersection(visit.writes(nodes[at])):
+            continue
+        wanted = _needed(nodes, first, at)
+        if wanted is None:
+            continue
+        moved = [nodes[k] for k in wanted]
+        rest = [nodes[k] for k in range(first, at + 1) if k not in wanted]
+        nodes[first : at + 1] = [*moved, *rest]
+        first += len(moved)
+    return replace(program, nodes=tuple(nodes))
+
+
+def _needed(nodes: list[ir.Node], first: int, at: int) -> list[int] | None:
+    """The nodes from ``first`` on that must run for node ``at``, itself included, in order; None
+    if one of them cannot run before the others up to ``at``."""
+    wanted, reads = [at], set(visit.reads(nodes[at]))
+    writes = set(visit.writes(nodes[at]))
+    for k in range(at - 1, first - 1, -1):
+        made = set(visit.writes(nodes[k]))
+        if reads & made:
+            if k == first or isinstance(nodes[k], ir.Extern):
+                return None
+            wanted.append(k)
+            reads |= set(visit.reads(nodes[k]))
+            writes |= made
+        elif writes.intersection((*made, *visit.reads(nodes[k]))):
+            return None
+    return wanted[::-1]

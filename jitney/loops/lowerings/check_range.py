@@ -1,0 +1,68 @@
+"""Indices that eager would refuse are found before anything uses them.
+
+A check is a nest of its own over the index tensor, which is small beside what it indexes: a few
+vector compares, and a bool in a buffer of kind "check". Where one is set the call raises.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from jitney.loops import visit
+from jitney.loops.index import Index, index
+from jitney.loops.ir import Buffer, Store
+from jitney.loops.lowerings.builder import Builder
+from jitney.loops.lowerings.expressions import apply, cast, const, index_expr
+from jitney.loops.lowerings.strided import StridedTensor
+
+
+def check_range(b: Builder, positions: StridedTensor, size: Index, wraps: bool) -> None:
+    """Emits the check that positions along a dimension of ``size`` are in range.
+
+    ``wraps``: negative ones count from the end. None on devices other than the CPU, where eager
+    itself does not raise; none in a backward graph, whose forward graph has checked; none for
+    constants that are in range, or what an earlier check has covered.
+    """
+    if (
+        b.target.kind != "cpu"
+        or b.node.meta.get("backward")
+        or _is_constant_in_range(b, positions, size, wraps)
+    ):
+        return
+    distinct = [index(1) if s == index(0) else n
+                for n, s in zip(positions.shape, positions.strides, strict=True)]  # fmt: skip
+    key = (positions.as_view(), size, wraps)
+    if _is_checked(b, key, positions.buffer):
+        return
+    axes, position = b.axes(distinct, "c")
+    if any(axis.extent.is_const and axis.extent.const == 0 for axis in axes):
+        return
+    value = cast(positions.load(position), torch.int64)
+    extent = index_expr(size)
+    low = index_expr(index(0) - size) if wraps else const(0, torch.int64)
+    outside = apply("or", apply("lt", value, low), apply("ge", value, extent))
+    reduce, found = b.reduce(axes, "any", outside)
+    name = b.fresh(f"{b.node.name}_check")
+    b.buffers.append(Buffer(name, "check", torch.bool, torch.device("cpu"), (), ()))
+    b.emit((), (reduce, Store(name, index(0), found)))
+    b.checks[key] = name
+
+
+def _is_checked(b: Builder, key: object, positions: str) -> bool:
+    """Whether a check of the same stands, and nothing has written the positions since."""
+    name = b.checks.get(key)
+    for node in reversed(b.nodes):
+        written = visit.writes(node)
+        if name in written:
+            return True
+        if positions in written:
+            return False
+    return False
+
+
+def _is_constant_in_range(b: Builder, positions: StridedTensor, size: Index, wraps: bool) -> bool:
+    values = b.constants.get(positions.buffer)
+    if values is None or not size.is_const or not values.numel():
+        return False
+    low = -size.const if wraps else 0
+    return low <= int(values.min()) and int(values.max()) < size.const

@@ -1,0 +1,118 @@
+"""Indices out of range raise eager's own error, and what eager had not yet written is unwritten."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+import jitney
+from jitney.events import log
+
+BAD = torch.tensor([1, 12, 0])
+NEGATIVE = torch.tensor([1, -11, 0])
+TABLE = torch.arange(40.0).reshape(10, 4)
+
+
+def embedded(x: Tensor, i: Tensor) -> Tensor:
+    return F.embedding(i, x) * 2
+
+
+def indexed(x: Tensor, i: Tensor) -> Tensor:
+    return x[i] + 1
+
+
+def indexed_inside(x: Tensor, i: Tensor) -> Tensor:
+    return x.t()[1, i] + 1
+
+
+def selected(x: Tensor, i: Tensor) -> Tensor:
+    return x.index_select(0, i).exp()
+
+
+def gathered(x: Tensor, i: Tensor) -> Tensor:
+    return x.gather(0, i[:, None].expand(3, 4)) - 1
+
+
+def scattered(x: Tensor, i: Tensor) -> Tensor:
+    return x.scatter(0, i[:, None], 5.0) + 1
+
+
+def added(x: Tensor, i: Tensor) -> Tensor:
+    return x.index_add(0, i, x[:3])
+
+
+def put(x: Tensor, i: Tensor) -> Tensor:
+    return x.index_put((i,), torch.zeros(()))
+
+
+def between_products(x: Tensor, i: Tensor) -> Tensor:
+    return torch.linalg.svdvals(x @ x.t())[i] + torch.cumsum(x, 0).sum()
+
+
+CASES = (
+    embedded, indexed, indexed_inside, selected, gathered, scattered, added, put, between_products,
+)  # fmt: skip
+
+
+def _error(call: Callable[..., Tensor], *args: Tensor) -> tuple[type, str]:
+    with pytest.raises((IndexError, RuntimeError)) as found:
+        call(*args)
+    return type(found.value), str(found.value).splitlines()[0]
+
+
+@pytest.mark.parametrize("function", CASES)
+@pytest.mark.parametrize("bad", [BAD, NEGATIVE])
+def test_raises_eagers_error(function: Callable[..., Tensor], bad: Tensor) -> None:
+    compiled = jitney.compile(function)
+    good = torch.tensor([1, 9, 0])
+    torch.testing.assert_close(compiled(TABLE, good), function(TABLE, good))
+    assert _error(compiled, TABLE, bad) == _error(function, TABLE, bad)
+    torch.testing.assert_close(compiled(TABLE, good), function(TABLE, good))
+
+
+def test_negative_positions_are_allowed_where_eager_allows_them() -> None:
+    i = torch.tensor([-1, -10, 3])
+    assert torch.equal(jitney.compile(indexed)(TABLE, i), indexed(TABLE, i))
+    assert _error(jitney.compile(gathered), TABLE, i) == _error(gathered, TABLE, i)
+
+
+def test_under_grad_and_with_symbolic_sizes() -> None:
+    weight = TABLE.clone().requires_grad_()
+    compiled = jitney.compile(embedded, dynamic=True)
+    compiled(weight, torch.tensor([1, 2])).sum().backward()
+    assert _error(compiled, weight, BAD) == _error(embedded, weight, BAD)
+
+
+def write_around(x: Tensor, y: Tensor, i: Tensor) -> Tensor:
+    x.add_(1)
+    found = TABLE[i]
+    y.mul_(2)
+    return found
+
+
+def test_mutations_are_eagers() -> None:
+    """What precedes the error in program order is written once, what follows it is not."""
+    compiled = jitney.compile(write_around)
+    compiled(torch.ones(3), torch.ones(3), torch.tensor([0, 1, 2]))
+    for call in (write_around, compiled):
+        x, y = torch.ones(3), torch.ones(3)
+        _error(call, x, y, BAD)
+        assert (x.tolist(), y.tolist()) == ([2, 2, 2], [1, 1, 1])
+
+
+def test_positions_by_arange_need_no_check() -> None:
+    def positions(x: Tensor) -> Tensor:
+        return F.embedding(torch.arange(5), x) + x[torch.arange(4)][:1]
+
+    def checks(function: Callable[..., Tensor], *args: Tensor) -> int:
+        log.clear()
+        jitney.compile(function)(*args)
+        programs = [e.data["program"] for e in log.events("program")]
+        return sum(b.kind == "check" for p in programs for b in p.buffers)
+
+    assert checks(positions, TABLE) == 0
+    assert checks(indexed, TABLE, torch.tensor([0])) == 1
