@@ -112,8 +112,9 @@ def _joined(
     moved = dict(zip(second.axes, map(index, first.axes), strict=True))
     (renamed,) = visit.rename_axes((replace(second, axes=()),), moved, clash)
     assert isinstance(renamed, ir.Loop | ir.Reduce)
-    body = join_loops((*first.body, *renamed.body), state)
-    results = _results(first) + _results(renamed)
+    before, kept = _read_before(_results(first), renamed, state)
+    body = join_loops((*first.body, *before, *renamed.body), state)
+    results = kept + _results(renamed)
     if not results:
         return ir.Loop(first.axes, forward_stores(body, state))
     ends = tuple(ir.Let(f"{r.names[0]}_end", r.value) for r in results)
@@ -122,6 +123,25 @@ def _joined(
     values = [s.value for s in forwarded[split:] if isinstance(s, ir.Let)]
     results = tuple(replace(r, value=v) for r, v in zip(results, values, strict=True))
     return ir.Reduce(first.axes, forwarded[:split], results)
+
+
+def _read_before(
+    results: tuple[ir.Reduction, ...], then: ir.Loop | ir.Reduce, state: FusionState
+) -> tuple[tuple[ir.Let, ...], tuple[ir.Reduction, ...]]:
+    """Lets for reduced values that load what ``then`` overwrites, and the results that use them.
+
+    A reduction takes its value at the end of its body, which now comes after those stores.
+    """
+    written = {s.buffer for s in visit.stores(then.body)}
+    lets: list[ir.Let] = []
+    kept: list[ir.Reduction] = []
+    for result in results:
+        exprs = visit.expr_nodes([result.value])
+        if any(isinstance(e, ir.Load) and e.buffer in written for e in exprs):
+            lets.append(ir.Let(state.fresh(result.names[0]), result.value))
+            result = replace(result, value=ir.Ref(lets[-1].name, result.value.dtype))
+        kept.append(result)
+    return tuple(lets), tuple(kept)
 
 
 def _results(stmt: ir.Loop | ir.Reduce) -> tuple[ir.Reduction, ...]:

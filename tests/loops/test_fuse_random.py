@@ -101,3 +101,66 @@ def test_random_program(seed):
         torch.randint(0, 6, (4,)),
     )
     same_after_passes(_Maker(seed, steps=4 + seed % 14), args)
+
+
+def written(rng, a, b, x, y, cache, at):
+    """One step that writes into an input or a fresh copy, as models and caches do."""
+    kind = rng.randrange(7)
+    if kind == 0:
+        return x.add_(a * 0.1) * 1.0
+    if kind == 1:
+        return y.copy_(b.tanh()) + a
+    if kind == 2:
+        x[:, 1:3].mul_(0.5)
+        return x + b
+    if kind == 3:
+        cache[:, at] = a[:, :1]
+        return a + cache[:, :4] * 0.5
+    if kind == 4:
+        cache.index_copy_(1, at, b[:, 1:2])
+        return b * cache[:, 1:2]
+    if kind == 5:
+        c = a.clone()
+        c[0] = b[-1]
+        c[..., 1:4] += 1
+        return c
+    return y.masked_fill_(y > 0.5, -1.0).clone()
+
+
+class _Writer(_Maker):
+    """Also writes in place."""
+
+    def __call__(self, x, y, w, count, cache, at):
+        rng = random.Random(self.seed)
+        pool = [x * 1.0, y * 1.0, x * 0.5]
+        for _ in range(self.steps):
+            if rng.random() < 0.35:
+                a, b = rng.choice(pool[-4:]), rng.choice(pool)
+                pool.append(written(rng, a, b, x, y, cache, at))
+            else:
+                pool.append(self.step(rng, pool, w, count))
+        return tuple(rng.sample(pool[3:], k=min(len(pool) - 3, rng.randint(1, 3))))
+
+
+@pytest.mark.parametrize("seed", [*range(24), 236])
+def test_random_program_that_writes_in_place(seed):
+    torch.manual_seed(seed)
+    args = (
+        torch.randn(SHAPE),
+        torch.randn(SHAPE),
+        torch.randn(6, 6),
+        torch.randint(0, 6, (4,)),
+        torch.randn(2, 8, 6),
+        torch.randint(0, 8, (1,)),
+    )
+    same_after_passes(_Writer(seed, steps=4 + seed % 12), args)
+
+
+def test_a_maximum_is_taken_before_its_operand_is_overwritten():
+    def f(x, y):
+        half = y * 0.5
+        centred = half - x.amax(-1, keepdim=True)
+        x.copy_(half.tanh())
+        return centred
+
+    same_after_passes(f, (torch.randn(4, 6), torch.randn(4, 6)))
