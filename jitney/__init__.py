@@ -17,13 +17,16 @@ _API = (
     "assume_constant_result",
     "compile",
     "compile_in_place",
+    "cudagraph_mark_step_begin",
     "disable",
     "graph_break",
     "is_compiling",
     "list_backends",
+    "nested_compile_region",
     "options",
     "reset",
     "set_stance",
+    "substitute_in_graph",
 )
 _MARKS = ("mark_dynamic", "maybe_mark_dynamic", "mark_static", "mark_static_address")
 __all__ = [*_API, *_MARKS, "explain", "__version__"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -14,9 +15,11 @@ import torch
 
 from jitney import config, pipeline
 from jitney.backends import Backend, find_backend, list_backends
-from jitney.compiled_module import CompiledModule, compile_module
+from jitney.capture import substitutes
+from jitney.compiled_module import CompiledModule, compile_module, forward_wrapper
 from jitney.errors import UserError
 from jitney.events import log
+from jitney.run import guard_check as checks
 from jitney.run import stance
 from jitney.run.session import Session
 
@@ -134,7 +137,11 @@ def compile_in_place(module: torch.nn.Module, **arguments: Any) -> None:
 
 
 def disable(function: Any = None, recursive: bool = True, *, reason: str | None = None) -> Any:
-    """Marks a function (or, as torch does, wraps a module's call) to run eager always."""
+    """Marks a function (or, as torch does, wraps a module's call) to run eager always.
+
+    What it calls runs eager too: nothing watches frames that no compiled function entered, so
+    ``recursive=False`` gives the same results and compiles no more.
+    """
     if function is None:
         return partial(disable, recursive=recursive, reason=reason)
     if isinstance(function, torch.nn.Module):
@@ -205,6 +212,46 @@ def assume_constant_result(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
+def substitute_in_graph(
+    original: Callable[..., Any], *, skip_signature_check: bool = False
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """A decorator: captures call the decorated function where the program calls ``original``.
+
+    Raises UserError if the two take different parameters (unless told not to look).
+    """
+
+    def register(traceable: Callable[..., Any]) -> Callable[..., Any]:
+        if not skip_signature_check and _parameters(original) != _parameters(traceable):
+            raise UserError(f"{traceable!r} does not take the parameters of {original!r}")
+        substitutes.register(original, traceable)
+        return traceable
+
+    return register
+
+
+def _parameters(function: Callable[..., Any]) -> list[tuple[str, Any]]:
+    return [(p.name, p.kind) for p in inspect.signature(function).parameters.values()]
+
+
+def nested_compile_region(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Taken from torch's API; a region that repeats is inlined, its kernels are shared anyway."""
+    return function
+
+
+def cudagraph_mark_step_begin() -> None:
+    """Taken from torch's API; results of a replay are kept apart, so steps need no mark."""
+
+
+def guard_check(compiled: Any, *args: Any, **kwargs: Any) -> Callable[[], Any]:
+    """The native guard check of a call, alone: a callable to time (`jitney.run.guard_check`)."""
+    if isinstance(compiled, CompiledModule):
+        wrapper, module = forward_wrapper(compiled), compiled._orig_mod
+        return checks.guard_check(wrapper, module, *args, **kwargs)
+    if not isinstance(compiled, FunctionType) or "_jitney_original" not in compiled.__dict__:
+        raise UserError("guard_check takes what jitney.compile made of a function or a module")
+    return checks.guard_check(compiled, *args, **kwargs)
+
+
 @contextmanager
 def options(**knobs: Any) -> Iterator[config.Config]:
     """Changes knobs for the compiles within a scope (`jitney.config.override`)."""
@@ -218,11 +265,15 @@ __all__ = [
     "assume_constant_result",
     "compile",
     "compile_in_place",
+    "cudagraph_mark_step_begin",
     "disable",
     "graph_break",
+    "guard_check",
     "is_compiling",
     "list_backends",
+    "nested_compile_region",
     "options",
     "reset",
     "set_stance",
+    "substitute_in_graph",
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 from types import FunctionType, MethodType
 from typing import Any
 
@@ -35,6 +36,20 @@ class CompiledModule(torch.nn.Module):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return call_module(self._session, self._orig_mod, args, kwargs)
 
+    @property
+    def forward(self) -> Any:  # type: ignore[override]
+        """The original's ``forward``, compiled; its signature is kept."""
+        forward = self._orig_mod.forward
+        if type(forward) is MethodType and isinstance(forward.__func__, FunctionType):
+            owner, plain = forward.__self__, forward.__func__
+            compiled = self._session.wrapper(plain, self._orig_mod)
+            return MethodType(functools.update_wrapper(compiled, plain), owner)
+        return forward
+
+    @forward.setter
+    def forward(self, value: Any) -> None:
+        self._orig_mod.forward = value
+
     def __reduce_ex__(self, protocol: Any) -> Any:
         return _restore, (self._orig_mod, _settings_of(self._session))
 
@@ -62,6 +77,14 @@ def compile_module(module: torch.nn.Module, session: Session) -> torch.nn.Module
     _SLOTS["_orig_mod"].__set__(twin, module)
     _SLOTS["_session"].__set__(twin, session)
     return twin
+
+
+def forward_wrapper(compiled: CompiledModule) -> FunctionType:
+    """The function, of the module and its arguments, that a call without hooks runs."""
+    forward = compiled._orig_mod.forward
+    if type(forward) is not MethodType or not isinstance(forward.__func__, FunctionType):
+        raise UserError(f"forward of {type(compiled._orig_mod).__name__} is not a plain method")
+    return compiled._session.wrapper(forward.__func__, compiled._orig_mod)
 
 
 def call_module(

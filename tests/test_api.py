@@ -357,3 +357,53 @@ def test_list_backends():
 
 def test_explain_reports():
     assert "graph" in str(jitney.explain(lambda x: x + 1, backend="eager")(torch.ones(1)))
+
+
+def _doubled(x):
+    raise AssertionError("never called: it is substituted")
+
+
+def test_substitute_in_graph() -> None:
+    @jitney.substitute_in_graph(_doubled)
+    def doubled(x):
+        return x * 2
+
+    compiled = jitney.compile(lambda x: _doubled(x) + 1, fullgraph=True)
+    assert torch.equal(compiled(torch.ones(3)), torch.full((3,), 3.0))
+    with pytest.raises(UserError):
+        jitney.substitute_in_graph(_doubled)(lambda x, y: x)
+
+
+def test_forward_of_a_compiled_module_is_compiled() -> None:
+    import inspect
+
+    seen = []
+
+    def backend(gm, inputs):
+        return lambda *args: seen.append(1) or gm.forward(*args)
+
+    net = torch.nn.Linear(2, 2)
+    compiled = jitney.compile(net, backend=backend)
+    x = torch.randn(3, 2)
+    assert torch.equal(compiled.forward(x), net(x))
+    assert seen == [1]
+    assert inspect.signature(compiled.forward) == inspect.signature(net.forward)
+
+
+def test_names_that_change_nothing() -> None:
+    region = jitney.nested_compile_region(torch.sin)
+    jitney.cudagraph_mark_step_begin()
+    x = torch.randn(3)
+    assert torch.allclose(jitney.compile(lambda x: region(x) + 1)(x), x.sin() + 1)
+
+
+def test_guard_check_runs_the_check_alone() -> None:
+    from jitney.api import guard_check
+
+    net = torch.nn.Linear(2, 2)
+    x = torch.randn(3, 2)
+    with torch.no_grad():
+        assert callable(guard_check(jitney.compile(net), x)())
+        assert callable(guard_check(jitney.compile(lambda x: x + 1), x)())
+    with pytest.raises(UserError):
+        guard_check(net, x)

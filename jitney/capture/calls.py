@@ -23,6 +23,7 @@ from jitney.capture.frame import BreakCapture, Frame
 from jitney.capture.guard import ABSENT
 from jitney.capture.source import Attr, DictItem, Fixed, Referent
 from jitney.capture.subscripts import LazyMethod
+from jitney.capture.substitutes import substitute_of
 
 if TYPE_CHECKING:
     from jitney.capture.interpret import Interpreter
@@ -45,6 +46,10 @@ def call(
     site: Frame | None,
 ) -> Any:
     """Calls ``function``; see `Interpreter.call`. Arguments may be `Lazy`."""
+    substitute = substitute_of(function)
+    if substitute is not None:
+        interpreter.world.read(substitute, Fixed(substitute))
+        return call(interpreter, substitute, args, kwargs, site)
     kind = type(function)
     if kind is types.FunctionType:
         return call_function(interpreter, function, args, kwargs, site)
