@@ -35,16 +35,16 @@ bench: $(VENV)/.bench-ready
 
 $(VENV)/.ready: pyproject.toml
 	python="$$(.ci/find-python 3.11)" && $$python -m venv $(VENV)
-	$(VENV)/bin/python -m pip install -q "$(TORCH)" -e ".[models,test]"
+	$(VENV)/bin/python -m pip install -q --no-compile "$(TORCH)" -e ".[models,test]"
 	touch $@
 
 $(NEWEST)/.ready: pyproject.toml
 	python="$$(.ci/find-python 3.12)" && $$python -m venv $(NEWEST)
-	$(NEWEST)/bin/python -m pip install -q "$(TORCH_NEWEST)" -e ".[models,test]"
+	$(NEWEST)/bin/python -m pip install -q --no-compile "$(TORCH_NEWEST)" -e ".[models,test]"
 	touch $@
 
 $(VENV)/.bench-ready: $(VENV)/.ready
-	$(VENV)/bin/python -m pip install -q -e ".[models,bench]"
+	$(VENV)/bin/python -m pip install -q --no-compile -e ".[models,bench]"
 	touch $@
 
 clean:
