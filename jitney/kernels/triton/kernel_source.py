@@ -19,7 +19,7 @@ from jitney.kernels.triton import device_math as dm
 {functions}
 
 @triton.jit
-def kernel({parameters}):
+def {name}({parameters}):
 """
 
 
@@ -63,8 +63,9 @@ class KernelSource:
         )
         labels = ", ".join(p.label for p in self.parameters)
         functions = "".join("\n\n" + f for f in self.functions)
-        head = _HEADER.format(library=library, parameters=labels, functions=functions)
-        return head + self.body + "\n"
+        name = f"kernel_{self.key[:10]}"  # what profilers show; the log says which nest it is
+        head = _HEADER.format(library=library, name=name, parameters=labels, functions=functions)
+        return f"{head}{self.body}\n\n\nkernel = {name}\n"
 
     @cached_property
     def key(self) -> str:
