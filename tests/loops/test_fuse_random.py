@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 import torch
 
-from tests.loops.programs import same_after_passes
+from jitney.loops import ir
+from jitney.loops.fusion_state import FusionState
+from jitney.loops.index import Axis, index
+from jitney.loops.interpret import interpret
+from jitney.loops.join_loops import join_loops
+from jitney.loops.verify import verify
+from tests.loops.programs import lowered, same_after_passes
 
 SHAPE = (2, 4, 6)
 
@@ -157,10 +164,27 @@ def test_random_program_that_writes_in_place(seed):
 
 
 def test_a_maximum_is_taken_before_its_operand_is_overwritten():
-    def f(x, y):
-        half = y * 0.5
-        centred = half - x.amax(-1, keepdim=True)
-        x.copy_(half.tanh())
-        return centred
-
-    same_after_passes(f, (torch.randn(4, 6), torch.randn(4, 6)))
+    r, s = Axis("r", index(6)), Axis("s", index(6))
+    largest = ir.Reduction(("m",), "max", ir.Load("x", index(r), torch.float32), torch.float32)
+    erase = ir.Store("x", index(s), ir.Const(9.0, torch.float32))
+    apart = (ir.Reduce((r,), (), (largest,)), ir.Loop((s,), (erase,)))
+    result = ir.Store("y", index(0), ir.Ref("m", torch.float32))
+    program, _ = lowered(lambda x: x.amax(-1, keepdim=True), (torch.randn(1, 6),))
+    given, made = program.arguments[0], program.outputs[0].view.buffer
+    renamed = {"x": given, "y": made}
+    buffers = tuple(b for b in program.buffers if b.name in renamed.values())
+    names = {v: k for k, v in renamed.items()}
+    buffers = tuple(replace(b, name=names[b.name]) for b in buffers)
+    view = replace(program.outputs[0].view, buffer="y")
+    nest = ir.LoopNest("n", (), (*apart, result))
+    program = replace(
+        program, arguments=("x",), buffers=buffers, nodes=(nest,), outputs=(ir.Output(view),)
+    )
+    joined = join_loops(nest.body, FusionState(program))
+    assert [type(stmt) for stmt in joined] == [ir.Reduce, ir.Store]
+    program = replace(program, nodes=(replace(nest, body=joined),))
+    verify(program)
+    x = torch.randn(1, 6)
+    expected = x.amax(-1, keepdim=True)
+    torch.testing.assert_close(interpret(program, {}, [x])[0], expected)
+    assert x.eq(9).all()
