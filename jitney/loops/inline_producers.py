@@ -12,20 +12,22 @@ from dataclasses import dataclass, replace
 
 from jitney.loops import ir, visit
 from jitney.loops.can_fuse import can_inline
-from jitney.loops.decision import Decision
+from jitney.loops.decision import Decision, yes
 from jitney.loops.fuse_epilogues import absorb_epilogue
 from jitney.loops.fusion_state import HOLE, FusionState
 from jitney.loops.index import Axis, Index
 from jitney.loops.inline_copies import through_copy
 from jitney.loops.masked_ranges import invert_masked
 from jitney.loops.pointwise_nest import PointwiseNest, pointwise
-from jitney.loops.score_fusion import expr_cost, full_loads, worth_inlining
+from jitney.loops.score_fusion import GPU_ROW, expr_cost, full_loads, worth_inlining
+from jitney.loops.target import Target
 
 Virtual = dict[str, PointwiseNest]
 
 
-def inline_producers(state: FusionState) -> None:
+def inline_producers(state: FusionState, target: Target | None = None) -> None:
     """Inlines what should be inlined, and fills GEMM epilogues on the way."""
+    on_gpu = target is not None and target.kind == "cuda"
     virtual: Virtual = {}
     sites = _Sites()
     known: dict[Computed, str] = {}
@@ -44,7 +46,7 @@ def inline_producers(state: FusionState) -> None:
         as_epilogue = _belongs_in_epilogue(state, at, simple)
         if as_epilogue and absorb_epilogue(state, at) is not None:
             continue
-        if _should_inline(state, at, simple, sites):
+        if _should_inline(state, at, simple, sites, on_gpu):
             virtual[simple.store.buffer] = simple
             state.inline(at)
         elif as_epilogue or absorb_epilogue(state, at) is None:
@@ -86,10 +88,14 @@ def _belongs_in_epilogue(state: FusionState, at: int, simple: PointwiseNest) -> 
     return any(state.is_private(name) and state.readers[name] == {at} for name in state.reads[at])
 
 
-def _should_inline(state: FusionState, at: int, simple: PointwiseNest, sites: _Sites) -> bool:
+def _should_inline(
+    state: FusionState, at: int, simple: PointwiseNest, sites: _Sites, on_gpu: bool
+) -> bool:
     """Legal and worth it."""
     legal = can_inline(state, at, simple)
-    if legal:
+    if legal and on_gpu and _once_per_row(state, simple):
+        legal = yes("its reader keeps whole rows in registers")
+    elif legal:
         legal = _score(state, at, simple, sites)
     state.note(legal, "inline", simple.nest.name, simple.store.buffer)
     return bool(legal)
@@ -99,6 +105,27 @@ def _widens(simple: PointwiseNest) -> bool:
     width = simple.store.value.dtype.itemsize
     loads = [e for e in visit.body_exprs(simple.nest.body) if isinstance(e, ir.Load)]
     return len(loads) == 1 and loads[0].dtype.itemsize < width and not simple.lets
+
+
+def _once_per_row(state: FusionState, simple: PointwiseNest) -> bool:
+    """Whether the one reader goes over rows short enough for a GPU program to hold, and reads
+    each element of them: a value used in several passes over the row is computed once."""
+    readers = list(state.readers.get(simple.store.buffer, ()))
+    reader = state.nodes[readers[0]] if len(readers) == 1 else None
+    if not isinstance(reader, ir.LoopNest):
+        return False
+    rows = [s for s in reader.body if isinstance(s, ir.Loop | ir.Reduce)]
+    inner = [s for s in visit.statements(reader.body) if isinstance(s, ir.Loop | ir.Reduce)]
+    if not rows or len(inner) > len(rows):
+        return False
+    width = _size(rows[0].axes)
+    if any(_size(s.axes) != width for s in rows) or width > GPU_ROW:
+        return False
+    places = {e.index for e in visit.loads(reader.body) if e.buffer == simple.store.buffer}
+    along = rows[0].axes[-1]
+    contiguous = all(p.coefficient(along) == Index(const=1) for p in places)
+    points = _size(reader.axes) * width
+    return len(places) == 1 and contiguous and points == _size(simple.nest.axes)
 
 
 def _score(state: FusionState, at: int, simple: PointwiseNest, sites: _Sites) -> Decision:

@@ -16,6 +16,7 @@ STORE = 3.0
 LAUNCH = 4000.0  # one more kernel: about 2 µs of one core
 MOST_OPS = 96  # an inlined expression larger than this is stored instead
 MOST_STREAMS = 24  # distinct buffers one nest may touch
+GPU_ROW = 16384  # elements of a row one GPU program keeps in registers
 GPU_SERIAL = 4096  # elements one GPU program may go through alone for a launch saved
 
 _CHEAP = frozenset(

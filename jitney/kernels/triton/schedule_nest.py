@@ -6,10 +6,11 @@ from dataclasses import dataclass
 
 from jitney.loops.index import Axis, Index, index
 from jitney.loops.ir import Expr, Load, Loop, LoopNest, Op, Reduce, Stmt, Store
+from jitney.loops.score_fusion import GPU_ROW
 from jitney.loops.target import Target
 
 #: A row is held in registers as one tile up to this many elements.
-ROW_LIMIT = 16384
+ROW_LIMIT = GPU_ROW
 
 
 @dataclass(frozen=True)
