@@ -126,3 +126,19 @@ def test_sizes_under_armed_guards():
             assert torch.equal(compiled(x, y), f(x, y))
     with pytest.raises(RuntimeError):
         compiled(torch.randn(3, 4), torch.randn(5, 2))
+
+
+def test_sizes_that_the_frame_never_reads() -> None:
+    """A graph without size arguments: kernels take symbolic sizes from the tensors."""
+
+    def plain(x: torch.Tensor) -> torch.Tensor:
+        return x + 1
+
+    def between_calls(x: torch.Tensor) -> torch.Tensor:
+        return torch.linalg.svdvals(x.sin()) * 2 + x.cos().sum()
+
+    for function in (plain, between_calls):
+        compiled = jitney.compile(function)
+        for rows in (3, 4, 7):
+            x = torch.randn(rows, 5)
+            torch.testing.assert_close(compiled(x), function(x))

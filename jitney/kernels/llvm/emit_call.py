@@ -17,7 +17,7 @@ from jitney.kernels.llvm.emit_segment import RELEASE_GIL, SegmentCode, any_check
 from jitney.kernels.llvm.expressions import Scope
 from jitney.kernels.llvm.native_runtime import constant_list
 from jitney.kernels.llvm.operands import Operands
-from jitney.kernels.llvm.segments import Segment
+from jitney.kernels.llvm.segments import ReadSize, Segment
 from jitney.kernels.llvm.text import FunctionText
 from jitney.loops.index import Index
 from jitney.loops.ir import Buffer, LoopProgram
@@ -35,6 +35,7 @@ _DECLARE = (
     "declare ptr @PyTuple_New(i64)",
     "declare ptr @PyErr_NoMemory()",
     "declare void @PyErr_SetNone(ptr)",
+    "declare i32 @aoti_torch_get_size(ptr, i64, ptr)",
 )
 
 
@@ -76,6 +77,8 @@ class _CallWriter:
         for position, k in enumerate(numbers):
             slot = self.text.pure(f"getelementptr ptr, ptr %args, i64 {k}")
             self._number(self.text.pure(f"load ptr, ptr {slot}"), position)
+        for k, size in enumerate(self.code.sizes, len(numbers)):
+            self._size(size, k)
 
     def constants(self) -> None:
         """Data pointers of the constants ``self`` holds."""
@@ -105,6 +108,17 @@ class _CallWriter:
         value = self.text.emit(f"call {kind} @{callee}(ptr {item})")
         slot = self.text.pure(f"getelementptr i64, ptr %scalars, i64 {position}")
         self.text.do(f"store {kind} {value}, ptr {slot}")
+
+    def _size(self, size: ReadSize, position: int) -> None:
+        """A symbolic size, from the tensor that has it."""
+        place = self.text.pure(f"getelementptr ptr, ptr %args, i64 {size.position}")
+        item = self.text.pure(f"load ptr, ptr {place}")
+        handle = f"getelementptr i8, ptr {item}, i64 {torch_api.tensor_handle_offset()}"
+        slot = self.text.pure(f"getelementptr i64, ptr %scalars, i64 {position}")
+        self.text.emit(
+            f"call i32 @aoti_torch_get_size(ptr {self.text.pure(handle)}, i64 {size.axis}, "
+            f"ptr {slot})"
+        )
 
     # ---------------------------------------------------------------- results
 

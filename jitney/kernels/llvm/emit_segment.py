@@ -12,7 +12,7 @@ from jitney.kernels.llvm.isa import isa_of
 from jitney.kernels.llvm.native_runtime import constant_list
 from jitney.kernels.llvm.node_code import NodeCode, Phase
 from jitney.kernels.llvm.operands import Operands
-from jitney.kernels.llvm.segments import Segment
+from jitney.kernels.llvm.segments import ReadSize, Segment, sizes_to_read
 from jitney.kernels.llvm.text import FunctionText
 from jitney.loops import visit
 from jitney.loops.index import Dim, Index
@@ -27,7 +27,8 @@ RELEASE_GIL = 20_000.0
 
 @dataclass(frozen=True)
 class SegmentCode:
-    """``table`` and ``scalars``: what the run function's two tables hold, in order. ``checks``
+    """``table`` and ``scalars``: what the run function's two tables hold, in order; the last
+    ``scalars`` are ``sizes`` that the caller reads from its arguments. ``checks``
     are the check buffers among them, bytes side by side that the caller zeroes. A call needs
     ``workspace`` bytes, and ``scratch`` more for each thread."""
 
@@ -37,6 +38,7 @@ class SegmentCode:
     table: tuple[str, ...]
     checks: tuple[str, ...]
     scalars: tuple[Dim | ScalarArg, ...]
+    sizes: tuple[ReadSize, ...]
     workspace: Index
     scratch: int
     nanoseconds: float
@@ -57,7 +59,9 @@ def emit_run(
     checks = tuple(b.name for b in program.buffers if b.kind == "check" and b.name in touched)
     temps = [(b, offset) for b, offset in program.slots if b in touched]
     table = (*outside, *checks, *(b for b, _ in temps))
-    scalars = tuple(a for a in segment.arguments if not isinstance(a, str))
+    sizes = sizes_to_read(program, segment.arguments)
+    numbers = [a for a in segment.arguments if not isinstance(a, str)]
+    scalars = (*numbers, *(size.dim for size in sizes))
     text = FunctionText(
         name, ("ptr %buffers", "ptr %scalars", "ptr %workspace", "i64 %threads"), isa_of(target)
     )
@@ -74,7 +78,9 @@ def emit_run(
     declarations = frozenset().union(*(c.declarations for c in codes), text.declarations)
     total = sum(max(p.items.hint(), 0) * p.nanoseconds for c in codes for p in c.phases)
     texts = (*(c.ir for c in codes), text.finish(linkage="internal"))
-    return SegmentCode(name, texts, declarations, table, checks, scalars, workspace, scratch, total)
+    return SegmentCode(
+        name, texts, declarations, table, checks, scalars, sizes, workspace, scratch, total
+    )
 
 
 def _place_temps(scope: Scope, temps: Sequence[tuple[str, Index]], first: int) -> None:

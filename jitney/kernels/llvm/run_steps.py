@@ -9,7 +9,14 @@ from typing import Any
 import torch
 
 from jitney.kernels.call_extern import ExternCall
-from jitney.kernels.llvm.segments import Interpreted, Segment, Step, node_of
+from jitney.kernels.llvm.segments import (
+    Interpreted,
+    ReadSize,
+    Segment,
+    Step,
+    node_of,
+    sizes_to_read,
+)
 from jitney.loops import visit
 from jitney.loops.index import Atom, Dim, Index
 from jitney.loops.interpret import interpret
@@ -45,12 +52,13 @@ class RunSteps:
     ) -> None:
         self._program, self._constants = program, dict(constants)
         self._table = program.buffer_table()
+        self._sizes = sizes_to_read(program, program.arguments)
         remaining = iter(calls)
         self._steps = [_ready(program, s, remaining) for s in steps]
         self._dead = _dead_after(program, steps)
 
     def __call__(self, *args: Any) -> tuple[Any, ...]:
-        frame = _Frame(self._program, self._constants, args)
+        frame = _Frame(self._program, self._constants, args, self._sizes)
         with torch.no_grad():
             for step, dead in zip(self._steps, self._dead, strict=True):
                 step(frame)
@@ -98,7 +106,11 @@ class _Frame:
     """The tensors and numbers of one call."""
 
     def __init__(
-        self, program: LoopProgram, constants: Mapping[str, torch.Tensor], args: Sequence[Any]
+        self,
+        program: LoopProgram,
+        constants: Mapping[str, torch.Tensor],
+        args: Sequence[Any],
+        sizes: Sequence[ReadSize],
     ) -> None:
         self._table = program.buffer_table()
         self.tensors: dict[str, torch.Tensor] = dict(constants)
@@ -111,6 +123,8 @@ class _Frame:
                 self.scalars[argument.name] = value
             else:
                 self.tensors[argument] = value
+        for size in sizes:
+            self.sizes[size.dim] = args[size.position].shape[size.axis]
 
     def native(self, segment: Segment, call: Callable[..., Any]) -> None:
         """Runs a segment; its fresh buffers join the tensors."""

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from jitney.loops import ir, visit
-from jitney.loops.index import Dim
+from jitney.loops.index import Dim, bare_dim
 from jitney.loops.ir import Extern, LoopProgram, Node, ScalarArg
 
 Argument = str | Dim | ScalarArg
@@ -35,6 +35,29 @@ class Interpreted:
     reason: str
 
 
+@dataclass(frozen=True)
+class ReadSize:
+    """A symbolic size nobody hands over: dimension ``axis`` of the argument at ``position``."""
+
+    dim: Dim
+    position: int
+    axis: int
+
+
+def sizes_to_read(program: LoopProgram, arguments: Sequence[Argument]) -> tuple[ReadSize, ...]:
+    """Symbolic sizes of the tensors among ``arguments`` that are not arguments themselves."""
+    table = program.buffer_table()
+    known = {a for a in arguments if isinstance(a, Dim)}
+    found: dict[Dim, ReadSize] = {}
+    for position, argument in enumerate(arguments):
+        if isinstance(argument, str):
+            for axis, size in enumerate(table[argument].shape):
+                dim = bare_dim(size)
+                if dim is not None and dim not in known:
+                    found.setdefault(dim, ReadSize(dim, position, axis))
+    return tuple(found.values())
+
+
 Apart = Extern | Interpreted
 Step = Segment | Extern | Interpreted
 
@@ -61,6 +84,7 @@ def cut_segments(program: LoopProgram, refused: Mapping[int, str]) -> tuple[Step
         inputs = [n for n in touched if n in made and table[n].kind != "constant"]
         outputs = [n for n in touched if n not in made and n in outside]
         numbers = [a for a in program.arguments if not isinstance(a, str)]
+        numbers += [size.dim for size in sizes_to_read(program, program.arguments)]
         steps.append(_segment(program, tuple(group), (*inputs, *numbers), outputs))
         made |= set(touched)
     return tuple(steps)
