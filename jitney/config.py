@@ -37,6 +37,7 @@ class Config:
     cpu_features: str = _knob("", "restrict the target, as in '-avx512f'", key=True)
     cuda_graphs: bool = _knob(False, "record launches as CUDA graphs", key=True)
     max_autotune: bool = _knob(False, "measure templates against libraries", key=True)
+    verify: bool = _knob(False, "check loop programs after every pass, not just after the last")
     debug: int = _knob(0, "1-6: dump ever more stages to numbered files")
 
     def key(self) -> tuple[tuple[str, Any], ...]:

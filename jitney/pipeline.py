@@ -24,16 +24,19 @@ from jitney.events import log
 from jitney.graph.device_of_graph import device_of_graph
 from jitney.graph.fold_attention_masks import fold_attention_masks
 from jitney.graph.mark_static import mark_static
+from jitney.graph.rerun_eagerly import rerun_eagerly
 from jitney.graph.stitch import stitch
 from jitney.graph.trace_region import trace_region
 from jitney.kernels.llvm.build_program import make_native
 from jitney.kernels.llvm.host import host_target
 from jitney.loops.fuse_nests import fuse_nests
+from jitney.loops.hoist_checks import hoist_checks
 from jitney.loops.lower_graph import lower_graph
 from jitney.loops.lowered_report import report_lowered
 from jitney.loops.lowerings import lowered_ops
 from jitney.loops.plan_memory import plan_memory
 from jitney.loops.simplify_nest import simplify_nests
+from jitney.loops.verify import check_step, verify
 from jitney.region_cache import BuiltRegion, CpuGraph, LoadedGraph, StoredProgram, region_entry
 from jitney.run.entry import Entry, Request
 from jitney.run.gc_paused import gc_paused
@@ -92,7 +95,8 @@ def compile_graph(
             entry.save(built)
     forward = built.forward.load(target)
     backward = None if built.backward is None else built.backward.load(target)
-    return stitch(built.facts, forward, backward)
+    call = stitch(built.facts, forward, backward)
+    return rerun_eagerly(gm, call) if built.forward.checks else call
 
 
 def build_region(
@@ -134,10 +138,13 @@ def build_graph(gm: torch.fx.GraphModule, options: Any = None) -> CpuGraph | Loa
     with log.stage("lower"):
         program, constants = lower_graph(gm, target)
     with log.stage("fuse"):
+        check_step(program, "lowering")
         program = fuse_nests(program, target)
-        program = simplify_nests(program)
+        check_step(program, "fusion")
+        program = hoist_checks(simplify_nests(program))
     with log.stage("plan"):
         program = plan_memory(program)
+        verify(program, "the last pass")
     if log.heard:
         log.emit("graph", stage="aten", code=gm.code)
     counts = report_lowered(gm.graph, program)

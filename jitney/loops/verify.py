@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 
 import torch
 
+from jitney import config
 from jitney.errors import CompilerBug
 from jitney.loops import ir, visit
 from jitney.loops.index import Axis, Index, Value
@@ -45,6 +46,12 @@ def verify(program: ir.LoopProgram, after: str = "lowering") -> None:
         _check_slots(program, table)
     except Broken as broken:
         raise CompilerBug(_report(program, node, str(broken), after)) from None
+
+
+def check_step(program: ir.LoopProgram, after: str) -> None:
+    """`verify` between passes where ``config.verify`` asks for it."""
+    if config.current().verify:
+        verify(program, after)
 
 
 def _report(program: ir.LoopProgram, node: ir.Node | None, why: str, after: str) -> str:

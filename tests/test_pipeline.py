@@ -1,0 +1,56 @@
+"""What the pipeline does with a program that a pass has broken."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from jitney import config, pipeline
+from jitney.errors import CompilerBug
+from jitney.loops import ir
+from jitney.loops.index import Axis, index
+
+
+def stale_axis(program: ir.LoopProgram) -> ir.LoopProgram:
+    """A nest whose last axis was renamed, but not in the body."""
+    (nest,) = program.nodes
+    assert isinstance(nest, ir.LoopNest)
+    last = Axis(nest.axes[-1].name, nest.axes[-1].extent * 4)
+    return replace(program, nodes=(replace(nest, axes=(*nest.axes[:-1], last)),))
+
+
+def wider_load(program: ir.LoopProgram) -> ir.LoopProgram:
+    """A nest that walks past the end of its buffers."""
+    (nest,) = program.nodes
+    assert isinstance(nest, ir.LoopNest)
+    store = nest.body[-1]
+    assert isinstance(store, ir.Store)
+    moved = replace(store, index=store.index + index(nest.axes[-1]))
+    return replace(program, nodes=(replace(nest, body=(*nest.body[:-1], moved)),))
+
+
+def compiled_with(monkeypatch: pytest.MonkeyPatch, broken) -> None:
+    monkeypatch.setattr(pipeline, "simplify_nests", broken)
+    pipeline.compile_aten(make_fx(torch.sin, tracing_mode="fake")(torch.randn(4, 4)))
+
+
+@pytest.mark.parametrize(
+    ("broken", "why"), [(stale_axis, "is not in scope"), (wider_load, "reaches")]
+)
+def test_a_broken_program_never_runs(monkeypatch, broken, why):
+    with config.override(verify=False), pytest.raises(CompilerBug, match=why):
+        compiled_with(monkeypatch, broken)
+
+
+def test_a_negative_zero_stays_apart_from_zero():
+    def f(x):
+        return torch.where(x > 0, torch.copysign(x, torch.tensor(-0.0)), torch.tensor(0.0))
+
+    plus, minus = ir.Const(0.0, torch.float32), ir.Const(-0.0, torch.float32)
+    assert plus != minus and len({plus, minus, ir.Const(-0.0, torch.float32)}) == 2
+    x = torch.randn(8)
+    call = pipeline.compile_aten(make_fx(f)(x))
+    torch.testing.assert_close(call(x)[0].signbit(), f(x).signbit())
