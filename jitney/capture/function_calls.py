@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from jitney.capture.frame import BreakCapture, Frame
+from jitney.capture.frame import BreakCapture, Frame, Unread
 
 if TYPE_CHECKING:
     from jitney.capture.interpret import Interpreter
@@ -120,7 +120,31 @@ def _autograd_function(
     return interpreter.call(forward, (context, *inputs), kwargs, None)
 
 
+def _attention_fastpath(
+    interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Frame | None
+) -> Any:
+    """``torch.backends.mha.get_fastpath_enabled``: no, where it only chooses one opaque kernel
+    for what is written out below. `nn.TransformerEncoder` with a padding mask gets eager's answer:
+    nested tensors make zeros of padded rows."""
+    frame = interpreter.frames[-1]
+    if frame.function_name.startswith("TransformerEncoder.") or "mask" in frame.locals:
+        mask = frame.locals.get("src_key_padding_mask")
+        if isinstance(mask, Unread):
+            mask = interpreter.world.read(mask.value, mask.source)
+        if interpreter.world.force(mask) is not None:
+            return interpreter.call_python(function, args, kwargs, None)
+    return False
+
+
+def _is_compiling(interpreter: Interpreter, *rest: Any) -> bool:
+    """``torch.compiler.is_compiling``: yes, but not to `nn.TransformerEncoder`, which for a
+    compiler would leave padded rows other than the zeros they are in eager."""
+    return interpreter.frames[-1].code.co_filename != torch.nn.modules.transformer.__file__
+
+
 HANDLERS: dict[str, Handler] = {
+    "torch.compiler.is_compiling": _is_compiling,
+    "torch.backends.mha.get_fastpath_enabled": _attention_fastpath,
     "torch._compile._disable_dynamo.<locals>.inner": _disabled,
     "torch.utils.checkpoint.checkpoint": _checkpoint,
     "torch.autograd.function.Function.apply": _autograd_function,

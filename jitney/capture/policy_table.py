@@ -153,7 +153,6 @@ EAGER_MODULES = (
 
 # Functions that answer a constant during capture.
 ANSWERS = {
-    "torch.compiler.is_compiling": True,
     "jitney.api.is_compiling": True,
     "torch.compiler.is_dynamo_compiling": True,
     "torch.compiler.is_exporting": False,
