@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -9,7 +10,14 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from tests.kernels.llvm.compiled import HOST, avx2_target, check, compile_function
+from jitney.kernels.llvm.emit_node import NodeEmitter
+from tests.kernels.llvm.compiled import (
+    HOST,
+    avx2_target,
+    check,
+    compile_function,
+    program_of,
+)
 
 TARGETS = {"host": HOST, "avx2": avx2_target()}
 FLOATS = {"f32": torch.float32, "f64": torch.float64, "bf16": torch.bfloat16, "f16": torch.float16}
@@ -154,3 +162,14 @@ def test_threads_do_not_change_results() -> None:
         results.append(compiled(x))
     torch.set_num_threads(before)
     assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
+
+
+def test_no_lane_wanted_reads_from_the_buffer() -> None:
+    """A part of a concatenation is far outside the other's memory: its address is not used."""
+    program, _ = program_of(
+        lambda x, y: F.pad(torch.cat([x, y], 0), (1, 1)), randn(2, 40), randn(1, 40)
+    )
+    text = "".join(NodeEmitter(HOST).emit(node).ir for node in program.nodes)
+    addresses = set(re.findall(r"(%p\d+) = select i1 %[\w.]+, ptr %p\d+, ptr %\w+", text))
+    loads = re.findall(r"@llvm\.masked\.load\.\w+\.p0\(ptr (%\w+)", text)
+    assert loads and addresses.issuperset(loads)
