@@ -2,7 +2,8 @@
 
     python -m benchmarks.cpu_table [--rows bert,frozen,…] [--seconds 40] [--json FILE]
 
-Each workload runs in a process of its own, all its sides interleaved there.
+Each workload runs in a process of its own, all its sides interleaved there, and is a line of FILE
+as soon as it is measured; what FILE already has is not measured again.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ import math
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -37,21 +38,59 @@ class Figure:
     cases: dict[str, Any]
 
 
-def run_bench(target: str, sides: tuple[str, ...], seconds: float, **more: Any) -> dict[str, Any]:
-    """One workload in a fresh process; its result as `Result.as_data` gives it."""
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "out.json"
-        command = [
-            sys.executable, "-m", "jitney.cli.main", "bench", target, "--json", str(file),
-            "--sides", ",".join(s for s in sides if installed(s)), "--seconds", str(seconds),
-            "--dtype", more.get("dtype", "float32"),
-            "--compile-time" if more.get("compile_time") else "--no-compile-time",
-        ]  # fmt: skip
-        done = subprocess.run(command, capture_output=True, text=True)
+@dataclass(frozen=True)
+class Bench:
+    """Runs workloads; ``kept`` holds results of earlier runs by key, ``file`` gets new ones."""
+
+    seconds: float
+    file: Path | None
+    kept: dict[str, Any]
+
+    def workload(
+        self,
+        target: str,
+        sides: tuple[str, ...],
+        dtype: str = "float32",
+        compile_time: bool = False,
+    ) -> dict[str, Any]:
+        """One workload in a fresh process; its result as `Result.as_data` gives it."""
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / "out.json"
+            command = [
+                "jitney.cli.main", "bench", target, "--json", str(file),
+                "--sides", ",".join(s for s in sides if installed(s)),
+                "--seconds", str(self.seconds), "--dtype", dtype,
+                "--compile-time" if compile_time else "--no-compile-time",
+            ]  # fmt: skip
+
+            def result(_: str) -> Any:
+                data = json.loads(file.read_text())
+                return {**data["results"][0], "host": data["host"]}
+
+            found = self.module(f"{target} {','.join(sides)} {dtype}", command, result)
+        return found or {"target": target, "rows": [], "report": {}}
+
+    def module(self, key: str, command: list[str], result: Callable[[str], Any]) -> Any:
+        """What ``result`` makes of the output of ``python -m command``; {} if that fails."""
+        if key in self.kept:
+            return self.kept[key]
+        done = subprocess.run([sys.executable, "-m", *command], capture_output=True, text=True)
         print(done.stdout, done.stderr[-2000:] if done.returncode else "", flush=True)
         if done.returncode:
-            return {"target": target, "rows": [], "report": {}}
-        return json.loads(file.read_text())["results"][0]
+            return {}
+        found = self.kept[key] = result(done.stdout)
+        if self.file:
+            with self.file.open("a") as out:
+                out.write(json.dumps({"key": key, "result": found}) + "\n")
+        return found
+
+
+def read_kept(file: Path | None) -> dict[str, Any]:
+    """Results that ``file`` has, the last of each key."""
+    if file is None or not file.exists():
+        return {}
+    lines = map(json.loads, file.read_text().splitlines())
+    return {line["key"]: line["result"] for line in lines}
 
 
 def medians(result: dict[str, Any]) -> dict[str, float]:
@@ -72,13 +111,12 @@ def geomean(values: list[float]) -> float:
 
 
 def over_models(
-    what: str, reach: str, names: tuple[str, ...], sides: tuple[str, ...], seconds: float,
-    **more: Any,
+    run: Bench, what: str, reach: str, cases: Sequence[tuple[str, str]], sides: tuple[str, ...]
 ) -> Figure:  # fmt: skip
-    """A geometric mean over workloads; the last side is ours, the first compiled one the peer."""
-    results = {name: run_bench(name, sides, seconds, **more) for name in names}
+    """A geometric mean over (workload, dtype); the last side is ours, the peer before it."""
+    results = {f"{name} {dtype}": run.workload(name, sides, dtype) for name, dtype in cases}
     peer, ours = sides[-2], sides[-1]
-    cases = {
+    details = {
         name: {
             "ratio": ratio(r, (peer,), ours),
             "against the better of eager and peer": ratio(r, ("eager", peer), ours),
@@ -89,15 +127,19 @@ def over_models(
         }
         for name, r in results.items()
     }
-    return Figure(what, geomean([c["ratio"] for c in cases.values()]), reach, cases)
+    ratios = [case["ratio"] for case in details.values() if not math.isnan(case["ratio"])]
+    missing = len(details) - len(ratios)
+    return Figure(
+        what + (f" ({missing} missing)" if missing else ""), geomean(ratios), reach, details
+    )
 
 
 DEFAULT = ("eager", "torch.compile", "jitney")
 FROZEN = ("eager", "torch.compile-frozen", "jitney-frozen")
 
 
-def bert(seconds: float) -> list[Figure]:
-    result = run_bench("bert", DEFAULT, seconds, compile_time=True)
+def bert(run: Bench) -> list[Figure]:
+    result = run.workload("bert", DEFAULT, compile_time=True)
     value = ratio(result, ("torch.compile",), "jitney")
     first = {r["side"]: r["first"] for r in result["rows"] if r["first"]}
     figures = [Figure("BERT-base b1 s128, both default", value, "2.0 / 1.2", medians(result))]
@@ -108,65 +150,65 @@ def bert(seconds: float) -> list[Figure]:
     return figures
 
 
-def frozen_bert(seconds: float) -> list[Figure]:
-    result = run_bench("bert", ("eager", *FROZEN_PEERS, "jitney-frozen"), seconds)
+def frozen_bert(run: Bench) -> list[Figure]:
+    result = run.workload("bert", ("eager", *FROZEN_PEERS, "jitney-frozen"))
     value = ratio(result, FROZEN_PEERS, "jitney-frozen")
     return [Figure("BERT-base frozen, best peer", value, "1.1 / 1.05", medians(result))]
 
 
-def bert_bf16(seconds: float) -> list[Figure]:
-    result = run_bench("bert", DEFAULT, seconds, dtype="bfloat16")
+def bert_bf16(run: Bench) -> list[Figure]:
+    result = run.workload("bert", DEFAULT, "bfloat16")
     value = ratio(result, ("torch.compile",), "jitney")
     return [Figure("BERT-base bf16, both default", value, "1.1 / 3", medians(result))]
 
 
-def models(seconds: float) -> list[Figure]:
-    return [over_models("nine models, default", "1.5 / 1.2", MODELS, DEFAULT, seconds)]
+def models(run: Bench) -> list[Figure]:
+    cases = [(name, "float32") for name in MODELS]
+    return [over_models(run, "nine models, default", "1.5 / 1.2", cases, DEFAULT)]
 
 
-def frozen(seconds: float) -> list[Figure]:
-    return [over_models("nine models, frozen", "1.3 / 1.1", MODELS, FROZEN, seconds)]
+def frozen(run: Bench) -> list[Figure]:
+    cases = [(name, "float32") for name in MODELS]
+    return [over_models(run, "nine models, frozen", "1.3 / 1.1", cases, FROZEN)]
 
 
-def training(seconds: float) -> list[Figure]:
-    return [over_models("training steps", "1.3 / 1.1", TRAINING, DEFAULT, seconds)]
+def training(run: Bench) -> list[Figure]:
+    cases = [(name, "float32") for name in TRAINING]
+    return [over_models(run, "training steps", "1.3 / 1.1", cases, DEFAULT)]
 
 
-def micro(seconds: float) -> list[Figure]:
-    names = tuple(f"benchmarks.micro:{n}_{d}" for n in MICRO for d in ("float32", "bfloat16"))
-    return [over_models("micro-benchmarks", "1.3", names, DEFAULT, min(seconds, 10.0))]
+def micro(run: Bench) -> list[Figure]:
+    cases = [(f"benchmarks.micro:{n}_case", d) for n in MICRO for d in ("float32", "bfloat16")]
+    quick = replace(run, seconds=min(run.seconds, 4.0))
+    return [over_models(quick, "micro-benchmarks", "1.3", cases, DEFAULT)]
 
 
-def module_json(module: str) -> dict[str, Any]:
-    """The JSON that another benchmark prints."""
-    done = subprocess.run([sys.executable, "-m", module], capture_output=True, text=True)
-    if done.returncode:
-        print(done.stderr[-2000:])
-        return {}
-    return json.loads(done.stdout.splitlines()[-1])
+def last_line(text: str) -> Any:
+    """The JSON that another benchmark prints last."""
+    return json.loads(text.splitlines()[-1])
 
 
-def gemm(seconds: float) -> list[Figure]:
-    shares = module_json("benchmarks.gemm")
+def gemm(run: Bench) -> list[Figure]:
+    shares = run.module("gemm", ["benchmarks.gemm"], last_line)
     return [
         Figure(f"BERT's GEMMs, share of peak, {kind}", shares[kind]["layer"], reach, shares[kind])
-        for kind, reach in (("per call", "75%"), ("frozen", "85%"))
+        for kind, reach in (("per call", "0.75"), ("frozen", "0.85"))
         if kind in shares
     ]
 
 
-def overhead(seconds: float) -> list[Figure]:
-    found = module_json("benchmarks.overhead")
+def overhead(run: Bench) -> list[Figure]:
+    found = run.module("overhead", ["benchmarks.overhead"], last_line)
     call, guards = found.get("call", {}), found.get("guards", {})
     quotient = call.get("torch.compile", math.nan) / call.get("jitney", math.nan)
-    micros = guards.get("seconds", math.nan) * 1e6
+    micros = guards.get("jitney", math.nan) * 1e6
     return [
         Figure("call of a compiled a + 1", quotient, "1.5, goal 2.5", call),
-        Figure("guard check of 12-layer BERT, µs", micros, "<= 60, goal 20", guards),
+        Figure("call of a 12-layer BERT without its graph, µs", micros, "<= 60, goal 20", guards),
     ]
 
 
-ROWS: dict[str, Callable[[float], list[Figure]]] = {
+ROWS: dict[str, Callable[[Bench], list[Figure]]] = {
     "bert": bert,
     "frozen-bert": frozen_bert,
     "bf16": bert_bf16,
@@ -184,13 +226,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", default=",".join(ROWS), help=", ".join(ROWS))
     parser.add_argument("--seconds", type=float, default=40.0, help="per workload")
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--json", type=Path, help="results so far, one a line")
     options = parser.parse_args()
+    run = Bench(options.seconds, options.json, read_kept(options.json))
+    figures = [f for row in options.rows.split(",") for f in ROWS[row](run)]
     host = measure_host()
-    figures = [f for row in options.rows.split(",") for f in ROWS[row](options.seconds)]
-    if options.json:
-        data = {"host": vars(host), "figures": [asdict(f) for f in figures]}
-        options.json.write_text(json.dumps(data, indent=2))
     print(f"\nhost: {host}\n\n| what | measured | to reach (Zen 5 / Cascade Lake) |\n|---|---|---|")
     for figure in figures:
         print(f"| {figure.what} | {figure.value:.2f} | {figure.reach} |")

@@ -77,9 +77,9 @@ def workload(function: Callable[[Tensor, Tensor], Tensor]) -> Workload:
 MICRO = {f.__name__: workload(f) for f in FUNCTIONS}
 
 
-def __getattr__(name: str) -> Callable[[], Task]:
-    """``benchmarks.micro:softmax_bfloat16``: a factory for each function and dtype."""
-    function, _, dtype = name.rpartition("_")
-    if function not in MICRO or not hasattr(torch, dtype):
+def __getattr__(name: str) -> Workload:
+    """``benchmarks.micro:softmax_case``: what `jitney bench` looks up."""
+    function = name.removesuffix("_case")
+    if function == name or function not in MICRO:
         raise AttributeError(name)
-    return lambda: MICRO[function].make("base", getattr(torch, dtype))
+    return MICRO[function]

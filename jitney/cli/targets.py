@@ -17,7 +17,7 @@ def find(target: str) -> Workload:
     """A workload by name, or ``package.module:factory``.
 
     A factory takes nothing and returns a `Task`, or a module and its arguments as
-    ``(module, args)`` or ``(module, args, kwargs)``.
+    ``(module, args)`` or ``(module, args, kwargs)``; a `Workload` may stand in its place.
     """
     if target in WORKLOADS:
         return WORKLOADS[target]
@@ -30,6 +30,9 @@ def find(target: str) -> Workload:
         factory = getattr(importlib.import_module(module_name), name)
     except (ImportError, AttributeError) as error:
         raise UserError(f"cannot import {target}: {error}") from error
+
+    if isinstance(factory, Workload):
+        return factory
 
     def make(size: Size, dtype: torch.dtype) -> Task:
         made = factory()
