@@ -232,17 +232,19 @@ def run_all(
     return {name: done[name] for name in names}
 
 
-def table(outcomes: dict[str, Outcome]) -> str:
+def table(outcomes: dict[str, Outcome], limit: int | None = None) -> str:
     """The document: totals, then every op that is not wholly lowered, with why."""
+    which = "every float32 sample" if limit is None else f"the first {limit} float32 samples an op"
+    option = "" if limit is None else f" --limit {limit}"
     kinds: dict[str, list[Outcome]] = {}
     for outcome in outcomes.values():
         kinds.setdefault(outcome.kind, []).append(outcome)
     lines = [
         "# op_db coverage",
         "",
-        "Made by `python -m tests.conformance.op_db --write docs/op_coverage.md`: every float32",
-        "sample of torch's operator database, forward and backward, compiled and compared.",
-        f"torch {torch.__version__}.",
+        f"Made by `python -m tests.conformance.op_db{option} --write docs/op_coverage.md`:",
+        f"{which} of torch's operator database, forward and backward, compiled and compared",
+        f"with eager; torch {torch.__version__}.",
         "",
         "| kind | ops | meaning |",
         "|---|---|---|",
@@ -291,7 +293,7 @@ def main() -> None:
     torch.set_num_threads(1)
     names = [name for name in all_ops() if re.search(options.only, name)]
     outcomes = run_all(names, jitney_compile, options.limit, options.results, options.processes)
-    text = table(outcomes)
+    text = table(outcomes, options.limit)
     if options.write:
         options.write.write_text(text)
     print(text[: text.find("## ")])
