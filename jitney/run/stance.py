@@ -1,4 +1,4 @@
-"""What calls of compiled functions do for now: `set_stance`."""
+"""What calls of compiled functions do under the stance in force: `set_stance`."""
 
 from __future__ import annotations
 

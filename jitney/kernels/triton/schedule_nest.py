@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from jitney.loops.index import Axis, Index, index
-from jitney.loops.ir import Expr, Load, Loop, LoopNest, Op, Reduce, Stmt, Store
+from jitney.loops.ir import Loop, LoopNest, Reduce, Stmt, Store
 from jitney.loops.score_fusion import GPU_ROW
 from jitney.loops.target import Target
+from jitney.loops.visit import loads
 
 #: A row is held in registers as one tile up to this many elements.
 ROW_LIMIT = GPU_ROW
@@ -102,35 +103,6 @@ def _streams_weights(nest: LoopNest) -> bool:
 def power_of_two(value: int) -> int:
     """The least power of two that is at least ``value`` (1 for 0)."""
     return 1 << max(value - 1, 0).bit_length()
-
-
-def loads(body: tuple[Stmt, ...]) -> list[Load]:
-    """Every load of the statements, nested ones included."""
-    found: list[Load] = []
-
-    def of_expr(expr: Expr) -> None:
-        if isinstance(expr, Load):
-            found.append(expr)
-            if expr.mask is not None:
-                of_expr(expr.mask)
-        elif isinstance(expr, Op):
-            for arg in expr.args:
-                of_expr(arg)
-
-    def of_stmt(stmt: Stmt) -> None:
-        if isinstance(stmt, Reduce | Loop):
-            for inner in stmt.body:
-                of_stmt(inner)
-            for result in stmt.results if isinstance(stmt, Reduce) else ():
-                of_expr(result.value)
-        else:
-            of_expr(stmt.value)
-            if isinstance(stmt, Store) and stmt.mask is not None:
-                of_expr(stmt.mask)
-
-    for stmt in body:
-        of_stmt(stmt)
-    return found
 
 
 def _reduces_columns(nest: LoopNest) -> bool:
