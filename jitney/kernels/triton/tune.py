@@ -1,0 +1,108 @@
+"""Choices by measurement, bounded in time and remembered on disk across processes.
+
+A choice has a key that says what was asked (the operation, its sizes, its dtype); the answer is
+kept under the device's name, the versions of torch and Triton, and that key.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+import torch
+import triton
+
+from jitney.disk_cache import DiskCache, cache_directory
+from jitney.events import log
+
+Choice = TypeVar("Choice")
+
+#: Seconds of measuring per graph compiled; what is left then gets the model's choice.
+SECONDS = 20.0
+#: Microseconds one recorded measurement should last, so that the clock's error does not matter.
+SPAN = 400.0
+
+
+class Tuner:
+    """Answers `choose`. ``cache`` None: nothing is kept. Used while one graph is compiled."""
+
+    def __init__(self, device: str, cache: DiskCache | None, seconds: float = SECONDS) -> None:
+        self.machine = f"{device} torch {torch.__version__} triton {triton.__version__}"
+        self.cache, self.left = cache, seconds
+        self._known: dict[str, str] = {}
+
+    def known(self, key: str, candidates: Sequence[Choice]) -> Choice | None:
+        """The remembered choice, if it is still one of ``candidates``: nothing is measured."""
+        text = self._known.get(key) or self._read(key)
+        return next((c for c in candidates if repr(c) == text), None)
+
+    def choose(
+        self, key: str, candidates: Sequence[Choice], measure: Callable[[Choice], float]
+    ) -> Choice:
+        """The candidate with the least ``measure`` (any unit; infinity: it does not work).
+
+        ``candidates[0]`` is the model's choice, which stands where time has run out; ``repr``
+        tells candidates apart, also between processes.
+        """
+        found = self.known(key, candidates)
+        if found is not None or len(candidates) == 1:
+            return candidates[0] if found is None else found
+        if self.left <= 0:
+            log.emit("tuned", key=key, choice=repr(candidates[0]), reason="no time is left")
+            return candidates[0]
+        start = time.perf_counter()
+        costs = [measure(c) for c in candidates]
+        best = candidates[min(range(len(costs)), key=costs.__getitem__)]
+        self.left -= time.perf_counter() - start
+        self._known[key] = repr(best)
+        if self.cache is not None:
+            self.cache.put(self._path(key), repr(best).encode())
+        figures = {repr(c): cost for c, cost in zip(candidates, costs, strict=True)}
+        log.emit("tuned", key=key, choice=repr(best), reason="measured", costs=figures)
+        return best
+
+    def _read(self, key: str) -> str | None:
+        content = None if self.cache is None else self.cache.get(self._path(key))
+        if content is not None:
+            self._known[key] = content.decode()
+        return self._known.get(key)
+
+    def _path(self, key: str) -> str:
+        return f"{self.machine}\n{key}"
+
+
+def open_tuner(device: str, keep: bool) -> Tuner:
+    """A tuner that remembers under the cache directory, if ``keep``."""
+    return Tuner(device, DiskCache(cache_directory() / "tuned") if keep else None)
+
+
+def microseconds(run: Callable[[], object]) -> float:
+    """How long the GPU takes for what ``run`` issues on the current stream, launches included as
+    inside a CUDA graph: the median of 5 replays of many ``run``s. ``run`` must be capturable.
+
+    Everything ``run`` reads is warm in the L2 cache if it fits: vary the operands inside it
+    where that would flatter (weights read once per step).
+    """
+    run()
+    once = _replayed(run, 3)
+    repeats = max(1, min(200, int(SPAN / max(once, 1.0))))
+    return once if repeats <= 3 else _replayed(run, repeats)
+
+
+def _replayed(run: Callable[[], object], repeats: int) -> float:
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(repeats):
+            run()
+    times = []
+    graph.replay()
+    for _ in range(5):
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        graph.replay()
+        end.record()
+        end.synchronize()
+        times.append(start.elapsed_time(end) * 1e3 / repeats)
+    return sorted(times)[2]

@@ -1,0 +1,44 @@
+"""Choices by measurement: the least wins, is remembered, and time bounds it."""
+
+import math
+
+import pytest
+
+pytest.importorskip("triton")
+
+from jitney.disk_cache import DiskCache
+from jitney.kernels.triton.tune import Tuner
+
+
+def counted(costs):
+    asked = []
+
+    def measure(candidate):
+        asked.append(candidate)
+        return costs[candidate]
+
+    return measure, asked
+
+
+def test_the_least_is_chosen_and_not_measured_again():
+    measure, asked = counted({"a": 3.0, "b": 1.0, "c": math.inf})
+    tuner = Tuner("gpu", None)
+    assert tuner.known("k", ("a", "b", "c")) is None
+    assert [tuner.choose("k", ("a", "b", "c"), measure) for _ in range(2)] == ["b", "b"]
+    assert asked == ["a", "b", "c"]
+
+
+def test_another_process_remembers_but_another_device_does_not(tmp_path):
+    measure, asked = counted({"a": 3.0, "b": 1.0})
+    Tuner("gpu", DiskCache(tmp_path)).choose("k", ("a", "b"), measure)
+    assert Tuner("gpu", DiskCache(tmp_path)).known("k", ("a", "b")) == "b"
+    assert Tuner("other gpu", DiskCache(tmp_path)).known("k", ("a", "b")) is None
+    assert Tuner("gpu", DiskCache(tmp_path)).known("k", ("a", "c")) is None
+    assert asked == ["a", "b"]
+
+
+def test_without_time_the_model_decides_and_nothing_is_kept(tmp_path):
+    measure, asked = counted({"a": 3.0, "b": 1.0})
+    assert Tuner("gpu", DiskCache(tmp_path), 0.0).choose("k", ("a", "b"), measure) == "a"
+    assert Tuner("gpu", DiskCache(tmp_path)).known("k", ("a", "b")) is None
+    assert not asked
