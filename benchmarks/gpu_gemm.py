@@ -14,13 +14,13 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from jitney.kernels.triton.compile_kernels import Binary, compile_kernels
+from jitney.kernels.triton.compile_kernels import compile_kernels
 from jitney.kernels.triton.device import device_target
 from jitney.kernels.triton.emit_nest import emit_nest
 from jitney.kernels.triton.gemm_tile import emit_gemm
 from jitney.kernels.triton.kernel_source import KernelSource
 from jitney.kernels.triton.launch import Launch, LaunchTable
-from jitney.kernels.triton.load_binary import load_binary
+from jitney.kernels.triton.load_binary import Binary, load_binary
 from jitney.kernels.triton.schedule_gemm import GemmSchedule, candidates, schedule_gemm, tiles
 from jitney.kernels.triton.schedule_nest import schedule_nest
 from jitney.kernels.triton.split_product import split_product

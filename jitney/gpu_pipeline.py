@@ -1,54 +1,69 @@
-"""The part of the compile that is a GPU's own: a graph of ATen ops to Triton kernels."""
+"""The part of the compile that is a GPU's own: fusion for tiles, then Triton kernels."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import fx
 
-from jitney.events import log
+from jitney.config import Config
 from jitney.kernels.triton.build_program import build_program
 from jitney.kernels.triton.choose_templates import choose_templates
-from jitney.kernels.triton.device import device_target
+from jitney.kernels.triton.gpu_program import GpuProgram
+from jitney.kernels.triton.launch_plan import LaunchPlan
 from jitney.kernels.triton.products_as_nests import products_as_nests
 from jitney.loops.fuse_nests import fuse_nests
 from jitney.loops.group_launches import group_launches
 from jitney.loops.ir import Dim, Extern, LoopProgram, ScalarArg
-from jitney.loops.lower_graph import lower_graph
-from jitney.loops.plan_memory import plan_memory
 from jitney.loops.recompute_small_rows import recompute_small_rows
 from jitney.loops.simplify_nest import simplify_nests
 from jitney.loops.split_reduction import split_reduction
+from jitney.loops.target import Target
+from jitney.loops.verify import check_step
 from jitney.loops.visit import writes
 from jitney.run.cuda_graphs import ReplayedProgram, ReplayFacts
 
 
-def compile_for_gpu(
-    gm: torch.fx.GraphModule, device: torch.device, options: Any = None
-) -> Callable[..., tuple[Any, ...]]:
-    """A graph of ATen ops on ``device`` to ``call(*placeholder values) -> tuple``."""
-    target = device_target(device.index if device.index is not None else 0)
-    with log.stage("lower"):
-        program, constants = lower_graph(gm, target)
-    with log.stage("fuse"):
-        program = choose_templates(program, target)
-        program = products_as_nests(fuse_nests(program, target))
-        program = simplify_nests(fuse_nests(program, target))
-        program = recompute_small_rows(program)
-        program = split_reduction(program, target)
-        program = group_launches(program)
-    with log.stage("plan"):
-        program = plan_memory(program)
-    log.emit("program", program=program)
-    with log.stage("build"):
-        call = build_program(program, constants, target)
-    if options is not None and options.cuda_graphs:
-        return ReplayedProgram(call, replay_facts(gm, program))
-    return call
+@dataclass(frozen=True)
+class GpuCode:
+    """Kernels and their launches, as data; ``replay``: facts for CUDA graphs, None without."""
+
+    plan: LaunchPlan
+    replay: ReplayFacts | None
+
+    def load(self, constants: Mapping[str, torch.Tensor]) -> Callable[..., Any]:
+        """The callable of a program with these constants."""
+        call = GpuProgram(self.plan, constants)
+        return call if self.replay is None else ReplayedProgram(call, self.replay)
 
 
-def replay_facts(gm: torch.fx.GraphModule, program: LoopProgram) -> ReplayFacts:
+def transform(program: LoopProgram, target: Target) -> LoopProgram:
+    """Everything between lowering and the memory plan."""
+    program = choose_templates(program, target)
+    check_step(program, "choosing templates")
+    program = products_as_nests(fuse_nests(program, target))
+    check_step(program, "fusion")
+    program = simplify_nests(fuse_nests(program, target))
+    check_step(program, "fusion with products as nests")
+    program = recompute_small_rows(program)
+    check_step(program, "recomputing small rows")
+    program = split_reduction(program, target)
+    check_step(program, "splitting reductions")
+    return group_launches(program)
+
+
+def build(
+    program: LoopProgram, gm: fx.GraphModule, target: Target, options: Config | None
+) -> GpuCode:
+    """Kernels of a planned program."""
+    graphs = options is not None and options.cuda_graphs
+    return GpuCode(build_program(program, target), replay_facts(gm, program) if graphs else None)
+
+
+def replay_facts(gm: fx.GraphModule, program: LoopProgram) -> ReplayFacts:
     """What recording ``program`` must know, and whether it can be recorded at all."""
     written = {name for node in program.nodes for name in writes(node)}
     static, mutated, position = set(), set(), 0

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from jitney import torch_api
+from jitney import cpu_pipeline, gpu_pipeline, torch_api
 from jitney.backends import Backend
 from jitney.capture.build_glue import build_glue, sources_used
 from jitney.capture.capture_frame import capture_frame
@@ -27,17 +27,15 @@ from jitney.graph.mark_static import mark_static
 from jitney.graph.rerun_eagerly import rerun_eagerly
 from jitney.graph.stitch import stitch
 from jitney.graph.trace_region import trace_region
-from jitney.kernels.llvm.build_program import make_native
 from jitney.kernels.llvm.host import host_target
-from jitney.loops.fuse_nests import fuse_nests
-from jitney.loops.hoist_checks import hoist_checks
+from jitney.kernels.triton.device import device_target
 from jitney.loops.lower_graph import lower_graph
 from jitney.loops.lowered_report import report_lowered
 from jitney.loops.lowerings import lowered_ops
 from jitney.loops.plan_memory import plan_memory
-from jitney.loops.simplify_nest import simplify_nests
+from jitney.loops.target import Target
 from jitney.loops.verify import check_step, verify
-from jitney.region_cache import BuiltRegion, CpuGraph, LoadedGraph, StoredProgram, region_entry
+from jitney.region_cache import BuiltGraph, BuiltRegion, StoredProgram, region_entry
 from jitney.run.entry import Entry, Request
 from jitney.run.gc_paused import gc_paused
 from jitney.run.session import Session
@@ -82,8 +80,7 @@ def compile_graph(
 ) -> Callable[..., Any]:
     """The "jitney" backend: differentiate, lower, fuse, build kernels. Returns a callable of the
     graph's inputs that gives a flat tuple. What cannot be traced runs eager; an event says so."""
-    target = host_target("" if options is None else options.cpu_features)
-    entry = region_entry(gm, example_inputs, options, target)
+    entry = region_entry(gm, example_inputs, options, target_of(gm, options))
     built = entry.load() if entry is not None else None
     if built is None:
         try:
@@ -93,9 +90,8 @@ def compile_graph(
             return gm.forward
         if entry is not None:
             entry.save(built)
-    forward = built.forward.load(target)
-    backward = None if built.backward is None else built.backward.load(target)
-    call = stitch(built.facts, forward, backward)
+    backward = None if built.backward is None else built.backward.load()
+    call = stitch(built.facts, built.forward.load(), backward)
     return rerun_eagerly(gm, call) if built.forward.checks else call
 
 
@@ -123,25 +119,18 @@ def without_cuda_graphs(options: Any) -> Any:
 
 def compile_aten(gm: torch.fx.GraphModule, options: Any = None) -> Callable[..., Any]:
     """A graph of ATen ops to ``call(*placeholder values) -> tuple``."""
-    target = host_target("" if options is None else options.cpu_features)
-    return build_graph(gm, options).load(target)
+    return build_graph(gm, options).load()
 
 
-def build_graph(gm: torch.fx.GraphModule, options: Any = None) -> CpuGraph | LoadedGraph:
-    """A graph of ATen ops, compiled; its ``load`` gives the callable."""
-    device = device_of_graph(gm)
-    if device.type == "cuda":
-        from jitney.gpu_pipeline import compile_for_gpu
-
-        return LoadedGraph(compile_for_gpu(gm, device, options))
-    target = host_target("" if options is None else options.cpu_features)
+def build_graph(gm: torch.fx.GraphModule, options: Any = None) -> BuiltGraph:
+    """A graph of ATen ops, compiled for where its tensors live."""
+    target = target_of(gm, options)
+    backend = gpu_pipeline if target.kind == "cuda" else cpu_pipeline
     with log.stage("lower"):
         program, constants = lower_graph(gm, target)
     with log.stage("fuse"):
         check_step(program, "lowering")
-        program = fuse_nests(program, target)
-        check_step(program, "fusion")
-        program = hoist_checks(simplify_nests(program))
+        program = backend.transform(program, target)
     with log.stage("plan"):
         program = plan_memory(program)
         verify(program, "the last pass")
@@ -149,9 +138,17 @@ def build_graph(gm: torch.fx.GraphModule, options: Any = None) -> CpuGraph | Loa
         log.emit("graph", stage="aten", code=gm.code)
     counts = report_lowered(gm.graph, program)
     with log.stage("build"):
-        native = make_native(program, target, options)
+        code = backend.build(program, gm, target, options)
     checks = any(b.kind == "check" for b in program.buffers)
-    return CpuGraph(native, constants, counts, StoredProgram(program), checks)
+    return BuiltGraph(code, constants, counts, StoredProgram(program), checks)
+
+
+def target_of(gm: torch.fx.GraphModule, options: Any = None) -> Target:
+    """The machine ``gm`` is compiled for."""
+    device = device_of_graph(gm)
+    if device.type == "cuda":
+        return device_target(device.index if device.index is not None else 0)
+    return host_target("" if options is None else options.cpu_features)
 
 
 def _report_break(capture: Capture, name: str, fullgraph: bool) -> None:

@@ -1,8 +1,8 @@
 """Compiled regions on disk: a second process neither traces, lowers nor emits what one has before.
 
 An entry is found by what the torch-level graph means (`fingerprint`), the knobs that change code,
-the target, and the versions of Python, torch, LLVM and of Jitney's own source, byte for byte. So
-an entry is never stale; a damaged one is as good as absent.
+the target, and the versions of Python, torch, LLVM, Triton and of Jitney's own source, byte for
+byte. So an entry is never stale; a damaged one is as good as absent.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ import pickle
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import llvmlite
 import torch
@@ -25,10 +26,9 @@ from jitney.disk_cache import DiskCache, open_cache
 from jitney.events import log
 from jitney.graph.fingerprint import Unidentified, fingerprint
 from jitney.graph.region import RegionFacts
-from jitney.kernels.llvm.build_program import NativeProgram, load_program, target_text
 from jitney.loops.ir import LoopProgram
 from jitney.loops.lowered_report import LoweredReport
-from jitney.loops.target import Target
+from jitney.loops.target import Target, target_text
 
 _UNREADABLE = (pickle.UnpicklingError, AttributeError, ImportError, EOFError, LookupError,
                TypeError, ValueError)  # fmt: skip
@@ -46,8 +46,17 @@ def _source_digest() -> str:
     return digest.hexdigest()
 
 
+def _triton_version() -> str:
+    """Read off the installation: importing Triton takes longer than loading what it compiled."""
+    try:
+        return metadata.version("triton")
+    except metadata.PackageNotFoundError:
+        return ""
+
+
 #: Taken at import, so that an edit after it cannot pass old code's work off as new code's.
-_VERSIONS = (sys.version, torch.__version__, llvmlite.__version__, _source_digest())
+_VERSIONS = (sys.version, torch.__version__, llvmlite.__version__, _triton_version(),
+             _source_digest())  # fmt: skip
 
 
 class StoredProgram:
@@ -69,18 +78,25 @@ class StoredProgram:
         return getattr(self._program, name)
 
 
+class Code(Protocol):
+    """What a backend made of a program, as data."""
+
+    def load(self, constants: Mapping[str, torch.Tensor]) -> Callable[..., Any]:
+        """The callable, its machine code brought into this process."""
+
+
 @dataclass(frozen=True)
-class CpuGraph:
+class BuiltGraph:
     """A compiled graph as data. ``counts``: which ops became what; ``checks``: whether a
     call may raise `IndexOutOfRange`; ``program``: for the log."""
 
-    native: NativeProgram
+    code: Code
     constants: Mapping[str, torch.Tensor]
     counts: LoweredReport
     program: StoredProgram
     checks: bool
 
-    def load(self, target: Target) -> Callable[..., Any]:
+    def load(self) -> Callable[..., Any]:
         """The callable, told to the log as if just compiled."""
         log.emit(
             "lowered",
@@ -90,20 +106,8 @@ class CpuGraph:
             reasons=self.counts.reasons,
         )
         log.emit("program", program=self.program)
-        with log.stage("build"):
-            return load_program(self.native, self.constants, target)
-
-
-@dataclass(frozen=True)
-class LoadedGraph:
-    """A compiled graph that is of this process only: one for a GPU."""
-
-    call: Callable[..., Any]
-    checks: bool = False
-
-    def load(self, target: Target) -> Callable[..., Any]:
-        """The callable."""
-        return self.call
+        with log.stage("load"):
+            return self.code.load(self.constants)
 
 
 @dataclass(frozen=True)
@@ -111,8 +115,8 @@ class BuiltRegion:
     """A region and its compiled graphs as data."""
 
     facts: RegionFacts
-    forward: CpuGraph | LoadedGraph
-    backward: CpuGraph | LoadedGraph | None
+    forward: BuiltGraph
+    backward: BuiltGraph | None
 
 
 @dataclass(frozen=True)
@@ -139,9 +143,6 @@ class RegionEntry:
 
     def save(self, region: BuiltRegion) -> None:
         """Keeps the region; what cannot be kept is told to the log."""
-        if any(isinstance(graph, LoadedGraph) for graph in (region.forward, region.backward)):
-            log.emit("cache", hit=False, what="region", reason="not kept: not all on the CPU")
-            return
         try:
             data = pickle.dumps(region, pickle.HIGHEST_PROTOCOL)
         except (pickle.PicklingError, TypeError, AttributeError) as reason:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from jitney import config, pipeline
+from jitney import config, cpu_pipeline, pipeline
 from jitney.errors import CompilerBug
 from jitney.loops import ir
 from jitney.loops.index import Axis, index
@@ -33,7 +33,7 @@ def wider_load(program: ir.LoopProgram) -> ir.LoopProgram:
 
 
 def compiled_with(monkeypatch: pytest.MonkeyPatch, broken) -> None:
-    monkeypatch.setattr(pipeline, "simplify_nests", broken)
+    monkeypatch.setattr(cpu_pipeline, "simplify_nests", broken)
     pipeline.compile_aten(make_fx(torch.sin, tracing_mode="fake")(torch.randn(4, 4)))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True)
@@ -20,3 +20,8 @@ class Target:
     multiprocessors: int = 0
     shared_memory: int = 0
     capability: tuple[int, int] = (0, 0)
+
+
+def target_text(target: Target) -> str:
+    """Everything of a target, in one order."""
+    return f"{replace(target, features=frozenset())}{sorted(target.features)}"

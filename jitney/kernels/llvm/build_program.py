@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import llvmlite
@@ -25,7 +25,7 @@ from jitney.kernels.llvm.native_function import native_function
 from jitney.kernels.llvm.run_steps import RunSteps, is_plain
 from jitney.kernels.llvm.segments import Segment, Step, cut_segments
 from jitney.loops.ir import Extern, LoopProgram
-from jitney.loops.target import Target
+from jitney.loops.target import Target, target_text
 
 Callee = Callable[..., Any]
 
@@ -188,11 +188,6 @@ def machine_code(module: Module, target: Target, cache: DiskCache | None) -> byt
         if cache is not None:
             cache.put(key, data)
     return data
-
-
-def target_text(target: Target) -> str:
-    """Everything of a target, in one order."""
-    return f"{replace(target, features=frozenset())}{sorted(target.features)}"
 
 
 def _serial_after_fork() -> None:

@@ -1,10 +1,8 @@
-"""A LoopProgram as something to call on the GPU: kernels in native runs, extern calls between."""
+"""A LoopProgram as Triton kernels and a plan of their launches."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-
-import torch
 
 from jitney.errors import CompilerBug
 from jitney.kernels.triton.compile_kernels import compile_kernels
@@ -16,33 +14,20 @@ from jitney.kernels.triton.decode_attention import (
 )
 from jitney.kernels.triton.emit_nest import emit_nest
 from jitney.kernels.triton.gemm_tile import emit_gemm
-from jitney.kernels.triton.gpu_program import GpuProgram
 from jitney.kernels.triton.kernel_source import KernelSource, join_sources
+from jitney.kernels.triton.launch_plan import LaunchPlan, plan_launches
 from jitney.kernels.triton.schedule_gemm import schedule_gemm
 from jitney.kernels.triton.schedule_nest import Schedule, schedule_nest
-from jitney.loops.ir import (
-    Attention,
-    Extern,
-    Gemm,
-    LoopNest,
-    LoopProgram,
-    Together,
-)
+from jitney.loops.ir import Attention, Extern, Gemm, LoopNest, LoopProgram, Together
 from jitney.loops.target import Target
 
 #: Schedules chosen by measurement, by nest; a nest that is not there gets `schedule_nest`'s.
 Tuned = Mapping[LoopNest, Schedule]
 
 
-def build_program(
-    program: LoopProgram,
-    constants: dict[str, torch.Tensor],
-    target: Target,
-    tuned: Tuned | None = None,
-) -> GpuProgram:
+def build_program(program: LoopProgram, target: Target, tuned: Tuned | None = None) -> LaunchPlan:
     """Compiles every node that is not an extern call for ``target`` (`choose_templates` and
-    `products_as_nests` leave only what has a kernel here) and returns the callable program.
-    """
+    `products_as_nests` leave only what has a kernel here). Needs no GPU."""
     sources: dict[str, tuple[KernelSource, ...]] = {}
     scratch: list[Scratch] = []
     for node in program.nodes:
@@ -61,7 +46,7 @@ def build_program(
             raise CompilerBug(f"{type(node).__name__} {node.name} reached the Triton backend")
     every = [source for several in sources.values() for source in several]
     binaries = compile_kernels(every, target.capability)
-    return GpuProgram(program, constants, sources, binaries, tuple(scratch))
+    return plan_launches(program, sources, binaries, scratch)
 
 
 def _emit_gemm(gemm: Gemm, target: Target, beside: int = 1) -> KernelSource:

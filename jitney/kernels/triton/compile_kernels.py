@@ -7,26 +7,14 @@ import os
 import tempfile
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-import triton
-
 from jitney.disk_cache import cache_directory
 from jitney.events import log
 from jitney.kernels.triton.kernel_source import KernelSource
-
-
-@dataclass(frozen=True)
-class Binary:
-    """Code for one GPU architecture. ``shared``: bytes of shared memory a program needs."""
-
-    name: str
-    code: bytes
-    shared: int
-    num_warps: int
+from jitney.kernels.triton.load_binary import Binary
 
 
 def compile_kernels(
@@ -45,6 +33,7 @@ def compile_kernels(
 
 def compile_kernel(source: KernelSource, arch: int) -> Binary:
     """One kernel for ``sm_<arch>``, through Triton and its own disk cache."""
+    import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 

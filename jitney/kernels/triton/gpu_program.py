@@ -3,93 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from jitney.errors import CompilerBug
 from jitney.kernels.call_extern import ExternCall
-from jitney.kernels.triton.compile_kernels import Binary
-from jitney.kernels.triton.decode_attention import Scratch
-from jitney.kernels.triton.kernel_source import KernelSource
 from jitney.kernels.triton.launch import Launch, LaunchTable
+from jitney.kernels.triton.launch_plan import KernelCall, LaunchPlan, Segment
 from jitney.kernels.triton.load_binary import current_stream, load_binary
-from jitney.loops import visit
 from jitney.loops.index import Atom, Dim, Index
-from jitney.loops.ir import (
-    Buffer,
-    BufferView,
-    Extern,
-    IntOutput,
-    LoopProgram,
-    Node,
-    Output,
-    ScalarArg,
-)
+from jitney.loops.ir import Buffer, BufferView, Extern, IntOutput, Output, ScalarArg
 
 Layout = tuple[tuple[int, ...], tuple[int, ...], int]  # shape, strides, offset
 
 
-@dataclass(frozen=True)
-class Segment:
-    """Launch records ``first`` to ``first + count``, issued by one native call."""
-
-    first: int
-    count: int
-    nodes: tuple[Node, ...]
-
-
 class GpuProgram:
-    """``program(*args) -> tuple``; ``args`` as ``program.arguments`` say. Thread-safe: each call
+    """``program(*args) -> tuple``; ``args`` as ``plan.arguments`` say. Thread-safe: each call
     leases a launch table; workspace and outputs come from torch's allocator on its stream."""
 
-    def __init__(
-        self,
-        program: LoopProgram,
-        constants: dict[str, torch.Tensor],
-        sources: Mapping[str, tuple[KernelSource, ...]],
-        binaries: Mapping[str, Binary],
-        scratch: tuple[Scratch, ...] = (),
-    ) -> None:
-        self.program, self.constants = program, constants
-        self.device = _device(program)
-        self.slots = {b.name: i for i, b in enumerate(program.buffers)}
-        names = [a.name for a in program.arguments if isinstance(a, Dim | ScalarArg)]
-        for name in (*names, *(extra.name for extra in scratch)):
-            self.slots[name] = len(self.slots)
-        self.launches: list[Launch] = []
-        self.steps = self._plan(sources, binaries)
-        self.dead = _dead_after(program, self.steps)
-        self.temps = dict(program.slots)
-        self.workspace = program.workspace
-        for extra in scratch:  # stands beside the planned workspace, aligned as it is
-            self.temps[extra.name] = self.workspace
-            self.workspace = self.workspace + (4 * extra.elements + 255) // 256 * 256
-        self.made = [b for b in program.buffers if b.kind == "output"]
+    def __init__(self, plan: LaunchPlan, constants: Mapping[str, torch.Tensor]) -> None:
+        self.plan, self.constants = plan, constants
+        self.buffers = {b.name: b for b in plan.buffers}
+        self.device = _device(plan)
+        self.slots = {name: i for i, name in enumerate(self.buffers)}
+        names = [a.name for a in plan.arguments if isinstance(a, Dim | ScalarArg)]
+        for name in (*names, *plan.offsets):
+            self.slots.setdefault(name, len(self.slots))
+        self.launches = [self._launch(call) for call in plan.calls]
+        self.steps = [ExternCall(s) if isinstance(s, Extern) else s for s in plan.steps]
+        self.made = [b for b in plan.buffers if b.kind == "output"]
         self._tables: list[LaunchTable] = []
         self._layouts: dict[int, Layout] = {}
 
-    def _plan(
-        self, sources: Mapping[str, tuple[KernelSource, ...]], binaries: Mapping[str, Binary]
-    ) -> list[Segment | ExternCall]:
-        steps: list[Segment | ExternCall] = []
-        for node in self.program.nodes:
-            if isinstance(node, Extern):
-                steps.append(ExternCall(node))
-                continue
-            first = len(self.launches)
-            for source in sources[node.name]:
-                loaded = load_binary(binaries[source.key], self.device)
-                slots = tuple(self.slots[p.name] for p in source.parameters)
-                grid, threads = source.grid, loaded.threads
-                self.launches.append(Launch(loaded.function, grid, threads, loaded.shared, slots))
-            last, added = steps[-1] if steps else None, len(self.launches) - first
-            if isinstance(last, Segment):
-                steps[-1] = Segment(last.first, last.count + added, (*last.nodes, node))
-            else:
-                steps.append(Segment(first, added, (node,)))
-        return steps
+    def _launch(self, call: KernelCall) -> Launch:
+        loaded = load_binary(self.plan.binaries[call.kernel], self.device)
+        slots = tuple(self.slots[name] for name in call.parameters)
+        return Launch(loaded.function, call.grid, loaded.threads, loaded.shared, slots)
 
     def __call__(self, *args: Any) -> tuple[Any, ...]:
         try:
@@ -127,7 +77,7 @@ class _Call:
         self.tensors: dict[str, torch.Tensor] = dict(owner.constants)
         self.sizes: dict[Atom, int] = {}
         self.scalars: dict[str, Any] = {}
-        for argument, value in zip(owner.program.arguments, args, strict=True):
+        for argument, value in zip(owner.plan.arguments, args, strict=True):
             if isinstance(argument, Dim):
                 self.sizes[argument] = value
                 self._set(argument.name, value)
@@ -150,23 +100,23 @@ class _Call:
         for name, tensor in self.tensors.items():
             values[slots[name]] = tensor.data_ptr()
         stream = current_stream(device)
-        for step, dead in zip(owner.steps, owner.dead, strict=True):
+        for step, dead in zip(owner.steps, owner.plan.dead, strict=True):
             if isinstance(step, Segment):
                 self.table.run(step.first, step.count, stream)
             else:
                 self._extern(step)
             for name in dead:
                 self.tensors.pop(name, None)
-        return tuple([self._result(out) for out in owner.program.outputs])
+        return tuple([self._result(out) for out in owner.plan.outputs])
 
     def _set(self, name: str, value: int) -> None:
         self.values[self.owner.slots[name]] = value
 
     def _lease_workspace(self) -> None:
-        size = self.owner.workspace.evaluate(self.sizes)
+        size = self.owner.plan.workspace.evaluate(self.sizes)
         self.workspace = torch.empty(size, dtype=torch.uint8, device=self.owner.device)
         base = self.workspace.data_ptr()
-        for name, offset in self.owner.temps.items():
+        for name, offset in self.owner.plan.offsets.items():
             self._set(name, base + offset.evaluate(self.sizes))
 
     def _extern(self, step: ExternCall) -> None:
@@ -174,7 +124,7 @@ class _Call:
         for name, result in zip(step.node.outputs, results, strict=False):
             if name is None or result is None:
                 continue
-            buffer = self.owner.program.buffer(name)
+            buffer = self.owner.buffers[name]
             _, strides, _ = self.owner.layout(buffer, self.sizes)
             if len(strides) == result.dim() and not _laid_out(result, strides):
                 wanted = torch.empty_strided(
@@ -195,9 +145,9 @@ class _Call:
         return tensor.as_strided(shape, strides, tensor.storage_offset() + offset)
 
     def _temp(self, name: str) -> torch.Tensor:
-        buffer = self.owner.program.buffer(name)
+        buffer = self.owner.buffers[name]
         shape, strides, _ = self.owner.layout(buffer, self.sizes)
-        start = self.owner.temps[name].evaluate(self.sizes)
+        start = self.owner.plan.offsets[name].evaluate(self.sizes)
         last = sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
         size = 0 if 0 in shape else (last + 1) * buffer.dtype.itemsize
         return self.workspace[start : start + size].view(buffer.dtype)
@@ -219,23 +169,8 @@ def _laid_out(tensor: torch.Tensor, strides: tuple[int, ...]) -> bool:
     )
 
 
-def _dead_after(
-    program: LoopProgram, steps: Sequence[Segment | ExternCall]
-) -> list[tuple[str, ...]]:
-    """Extern results and outputs of no later use, per step: their memory is free for the next."""
-    needed = {o.view.buffer for o in program.outputs if isinstance(o, Output)}
-    freed = {b.name for b in program.buffers if b.kind == "extern"}
-    dead: list[tuple[str, ...]] = []
-    for step in reversed(steps):
-        nodes = step.nodes if isinstance(step, Segment) else (step.node,)
-        touched = {b for n in nodes for b in (*visit.reads(n), *visit.writes(n))}
-        dead.append(tuple(sorted((touched & freed) - needed)))
-        needed |= touched
-    return dead[::-1]
-
-
-def _device(program: LoopProgram) -> torch.device:
-    for buffer in program.buffers:
+def _device(plan: LaunchPlan) -> torch.device:
+    for buffer in plan.buffers:
         if buffer.device.type == "cuda":
             return buffer.device
     raise CompilerBug("a program without CUDA buffers reached the Triton backend")

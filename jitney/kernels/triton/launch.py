@@ -16,6 +16,7 @@ from typing import Any
 import llvmlite.binding as llvm
 
 from jitney.errors import CompilerBug
+from jitney.kernels.triton.load_binary import cuda_driver
 from jitney.loops.index import Atom, Index
 
 _RECORD = 7  # function, grid x, y, z, threads, shared bytes, parameter list
@@ -119,7 +120,7 @@ class LaunchTable:
 
 @lru_cache(maxsize=1)
 def _launch_all() -> Any:
-    driver = ctypes.CDLL("libcuda.so.1")
+    driver = cuda_driver()
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     address = ctypes.cast(driver.cuLaunchKernel, ctypes.c_void_p).value

@@ -1,7 +1,14 @@
-"""Kernel binaries into the driver, and the raw handles launches need."""
+"""Kernel binaries into the driver, and the raw handles launches need.
+
+The driver is called directly: with its kernels on disk, a process needs no Triton, whose import,
+C helper and driver probe take longer than loading.
+"""
 
 from __future__ import annotations
 
+import ctypes
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -9,7 +16,20 @@ from typing import Any
 import torch
 
 from jitney import torch_api
-from jitney.kernels.triton.compile_kernels import Binary
+from jitney.errors import CompilerBug
+
+_STATIC_SHARED = 48 << 10  # bytes of shared memory a kernel may have without asking
+_MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+
+
+@dataclass(frozen=True)
+class Binary:
+    """Code for one GPU architecture. ``shared``: bytes of shared memory a program needs."""
+
+    name: str
+    code: bytes
+    shared: int
+    num_warps: int
 
 
 @dataclass(frozen=True)
@@ -24,12 +44,44 @@ class Loaded:
 @lru_cache(maxsize=65536)
 def load_binary(binary: Binary, device: torch.device) -> Loaded:
     """The binary's function on ``device``; loaded once per process."""
-    from triton.runtime.driver import driver
-
-    active: Any = driver.active
     number = device.index if device.index is not None else torch.cuda.current_device()
-    handles = active.utils.load_binary(binary.name, binary.code, binary.shared, number)
-    return Loaded(handles[1], binary.num_warps * 32, binary.shared)
+    module, function = ctypes.c_void_p(), ctypes.c_void_p()
+    with _context(number) as driver:
+        _check("cuModuleLoadData", driver.cuModuleLoadData(ctypes.byref(module), binary.code))
+        name = binary.name.encode()
+        code = driver.cuModuleGetFunction(ctypes.byref(function), module, name)
+        _check("cuModuleGetFunction", code)
+        if binary.shared > _STATIC_SHARED:
+            code = driver.cuFuncSetAttribute(function, _MAX_DYNAMIC_SHARED, binary.shared)
+            _check("cuFuncSetAttribute", code)
+    return Loaded(int(function.value or 0), binary.num_warps * 32, binary.shared)
+
+
+@contextmanager
+def _context(number: int) -> Iterator[Any]:
+    """The driver, with the context that torch uses on device ``number`` made current."""
+    driver = cuda_driver()
+    device, context = ctypes.c_int(), ctypes.c_void_p()
+    _check("cuDeviceGet", driver.cuDeviceGet(ctypes.byref(device), number))
+    code = driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), device)
+    _check("cuDevicePrimaryCtxRetain", code)
+    _check("cuCtxPushCurrent", driver.cuCtxPushCurrent_v2(context))
+    try:
+        yield driver
+    finally:
+        driver.cuCtxPopCurrent_v2(ctypes.byref(context))
+        driver.cuDevicePrimaryCtxRelease_v2(device)  # torch keeps it alive
+
+
+@lru_cache(maxsize=1)
+def cuda_driver() -> ctypes.CDLL:
+    """NVIDIA's driver library; OSError where there is none."""
+    return ctypes.CDLL("libcuda.so.1")
+
+
+def _check(name: str, code: int) -> None:
+    if code:
+        raise CompilerBug(f"{name} failed with CUDA error {code}")
 
 
 def current_stream(device: torch.device) -> int:

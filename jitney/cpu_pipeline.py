@@ -1,0 +1,45 @@
+"""The part of the compile that is a CPU's own: fusion for vectors, then native code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+
+from jitney.config import Config
+from jitney.kernels.llvm.build_program import NativeProgram, load_program, make_native
+from jitney.loops.fuse_nests import fuse_nests
+from jitney.loops.hoist_checks import hoist_checks
+from jitney.loops.ir import LoopProgram
+from jitney.loops.simplify_nest import simplify_nests
+from jitney.loops.target import Target
+from jitney.loops.verify import check_step
+
+
+@dataclass(frozen=True)
+class CpuCode:
+    """Machine code for ``target``, as data."""
+
+    native: NativeProgram
+    target: Target
+
+    def load(self, constants: Mapping[str, torch.Tensor]) -> Callable[..., Any]:
+        """The callable of a program with these constants."""
+        return load_program(self.native, constants, self.target)
+
+
+def transform(program: LoopProgram, target: Target) -> LoopProgram:
+    """Everything between lowering and the memory plan."""
+    program = fuse_nests(program, target)
+    check_step(program, "fusion")
+    return hoist_checks(simplify_nests(program))
+
+
+def build(
+    program: LoopProgram, gm: fx.GraphModule, target: Target, options: Config | None
+) -> CpuCode:
+    """Native code of a planned program."""
+    return CpuCode(make_native(program, target, options), target)

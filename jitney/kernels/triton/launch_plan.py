@@ -1,0 +1,106 @@
+"""What a call of a built program does, as data that any process with such a GPU can load."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from jitney.kernels.triton.decode_attention import Scratch
+from jitney.kernels.triton.kernel_source import KernelSource
+from jitney.kernels.triton.load_binary import Binary
+from jitney.loops import visit
+from jitney.loops.index import Dim, Index
+from jitney.loops.ir import Buffer, Extern, LoopProgram, Node, Output, ProgramOutput, ScalarArg
+
+Argument = str | Dim | ScalarArg
+
+
+@dataclass(frozen=True)
+class KernelCall:
+    """One launch. ``kernel``: which binary; ``parameters``: names of buffers, sizes, scalars."""
+
+    kernel: str
+    grid: tuple[Index, ...]
+    parameters: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Kernel calls ``first`` to ``first + count``, issued by one native call."""
+
+    first: int
+    count: int
+
+
+Step = Segment | Extern
+
+
+@dataclass(frozen=True)
+class LaunchPlan:
+    """``dead``: per step, buffers whose memory is free after it. ``offsets``: where in the
+    workspace (of ``workspace`` bytes) each temporary lies."""
+
+    arguments: tuple[Argument, ...]
+    buffers: tuple[Buffer, ...]
+    outputs: tuple[ProgramOutput, ...]
+    calls: tuple[KernelCall, ...]
+    steps: tuple[Step, ...]
+    dead: tuple[tuple[str, ...], ...]
+    offsets: Mapping[str, Index]
+    workspace: Index
+    binaries: Mapping[str, Binary]
+
+
+def plan_launches(
+    program: LoopProgram,
+    sources: Mapping[str, tuple[KernelSource, ...]],
+    binaries: Mapping[str, Binary],
+    scratch: Iterable[Scratch] = (),
+) -> LaunchPlan:
+    """The plan of a program whose nodes became ``sources``, compiled to ``binaries``."""
+    offsets, workspace = dict(program.slots), program.workspace
+    for extra in scratch:  # stands beside the planned workspace, aligned as it is
+        offsets[extra.name] = workspace
+        workspace = workspace + (4 * extra.elements + 255) // 256 * 256
+    calls: list[KernelCall] = []
+    steps: list[Step] = []
+    nodes: list[list[Node]] = []
+    for node in program.nodes:
+        if isinstance(node, Extern):
+            steps.append(node)
+            nodes.append([node])
+            continue
+        first = len(calls)
+        for source in sources[node.name]:
+            names = tuple(p.name for p in source.parameters)
+            calls.append(KernelCall(source.key, source.grid, names))
+        last, added = steps[-1] if steps else None, len(calls) - first
+        if isinstance(last, Segment):
+            steps[-1] = Segment(last.first, last.count + added)
+            nodes[-1].append(node)
+        else:
+            steps.append(Segment(first, added))
+            nodes.append([node])
+    return LaunchPlan(
+        arguments=program.arguments,
+        buffers=program.buffers,
+        outputs=program.outputs,
+        calls=tuple(calls),
+        steps=tuple(steps),
+        dead=_dead_after(program, nodes),
+        offsets=offsets,
+        workspace=workspace,
+        binaries=binaries,
+    )
+
+
+def _dead_after(program: LoopProgram, steps: Sequence[list[Node]]) -> tuple[tuple[str, ...], ...]:
+    """Extern results and outputs of no later use, per step: their memory is free for the next."""
+    needed = {o.view.buffer for o in program.outputs if isinstance(o, Output)}
+    freed = {b.name for b in program.buffers if b.kind == "extern"}
+    dead: list[tuple[str, ...]] = []
+    for nodes in reversed(steps):
+        touched = {b for n in nodes for b in (*visit.reads(n), *visit.writes(n))}
+        dead.append(tuple(sorted((touched & freed) - needed)))
+        needed |= touched
+    return tuple(dead[::-1])
