@@ -152,7 +152,8 @@ def target_of(func: Any) -> tuple[str, Any, bool]:
     """(FX op, target, whether it writes to an argument) of a torch function."""
     name = name_of(func)
     write = _writes(func, name)
-    if name != "" and getattr(torch.Tensor, name, None) is func:
+    inner = getattr(func, "__wrapped__", func)  # Tensor.__pow__ is Tensor.pow in a wrapper
+    if name != "" and getattr(torch.Tensor, name, None) in (func, inner):
         return "call_method", name, write
     return "call_function", func, write
 

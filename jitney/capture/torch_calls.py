@@ -123,7 +123,27 @@ def call_leaf(interpreter: Interpreter, function: Any, args: Any, kwargs: dict[s
     force = interpreter.world.force
     values = [force(a) for a in args]
     keywords = {k: force(v) for k, v in kwargs.items()}
+    if isinstance(keywords.get("value"), torch.Tensor):
+        combine = _SCALED.get(function.__name__.removesuffix("_"))
+        if combine is not None:
+            return _scaled_by_tensor(interpreter, function, combine, values, keywords["value"])
     return interpreter.torch_call(function, *values, **keywords)
+
+
+# Their ``value`` is a number; eager reads a tensor's (optimizers pass one while compiled).
+_SCALED = {"addcdiv": torch.div, "addcmul": torch.mul}
+
+
+def _scaled_by_tensor(
+    interpreter: Interpreter, function: Any, combine: Any, values: list[Any], scale: torch.Tensor
+) -> Any:
+    """``base + scale * combine(first, second)``, without reading ``scale``."""
+    owner = getattr(function, "__self__", None)
+    base, first, second = [owner, *values] if isinstance(owner, torch.Tensor) else values
+    call = interpreter.torch_call
+    added = call(torch.mul, call(combine, first, second), scale)
+    in_place = function.__name__.endswith("_")
+    return call(torch.Tensor.add_ if in_place else torch.Tensor.add, base, added)
 
 
 def call_opaque(interpreter: Interpreter, function: Any, args: Any, kwargs: dict[str, Any]) -> Any:

@@ -144,7 +144,8 @@ class FusionState:
             self.needed_by[before].discard(gone)
             for reader in readers:
                 self._edge(before, reader)
-        for writer in users - readers:
+        overwriting = {u for u in users if not set(self.reads[gone]).isdisjoint(self.writes[u])}
+        for writer in users - readers | overwriting:
             for reader in readers:
                 self._edge(reader, writer)
         for name in self.reads[gone]:

@@ -106,7 +106,7 @@ def worth_merging(alignment: Alignment, flows: bool, target: Target | None) -> D
             return no(f"{shared} programs would do the work of {widest}")
     if shared == 1 and alone > 1:
         return no("they share no axis")
-    if shared >= min(alone, lanes) or work <= 32768:
+    if shared >= min(widest, lanes) or work <= 32768:
         return yes("it reads what the other has in registers" if flows else "they read the same")
     return no(f"{shared} parallel points would be left for {work} elements")
 

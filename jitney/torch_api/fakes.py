@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -24,13 +24,20 @@ def fake_mode_of(value: Any) -> Any:
     return getattr(value, "fake_mode", None)
 
 
-def tracing(context: Any) -> Any:
-    """A scope in which backends find the capture's TracingContext (and so its FakeTensorMode)."""
-    from contextlib import nullcontext
+@contextmanager
+def tracing(context: Any) -> Iterator[None]:
+    """A scope in which backends find the capture's TracingContext (and so its FakeTensorMode).
 
+    A backend may run the graph, which may set the grad mode: it is put back.
+    """
     from torch._guards import tracing as scope
 
-    return nullcontext() if context is None else scope(context)
+    grad_mode = torch.is_grad_enabled()
+    try:
+        with nullcontext() if context is None else scope(context):
+            yield
+    finally:
+        torch.set_grad_enabled(grad_mode)
 
 
 def new_capture_mode() -> tuple[Any, Any]:

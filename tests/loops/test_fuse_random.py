@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+import jitney
 from jitney.loops import ir
 from jitney.loops.fusion_state import FusionState
 from jitney.loops.index import Axis, index
@@ -188,3 +189,26 @@ def test_a_maximum_is_taken_before_its_operand_is_overwritten():
     expected = x.amax(-1, keepdim=True)
     torch.testing.assert_close(interpret(program, {}, [x])[0], expected)
     assert x.eq(9).all()
+
+
+def test_an_input_written_last_is_read_before_it():
+    """Its new value is computed again by readers, which then must not merge past the write."""
+
+    def optimizer_step(values, counts, means):
+        for value, count, mean in zip(values, counts, means, strict=True):
+            count += 1
+            mean.lerp_(value, 0.1)
+            rate = 0.01 / (1 - 0.9**count)
+            value.add_(mean.sqrt() / (1 - 0.999**count) ** 0.5 * -rate)
+
+    def tensors():
+        return (
+            [torch.ones(2), torch.ones(3)],
+            [torch.tensor(1.0), torch.tensor(1.0)],
+            [torch.ones(2), torch.ones(3)],
+        )
+
+    expected, actual = tensors(), tensors()
+    optimizer_step(*expected)
+    jitney.compile(optimizer_step, fullgraph=True)(*actual)
+    torch.testing.assert_close(actual, expected)
