@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from jitney import torch_api
 from jitney.capture.frame import BreakCapture, Frame, Unread
 
 if TYPE_CHECKING:
@@ -147,6 +148,15 @@ def _enter_profiler_label(interpreter: Interpreter, function: Any, args: Any, *r
     return args[0]
 
 
+def _masked_fill(
+    interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Frame | None
+) -> Any:
+    """The first step of every reduction in `torch.masked`."""
+    if torch_api.is_masked_tensor(interpreter.world.force(args[1])):
+        return interpreter.call_python(function, args, kwargs, None)
+    return interpreter.call_python(torch_api.fill_masked_out, args, kwargs, None)
+
+
 HANDLERS: dict[str, Handler] = {
     "torch.autograd.profiler.record_function.__enter__": _enter_profiler_label,
     "torch.compiler.is_compiling": _is_compiling,
@@ -155,4 +165,5 @@ HANDLERS: dict[str, Handler] = {
     "torch.utils.checkpoint.checkpoint": _checkpoint,
     "torch.autograd.function.Function.apply": _autograd_function,
     "functools.wraps": _wraps,
+    "torch.masked._ops._combine_input_and_mask": _masked_fill,
 }

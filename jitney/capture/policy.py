@@ -20,6 +20,7 @@ from jitney.capture.policy_table import (
     IMPURE,
     NATIVE_CLASSES,
     NATIVE_FUNCTIONS,
+    NOT_LEAVES,
     PURE_BUILTINS,
     PURE_MODULES,
     PURE_OBJECT,
@@ -76,9 +77,8 @@ def is_torch_leaf(function: types.FunctionType) -> bool:
 @functools.lru_cache(maxsize=65536)
 def _leaf_code(code: types.CodeType, module: str) -> bool:
     if module in ("torch._tensor", "torch.functional", "torch.nn.functional"):
-        return "handle_torch_function" in code.co_names or (
-            module == "torch._tensor" and code.co_name == "wrapped"
-        )
+        handled = "handle_torch_function" in code.co_names and code.co_name not in NOT_LEAVES
+        return handled or (module == "torch._tensor" and code.co_name == "wrapped")
     return False
 
 

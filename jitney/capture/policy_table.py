@@ -124,6 +124,9 @@ NATIVE_FUNCTIONS = {
     "copy._copy_immutable": "the object itself",
 }
 
+# Functions of torch's that a mode may handle whole, but that call back what they are given.
+NOT_LEAVES = frozenset(["triplet_margin_with_distance_loss"])
+
 # Packages that change how everything below them runs, or talk to the outside: never inlined.
 EAGER_MODULES = (
     "torch._functorch.",

@@ -22,13 +22,13 @@ class Site:
 
 
 def load_sites(body: tuple[ir.Stmt, ...], axes: tuple[Axis, ...]) -> Iterator[Site]:
-    """Every load of a block, and every store that adds."""
+    """Every load of a block, and every store that combines."""
     for stmt in body:
         inner = axes
         if isinstance(stmt, ir.Loop | ir.Reduce):
             inner = (*axes, *stmt.axes)
             yield from load_sites(stmt.body, inner)
-        if isinstance(stmt, ir.Store) and stmt.mode == "add":
+        if isinstance(stmt, ir.Store) and stmt.combines:
             yield Site(stmt.buffer, stmt.index, axes, False)
         for expr in visit.expr_nodes(visit.stmt_exprs(stmt)):
             if isinstance(expr, ir.Load):
@@ -39,7 +39,7 @@ def store_sites(body: tuple[ir.Stmt, ...], axes: tuple[Axis, ...]) -> Iterator[S
     """Every store of a block."""
     for stmt in body:
         if isinstance(stmt, ir.Store):
-            yield Site(stmt.buffer, stmt.index, axes, stmt.mask is None and stmt.mode == "set")
+            yield Site(stmt.buffer, stmt.index, axes, stmt.mask is None and not stmt.combines)
         elif isinstance(stmt, ir.Loop | ir.Reduce):
             yield from store_sites(stmt.body, (*axes, *stmt.axes))
 

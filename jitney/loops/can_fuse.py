@@ -36,7 +36,7 @@ def _can_read_inline(state: FusionState, reader: int, simple: PointwiseNest) -> 
     if isinstance(node, ir.Extern):
         return no(f"{node.name} is an extern call and needs {buffer} in memory")
     if isinstance(node, ir.LoopNest):
-        adds = [s for s in visit.stores(node.body) if s.mode == "add" and s.buffer == buffer]
+        adds = [s for s in visit.stores(node.body) if s.combines and s.buffer == buffer]
         return no(f"{node.name} adds to {buffer}") if adds else yes("it is a loop nest")
     if isinstance(node, ir.Gemm) and buffer not in (node.a.buffer, node.b.buffer):
         return yes("it is an operand of the epilogue")

@@ -248,7 +248,10 @@ class _Machine:
             chosen = self.full(mask, scope).reshape(-1)
             positions, values = positions[chosen], values[chosen]
         self.check(buffer, positions)
-        flat.index_put_((positions,), values, accumulate=mode == "add")
+        if mode in ("set", "add"):
+            flat.index_put_((positions,), values, accumulate=mode == "add")
+        else:
+            flat.index_reduce_(0, positions, values, {"mul": "prod"}.get(mode, f"a{mode}"))
 
     # ------------------------------------------------------------ expressions
 

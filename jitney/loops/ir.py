@@ -134,6 +134,9 @@ OPS: dict[str, int] = {
 #: first position (i64) of the extreme, a NaN winning; ``welford`` gives (mean, m2, count).
 REDUCTIONS = ("sum", "prod", "max", "min", "any", "all", "xor", "argmax", "argmin", "welford")
 
+#: How a colliding `Store` combines.
+COMBINING = ("add", "mul", "max", "min")
+
 # ---------------------------------------------------------------- statements
 
 
@@ -147,14 +150,20 @@ class Let:
 
 @dataclass(frozen=True)
 class Store:
-    """Writes ``value`` (of the buffer's dtype). ``mode`` is "set", or "add" for a scatter whose
-    positions may collide (atomic where iterations run in parallel)."""
+    """Writes ``value`` (of the buffer's dtype). ``mode`` is "set", or for a scatter whose positions
+    may collide one of `COMBINING`: an opcode of the old value and the new (atomic where iterations
+    run in parallel; a GPU knows "add" alone)."""
 
     buffer: str
     index: Index
     value: Expr
     mask: Expr | None = None
     mode: str = "set"
+
+    @property
+    def combines(self) -> bool:
+        """Whether the old value counts."""
+        return self.mode != "set"
 
 
 @dataclass(frozen=True)
@@ -185,7 +194,7 @@ class Reduce:
 @dataclass(frozen=True)
 class Loop:
     """Runs ``body`` over ``axes`` in order; iterations may be vectorised (they do not conflict,
-    but for ``Store(mode="add")``)."""
+    but for a `Store` that combines)."""
 
     axes: tuple[Axis, ...]
     body: tuple[Stmt, ...]

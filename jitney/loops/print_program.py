@@ -133,7 +133,7 @@ def stmt_lines(stmt: ir.Stmt) -> list[str]:
     if isinstance(stmt, ir.Let):
         return [f"{stmt.name} = {expr_text(stmt.value)}"]
     if isinstance(stmt, ir.Store):
-        sign = "+=" if stmt.mode == "add" else "="
+        sign = {"set": "=", "add": "+=", "mul": "*="}.get(stmt.mode, f"{stmt.mode}=")
         guard = "" if stmt.mask is None else f"if {expr_text(stmt.mask)}: "
         return [f"{guard}{stmt.buffer}[{stmt.index}] {sign} {expr_text(stmt.value)}"]
     if isinstance(stmt, ir.Loop):

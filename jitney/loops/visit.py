@@ -94,13 +94,13 @@ def reads(node: ir.Node) -> list[str]:
         names = [name for nest in node.nests for name in reads(nest)]
     elif isinstance(node, ir.LoopNest):
         names = [e.buffer for e in loads(node.body)]
-        names += [s.buffer for s in stores(node.body) if s.mode == "add"]
+        names += [s.buffer for s in stores(node.body) if s.combines]
     elif isinstance(node, ir.Gemm):
         names = [node.b.buffer] if node.a_value is not None else [node.a.buffer, node.b.buffer]
         inner = expr_nodes([node.a_value] if node.a_value is not None else [])
         names += [e.buffer for e in inner if isinstance(e, ir.Load)]
         names += [e.buffer for e in loads(node.row_prologue + node.epilogue)]
-        names += [s.buffer for s in stores(node.epilogue) if s.mode == "add"]
+        names += [s.buffer for s in stores(node.epilogue) if s.combines]
     elif isinstance(node, ir.Attention):
         names = [node.q.buffer, node.k.buffer, node.v.buffer]
         names += [node.mask.buffer] if node.mask is not None else []

@@ -28,6 +28,7 @@ from jitney.torch_api.fakes import (
     tracing,
     unsupported_by_fakes,
 )
+from jitney.torch_api.masked import fill_masked_out, is_masked_tensor
 from jitney.torch_api.modes import (
     dispatch_mode_class,
     dispatch_modes_off,
@@ -111,6 +112,7 @@ __all__ = [
     "fake_of",
     "fake_tangent",
     "fake_tensor_class",
+    "fill_masked_out",
     "find_backend",
     "find_op",
     "free_symbols",
@@ -126,6 +128,7 @@ __all__ = [
     "is_composite",
     "is_data_dependent_error",
     "is_fake",
+    "is_masked_tensor",
     "is_symbolic",
     "is_symbolic_value",
     "is_tensor_subclass",

@@ -6,7 +6,9 @@ import importlib
 from typing import Any
 
 import pytest
+import torch
 
+import jitney
 from jitney.capture import policy_table as t
 from jitney.capture.function_calls import HANDLERS
 from jitney.capture.state import CHANGES
@@ -56,3 +58,15 @@ def resolve(name: str) -> Any:
 @pytest.mark.parametrize("name", [n for n in ROWS if n not in ELSEWHERE])
 def test_a_row_names_something(name: str) -> None:
     resolve(name)
+
+
+def test_functions_that_call_back_are_inlined():
+    def program(x, mask):
+        distance = torch.nn.PairwiseDistance()
+        loss = torch.nn.functional.triplet_margin_with_distance_loss
+        return loss(x, x + 1, x * 2, distance_function=distance), torch.masked.sum(x, 1, mask=mask)
+
+    x, mask = torch.randn(3, 4, requires_grad=True), torch.tensor([True, False, True, True])
+    compiled = jitney.compile(program, backend="eager", fullgraph=True)
+    torch.testing.assert_close(compiled(x, mask), program(x, mask))
+    assert compiled(x, None)[1].equal(x.sum(1))

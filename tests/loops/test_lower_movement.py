@@ -50,6 +50,16 @@ INDEXING: dict[str, Callable[[Any, Any], Any]] = {
     "gather": lambda x, i: (x.gather(0, i), x.index_select(1, i[0])),
     "scatter": lambda x, i: (x.scatter(1, i, 2.0), x.scatter(0, i, x * 2), x.scatter_add(0, i, x)),
     "rows": lambda x, i: (x.index_add(0, i[0], x[:2]), x.index_copy(1, i[0], x[:, :2])),
+    **{
+        f"scatter_{how}": lambda x, i, how=how: tuple(
+            (
+                x.scatter_reduce(0, i, x * 2, how, include_self=keep),
+                x.index_reduce(1, i[1], x[:, :2] * 2, how, include_self=keep),
+            )
+            for keep in (True, False)
+        )
+        for how in ("mean", "prod", "amax", "amin")
+    },
     "index_fill": lambda x, i: x.index_fill(0, i[1], 3.0),
     "index_put": lambda x, i: aten.index_put(x, [None, i], x[0, 0]),
     "accumulate": lambda x, i: aten.index_put(x, [i * 0, i], x[:2, :2], True),

@@ -156,15 +156,15 @@ def store(scope: Scope, node: Store, value: Ssa, own: Ssa | None) -> None:
         return
     value = broadcast(scope.text, value, scope.width or value.lanes)
     mask = _both(scope, scope.mask, own)
-    if node.mode == "add" and (stride is None or not stride.is_const or stride == _ZERO):
+    if node.combines and (stride is None or not stride.is_const or stride == _ZERO):
         _store_each_lane(scope, node, value, mask)
         return
     if stride == _ONE:
         _store_vector(scope, node, value, mask)
         return
-    if node.mode == "add":
+    if node.combines:
         there = _gather(scope, Load(node.buffer, node.index, dtype), mask)
-        value = emit_op(scope.text, "add", [there, value], dtype)
+        value = emit_op(scope.text, node.mode, [there, value], dtype)
     _scatter(scope, node, value, mask)
 
 
@@ -184,18 +184,18 @@ def _store_scalar(scope: Scope, node: Store, value: Ssa, own: Ssa | None) -> Non
 
 def _write(scope: Scope, node: Store, value: Ssa, pointer: str) -> None:
     dtype, size = value.dtype, value.dtype.itemsize
-    if node.mode == "add":
+    if node.combines:
         kind = memory_type(dtype)
         there = scope.text.emit(f"load {kind}, ptr {pointer}, align {size}")
-        value = emit_op(scope.text, "add", [_from_memory(scope, there, dtype, 0), value], dtype)
+        value = emit_op(scope.text, node.mode, [_from_memory(scope, there, dtype, 0), value], dtype)
     scope.text.do(f"store {_to_memory(scope, value).typed}, ptr {pointer}, align {size}")
 
 
 def _store_vector(scope: Scope, node: Store, value: Ssa, mask: Ssa | None) -> None:
     dtype, size = value.dtype, value.dtype.itemsize
-    if node.mode == "add":
+    if node.combines:
         there = _load_vector(scope, Load(node.buffer, node.index, dtype), mask)
-        value = emit_op(scope.text, "add", [there, value], dtype)
+        value = emit_op(scope.text, node.mode, [there, value], dtype)
     pointer = address(scope, node.buffer, node.index, dtype)
     value = _to_memory(scope, value)
     if mask is None:

@@ -212,7 +212,7 @@ def _block(vector: Axis, shape: tuple[int, int], pieces: float) -> int:
 
 def _collision_free(nest: LoopNest, vector: Axis | None) -> bool | None:
     """None without colliding stores; else whether points of ``vector`` never collide."""
-    adds = [s for s in visit.statements(nest.body) if isinstance(s, Store) and s.mode == "add"]
+    adds = [s for s in visit.statements(nest.body) if isinstance(s, Store) and s.combines]
     if not adds:
         return None
     return vector is not None and all(_separates(s.index, vector) for s in adds)

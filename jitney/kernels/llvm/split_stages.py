@@ -71,7 +71,7 @@ class _Shared:
 
 def split_stages(nest: LoopNest) -> StagePlan:
     """The nest as stages; one stage when nothing in it is worth a cut."""
-    if any(s.mode == "add" for s in stores(nest.body)):
+    if any(s.combines for s in stores(nest.body)):
         return StagePlan((Stage(nest),))
     shared, done = _Shared(), []
     rest: LoopNest | None = nest

@@ -17,6 +17,7 @@ from jitney.loops.lowerings import (
     rearrangement,
     reductions,
     resampling,
+    scattering,
 )
 from jitney.loops.lowerings.builder import Builder
 from jitney.loops.lowerings.expressions import LOWERABLE
@@ -38,6 +39,7 @@ FAMILIES = (
     rearrangement,
     reductions,
     resampling,
+    scattering,
 )
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""Gathers and scatters: element positions that are themselves loaded."""
+"""Gathers and indexed writes: element positions that are themselves loaded."""
 
 from __future__ import annotations
 
@@ -12,14 +12,11 @@ from jitney.loops.ir import Expr, Let, Stmt, Store
 from jitney.loops.lowerings.builder import Builder, Position
 from jitney.loops.lowerings.check_range import check_range
 from jitney.loops.lowerings.expressions import (
-    Operand,
     apply,
-    as_expr,
     cast,
     const,
     index_expr,
     is_int,
-    mul,
     where,
 )
 from jitney.loops.lowerings.registry import Refused, lowers
@@ -133,7 +130,7 @@ def put_elements(
     shape = [*sizes[: how.at], *how.shape, *sizes[how.at :]]
     axes, position = b.axes(shape)
     chosen, rest = _parted(how, position)
-    if _nothing_to_write(x, shape):
+    if nothing_to_write(x, shape):
         return out
     lets, target = _source(b, out, how, chosen, rest)
     value = values.expand(shape).load(position) if values.ndim else values.load(())
@@ -141,7 +138,7 @@ def put_elements(
     return out
 
 
-def _nothing_to_write(x: StridedTensor, shape: Sequence[Index]) -> bool:
+def nothing_to_write(x: StridedTensor, shape: Sequence[Index]) -> bool:
     if any(size.is_const and size.const == 0 for size in shape):
         return True
     if any(size.is_const and size.const == 0 for size in x.shape):
@@ -201,12 +198,12 @@ def gather(
     if x.ndim == 0:
         return b.copy(out, x)
     axes, position = b.axes(out.shape, strides=out.strides)
-    source, lets = _moved(b, x, dim, positions, position)
+    source, lets = moved(b, x, dim, positions, position)
     b.emit(axes, (*lets, Store(out.buffer, out.at(position), x.load(source))))
     return out
 
 
-def _moved(
+def moved(
     b: Builder, x: StridedTensor, dim: int, positions: StridedTensor, position: Position
 ) -> tuple[Position, tuple[Let, ...]]:
     """``position`` with its entry along ``dim`` loaded from ``positions``."""
@@ -217,65 +214,6 @@ def _moved(
     return (*position[:dim], value, *position[dim + 1 :]), lets
 
 
-@lowers(aten.scatter.src, aten.scatter.value)
-def scatter_set(
-    b: Builder, x: StridedTensor, dim: int, positions: StridedTensor, src: StridedTensor | Operand
-) -> StridedTensor:
-    return _scatter_along(b, x, dim, positions, src, "set")
-
-
-@lowers(aten.scatter_add.default)
-def scatter_add(
-    b: Builder, x: StridedTensor, dim: int, positions: StridedTensor, src: StridedTensor
-) -> StridedTensor:
-    return _scatter_along(b, x, dim, positions, src, "add")
-
-
-@lowers(aten.scatter_reduce.two)
-def scatter_reduce(
-    b: Builder,
-    x: StridedTensor,
-    dim: int,
-    positions: StridedTensor,
-    src: StridedTensor,
-    reduce: str,
-    *,
-    include_self: bool = True,
-) -> StridedTensor:
-    if reduce != "sum" or not include_self:
-        raise Refused(f"a scatter that reduces by {reduce}")
-    return _scatter_along(b, x, dim, positions, src, "add")
-
-
-def _scatter_along(
-    b: Builder,
-    x: StridedTensor,
-    dim: int,
-    positions: StridedTensor,
-    src: StridedTensor | Operand,
-    mode: str,
-) -> StridedTensor:
-    if x.dtype is torch.bool and mode == "add":
-        raise Refused("a sum of bools")
-    out = b.own(x)
-    result = out
-    x, out, positions = _one_dimensional(x), _one_dimensional(out), _one_dimensional(positions)
-    src = _one_dimensional(src) if isinstance(src, StridedTensor) else src
-    if _nothing_to_write(x, positions.shape):
-        return result
-    axes, position = b.axes(positions.shape)
-    target, lets = _moved(b, out, dim, positions, position)
-    value = src.load(position) if isinstance(src, StridedTensor) else as_expr(src, out.dtype)
-    serial = (position[dim % x.ndim],)
-    scatter(b, axes, serial, lets, out, target, value, mode)
-    return result
-
-
-def _one_dimensional(x: StridedTensor) -> StridedTensor:
-    """A scalar as a tensor of one element; others as they are."""
-    return x if x.ndim else x.unsqueeze(0)
-
-
 @lowers(aten.index_select.default)
 def index_select(b: Builder, x: StridedTensor, dim: int, positions: StridedTensor) -> StridedTensor:
     if x.ndim == 0:
@@ -283,70 +221,6 @@ def index_select(b: Builder, x: StridedTensor, dim: int, positions: StridedTenso
     indices: list[StridedTensor | None] = [None] * (dim % x.ndim)
     positions = positions if positions.ndim else positions.unsqueeze(0)
     return gather_elements(b, x, [*indices, positions])
-
-
-@lowers(aten.index_add.default)
-def index_add(
-    b: Builder,
-    x: StridedTensor,
-    dim: int,
-    positions: StridedTensor,
-    source: StridedTensor,
-    *,
-    alpha: Operand = 1,
-) -> StridedTensor:
-    if x.dtype is torch.bool:
-        raise Refused("a sum of bools")
-    return _put_rows(b, x, dim, positions, source, "add", alpha)
-
-
-@lowers(aten.index_copy.default)
-def index_copy(
-    b: Builder, x: StridedTensor, dim: int, positions: StridedTensor, source: StridedTensor
-) -> StridedTensor:
-    return _put_rows(b, x, dim, positions, source, "set")
-
-
-_FILLS = (aten.index_fill.int_Scalar, aten.index_fill.int_Tensor)
-
-
-@lowers(aten.index_fill.int_Scalar, aten.index_fill.int_Tensor)
-def index_fill(
-    b: Builder,
-    x: StridedTensor,
-    dim: int,
-    positions: StridedTensor,
-    value: StridedTensor | Operand,
-) -> StridedTensor:
-    return _put_rows(b, x, dim, positions, value, "set")
-
-
-def _put_rows(
-    b: Builder,
-    x: StridedTensor,
-    dim: int,
-    positions: StridedTensor,
-    source: StridedTensor | Operand,
-    mode: str,
-    factor: Operand = 1,
-) -> StridedTensor:
-    out = result = b.own(x)
-    x, out, positions = _one_dimensional(x), _one_dimensional(out), _one_dimensional(positions)
-    dim %= x.ndim
-    shape = (*x.shape[:dim], positions.shape[0], *x.shape[dim + 1 :])
-    if _nothing_to_write(x, shape):
-        return result
-    check_range(b, positions, x.shape[dim], b.node.target in _FILLS)
-    axes, position = b.axes(shape)
-    lets, at = b.let_index(positions.load((position[dim],)), x.shape[dim], f"{b.node.name}_at")
-    target = (*position[:dim], at, *position[dim + 1 :])
-    if isinstance(source, StridedTensor):
-        value: Expr = source.load(position if source.ndim == x.ndim else ())
-    else:
-        value = as_expr(source, out.dtype)
-    value = mul(cast(value, out.dtype), as_expr(factor, out.dtype))
-    scatter(b, axes, (position[dim],), lets, out, target, value, mode)
-    return result
 
 
 # ---------------------------------------------------------------- embedding
@@ -377,7 +251,7 @@ def embedding_backward(
     if scale_grad_by_freq:
         raise Refused("gradients scaled by frequency need a count first")
     out = b.fill(b.allocate(), 0)
-    if _nothing_to_write(out, positions.shape):
+    if nothing_to_write(out, positions.shape):
         return out
     axes, position = b.axes(grad.shape)
     lets, row = b.let_index(positions.load(position[:-1]), out.shape[0], f"{b.node.name}_row")

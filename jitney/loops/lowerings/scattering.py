@@ -1,0 +1,199 @@
+"""Scatters along one dimension: what collides is overwritten, or combined, in eager's order."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+
+from jitney.loops.ir import Expr
+from jitney.loops.lowerings.builder import Builder
+from jitney.loops.lowerings.check_range import check_range
+from jitney.loops.lowerings.expressions import Operand, as_expr, cast, const, div, maximum, mul
+from jitney.loops.lowerings.indexing import moved, nothing_to_write, scatter
+from jitney.loops.lowerings.registry import Refused, lowers
+from jitney.loops.lowerings.strided import StridedTensor
+
+aten = torch.ops.aten
+
+
+@lowers(aten.scatter.src, aten.scatter.value)
+def scatter_set(
+    b: Builder, x: StridedTensor, dim: int, positions: StridedTensor, src: StridedTensor | Operand
+) -> StridedTensor:
+    return _scatter_along(b, b.own(x), dim, positions, src, "set")
+
+
+@lowers(aten.scatter_add.default)
+def scatter_add(
+    b: Builder, x: StridedTensor, dim: int, positions: StridedTensor, src: StridedTensor
+) -> StridedTensor:
+    if x.dtype is torch.bool:
+        raise Refused("a sum of bools")
+    return _scatter_along(b, b.own(x), dim, positions, src, "add")
+
+
+@lowers(aten.scatter_reduce.two)
+def scatter_reduce(
+    b: Builder,
+    x: StridedTensor,
+    dim: int,
+    positions: StridedTensor,
+    src: StridedTensor,
+    reduce: str,
+    *,
+    include_self: bool = True,
+) -> StridedTensor:
+
+    def put(out: StridedTensor, value: StridedTensor | Operand, mode: str) -> None:
+        _scatter_along(b, out, dim, positions, value, mode)
+
+    return _reduce_into(b, b.own(x), src, put, reduce, include_self)
+
+
+#: How a scatter reduces -> how its stores combine, and with what value nothing changes.
+_COMBINED: dict[str, tuple[str, float]] = {
+    "sum": ("add", 0),
+    "mean": ("add", 0),
+    "prod": ("mul", 1),
+    "amax": ("max", -math.inf),
+    "amin": ("min", math.inf),
+}
+
+
+def _reduce_into(
+    b: Builder,
+    out: StridedTensor,
+    src: StridedTensor,
+    put: Callable[[StridedTensor, StridedTensor | Operand, str], None],
+    reduce: str,
+    include_self: bool,
+) -> StridedTensor:
+    """``put(out, value, mode)`` stores values where they belong; here in up to four rounds.
+
+    Without ``include_self`` what is hit starts from the identity; a mean counts the hits too.
+    """
+    mode, identity = _COMBINED[reduce]
+    plain = reduce == "sum" and include_self
+    if not plain and (b.target.kind != "cpu" or out.dtype not in (torch.float32, torch.float64)):
+        raise Refused(f"a scatter that reduces by {reduce}")
+    if out.dtype is torch.bool:
+        raise Refused("a sum of bools")
+    if not include_self:
+        put(out, identity, "set")
+    put(out, src, mode)
+    if reduce == "mean":
+        hits = b.fill(b.allocate_as(out.shape, out.dtype), 1 if include_self else 0)
+        put(hits, 1, "add")
+        one = const(1, out.dtype)
+        b.compute(out, lambda p: div(out.load(p), maximum(hits.load(p), one)))
+    return out
+
+
+def _scatter_along(
+    b: Builder,
+    x: StridedTensor,
+    dim: int,
+    positions: StridedTensor,
+    src: StridedTensor | Operand,
+    mode: str,
+) -> StridedTensor:
+    """Stores ``src`` into ``x``, ``positions`` along ``dim``."""
+    result = x
+    out, positions = _one_dimensional(x), _one_dimensional(positions)
+    src = _one_dimensional(src) if isinstance(src, StridedTensor) else src
+    if nothing_to_write(out, positions.shape):
+        return result
+    axes, position = b.axes(positions.shape)
+    target, lets = moved(b, out, dim, positions, position)
+    value = src.load(position) if isinstance(src, StridedTensor) else as_expr(src, out.dtype)
+    serial = (position[dim % out.ndim],)
+    scatter(b, axes, serial, lets, out, target, value, mode)
+    return result
+
+
+def _one_dimensional(x: StridedTensor) -> StridedTensor:
+    """A scalar as a tensor of one element; others as they are."""
+    return x if x.ndim else x.unsqueeze(0)
+
+
+@lowers(aten.index_add.default)
+def index_add(
+    b: Builder,
+    x: StridedTensor,
+    dim: int,
+    positions: StridedTensor,
+    source: StridedTensor,
+    *,
+    alpha: Operand = 1,
+) -> StridedTensor:
+    if x.dtype is torch.bool:
+        raise Refused("a sum of bools")
+    return _put_rows(b, b.own(x), dim, positions, source, "add", alpha)
+
+
+@lowers(aten.index_reduce.default)
+def index_reduce(
+    b: Builder,
+    x: StridedTensor,
+    dim: int,
+    positions: StridedTensor,
+    source: StridedTensor,
+    reduce: str,
+    *,
+    include_self: bool = True,
+) -> StridedTensor:
+    def put(out: StridedTensor, value: StridedTensor | Operand, mode: str) -> None:
+        _put_rows(b, out, dim, positions, value, mode)
+
+    return _reduce_into(b, b.own(x), source, put, reduce, include_self)
+
+
+@lowers(aten.index_copy.default)
+def index_copy(
+    b: Builder, x: StridedTensor, dim: int, positions: StridedTensor, source: StridedTensor
+) -> StridedTensor:
+    return _put_rows(b, b.own(x), dim, positions, source, "set")
+
+
+_FILLS = (aten.index_fill.int_Scalar, aten.index_fill.int_Tensor)
+
+
+@lowers(aten.index_fill.int_Scalar, aten.index_fill.int_Tensor)
+def index_fill(
+    b: Builder,
+    x: StridedTensor,
+    dim: int,
+    positions: StridedTensor,
+    value: StridedTensor | Operand,
+) -> StridedTensor:
+    return _put_rows(b, b.own(x), dim, positions, value, "set")
+
+
+def _put_rows(
+    b: Builder,
+    x: StridedTensor,
+    dim: int,
+    positions: StridedTensor,
+    source: StridedTensor | Operand,
+    mode: str,
+    factor: Operand = 1,
+) -> StridedTensor:
+    result = x
+    x, positions = _one_dimensional(x), _one_dimensional(positions)
+    dim %= x.ndim
+    shape = (*x.shape[:dim], positions.shape[0], *x.shape[dim + 1 :])
+    if nothing_to_write(x, shape):
+        return result
+    check_range(b, positions, x.shape[dim], b.node.target in _FILLS)
+    axes, position = b.axes(shape)
+    lets, at = b.let_index(positions.load((position[dim],)), x.shape[dim], f"{b.node.name}_at")
+    target = (*position[:dim], at, *position[dim + 1 :])
+    if isinstance(source, StridedTensor):
+        value: Expr = source.load(position if source.ndim == x.ndim else ())
+    else:
+        value = as_expr(source, x.dtype)
+    value = mul(cast(value, x.dtype), as_expr(factor, x.dtype))
+    scatter(b, axes, (position[dim],), lets, x, target, value, mode)
+    return result
