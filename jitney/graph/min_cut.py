@@ -23,11 +23,12 @@ class FlowNetwork:
             self._capacity.append(room)
 
     def cut(self, source: int, sink: int) -> set[int]:
-        """The vertices on the source's side of a minimum cut (the side is the smallest one)."""
+        """The vertices on the source's side of a minimum cut: of several, the one nearest the
+        sink, so that nothing is computed again that could be saved at the same price."""
         while True:
             levels = self._levels(source)
             if levels[sink] < 0:
-                return {vertex for vertex, level in enumerate(levels) if level >= 0}
+                return self._cannot_reach(sink)
             position = [0] * len(self._edges)
             while self._push(source, sink, levels, position):
                 pass
@@ -44,6 +45,16 @@ class FlowNetwork:
                     levels[other] = levels[vertex] + 1
                     queue.append(other)
         return levels
+
+    def _cannot_reach(self, sink: int) -> set[int]:
+        found, stack = {sink}, [sink]
+        while stack:
+            for edge in self._edges[stack.pop()]:
+                start = self._to[edge]
+                if self._capacity[edge ^ 1] and start not in found:
+                    found.add(start)
+                    stack.append(start)
+        return set(range(len(self._edges))) - found
 
     def _push(self, source: int, sink: int, levels: list[int], position: list[int]) -> bool:
         """Sends flow along one shortest path; False when none is left in this level graph."""

@@ -8,7 +8,7 @@ from jitney.loops import ir, visit
 from jitney.loops.align_nests import load_sites, store_sites
 from jitney.loops.forward_stores import forward_stores
 from jitney.loops.fusion_state import FusionState
-from jitney.loops.index import Axis, Index, Value, index
+from jitney.loops.index import Axis, Index, index
 from jitney.loops.invert_index import invert_index
 
 
@@ -33,7 +33,7 @@ def join_loops(body: tuple[ir.Stmt, ...], state: FusionState) -> tuple[ir.Stmt, 
 def _partner(before: list[ir.Stmt], stmt: ir.Loop | ir.Reduce) -> int | None:
     """The earliest statement that ``stmt`` may join: nothing from there on must precede it."""
     best: int | None = None
-    needed = _used_names((stmt,))
+    needed = visit.used_names((stmt,))
     reads = {s.buffer for s in load_sites((stmt,), ())}
     writes = {s.buffer for s in store_sites((stmt,), ())}
     for at in range(len(before) - 1, -1, -1):
@@ -52,19 +52,6 @@ def _partner(before: list[ir.Stmt], stmt: ir.Loop | ir.Reduce) -> int | None:
 
 def _same_extents(a: tuple[Axis, ...], b: tuple[Axis, ...]) -> bool:
     return len(a) == len(b) and all(x.extent == y.extent for x, y in zip(a, b, strict=True))
-
-
-def _used_names(body: tuple[ir.Stmt, ...]) -> set[str]:
-    """Names a block uses, in expressions and inside indices."""
-    names: set[str] = set()
-    for expr in visit.body_exprs(body):
-        if isinstance(expr, ir.Ref):
-            names.add(expr.name)
-        elif isinstance(expr, ir.Load | ir.IndexValue):
-            names.update(a.name for a in expr.index.atoms() if isinstance(a, Value))
-    for store in visit.stores(body):
-        names.update(a.name for a in store.index.atoms() if isinstance(a, Value))
-    return names
 
 
 def _elementwise(first: ir.Loop | ir.Reduce, second: ir.Loop | ir.Reduce) -> bool:

@@ -1,12 +1,18 @@
-"""A long reduction to few numbers becomes two: partial results of chunks, then their reduction.
+"""A long reduction to few numbers becomes two nests: partial results of chunks, then their whole.
 
-One row per program leaves most of a GPU idle when there are fewer rows than multiprocessors (a
-bias gradient sums 16,384 rows into 768 columns; a loss sums everything into one number).
+One row per program leaves most of a GPU idle when there are fewer rows than multiprocessors: a
+bias gradient sums 16,384 rows into 768 columns, batch norm takes the moments of millions of rows
+by channel, a loss sums everything into one number. The statements of such a nest are dealt out in
+order. A `Reduce` becomes a nest over (chunk, row) that stores partial results; the next nest
+combines them and goes on with what follows; a `Loop` over the row becomes a nest of its own. What
+a nest needs of an earlier one is handed over in memory, one number a row; what no reduction
+enters is computed again.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+import math
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -14,24 +20,33 @@ from jitney.loops.decision import Decision, no, yes
 from jitney.loops.index import Axis, Index, index
 from jitney.loops.ir import (
     Buffer,
+    Const,
+    Let,
     Load,
+    Loop,
     LoopNest,
     LoopProgram,
     Node,
+    Op,
     Reduce,
     Reduction,
     Ref,
+    Stmt,
     Store,
 )
 from jitney.loops.target import Target
-from jitney.loops.visit import Renaming, reads
+from jitney.loops.visit import Renaming, bound_names, loads, reads, used_names, writes
 
-#: Elements below which a second kernel costs more than it saves.
+#: Elements below which more kernels cost more than they save.
 WORTH = 1 << 16
 #: Parallel points one program of a column reduction handles.
 COLUMNS = 64
+#: Elements of a row that a program reduces at least; programs wanted on each multiprocessor.
+LEAST, PROGRAMS = 256, 4
+#: Most chunks of a row: their results are combined by one program.
+MOST = 1024
 
-_SPLITTABLE = frozenset({"sum", "prod", "max", "min", "any", "all", "xor"})
+_SPLITTABLE = frozenset({"sum", "prod", "max", "min", "any", "all", "xor", "welford"})
 
 
 def split_reduction(program: LoopProgram, target: Target) -> LoopProgram:
@@ -39,79 +54,44 @@ def split_reduction(program: LoopProgram, target: Target) -> LoopProgram:
     nodes: list[Node] = []
     made: list[Buffer] = []
     for node in program.nodes:
-        chunks = _chunks(node, target) if isinstance(node, LoopNest) else 0
-        if isinstance(node, LoopNest) and can_split(node) and chunks > 1:
+        if isinstance(node, LoopNest) and can_split(node) and _wanted(node, target) > 1:
+            split = _Split(node, _wanted(node, target))
             device = program.buffer(reads(node)[0]).device
-            first, second, partials = _split(node, chunks)
-            nodes += [first, second]
-            made += [replace(p, device=device) for p in partials]
+            nodes += split.nests()
+            made += [replace(buffer, device=device) for buffer in split.buffers.values()]
         else:
             nodes.append(node)
     return replace(program, nodes=tuple(nodes), buffers=program.buffers + tuple(made))
 
 
 def can_split(nest: LoopNest) -> Decision:
-    """Whether the nest is one reduction followed by stores, with results that combine."""
-    if not nest.body or not isinstance(nest.body[0], Reduce) or nest.body[0].body:
-        return no("it does not begin with a plain reduction")
-    if not all(isinstance(s, Store) for s in nest.body[1:]):
-        return no("it goes over the row again")
-    if any(r.op not in _SPLITTABLE for r in nest.body[0].results):
+    """Whether the nest's reductions combine, and its statements can run as nests in turn."""
+    rows = [s for s in nest.body if isinstance(s, Reduce | Loop)]
+    if not any(isinstance(s, Reduce) for s in rows):
+        return no("it reduces nothing")
+    if any(not isinstance(s, Let | Store) for row in rows for s in row.body):
+        return no("it has loops inside loops")
+    if any(r.op not in _SPLITTABLE for s in rows if isinstance(s, Reduce) for r in s.results):
         return no("its results do not combine")
-    if not all(a.extent.is_const for a in (*nest.axes, *nest.body[0].axes)):
+    if not all(a.extent.is_const for a in (*nest.axes, *(a for s in rows for a in s.axes))):
         return no("its sizes are symbolic")
     if not reads(nest):
         return no("it reads nothing")
-    return yes("a plain reduction")
+    return yes("its reductions combine")
 
 
-def _chunks(nest: LoopNest, target: Target) -> int:
-    """Into how many chunks the outermost reduced axis falls evenly, near what fills the GPU."""
-    if not can_split(nest):
-        return 0
-    reduce = nest.body[0]
-    assert isinstance(reduce, Reduce)
-    points, length = _product(nest.axes), _product(reduce.axes)
+def _wanted(nest: LoopNest, target: Target) -> int:
+    """Into how many chunks a row should fall to fill the GPU; 0 if there are rows enough."""
+    points = _product(nest.axes)
+    length = max(_product(s.axes) for s in nest.body if isinstance(s, Reduce))
     programs = max(1, points // COLUMNS if points >= COLUMNS else points)
     if points * length < WORTH or programs >= target.multiprocessors:
         return 0
-    wanted = min(2 * target.multiprocessors // programs, length // 256, 1024)
-    outer = int(reduce.axes[0].extent)
-    return max((d for d in range(1, min(wanted, outer) + 1) if outer % d == 0), default=0)
+    return min(PROGRAMS * target.multiprocessors // programs, length // LEAST, MOST)
 
 
 def _product(axes: tuple[Axis, ...]) -> int:
-    total = 1
-    for axis in axes:
-        total *= int(axis.extent)
-    return total
-
-
-def _split(nest: LoopNest, chunks: int) -> tuple[LoopNest, LoopNest, list[Buffer]]:
-    reduce = nest.body[0]
-    assert isinstance(reduce, Reduce)
-    outer = reduce.axes[0]
-    inner = Axis(outer.name + "_inner", outer.extent // chunks)
-    chunk = Axis(outer.name + "_chunk", index(chunks))
-    moved = Renaming({outer: index(chunk) * inner.extent + inner})
-    points = index(_product(nest.axes))
-    place = index(chunk) * points + _flat(nest.axes)
-    partials, results, stores, again = [], [], [], []
-    for number, result in enumerate(reduce.results):
-        name, dtype = f"{nest.name}_partial{number}", result.dtype
-        part = f"{result.names[0]}_part"
-        partials.append(_buffer(name, result, chunks, points))
-        results.append(Reduction((part,), result.op, moved.expr(result.value), dtype))
-        stores.append(Store(name, place, Ref(part, dtype)))
-        again.append(Reduction(result.names, result.op, Load(name, place, dtype), dtype))
-    first = LoopNest(
-        nest.name + "_chunks",
-        (chunk, *nest.axes),
-        (Reduce((inner, *reduce.axes[1:]), (), tuple(results)), *stores),
-        nest.origins,
-    )
-    second = replace(nest, body=(Reduce((chunk,), (), tuple(again)), *nest.body[1:]))
-    return first, second, partials
+    return math.prod(int(axis.extent) for axis in axes)
 
 
 def _flat(axes: tuple[Axis, ...]) -> Index:
@@ -121,6 +101,162 @@ def _flat(axes: tuple[Axis, ...]) -> Index:
     return place
 
 
-def _buffer(name: str, result: Reduction, chunks: int, points: Index) -> Buffer:
-    shape = (index(chunks), points)
-    return Buffer(name, "temp", result.dtype, torch.device("cpu"), shape, (points, index(1)))
+@dataclass(frozen=True)
+class _Chunks:
+    """A reduction's axes in two, ``outer`` counting the chunks; ``moved`` maps the one cut."""
+
+    outer: tuple[Axis, ...]
+    inner: tuple[Axis, ...]
+    moved: dict[Axis, Index]
+
+
+def _cut(axes: tuple[Axis, ...], wanted: int) -> _Chunks:
+    """Even chunks, at most ``wanted``: leading axes whole, and the next by its best divisor."""
+    position = 0
+    while position < len(axes) - 1 and int(axes[position].extent) <= wanted:
+        wanted //= int(axes[position].extent)
+        position += 1
+    axis = axes[position]
+    extent = int(axis.extent)
+    parts = max(d for d in range(1, max(1, min(wanted, extent)) + 1) if extent % d == 0)
+    high, low = (
+        Axis(axis.name + "_chunk", index(parts)),
+        Axis(axis.name + "_inner", axis.extent // parts),
+    )
+    outer = (*axes[:position], *([high] if parts > 1 else []))
+    moved = {axis: (index(high) * low.extent if parts > 1 else index(0)) + low}
+    return _Chunks(outer, (low, *axes[position + 1 :]), moved)
+
+
+class _Split:
+    """Deals one nest's statements out over several; used for one nest and thrown away."""
+
+    def __init__(self, nest: LoopNest, wanted: int) -> None:
+        self.nest, self.wanted = nest, wanted
+        self.place, self.points = _flat(nest.axes), index(_product(nest.axes))
+        self.buffers: dict[str, Buffer] = {}
+        self.free: dict[str, Let] = {}
+        self.blocks: list[tuple[tuple[Axis, ...], list[Stmt]]] = [(nest.axes, [])]
+
+    def nests(self) -> list[LoopNest]:
+        """The nests, in the order they must run."""
+        for stmt in self.nest.body:
+            if isinstance(stmt, Let) and self._is_free(stmt):
+                self.free[stmt.name] = stmt
+            elif isinstance(stmt, Reduce):
+                self._reduce(stmt)
+            elif isinstance(stmt, Loop) and int(self.points) * _product(stmt.axes) >= WORTH:
+                self.blocks.append(((*self.nest.axes, *stmt.axes), list(stmt.body)))
+                self.blocks.append((self.nest.axes, []))
+            else:
+                self.blocks[-1][1].append(stmt)
+        self.blocks = [block for block in self.blocks if block[1]]
+        self._hand_over()
+        names = [f"{self.nest.name}_part{n}" for n in range(len(self.blocks) - 1)]
+        named = zip((*names, self.nest.name), self.blocks, strict=True)
+        return [LoopNest(n, axes, tuple(body), self.nest.origins) for n, (axes, body) in named]
+
+    def _is_free(self, stmt: Let) -> bool:
+        """Whether every nest may compute the value again: nothing it needs is made here."""
+        written = {e.buffer for e in loads((stmt,))} & set(writes(self.nest))
+        return used_names((stmt,)) <= self.free.keys() and not written
+
+    # ------------------------------------------------------------ reductions
+
+    def _reduce(self, stmt: Reduce) -> None:
+        wanted = min(self.wanted, _product(stmt.axes) // LEAST)
+        chunks = _cut(stmt.axes, wanted)
+        count = _product(chunks.outer)
+        if count <= 1:
+            self.blocks[-1][1].append(stmt)
+            return
+        renaming = Renaming(dict(chunks.moved))
+        place = _flat(chunks.outer) * self.points + self.place
+        results, stores = [], []
+        for result in stmt.results:
+            parts = tuple(name + "_part" for name in result.names)
+            value, dtype = renaming.expr(result.value), result.dtype
+            results.append(Reduction(parts, result.op, value, dtype))
+            for part in parts[:2]:  # a welford's third is the chunk's length
+                stores.append(Store(self._buffer(part, dtype, count), place, Ref(part, dtype)))
+        partial = Reduce(chunks.inner, renaming.block(stmt.body), tuple(results))
+        self.blocks.append(((*chunks.outer, *self.nest.axes), [partial, *stores]))
+        combined = _combined(stmt, Axis("chunk", index(count)), self)
+        self.blocks.append((self.nest.axes, combined))
+
+    def _buffer(self, name: str, dtype: torch.dtype, rows: int = 1) -> str:
+        """A temporary of ``rows`` numbers for each point of the nest."""
+        full = f"{self.nest.name}_{name}"
+        shape, strides = (index(rows), self.points), (self.points, index(1))
+        self.buffers[full] = Buffer(full, "temp", dtype, torch.device("cpu"), shape, strides)
+        return full
+
+    def partial(self, name: str, dtype: torch.dtype, chunk: Axis) -> Load:
+        """The partial result of one chunk."""
+        return Load(f"{self.nest.name}_{name}_part", chunk * self.points + self.place, dtype)
+
+    # ------------------------------------------------------------ values from nest to nest
+
+    def _hand_over(self) -> None:
+        """Gives every block what it uses of earlier ones: loaded, or computed again."""
+        home = {}
+        for _, body in self.blocks:
+            for name, dtype in _bound(body):
+                home[name] = (body, dtype)
+        for _, body in self.blocks:
+            before: dict[str, Let] = {}
+            self._need(used_names(tuple(body)) - set(bound_names(body)), home, before)
+            body[:0] = before.values()
+
+    def _need(
+        self,
+        names: set[str],
+        home: dict[str, tuple[list[Stmt], torch.dtype]],
+        before: dict[str, Let],
+    ) -> None:
+        for name in sorted(names - before.keys()):
+            if name in self.free:
+                self._need(used_names((self.free[name],)), home, before)
+                before[name] = self.free[name]
+                continue
+            body, dtype = home[name]
+            buffer = f"{self.nest.name}_{name}"
+            if buffer not in self.buffers:
+                body.append(Store(self._buffer(name, dtype), self.place, Ref(name, dtype)))
+            before[name] = Let(name, Load(buffer, self.place, dtype))
+
+
+def _bound(body: list[Stmt]) -> list[tuple[str, torch.dtype]]:
+    """Names bound by the block's own statements."""
+    found = [(s.name, s.value.dtype) for s in body if isinstance(s, Let)]
+    results = [r for s in body if isinstance(s, Reduce) for r in s.results]
+    return found + [(name, r.dtype) for r in results for name in r.names]
+
+
+def _combined(stmt: Reduce, chunk: Axis, split: _Split) -> list[Stmt]:
+    """Statements that bind the names of ``stmt`` from the partial results of its chunks.
+
+    Moments of equally long chunks combine as Chan, Golub and LeVeque (1979) have it: the mean of
+    the means, then the sum of squares within the chunks and between them.
+    """
+    results: list[Reduction] = []
+    within: list[Reduction] = []
+    lets: list[Stmt] = []
+    total, chunks = float(_product(stmt.axes)), float(int(chunk.extent))
+    for r in stmt.results:
+        first = split.partial(r.names[0], r.dtype, chunk)
+        if r.op != "welford":
+            results.append(Reduction(r.names, r.op, first, r.dtype))
+            continue
+        mean, squares, count = r.names
+        results.append(Reduction((mean + "_sum",), "sum", first, r.dtype))
+        average = Op("div", (Ref(mean + "_sum", r.dtype), Const(chunks, r.dtype)), r.dtype)
+        lets += [Let(mean, average), Let(count, Const(total, r.dtype))]
+        away = Op("sub", (first, Ref(mean, r.dtype)), r.dtype)
+        between = Op(
+            "mul", (Const(float(total // chunks), r.dtype), Op("square", (away,), r.dtype)), r.dtype
+        )
+        inside = split.partial(squares, r.dtype, chunk)
+        within.append(Reduction((squares,), "sum", Op("add", (inside, between), r.dtype), r.dtype))
+    body: list[Stmt] = [Reduce((chunk,), (), tuple(results)), *lets]
+    return [*body, Reduce((chunk,), (), tuple(within))] if within else body

@@ -213,6 +213,19 @@ def bound_names(body: Iterable[ir.Stmt]) -> list[str]:
     return names
 
 
+def used_names(body: tuple[ir.Stmt, ...]) -> set[str]:
+    """Names a block uses, in expressions and inside indices."""
+    names: set[str] = set()
+    for expr in body_exprs(body):
+        if isinstance(expr, ir.Ref):
+            names.add(expr.name)
+        elif isinstance(expr, ir.Load | ir.IndexValue):
+            names.update(a.name for a in expr.index.atoms() if isinstance(a, Value))
+    for store in stores(body):
+        names.update(a.name for a in store.index.atoms() if isinstance(a, Value))
+    return names
+
+
 def inner_axes(body: Iterable[ir.Stmt]) -> list[Axis]:
     """Every axis a `Loop` or a `Reduce` of a block runs over."""
     return [a for s in statements(body) if isinstance(s, ir.Loop | ir.Reduce) for a in s.axes]

@@ -8,9 +8,13 @@ from jitney.loops.interpret import interpret
 from jitney.loops.ir import (
     Buffer,
     BufferView,
+    Const,
+    Let,
     Load,
+    Loop,
     LoopNest,
     LoopProgram,
+    Op,
     Output,
     Reduce,
     Reduction,
@@ -51,6 +55,90 @@ def test_split_equals_whole(op, rows, columns):
     x = torch.randn(rows, columns)
     (want,), (got,) = interpret(program, {}, [x]), interpret(split, {}, [x])
     torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-3)
+
+
+F32 = torch.float32
+
+
+def columns_program(body, rows, columns, more=(), outs=("o",)):
+    """A nest over ``columns`` of a [rows, columns] input, ``more`` vectors updated in place."""
+    shape, strides = (index(rows), index(columns)), (index(columns), index(1))
+    flat = ((index(columns),), (index(1),))
+    buffers = [Buffer("a", "input", F32, CPU, shape, strides)]
+    buffers += [Buffer(name, "input", F32, CPU, *flat) for name in more]
+    for name in outs:
+        layout = (shape, strides) if name == "rows" else flat
+        buffers.append(Buffer(name, "output", F32, CPU, *layout))
+    views = tuple(Output(BufferView(b.name, b.shape, b.strides)) for b in buffers[1:])
+    nest = LoopNest("n", (Axis("j", index(columns)),), body)
+    return LoopProgram(("a", *more), tuple(buffers), (nest,), views)
+
+
+def op(name, *args):
+    return Op(name, args, F32)
+
+
+ROWS, COLUMNS = 4608, 24
+J, R = Axis("j", index(COLUMNS)), Axis("r", index(ROWS))
+X = Load("a", index(R) * COLUMNS + J, F32)
+MOMENTS = {
+    "welford": (Reduce((R,), (), (Reduction(("mean", "m2", "n"), "welford", X, F32),)),),
+    "two sums": (
+        Reduce((R,), (), (Reduction(("total",), "sum", X, F32),)),
+        Let("mean", op("div", Ref("total", F32), Const(float(ROWS), F32))),
+        Reduce(
+            (R,),
+            (),
+            (Reduction(("m2",), "sum", op("square", op("sub", X, Ref("mean", F32))), F32),),
+        ),
+        Let("n", Const(float(ROWS), F32)),
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", MOMENTS)
+def test_moments_far_from_zero_and_what_is_updated_in_place(kind):
+    """As batch norm has it: mean and variance by column, a running mean that is read, written."""
+    old = Load("running", index(J), F32)
+    body = (
+        Let("kept", op("mul", old, Const(0.5, F32))),
+        *MOMENTS[kind],
+        Store("mean_out", index(J), Ref("mean", F32)),
+        Store("o", index(J), op("div", Ref("m2", F32), Ref("n", F32))),
+        Store("running", index(J), op("add", Ref("kept", F32), Ref("mean", F32))),
+    )
+    program = columns_program(body, ROWS, COLUMNS, ("running",), ("mean_out", "o"))
+    split = split_reduction(program, H200)
+    verify(split)
+    assert len(split.nodes) > 2
+    x, running = torch.randn(ROWS, COLUMNS) + 1000, torch.randn(COLUMNS)
+    got = interpret(split, {}, [x, running.clone()])
+    exact = x.double()
+    want = running / 2 + x.mean(0), exact.mean(0).float(), exact.var(0, correction=0).float()
+    for value, expected in zip(got, want, strict=True):
+        torch.testing.assert_close(value, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_what_goes_over_the_row_again_becomes_a_nest():
+    """A scale that no reduction enters is loaded by every nest that needs it."""
+    total = Ref("total", F32)
+    scaled = op("mul", X, Ref("scale", F32))
+    again = Store("rows", index(R) * COLUMNS + J, op("sub", scaled, total))
+    body = (
+        Let("scale", Load("weight", index(J), F32)),
+        Reduce((R,), (), (Reduction(("total",), "max", scaled, F32),)),
+        Loop((R,), (again,)),
+        Store("o", index(J), total),
+    )
+    program = columns_program(body, ROWS, COLUMNS, ("weight",), ("rows", "o"))
+    split = split_reduction(program, H200)
+    verify(split)
+    assert [len(n.axes) for n in split.nodes] == [2, 1, 2, 1]
+    x, weight = torch.randn(ROWS, COLUMNS), torch.randn(COLUMNS)
+    for got, want in zip(
+        interpret(split, {}, [x, weight]), interpret(program, {}, [x, weight]), strict=True
+    ):
+        torch.testing.assert_close(got, want)
 
 
 def test_what_is_short_wide_or_positional_stays():

@@ -190,11 +190,11 @@ def signbit(x):
 
 @triton.jit
 def welford_step(mean, m2, n, x, inside):
-    # Welford 1962, one new value per lane; lanes outside the row keep what they have.
-    inside = inside & (n == n)
+    # Welford 1962, one new value per lane; lanes outside the row keep what they have. The count
+    # may vary along the reduced dimension alone: its reciprocal is then shared by all rows.
     n_new = n + 1.0
     delta = x - mean
-    mean_new = mean + delta / n_new
+    mean_new = mean + delta * (1.0 / n_new)
     m2_new = m2 + delta * (x - mean_new)
     return (
         tl.where(inside, mean_new, mean),

@@ -18,6 +18,7 @@ from jitney.kernels.triton.kernel_source import KernelSource
 from jitney.kernels.triton.schedule_nest import Schedule, count, power_of_two
 from jitney.loops.index import Axis, Index, index
 from jitney.loops.ir import IndexValue, Let, Load, Loop, LoopNest, Reduce, Ref, Stmt, Store
+from jitney.loops.simplify_nest import indices
 from jitney.loops.visit import body_exprs
 
 
@@ -36,6 +37,7 @@ class NestEmitter(ReductionEmitter):
         sizes = {"x": schedule.x_block, "y": schedule.y_block, "r": schedule.r_block}
         super().__init__(dims, sizes)
         self.nest, self.schedule = nest, schedule
+        self.wide = _needs_wide_indices(nest)
         self.inside_rows = False
 
     def emit(self) -> KernelSource:
@@ -52,28 +54,45 @@ class NestEmitter(ReductionEmitter):
     # ------------------------------------------------------------ axes
 
     def _bind_parallel_axes(self) -> tuple[Index, ...]:
-        tile = self.schedule.tile_axis
+        """Programs are counted along one dimension of the grid: others end at 65,535."""
+        tile, block = self.schedule.tile_axis, self.schedule.x_block
         flat = tuple(a for a in self.nest.axes if a != tile)
+        outer, flat = self._whole_tiles(flat)
         total = count(flat)
-        self._tile("x", "tl.program_id(0)", self.schedule.x_block, total)
-        self._unflatten("x", flat)
-        grid = [(total + (self.schedule.x_block - 1)) // self.schedule.x_block]
+        across = (total + (block - 1)) // block
+        programs, program = across * count(outer), "tl.program_id(0)"
         if tile is not None:
-            self._tile("y", "tl.program_id(1)", self.schedule.y_block, tile.extent)
+            down = (tile.extent + (self.schedule.y_block - 1)) // self.schedule.y_block
+            self._tile("y", f"({program} // ({self._index(programs)[0]}))", tile.extent)
             self.atoms[tile], self.depends[tile] = "y", frozenset("y")
-            grid.append((tile.extent + (self.schedule.y_block - 1)) // self.schedule.y_block)
-        return tuple(grid)
+            program = f"({program} % ({self._index(programs)[0]}))"
+            programs = programs * down
+        if outer:
+            wide = ".to(tl.int64)" if self.wide else ""
+            self._line(f"rest = {program}{wide} // ({self._index(across)[0]})")
+            self._unflatten("rest", outer, NONE)
+            program = f"({program} % ({self._index(across)[0]}))"
+        self._tile("x", program, total)
+        self._unflatten("x", flat, frozenset("x"))
+        return (programs,)
 
-    def _tile(self, dim: str, program: str, block: int, total: Index) -> None:
-        wide = total.bounds()[1] is None or total.bounds()[1] >= 2**31  # type: ignore[operator]
-        start = f"{program}.to(tl.int64)" if wide else program
+    def _whole_tiles(self, axes: tuple[Axis, ...]) -> tuple[tuple[Axis, ...], tuple[Axis, ...]]:
+        """Axes in two: those that are one number in a tile, and those that run along it."""
+        known = len(axes) > 1 and all(a.extent.is_const for a in axes)
+        if known and int(axes[-1].extent) % self.schedule.x_block == 0:
+            return axes[:-1], axes[-1:]
+        return (), axes
+
+    def _tile(self, dim: str, program: str, total: Index) -> None:
+        block = self.sizes[dim]
+        start = f"{program}.to(tl.int64)" if self.wide else program
         self._line(f"{dim} = {start} * {block} + tl.arange(0, {block}){self._expand(dim)}")
         if not (total.is_const and total.const % block == 0):
             self._line(f"{dim}mask = {dim} < {self._index(total)[0]}")
             self.masks[dim] = f"{dim}mask"
 
-    def _unflatten(self, name: str, axes: tuple[Axis, ...], dim: str | None = None) -> None:
-        stride, on = index(1), frozenset(dim or name)
+    def _unflatten(self, name: str, axes: tuple[Axis, ...], on: Depends) -> None:
+        stride = index(1)
         for position, axis in reversed(list(enumerate(axes))):
             text = name
             if stride != index(1):
@@ -134,8 +153,10 @@ class NestEmitter(ReductionEmitter):
         whole = total.is_const and total.const <= self.schedule.row_limit
         outer_mask = self.masks.pop("r", None)
         block = power_of_two(total.const) if whole else self.schedule.r_block
+        wide = ".to(tl.int64)" if self.wide else ""
         if whole:
-            name, _ = self._bind(f"tl.arange(0, {block}){self._expand('r')}", frozenset("r"))
+            row = f"tl.arange(0, {block}){self._expand('r')}{wide}"
+            name, _ = self._bind(row, frozenset("r"))
             exact = block == total.const
         else:
             self.fresh += 1
@@ -143,13 +164,14 @@ class NestEmitter(ReductionEmitter):
             self._line(f"for {start} in range(0, {self._index(total)[0]}, {block}):")
             self.indent += 1
             self.memo.append({})
-            self._line(f"{name} = {start} + tl.arange(0, {block}){self._expand('r')}")
+            row = f"tl.arange(0, {block}){self._expand('r')}{wide}"
+            self._line(f"{name} = {start} + {row}")
             exact = total.is_const and total.const % block == 0
         if not exact:
             text = f"{name} < {self._index(total)[0]}"
             self.masks["r"] = self._bind(text, frozenset("r"))[0]
         self.row_name, self.sizes["r"] = name, block
-        self._unflatten(name, axes, "r")
+        self._unflatten(name, axes, frozenset("r"))
         self.inside_rows = True
         yield
         self.inside_rows = False
@@ -190,3 +212,9 @@ class NestEmitter(ReductionEmitter):
             elif isinstance(expr, Ref) and expr.name in self.refs:
                 on |= self.refs[expr.name][1]
         return on
+
+
+def _needs_wide_indices(nest: LoopNest) -> bool:
+    """Whether an index of the nest may not fit 32 bits."""
+    ends = (where.bounds()[1] for where in indices(nest.body))
+    return any(end is None or end >= 2**31 for end in ends)

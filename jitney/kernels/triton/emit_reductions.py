@@ -8,7 +8,7 @@ from jitney.kernels.triton.emit_tile import Depends, TileEmitter
 from jitney.kernels.triton.expressions import TYPES, literal
 from jitney.loops.ir import Reduction
 
-_IDENTITY = {"sum": 0, "prod": 1, "any": 0, "all": 1, "xor": 0}
+_IDENTITY = {"sum": 0, "welford": 0, "prod": 1, "any": 0, "all": 1, "xor": 0}
 _COMBINE = {
     "prod": "combine_prod",
     "any": "combine_or",
@@ -59,11 +59,13 @@ class ReductionEmitter(TileEmitter):
 
     def _accumulators(self, result: Reduction, on: Depends) -> tuple[str, ...]:
         shape = self._shape(on)
-        kinds = {"welford": ("0.0", "0.0", "0.0")}.get(result.op, (self._identity(result),))
+        kinds = [(self._identity(result), shape)]
+        if result.op == "welford":  # the count is the same for all rows of the tile
+            kinds = [("0.0", shape), ("0.0", shape), ("0.0", self._shape(frozenset("r")))]
         names = []
-        for kind in kinds:
+        for kind, size in kinds:
             names.append(self._name("acc"))
-            self._line(f"{names[-1]} = tl.full({shape}, {kind}, {TYPES[result.value.dtype]})")
+            self._line(f"{names[-1]} = tl.full({size}, {kind}, {TYPES[result.value.dtype]})")
         if result.op.startswith("arg"):
             names.append(self._name("pos"))
             self._line(f"{names[-1]} = tl.full({shape}, {2**62}, tl.int64)")
@@ -110,6 +112,8 @@ class ReductionEmitter(TileEmitter):
             self._bind_results(result.names, (value,), kept)
         elif result.op == "welford" or result.op.startswith("arg"):
             outs = [self._name("red") for _ in names]
+            if result.op == "welford":
+                names = (*names[:2], self._spread(names[2], frozenset("r"), on))
             combine = f"dm.combine_{result.op}"
             self._line(f"{', '.join(outs)} = tl.reduce(({', '.join(names)}), {axis}, {combine})")
             values = tuple(self._bind(f"{o}{self._keep()}", kept)[0] for o in outs)

@@ -55,6 +55,10 @@ def _pointwise(nest: LoopNest, points: int, target: Target) -> Schedule:
     across = _transposed_axis(nest)
     if across is not None:
         return Schedule(64, 1, 1, 4, across, 32)
+    rows = _rows_that_share(nest)
+    if rows is not None:
+        x_block = min(64, power_of_two(nest.axes[-1].extent.hint()))
+        return Schedule(x_block, 1, 1, 4, rows, 2048 // x_block)
     block = 1024
     while block > 128 and points < block * 2 * max(target.multiprocessors, 1):
         block //= 2
@@ -63,11 +67,7 @@ def _pointwise(nest: LoopNest, points: int, target: Target) -> Schedule:
 
 def _reduction(nest: LoopNest, points: int, width: int, target: Target) -> Schedule:
     if _reduces_columns(nest):
-        x_block = 64
-        while x_block > 16 and points < x_block * max(target.multiprocessors, 1):
-            x_block //= 2
-        r_block = 32 if width >= 32 else power_of_two(width)
-        return Schedule(x_block, r_block, 0, 8 if x_block * r_block >= 1024 else 4)
+        return _columns(points, width, target)
     if _streams_weights(nest) and width >= 1024:
         return _one_row_product(nest, width)
     if width <= ROW_LIMIT:
@@ -76,6 +76,17 @@ def _reduction(nest: LoopNest, points: int, width: int, target: Target) -> Sched
         warps = 1 if tile * x_block <= 256 else min(16, max(2, tile * x_block // 512))
         return Schedule(x_block, tile, ROW_LIMIT, power_of_two(warps))
     return Schedule(1, 4096, 0, 8)
+
+
+def _columns(points: int, width: int, target: Target) -> Schedule:
+    """Columns side by side: whole ones where they are short and few, else tiles of rows."""
+    x_block = 64
+    while x_block > 8 and points < x_block * max(target.multiprocessors, 1):
+        x_block //= 2
+    rows = power_of_two(width)
+    if x_block * rows <= 8192:
+        return Schedule(x_block, rows, rows, 8 if x_block * rows >= 2048 else 4)
+    return Schedule(max(16, x_block), 4096 // max(16, x_block), 0, 8)
 
 
 def _one_row_product(nest: LoopNest, width: int) -> Schedule:
@@ -138,6 +149,21 @@ def _transposed_axis(nest: LoopNest) -> Axis | None:
             if _is_one(load.index.coefficient(axis)) and axis.extent.hint() >= 16:
                 return axis
     return None
+
+
+def _rows_that_share(nest: LoopNest) -> Axis | None:
+    """The axis before the last, where rows along the last share values that it alone counts
+    (a scale for each channel): a tile of several rows loads them once."""
+    if len(nest.axes) < 2:
+        return None
+    rows, last = nest.axes[-2:]
+    shared = False
+    for load in loads(nest.body):
+        if last in (atoms := load.index.atoms()):
+            if not _is_one(load.index.coefficient(last)):
+                return None
+            shared = shared or rows not in atoms
+    return rows if shared and rows.extent.hint() >= 16 and last.extent.hint() >= 16 else None
 
 
 def _is_one(stride: Index | None) -> bool:

@@ -9,7 +9,7 @@ from functools import partial
 import torch
 
 from jitney.loops.index import Index, floor_div, index
-from jitney.loops.ir import Expr, Let, Ref, Stmt
+from jitney.loops.ir import Expr, Let, Reduce, Reduction, Ref, Stmt
 from jitney.loops.lowerings.builder import Builder, Position
 from jitney.loops.lowerings.expressions import (
     add,
@@ -157,7 +157,7 @@ def _batch_statistics(
         raise Refused("statistics of nothing")
     value = cast(x.load(s.source), compute_dtype(x.dtype))
     acc = value.dtype
-    body, centre, squares = moments(b, s.reduced, value, s.count)
+    body, centre, squares = _moments(b, s, value)
     count = as_expr(s.count, acc)
     variance = div(squares, count)
     body.append(store(mean, s.result, centre))
@@ -169,6 +169,15 @@ def _batch_statistics(
             kept = mul(_element(old, s.result, acc), const(1.0 - momentum, acc))
             body.append(store(new, s.result, add(mul(fresh, const(momentum, acc)), kept)))
     b.emit(s.kept, body)
+
+
+def _moments(b: Builder, s: Split, value: Expr) -> tuple[list[Stmt], Expr, Expr]:
+    """Mean and sum of squared deviations; a GPU takes both in one pass over memory."""
+    if b.target.kind != "cuda" or not s.reduced:
+        return moments(b, s.reduced, value, s.count)
+    names = tuple(b.fresh(f"{b.node.name}_{part}") for part in ("mean", "squares", "count"))
+    reduce = Reduce(s.reduced, (), (Reduction(names, "welford", value, value.dtype),))
+    return [reduce], Ref(names[0], value.dtype), Ref(names[1], value.dtype)
 
 
 def _inverse_spread(

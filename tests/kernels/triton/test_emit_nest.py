@@ -154,16 +154,18 @@ def test_welford(schedule):
     )
 
 
-def test_column_sum():
-    j, i = axes(50, 90)[0], Axis("c", index(90))
-    load = Load("a", index(j) * 90 + i, F32)
+@pytest.mark.parametrize("rows,columns", [(50, 90), (50, 128), (3000, 20), (3000, 64)])
+def test_column_sum(rows, columns):
+    j, i = axes(rows)[0], Axis("c", index(columns))
+    load = Load("a", index(j) * columns + i, F32)
     body = (
         Reduce((j,), (), (Reduction(("r",), "sum", load, F32),)),
         Store("o0", index(i), Ref("r", F32)),
     )
     nest = LoopNest("n", (i,), body)
-    assert schedule_nest(nest, H200).row_limit == 0
-    check(nest, {"a": torch.randn(50, 90)}, {"o0": torch.zeros(90)})
+    assert (schedule_nest(nest, H200).row_limit == 0) == (rows > 50)
+    inputs, outputs = {"a": torch.randn(rows, columns)}, {"o0": torch.zeros(columns)}
+    check(nest, inputs, outputs, tolerance=1e-4)
 
 
 def test_bf16_mask_and_constants():
