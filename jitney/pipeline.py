@@ -25,7 +25,9 @@ from jitney.graph.device_of_graph import device_of_graph
 from jitney.graph.fold_attention_masks import fold_attention_masks
 from jitney.graph.mark_static import mark_static
 from jitney.graph.rerun_eagerly import rerun_eagerly
+from jitney.graph.region import Region
 from jitney.graph.stitch import stitch
+from jitney.graph.tangent_variants import TangentVariants
 from jitney.graph.trace_region import trace_region
 from jitney.kernels.llvm.host import host_target
 from jitney.kernels.triton.device import device_target
@@ -105,8 +107,19 @@ def build_region(
     if region.backward is not None:
         options = without_cuda_graphs(options)
     forward = build_graph(region.forward, options)
-    backward = None if region.backward is None else build_graph(region.backward, options)
-    return BuiltRegion(region.facts, forward, backward)
+    return BuiltRegion(region.facts, forward, _build_backward(region, options))
+
+
+def _build_backward(region: Region, options: Any) -> CpuGraph | LoadedGraph | None:
+    if region.backward is None:
+        return None
+    if device_of_graph(region.backward).type != "cuda":
+        return build_graph(region.backward, options)
+    from jitney.gpu_pipeline import compile_for_gpu
+
+    device = device_of_graph(region.backward)
+    build = partial(compile_for_gpu, device=device, options=options)
+    return LoadedGraph(TangentVariants(region.backward, region.facts, build))
 
 
 def without_cuda_graphs(options: Any) -> Any:

@@ -10,6 +10,7 @@ import torch
 
 from jitney import torch_api
 from jitney.graph.region import Input, RegionFacts, Result, ResultFacts
+from jitney.graph.tangent_variants import TangentVariants
 
 Compiled = Callable[..., Any]
 
@@ -53,12 +54,19 @@ def _node_class(facts: RegionFacts, forward: Compiled, backward: Compiled) -> An
     saved_sizes = _picker([_place(facts, place) for place in facts.saved_sizes])
     dynamic = tuple(i for i in expected if None in _shape_of(facts.results[i]))
 
+    variants = backward if isinstance(backward, TangentVariants) else None
+
     def run_backward(ctx: Any, grads: tuple[Any, ...]) -> tuple[Any, ...]:
+        run, given = backward, expected
+        if variants is not None:
+            given = tuple([i for i in expected if grads[i] is not None])
+            missing = [p for p, i in enumerate(expected) if grads[i] is None]
+            run = variants.without(tuple(missing))
         tangents = [
             _prepared(grads[i], facts.results[i], ctx.like.get(i) if dynamic else None)
-            for i in expected
+            for i in given
         ]
-        return (None, *backward(*ctx.sizes, *ctx.saved_tensors, *tangents))
+        return (None, *run(*ctx.sizes, *ctx.saved_tensors, *tangents))
 
     class CompiledRegion(torch.autograd.Function):
         @staticmethod

@@ -13,6 +13,7 @@ from jitney import torch_api
 from jitney.events import log
 from jitney.graph.describe_outputs import Results
 from jitney.graph.effects import memory_owner
+from jitney.graph.expose_statistics import expose_statistics
 from jitney.graph.partition import Partition, partition
 from jitney.graph.recorder import Recorder
 from jitney.graph.region import (
@@ -26,6 +27,10 @@ from jitney.graph.region import (
 )
 from jitney.graph.remove_dead_code import remove_dead_code
 from jitney.graph.simplify import simplify
+
+
+#: Elements from which a result that is also kept for the backward pass is not copied (GPU).
+LARGE_RESULT = 1 << 24
 
 
 @dataclass(frozen=True)
@@ -54,6 +59,8 @@ def join_region(
     written = [inputs[mutation.input] for mutation in mutations]
     _end_graph(graph, results, copies, gradients, written)
     simplify(graph, recorder.constants, written)
+    if gradients is not None and _on_gpu(gradients):
+        expose_statistics(graph)
     output = graph.output_node()
     results_and_gradients: Any = output.args[0]
     result_nodes, gradient_nodes = results_and_gradients
@@ -86,6 +93,10 @@ def join_region(
             **facts,
         ),
     )
+
+
+def _on_gpu(gradients: Gradients) -> bool:
+    return any(node.meta["val"].device.type == "cuda" for node in gradients.tangents)
 
 
 def _end_graph(
@@ -138,11 +149,20 @@ def _saved(
 
 
 def _unshared(graph: fx.Graph, node: fx.Node, results: Sequence[fx.Node]) -> fx.Node:
-    """A kept value in memory of its own: in-place writes to a result must not reach it unseen."""
+    """A kept value in memory of its own: in-place writes to a result must not reach it unseen.
+
+    A large one on a GPU is not copied (a model's logits are as large as all else it keeps): a
+    write to it then makes ``backward`` raise torch's error for a saved tensor that was written to.
+    """
     owner = memory_owner(node)
-    if owner.op != "placeholder" and all(memory_owner(r) is not owner for r in results):
-        return node
+    if owner.op != "placeholder":
+        if all(memory_owner(r) is not owner for r in results) or _is_large_on_gpu(node.meta["val"]):
+            return node
     return _copied(graph, node)
+
+
+def _is_large_on_gpu(value: torch.Tensor) -> bool:
+    return value.device.type == "cuda" and torch_api.hint_of(value.numel()) >= LARGE_RESULT
 
 
 def own_gradients(graph: fx.Graph) -> None:

@@ -28,6 +28,11 @@ CHEAP = frozenset(
     "clone masked_fill threshold lift_fresh_copy new_zeros new_ones new_full fill isnan isinf "
     "hardtanh leaky_relu tril triu".split()
 )
+#: Also recomputed on a GPU, where a fused pointwise op costs the bytes it moves and little else.
+CHEAP_ON_GPU = CHEAP | frozenset(
+    "exp exp2 expm1 log log1p log2 sqrt rsqrt reciprocal div pow tanh sigmoid erf sin cos gelu silu "
+    "elu softplus mish hardswish hardsigmoid log_sigmoid_forward logit addcmul addcdiv lerp".split()
+)
 
 
 @dataclass(frozen=True)
@@ -97,9 +102,35 @@ def can_recompute(node: fx.Node) -> bool:
     target = node.target
     if node.op != "call_function" or not isinstance(target, torch._ops.OpOverload):
         return False
+    value = node.meta.get("val")
+    on_gpu = isinstance(value, torch.Tensor) and value.device.type == "cuda"
+    cheap = CHEAP_ON_GPU if on_gpu else CHEAP
     return is_view(node) or (
-        target.namespace == "aten" and target._opname in CHEAP and not is_effect(node)
+        target.namespace == "aten" and target._opname in cheap and not is_effect(node)
     )
+
+
+def _joins(nodes: Sequence[fx.Node]) -> set[fx.Node]:
+    """Pointwise nodes whose large operands lie different numbers of library calls deep.
+
+    A residual stream is such a chain: recomputing one sum of it from the (smaller) summands would
+    recompute all sums before it, and keep them all.
+    """
+    depth: dict[fx.Node, int] = {}
+    found: set[fx.Node] = set()
+    for node in nodes:
+        inputs = [n for n in node.all_input_nodes if n in depth]
+        large = {depth[n] for n in inputs if 4 * _numel(n) >= _numel(node) and depth[n]}
+        if len(large) > 1 and not is_view(node):
+            found.add(node)
+        once = node.op == "call_function" and not can_recompute(node)
+        depth[node] = max((depth[n] for n in inputs), default=0) + once
+    return found
+
+
+def _numel(node: fx.Node) -> int:
+    value = node.meta.get("val")
+    return torch_api.hint_of(value.numel()) if isinstance(value, torch.Tensor) else 0
 
 
 def _choose(
@@ -114,11 +145,12 @@ def _choose(
     nodes = [n for n in graph.nodes if n in needed and n not in late and not _is_size(n)]
     number = {node: 2 * i for i, node in enumerate(nodes)}  # in; out is one more
     source, sink = 2 * len(nodes), 2 * len(nodes) + 1
+    joins = _joins(nodes)
     network = FlowNetwork(2 * len(nodes) + 2)
     for node, entry in number.items():
         network.add_edge(entry, entry + 1, INFINITE if node in written else _cost(node))
-        once = node.op == "placeholder" or (node in early and not can_recompute(node))
-        if once:
+        once = node in joins or not can_recompute(node)
+        if node.op == "placeholder" or (node in early and once):
             network.add_edge(source, entry, INFINITE)
         if node in wanted or any(user in late for user in node.users):
             network.add_edge(entry + 1, sink, INFINITE)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from typing import TypeGuard
 
 import torch
 
@@ -36,7 +37,9 @@ from jitney.loops.ir import (
     Op,
     Ref,
     Stmt,
+    Store,
 )
+from jitney.loops.plan_memory import size_in_bytes
 from jitney.loops.target import Target
 from jitney.loops.visit import map_expr, statements, stmt_exprs
 
@@ -130,13 +133,19 @@ class _Choices:
         else:
             target = "aten.bmm.default" if gemm.batch else "aten.mm.default"
             args = (a, b)  # type: ignore[assignment]
+        where = index(0)
+        for axis, stride in zip(axes, out.strides, strict=True):
+            where = where + stride * index(axis)
+        direct = self._stored_as_is(epilogue, where, out)
+        if direct is not None:
+            del self.buffers[out.name]
+            out = self.buffers[direct.name] = direct
         reason = "the library's GEMM is faster at this size"
         self.nodes.append(
             Extern(gemm.name, target, args, (), (out.name,), reason=reason, origins=gemm.origins)
         )
-        where = index(0)
-        for axis, stride in zip(axes, out.strides, strict=True):
-            where = where + stride * index(axis)
+        if direct is not None:
+            return
         product: Expr = Load(out.name, where, out.dtype)
         if out.dtype != gemm.acc_dtype:
             product = Op("cast", (product,), gemm.acc_dtype)
@@ -145,6 +154,20 @@ class _Choices:
             gemm.name + "_epilogue", wide_axes(axes), without_units(body, axes), gemm.origins
         )
         self.nodes.append(nest)
+
+    def _stored_as_is(
+        self, epilogue: tuple[Stmt, ...], where: Index, out: Buffer
+    ) -> Buffer | None:
+        """The buffer an epilogue stores the library's result in, element for element."""
+        if len(epilogue) != 1 or not isinstance(epilogue[0], Store):
+            return None
+        store, buffer = epilogue[0], self.buffers[epilogue[0].buffer]
+        value = store.value.args[0] if _is_cast(store.value) else store.value
+        as_is = isinstance(value, Ref) and value.name == "acc" and store.value.dtype == out.dtype
+        if not as_is or store.mask is not None or store.mode != "set" or store.index != where:
+            return None
+        whole = size_in_bytes(buffer) == size_in_bytes(out) and buffer.kind in ("temp", "output")
+        return replace(buffer, kind="extern") if whole else None
 
     def _matrix(self, gemm: Gemm, access: Access, rows: Axis, columns: Axis) -> BufferView:
         axes = (*gemm.batch, rows, columns) if gemm.batch else (rows, columns)
@@ -272,6 +295,10 @@ def _vector(load: Load, axis: Axis) -> BufferView:
     stride = load.index.coefficient(axis)
     assert stride is not None
     return BufferView(load.buffer, (axis.extent,), (stride,), load.index - stride * index(axis))
+
+
+def _is_cast(expr: Expr) -> TypeGuard[Op]:
+    return isinstance(expr, Op) and expr.op == "cast"
 
 
 def _cast(expr: Expr, dtype: torch.dtype) -> Expr:

@@ -13,7 +13,7 @@ from jitney.errors import CompilerBug
 from jitney.kernels.triton.expressions import TYPES, index_text, literal, operation
 from jitney.kernels.triton.kernel_source import Parameter
 from jitney.loops.index import Atom, Dim, Index, Value
-from jitney.loops.ir import Const, Expr, IndexValue, Let, Load, Op, Ref, ScalarArg, Store
+from jitney.loops.ir import Const, Expr, IndexValue, Let, Load, Op, Ref, Scalar, ScalarArg, Store
 
 Depends = frozenset[str]
 NONE: Depends = frozenset()
@@ -57,6 +57,8 @@ class TileEmitter:
             suffix += ', sem="relaxed"'
         self._line(f"{call}({pointer}, {value}{suffix})")
         self._forget_loads(self._pointer(stmt.buffer, stmt.value.dtype))
+        if stmt.mode == "set" and stmt.mask is None:
+            self.memo[-1][self._load_text(pointer, mask, stmt.value.dtype)] = (value, shape)
 
     def _everywhere(self, on: Depends) -> Depends:
         """A store inside a tile writes once for each parallel point, whatever it depends on."""
@@ -98,9 +100,14 @@ class TileEmitter:
         shape = on | mask_on
         if mask:
             pointer = self._spread(pointer, on, shape)
-            other = literal(expr.other, expr.dtype)
-            return self._bind(f"tl.load({pointer}, mask={mask}, other={other})", shape)
-        return self._bind(f"tl.load({pointer})", on)
+        return self._bind(self._load_text(pointer, mask, expr.dtype, expr.other), shape)
+
+    def _load_text(self, pointer: str, mask: str, dtype: torch.dtype, other: Scalar = 0) -> str:
+        """Also what a store of the same elements leaves known (`_store`): lanes that the mask
+        leaves out differ, but nothing they yield is kept."""
+        return f"tl.load({pointer}, mask={mask}, other={literal(other, dtype)})" if mask else (
+            f"tl.load({pointer})"
+        )
 
     def _address(self, buffer: str, dtype: torch.dtype, where: str, on: Depends) -> str:
         """A tile of addresses, also where the index is one number."""

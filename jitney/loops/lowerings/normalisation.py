@@ -134,9 +134,10 @@ def layer_norm(
         body.append(store(mean, s.result, centre))
     if b.used(2):
         body.append(store(rstd, s.result, inverse))
-    normal = mul(sub(value, centre), inverse)
-    normal = _affine(normal, weight, bias, s.source[first:])
-    body.extend(b.loop(s.reduced, (store(out, s.source, normal),)))
+    if b.used(0):
+        normal = mul(sub(value, centre), inverse)
+        normal = _affine(normal, weight, bias, s.source[first:])
+        body.extend(b.loop(s.reduced, (store(out, s.source, normal),)))
     b.emit(s.kept, body)
     return out, mean, rstd
 

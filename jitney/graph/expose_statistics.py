@@ -1,0 +1,98 @@
+"""Normalisations a backward pass reads are written as row statistics and pointwise ops of them.
+
+The output of a log-softmax or layer norm is as large as its input; its statistics are two numbers
+a row. Taken apart, the split into forward and backward can keep the statistics (and the input,
+which it mostly keeps anyway) and compute the output again in the kernel that wants it. Each
+formula is the one its lowering uses, so that values stay the same; fusion puts the forward part
+back together.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import torch
+from torch import fx
+
+from jitney import torch_api
+
+aten = torch.ops.aten
+
+
+def expose_statistics(graph: fx.Graph) -> None:
+    """Rewrites, in place, what backward nodes read; a graph without any stays as it is."""
+    for node in list(graph.nodes):
+        if torch_api.is_symbolic_value(node):
+            continue
+        if node.target is aten._log_softmax.default and _read_late(node):
+            _Writer(graph, node).log_softmax()
+        elif node.target is operator.getitem and node.args[1] == 0:
+            norm: Any = node.args[0]
+            if norm.target is aten.native_layer_norm.default and not norm.meta.get("backward"):
+                _Writer(graph, node).layer_norm(norm)
+
+
+def _read_late(node: fx.Node) -> bool:
+    return any(user.meta.get("backward") for user in node.users)
+
+
+class _Writer:
+    """Writes nodes before the one they replace, each with its fake value."""
+
+    def __init__(self, graph: fx.Graph, node: fx.Node) -> None:
+        self.graph, self.node = graph, node
+
+    def log_softmax(self) -> None:
+        """``(x - max x) - log sum exp(x - max x)``."""
+        x, dim, _ = self.node.args
+        x = self.cast(x, torch.float32)
+        shifted = self.call(aten.sub.Tensor, x, self.call(aten.amax.default, x, [dim], True))
+        powers = self.call(aten.exp.default, shifted)
+        total = self.call(aten.sum.dim_IntList, powers, [dim], True)
+        result = self.call(aten.sub.Tensor, shifted, self.call(aten.log.default, total))
+        self.finish(result)
+
+    def layer_norm(self, norm: fx.Node) -> None:
+        """``(x - mean) * rstd * weight + bias``; the norm still makes mean and rstd."""
+        x, _, weight, bias, _ = norm.args
+        result = self.cast(x, torch.float32)
+        mean, rstd = (self.item(norm, place) for place in (1, 2))
+        result = self.call(aten.mul.Tensor, self.call(aten.sub.Tensor, result, mean), rstd)
+        if weight is not None:
+            result = self.call(aten.mul.Tensor, result, self.cast(weight, torch.float32))
+        if bias is not None:
+            result = self.call(aten.add.Tensor, result, self.cast(bias, torch.float32))
+        self.finish(result)
+
+    def cast(self, value: Any, dtype: torch.dtype) -> fx.Node:
+        """``value`` in at least ``dtype``'s precision."""
+        found: fx.Node = value
+        if found.meta["val"].dtype.itemsize >= dtype.itemsize:
+            return found
+        return self.call(aten._to_copy.default, found, dtype=dtype)
+
+    def call(self, target: Any, *args: Any, **kwargs: Any) -> fx.Node:
+        with self.graph.inserting_before(self.node):
+            node = self.graph.call_function(target, args, kwargs)
+        values = fx.map_arg((args, kwargs), lambda n: n.meta["val"])
+        node.meta["val"] = target(*values[0], **values[1])
+        node.meta["origin"] = self.node.meta.get("origin")
+        return node
+
+    def item(self, norm: fx.Node, place: int) -> fx.Node:
+        """One result of a node that has several, by the node that already picks it if any."""
+        known = [u for u in norm.users if u.args[1] == place]
+        if not known:
+            return self.call(operator.getitem, norm, place)
+        first = min(known, key=list(self.graph.nodes).index)
+        norm.append(first)
+        return first
+
+    def finish(self, result: fx.Node) -> None:
+        """Puts ``result`` in the node's place, in the node's dtype."""
+        dtype = self.node.meta["val"].dtype
+        if result.meta["val"].dtype != dtype:
+            result = self.call(aten._to_copy.default, result, dtype=dtype)
+        self.node.replace_all_uses_with(result)
+        self.graph.erase_node(self.node)
