@@ -21,13 +21,14 @@ from jitney.capture.result import Break, Capture
 from jitney.capture.source import Roots
 from jitney.errors import CompilerBug, Unsupported
 from jitney.events import log
+from jitney.graph.ambient import Ambient
 from jitney.graph.device_of_graph import device_of_graph
+from jitney.graph.drop_tangents import drop_tangents
 from jitney.graph.fold_attention_masks import fold_attention_masks
 from jitney.graph.mark_static import mark_static
 from jitney.graph.rerun_eagerly import rerun_eagerly
-from jitney.graph.region import Region
 from jitney.graph.stitch import stitch
-from jitney.graph.tangent_variants import TangentVariants
+from jitney.graph.tangent_variants import TangentVariants, unlikely_tangents
 from jitney.graph.trace_region import trace_region
 from jitney.kernels.llvm.host import host_target
 from jitney.kernels.triton.device import device_target
@@ -92,7 +93,10 @@ def compile_graph(
             return gm.forward
         if entry is not None:
             entry.save(built)
-    backward = None if built.backward is None else built.backward.load()
+    backward: Any = None if built.backward is None else built.backward.load()
+    if built.facts.unlikely_tangents:
+        general = partial(general_backward, gm, example_inputs, options, Ambient.now())
+        backward = TangentVariants(backward, built.facts.unlikely_tangents, general)
     call = stitch(built.facts, built.forward.load(), backward)
     return rerun_eagerly(gm, call) if built.forward.checks else call
 
@@ -104,22 +108,23 @@ def build_region(
     with log.stage("graph"):
         region = trace_region(fold_attention_masks(gm), example_inputs, keep=lowered_ops())
     mark_static(gm, region.forward)
-    if region.backward is not None:
-        options = without_cuda_graphs(options)
-    forward = build_graph(region.forward, options)
-    return BuiltRegion(region.facts, forward, _build_backward(region, options))
-
-
-def _build_backward(region: Region, options: Any) -> CpuGraph | LoadedGraph | None:
     if region.backward is None:
-        return None
-    if device_of_graph(region.backward).type != "cuda":
-        return build_graph(region.backward, options)
-    from jitney.gpu_pipeline import compile_for_gpu
+        return BuiltRegion(region.facts, build_graph(region.forward, options), None)
+    options = without_cuda_graphs(options)
+    forward = build_graph(region.forward, options)
+    facts = replace(region.facts, unlikely_tangents=unlikely_tangents(region.facts))
+    backward = drop_tangents(region.backward, region.facts, facts.unlikely_tangents)
+    return BuiltRegion(facts, forward, build_graph(backward, options))
 
-    device = device_of_graph(region.backward)
-    build = partial(compile_for_gpu, device=device, options=options)
-    return LoadedGraph(TangentVariants(region.backward, region.facts, build))
+
+def general_backward(
+    gm: torch.fx.GraphModule, example_inputs: Sequence[Any], options: Any, ambient: Ambient
+) -> Callable[..., Any]:
+    """The backward graph of ``gm``, traced under ``ambient``, that takes every gradient."""
+    with log.stage("graph"), ambient.restored():
+        region = trace_region(fold_attention_masks(gm), example_inputs, keep=lowered_ops())
+    assert region.backward is not None
+    return build_graph(region.backward, without_cuda_graphs(options)).load()
 
 
 def without_cuda_graphs(options: Any) -> Any:

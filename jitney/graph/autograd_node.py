@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from operator import itemgetter
 from typing import Any
 
@@ -13,9 +13,10 @@ from jitney.graph.region import Input, RegionFacts, Result, ResultFacts
 from jitney.graph.tangent_variants import TangentVariants
 
 Compiled = Callable[..., Any]
+Backward = Compiled | TangentVariants
 
 
-def autograd_function(facts: RegionFacts, forward: Compiled, backward: Compiled) -> Compiled:
+def autograd_function(facts: RegionFacts, forward: Compiled, backward: Backward) -> Compiled:
     """``call(*inputs) -> results`` whose gradients ``backward`` computes.
 
     Saved tensors go through ``save_for_backward``, so that a later write to one of them is an
@@ -46,7 +47,7 @@ def _place(facts: RegionFacts, place: Input | Result) -> int:
     return place.index if isinstance(place, Input) else facts.input_count + place.index
 
 
-def _node_class(facts: RegionFacts, forward: Compiled, backward: Compiled) -> Any:
+def _node_class(facts: RegionFacts, forward: Compiled, backward: Backward) -> Any:
     count = len(facts.results)
     fixed = tuple(i for i, r in enumerate(facts.results) if r.tangent is None and r.dtype)
     expected = _tangent_results(facts)
@@ -54,17 +55,16 @@ def _node_class(facts: RegionFacts, forward: Compiled, backward: Compiled) -> An
     saved_sizes = _picker([_place(facts, place) for place in facts.saved_sizes])
     dynamic = tuple(i for i in expected if None in _shape_of(facts.results[i]))
 
-    variants = backward if isinstance(backward, TangentVariants) else None
-
     def run_backward(ctx: Any, grads: tuple[Any, ...]) -> tuple[Any, ...]:
-        run, given = backward, expected
-        if variants is not None:
-            given = tuple([i for i in expected if grads[i] is not None])
-            missing = [p for p, i in enumerate(expected) if grads[i] is None]
-            run = variants.without(tuple(missing))
+        run: Any = backward
+        left_out: Collection[int] = ()
+        if isinstance(run, TangentVariants):
+            given = [position for position, i in enumerate(expected) if grads[i] is not None]
+            run, left_out = run.choose(given)
         tangents = [
             _prepared(grads[i], facts.results[i], ctx.like.get(i) if dynamic else None)
-            for i in given
+            for position, i in enumerate(expected)
+            if position not in left_out
         ]
         return (None, *run(*ctx.sizes, *ctx.saved_tensors, *tangents))
 

@@ -16,6 +16,7 @@ from torch import fx
 from jitney import torch_api
 from jitney.graph.effects import is_view
 from jitney.graph.join_region import own_gradients
+from jitney.graph.region import RegionFacts
 from jitney.graph.remove_dead_code import remove_dead_code
 
 aten = torch.ops.aten
@@ -26,9 +27,14 @@ _LINEAR = frozenset((aten._to_copy.default, aten.clone.default, aten.neg.default
 _PRODUCTS = frozenset((aten.mul.Tensor, aten.mm.default, aten.bmm.default))
 
 
-def drop_tangents(gm: fx.GraphModule, tangents: int, missing: Collection[int]) -> fx.GraphModule:
-    """``gm`` (whose last ``tangents`` placeholders are gradients) without those ``missing``, by
-    position among them; they are no placeholders of the result. ``gm`` stays as it is."""
+def drop_tangents(
+    gm: fx.GraphModule, facts: RegionFacts, missing: Collection[int]
+) -> fx.GraphModule:
+    """The backward graph ``gm`` without the gradients ``missing``, by position among those it
+    takes (its last placeholders); ``gm`` stays as it is."""
+    if not missing:
+        return gm
+    tangents = sum(result.tangent is not None for result in facts.results)
     graph = fx.Graph()
     result = graph.graph_copy(gm.graph, {}, return_output_node=False)
     graph.output(result)

@@ -28,7 +28,6 @@ from jitney.graph.region import (
 from jitney.graph.remove_dead_code import remove_dead_code
 from jitney.graph.simplify import simplify
 
-
 #: Elements from which a result that is also kept for the backward pass is not copied (GPU).
 LARGE_RESULT = 1 << 24
 

@@ -30,8 +30,8 @@ CHEAP = frozenset(
 )
 #: Also recomputed on a GPU, where a fused pointwise op costs the bytes it moves and little else.
 CHEAP_ON_GPU = CHEAP | frozenset(
-    "exp exp2 expm1 log log1p log2 sqrt rsqrt reciprocal div pow tanh sigmoid erf sin cos gelu silu "
-    "elu softplus mish hardswish hardsigmoid log_sigmoid_forward logit addcmul addcdiv lerp".split()
+    "exp exp2 expm1 log log1p log2 sqrt rsqrt reciprocal div pow tanh sigmoid erf sin cos gelu "
+    "silu elu softplus mish hardswish hardsigmoid logit addcmul addcdiv lerp".split()
 )
 
 

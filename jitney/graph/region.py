@@ -108,7 +108,8 @@ class RegionFacts:
 
     The forward graph's outputs are the results, then what is only kept for the backward graph;
     `saved_tensors` and `saved_sizes` name what the backward graph takes, by `Input` or by
-    position among the forward graph's outputs.
+    position among the forward graph's outputs. The compiled backward graph does not take the
+    gradients `unlikely_tangents` (`TangentVariants`).
     """
 
     input_count: int
@@ -118,6 +119,7 @@ class RegionFacts:
     grad_inputs: tuple[int, ...] = ()
     saved_tensors: tuple[Input | Result, ...] = ()
     saved_sizes: tuple[Input | Result, ...] = ()
+    unlikely_tangents: tuple[int, ...] = ()
 
     @property
     def trains(self) -> bool:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from jitney import torch_api
-from jitney.graph.autograd_node import autograd_function
+from jitney.graph.autograd_node import Backward, autograd_function
 from jitney.graph.region import (
     Input,
     Literal,
@@ -25,7 +25,7 @@ from jitney.graph.region import (
 Compiled = Callable[..., Any]
 
 
-def stitch(facts: RegionFacts, forward: Compiled, backward: Compiled | None) -> Compiled:
+def stitch(facts: RegionFacts, forward: Compiled, backward: Backward | None) -> Compiled:
     """``call(*inputs) -> tuple of outputs`` with eager's aliasing, mutation and autograd.
 
     ``forward`` and ``backward`` follow `region`'s calling convention and run without grad.

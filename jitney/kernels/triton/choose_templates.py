@@ -155,9 +155,7 @@ class _Choices:
         )
         self.nodes.append(nest)
 
-    def _stored_as_is(
-        self, epilogue: tuple[Stmt, ...], where: Index, out: Buffer
-    ) -> Buffer | None:
+    def _stored_as_is(self, epilogue: tuple[Stmt, ...], where: Index, out: Buffer) -> Buffer | None:
         """The buffer an epilogue stores the library's result in, element for element."""
         if len(epilogue) != 1 or not isinstance(epilogue[0], Store):
             return None

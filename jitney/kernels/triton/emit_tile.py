@@ -105,8 +105,10 @@ class TileEmitter:
     def _load_text(self, pointer: str, mask: str, dtype: torch.dtype, other: Scalar = 0) -> str:
         """Also what a store of the same elements leaves known (`_store`): lanes that the mask
         leaves out differ, but nothing they yield is kept."""
-        return f"tl.load({pointer}, mask={mask}, other={literal(other, dtype)})" if mask else (
-            f"tl.load({pointer})"
+        return (
+            f"tl.load({pointer}, mask={mask}, other={literal(other, dtype)})"
+            if mask
+            else (f"tl.load({pointer})")
         )
 
     def _address(self, buffer: str, dtype: torch.dtype, where: str, on: Depends) -> str:

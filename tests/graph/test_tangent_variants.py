@@ -1,0 +1,71 @@
+"""Backward passes in which some results get no gradient."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import jitney
+from jitney.events import log
+
+
+def model(x, w, head, unused):
+    hidden = (x @ w).tanh()
+    logits = hidden @ head + unused
+    return (logits - unused.detach()).square().mean() + hidden.sum() * 1e-3, logits
+
+
+def leaves():
+    torch.manual_seed(0)
+    shapes = ((8, 4), (4, 16), (16, 3), (3,))
+    return [torch.randn(shape, requires_grad=True) for shape in shapes]
+
+
+@pytest.mark.parametrize("used", ["loss", "logits", "both"])
+def test_gradients_equal_eager_whichever_results_are_used(used):
+    def run(call, arguments):
+        loss, logits = call(*arguments)
+        wanted = {"loss": loss, "logits": logits.exp().sum()}
+        (loss + logits.sin().sum() if used == "both" else wanted[used]).backward()
+        return [a.grad for a in arguments]
+
+    call = jitney.compile(model)
+    for _ in range(2):
+        for mine, theirs in zip(run(call, leaves()), run(model, leaves()), strict=True):
+            torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-6)
+
+
+def test_all_gradients_are_traced_under_the_modes_of_the_call():
+    def run(call):
+        arguments = leaves()
+        with torch.autocast("cpu", torch.bfloat16):
+            loss, logits = call(*arguments)
+        (loss + logits.float().sum()).backward()
+        return [a.grad for a in arguments]
+
+    for mine, theirs in zip(run(jitney.compile(model)), run(model), strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=2e-2, atol=2e-2)
+
+
+def test_a_parameter_that_only_unused_results_reach_gets_none():
+    def two(x, w):
+        return x.square().sum(), x * w
+
+    x, w = torch.randn(4, requires_grad=True), torch.randn(4, requires_grad=True)
+    jitney.compile(two)(x, w)[0].backward()
+    assert w.grad is None
+    torch.testing.assert_close(x.grad, 2 * x)
+
+
+def test_the_likely_graph_adds_no_zeros():
+    seen = []
+    stop = log.listen(seen.append)
+    try:
+        loss, _ = jitney.compile(model)(*leaves())
+    finally:
+        stop()
+    programs = [e.data["program"] for e in seen if e.kind == "program"]
+    backward = programs[-1]
+    shapes = [b.shape for b in backward.buffers if b.kind == "input"]
+    assert [3, 8] not in [sorted(map(int, shape)) for shape in shapes]  # the logits' gradient
+    loss.backward()
