@@ -66,16 +66,17 @@ def build(
 def replay_facts(gm: fx.GraphModule, program: LoopProgram) -> ReplayFacts:
     """What recording ``program`` must know, and whether it can be recorded at all."""
     written = {name for node in program.nodes for name in writes(node)}
-    static, mutated, position = set(), set(), 0
+    sizes, static, mutated = [], set(), set()
     placeholders = [n for n in gm.graph.nodes if n.op == "placeholder"]
     for position, (node, argument) in enumerate(zip(placeholders, program.arguments, strict=True)):
         if isinstance(argument, Dim | ScalarArg):
+            sizes.append(position)
             continue
         if node.meta.get("static"):
             static.add(position)
         if argument in written:
             mutated.add(position)
-    return ReplayFacts(frozenset(static), frozenset(mutated), _refusal(program))
+    return ReplayFacts(tuple(sizes), frozenset(static), frozenset(mutated), _refusal(program))
 
 
 def _refusal(program: LoopProgram) -> str:

@@ -45,15 +45,15 @@ class _Epilogue:
 
     def __init__(self, facts: RegionFacts, run: Compiled) -> None:
         self.facts = facts
-        self.names: dict[str, Any] = {"run": run, "bump_version": torch_api.bump_version}
+        self.names: dict[str, Any] = {"run": run, "bump_versions": torch_api.bump_versions}
 
     def function(self) -> Compiled:
         lines = ["def call(*inputs):", "    r = run(*inputs)"]
+        counted = [m.input for m in self.facts.mutations if m.value is None and m.counted]
+        if counted:
+            lines.append(f"    bump_versions({', '.join(f'inputs[{i}]' for i in counted)})")
         for mutation in self.facts.mutations:
-            if mutation.value is None:
-                if mutation.counted:
-                    lines.append(f"    bump_version(inputs[{mutation.input}])")
-            else:
+            if mutation.value is not None:
                 lines.append(f"    inputs[{mutation.input}].copy_(r[{mutation.value.index}])")
         for position, rule in enumerate(self.facts.outputs):
             lines.append(f"    o{position} = {self._output(rule)}")

@@ -1,21 +1,23 @@
 """Replaying a compiled program as one CUDA graph, without surprises.
 
 The first call runs the program as it is (kernels load, libraries choose), the second records it.
-From then on a call copies the inputs that may move into the graph's own tensors, replays, and
-hands out copies of the results, so that no later call overwrites what a caller holds. Static
-inputs (parameters, buffers, tensors marked with ``mark_static_address``) are used where they lie;
-when one lies elsewhere than recorded, the graph is recorded again.
+From then on a call replays and hands out copies of the results, so that no later call overwrites
+what a caller holds. Inputs are used where they lie. When one lies elsewhere than recorded, the
+graph is recorded again; if it is no static one (parameters, buffers, tensors marked with
+``mark_static_address``), the graph reads a tensor of its own from then on, into which each call
+copies the input.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from jitney import torch_api
 from jitney.events import log
 
 Program = Callable[..., tuple[Any, ...]]
@@ -26,10 +28,11 @@ RECORDING_LIMIT = 16
 
 @dataclass(frozen=True)
 class ReplayFacts:
-    """What a recording must know. ``static``: positions of inputs used where they lie;
-    ``mutated``: positions of inputs the program writes; ``refused``: why it cannot be recorded
-    ("" when it can)."""
+    """What a recording must know. ``sizes``: positions of inputs that are numbers; ``static``:
+    positions of inputs that keep their place; ``mutated``: positions of inputs the program
+    writes; ``refused``: why it cannot be recorded ("" when it can)."""
 
+    sizes: tuple[int, ...] = ()
     static: frozenset[int] = frozenset()
     mutated: frozenset[int] = frozenset()
     refused: str = ""
@@ -37,12 +40,16 @@ class ReplayFacts:
 
 @dataclass
 class _Recording:
+    """``in_place(args)``: whether the inputs used where they lie still lie there. ``given``: the
+    position of the input that an output is, None for a result of the graph."""
+
     graph: torch.cuda.CUDAGraph
-    inputs: list[Any]
     outputs: tuple[Any, ...]
-    addresses: tuple[int, ...]
-    copied: list[tuple[int, torch.Tensor]] = field(default_factory=list)
-    written_back: list[tuple[int, torch.Tensor]] = field(default_factory=list)
+    given: tuple[int | None, ...]
+    in_place: Callable[[tuple[Any, ...]], bool]
+    addresses: dict[int, int]
+    copied: list[tuple[int, torch.Tensor]]
+    written_back: list[tuple[int, torch.Tensor]]
 
 
 _pools: dict[int, Any] = {}
@@ -63,6 +70,7 @@ class ReplayedProgram:
         self.program, self.facts, self.name = program, facts, name
         self._recordings: dict[tuple[Any, ...], _Recording] = {}
         self._seen: set[tuple[Any, ...]] = set()
+        self._moving: set[int] = set()
         self._lock = threading.Lock()
         if facts.refused:
             log.emit("cuda_graph_refused", name=name, reason=facts.refused)
@@ -70,7 +78,7 @@ class ReplayedProgram:
     def __call__(self, *args: Any) -> tuple[Any, ...]:
         if self.facts.refused or torch.cuda.is_current_stream_capturing():
             return self.program(*args)
-        key = tuple(a for a in args if not isinstance(a, torch.Tensor))
+        key = tuple([args[i] for i in self.facts.sizes])
         with self._lock:
             recording = self._recordings.get(key)
             if recording is None:
@@ -78,8 +86,8 @@ class ReplayedProgram:
                     self._note_first(key)
                     return self.program(*args)
                 recording = self._recordings[key] = self._record(args)
-            elif recording.addresses != self._addresses(args):
-                log.emit("cuda_graph_rerecorded", name=self.name, reason="a static input moved")
+            elif not recording.in_place(args):
+                self._note_moves(recording, args)
                 recording = self._recordings[key] = self._record(args)
             return self._replay(recording, args)
 
@@ -89,16 +97,19 @@ class ReplayedProgram:
             log.emit("cuda_graph_refused", name=self.name, reason=reason)
         self._seen.add(key)
 
-    def _addresses(self, args: Sequence[Any]) -> tuple[int, ...]:
-        return tuple([args[i].data_ptr() for i in self.facts.static])
+    def _note_moves(self, recording: _Recording, args: Sequence[Any]) -> None:
+        moved = {p for p, where in recording.addresses.items() if args[p].data_ptr() != where}
+        self._moving |= moved - self.facts.static
+        reason = f"inputs {sorted(moved)} moved"
+        log.emit("cuda_graph_rerecorded", name=self.name, reason=reason)
 
-    def _record(self, args: Sequence[Any]) -> _Recording:
-        inputs = list(args)
-        copied = []
+    def _record(self, args: tuple[Any, ...]) -> _Recording:
+        inputs, copied, addresses = list(args), [], {}
         for position, value in enumerate(args):
-            if not isinstance(value, torch.Tensor) or position in self.facts.static:
+            if not isinstance(value, torch.Tensor) or value.device.type != "cuda":
                 continue
-            if value.device.type != "cuda":
+            if position not in self._moving:
+                addresses[position] = value.data_ptr()
                 continue
             own = torch.empty_strided(
                 value.shape, value.stride(), dtype=value.dtype, device=value.device
@@ -113,8 +124,11 @@ class ReplayedProgram:
                 graph, pool=shared_pool(device), capture_error_mode="thread_local"
             ):
                 outputs = self.program(*inputs)
+        where = {id(value): position for position, value in enumerate(inputs)}
+        given = tuple([where.get(id(o)) if _is_tensor(o) else None for o in outputs])
+        in_place = torch_api.same_addresses(args, tuple(addresses))
         back = [(p, own) for p, own in copied if p in self.facts.mutated]
-        return _Recording(graph, inputs, outputs, self._addresses(args), copied, back)
+        return _Recording(graph, outputs, given, in_place, addresses, copied, back)
 
     def _replay(self, recording: _Recording, args: Sequence[Any]) -> tuple[Any, ...]:
         for position, own in recording.copied:
@@ -122,13 +136,14 @@ class ReplayedProgram:
         recording.graph.replay()
         for position, own in recording.written_back:
             args[position].copy_(own)
-        return tuple([self._escaping(out, recording, args) for out in recording.outputs])
+        pairs = zip(recording.outputs, recording.given, strict=True)
+        return tuple([_escaping(out) if at is None else args[at] for out, at in pairs])
 
-    def _escaping(self, out: Any, recording: _Recording, args: Sequence[Any]) -> Any:
-        """A result the caller may keep: never the graph's own memory."""
-        if not isinstance(out, torch.Tensor):
-            return out
-        for position, inner in enumerate(recording.inputs):
-            if out is inner:
-                return args[position]
-        return out.clone() if out.device.type == "cuda" else out
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, torch.Tensor)
+
+
+def _escaping(out: Any) -> Any:
+    """A result the caller may keep: never the graph's own memory."""
+    return out.clone() if isinstance(out, torch.Tensor) and out.device.type == "cuda" else out

@@ -4,6 +4,7 @@ One file per area; everybody calls `torch_api.name`. Modules that are slow to im
 inside functions.
 """
 
+from jitney.torch_api.addresses import same_addresses
 from jitney.torch_api.compiler import (
     backend_names,
     find_backend,
@@ -87,7 +88,7 @@ from jitney.torch_api.symbols import (
 )
 from jitney.torch_api.tensors import (
     ApartCheck,
-    bump_version,
+    bump_versions,
     is_tensor_subclass,
     node_apply,
     not_differentiable,
@@ -101,7 +102,7 @@ __all__ = [
     "backend_names",
     "below_fakes",
     "build_expression",
-    "bump_version",
+    "bump_versions",
     "c_symbol",
     "constant_of",
     "decomposition_table",
@@ -151,6 +152,7 @@ __all__ = [
     "raw_cuda_stream",
     "raw_key_set",
     "read_state",
+    "same_addresses",
     "scalar_type",
     "set_state",
     "shape_assumptions",

@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from jitney.torch_api.addresses import Check, same_addresses
+
 
 def is_tensor_subclass(value: torch.Tensor) -> bool:
     """A subclass that is neither Parameter nor FakeTensor: it may redefine what ops mean."""
@@ -17,10 +19,9 @@ def is_tensor_subclass(value: torch.Tensor) -> bool:
     )
 
 
-def bump_version(tensor: torch.Tensor) -> None:
-    """Tells autograd that ``tensor`` was written to (inference tensors keep no version)."""
-    if not tensor.is_inference():
-        torch.autograd.graph.increment_version(tensor)
+def bump_versions(*tensors: torch.Tensor) -> None:
+    """Tells autograd that the tensors were written to (inference tensors keep no version)."""
+    torch._C._increment_version([t for t in tensors if not t.is_inference()])
 
 
 Span = tuple[int, int]
@@ -47,18 +48,17 @@ class ApartCheck:
 
     def __init__(self, pairs: tuple[tuple[int, int], ...], static: bool) -> None:
         self._pairs, self._static = pairs, static
-        self._passed: list[Any] = []
+        self._passed: tuple[list[Any], Check] | None = None
 
     def __call__(self, tensors: tuple[torch.Tensor, ...]) -> bool:
-        key: list[Any] = [t.data_ptr() for t in tensors]
-        if not self._static:
-            key += [(t.shape, t.stride()) for t in tensors]
-        if key == self._passed:
+        layouts = [] if self._static else [(t.shape, t.stride()) for t in tensors]
+        passed = self._passed
+        if passed is not None and layouts == passed[0] and passed[1](tensors):
             return True
         spans = [span(t) for t in tensors]
         if any(spans_meet(spans[one], spans[other]) for one, other in self._pairs):
             return False
-        self._passed = key
+        self._passed = layouts, same_addresses(tensors, range(len(tensors)))
         return True
 
 

@@ -37,7 +37,8 @@ def compile_kernel(source: KernelSource, arch: int) -> Binary:
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    function = load_function(source.key, source.text())
+    early = arch >= 90
+    function = load_function(source.key + "e" * early, source.text(early=early))
     signature = {p.label: p.signature for p in source.parameters}
     aligned = [["tt.divisibility", 16]]
     attrs = {
@@ -50,7 +51,7 @@ def compile_kernel(source: KernelSource, arch: int) -> Binary:
     )
     facts = compiled.metadata
     log.emit("kernel", name=source.name, key=source.key, shared=facts.shared)
-    return Binary(facts.name, compiled.asm["cubin"], facts.shared, facts.num_warps)
+    return Binary(facts.name, compiled.asm["cubin"], facts.shared, facts.num_warps, early)
 
 
 @lru_cache(maxsize=4096)

@@ -11,37 +11,44 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from jitney.errors import CompilerBug
-from jitney.kernels.triton.emit_reductions import ReductionEmitter
 from jitney.kernels.triton.emit_tile import NONE, Depends
 from jitney.kernels.triton.expressions import TYPES
-from jitney.kernels.triton.kernel_source import KernelSource
+from jitney.kernels.triton.kernel_source import RELEASE, WAIT, KernelSource
 from jitney.kernels.triton.schedule_nest import Schedule, count, power_of_two
+from jitney.kernels.triton.stream_rows import StreamEmitter
 from jitney.loops.index import Axis, Index, index
 from jitney.loops.ir import IndexValue, Let, Load, Loop, LoopNest, Reduce, Ref, Stmt, Store
 from jitney.loops.simplify_nest import indices
 from jitney.loops.visit import body_exprs
 
 
-def emit_nest(nest: LoopNest, schedule: Schedule) -> KernelSource:
+def emit_nest(
+    nest: LoopNest, schedule: Schedule, fixed: frozenset[str] = frozenset()
+) -> KernelSource:
     """The kernel for ``nest``; its parameters are named by position, so that equal nests over
-    other buffers give equal source."""
-    return NestEmitter(nest, schedule).emit()
+    other buffers give equal source. ``fixed``: buffers no kernel of the program writes."""
+    return NestEmitter(nest, schedule, fixed).emit()
 
 
-class NestEmitter(ReductionEmitter):
+class NestEmitter(StreamEmitter):
     """Writes one nest's kernel; used for one nest and thrown away."""
 
-    def __init__(self, nest: LoopNest, schedule: Schedule) -> None:
+    def __init__(self, nest: LoopNest, schedule: Schedule, fixed: frozenset[str]) -> None:
         has_rows = any(isinstance(s, Reduce | Loop) for s in nest.body)
         dims = ("y",) * (schedule.tile_axis is not None) + ("x",) + ("r",) * has_rows
         sizes = {"x": schedule.x_block, "y": schedule.y_block, "r": schedule.r_block}
         super().__init__(dims, sizes)
-        self.nest, self.schedule = nest, schedule
+        self.nest, self.schedule, self.fixed = nest, schedule, fixed
         self.wide = _needs_wide_indices(nest)
         self.inside_rows = False
 
     def emit(self) -> KernelSource:
         grid = self._bind_parallel_axes()
+        self._line(RELEASE)
+        streams = [s for s in self.nest.body if isinstance(s, Reduce) and self._is_stream(s)]
+        if len(streams) == 1:
+            self._begin_stream(streams[0])
+        self._line(WAIT)
         self._statements(self.nest.body)
         return KernelSource(
             name=self.nest.name,
@@ -184,7 +191,9 @@ class NestEmitter(ReductionEmitter):
 
     def _reduce(self, stmt: Reduce) -> None:
         total = count(stmt.axes)
-        if total.is_const and total.const <= self.schedule.row_limit:
+        if stmt is self.streamed:
+            self._finish_stream(stmt, self._varies(stmt))
+        elif total.is_const and total.const <= self.schedule.row_limit:
             with self._rows(stmt.axes):
                 self._statements(stmt.body)
                 for result in stmt.results:

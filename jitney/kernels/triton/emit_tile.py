@@ -33,6 +33,7 @@ class TileEmitter:
         self.refs: dict[str, tuple[str, Depends]] = {}
         self.masks: dict[str, str] = {}
         self.parameters: dict[str, Parameter] = {}
+        self.given: dict[Load, tuple[str, Depends]] = {}  # tiles loaded before they are met
 
     # ------------------------------------------------------------ statements
 
@@ -75,7 +76,7 @@ class TileEmitter:
             text = literal(expr.value, expr.dtype)
             return self._bind(f"tl.full([{ones}], {text}, {TYPES[expr.dtype]})", NONE)
         if isinstance(expr, Load):
-            return self._load(expr)
+            return self.given.get(expr) or self._load(expr)
         if isinstance(expr, IndexValue):
             text, on = self._index(expr.index)
             ones = ", ".join("1" for _ in self.dims)

@@ -10,7 +10,7 @@ import torch
 
 from jitney.errors import CompilerBug
 from jitney.kernels.triton.emit_tile import NONE, TileEmitter
-from jitney.kernels.triton.kernel_source import KernelSource
+from jitney.kernels.triton.kernel_source import RELEASE, WAIT, KernelSource
 from jitney.kernels.triton.schedule_gemm import GemmSchedule, tiles
 from jitney.kernels.triton.schedule_nest import count
 from jitney.loops.index import Axis, Index, index
@@ -31,6 +31,8 @@ class GemmEmitter(TileEmitter):
 
     def emit(self) -> KernelSource:
         programs = self._bind_tile()
+        self._line(RELEASE)
+        self._line(WAIT)
         self._product()
         for stmt in self.gemm.epilogue:
             if isinstance(stmt, Let):

@@ -10,7 +10,7 @@ import torch
 from jitney.errors import CompilerBug
 from jitney.kernels.call_extern import ExternCall
 from jitney.kernels.triton.launch import Launch, LaunchTable
-from jitney.kernels.triton.launch_plan import KernelCall, LaunchPlan, Segment
+from jitney.kernels.triton.launch_plan import LaunchPlan, Segment
 from jitney.kernels.triton.load_binary import current_stream, load_binary
 from jitney.loops.index import Atom, Dim, Index
 from jitney.loops.ir import Buffer, BufferView, Extern, IntOutput, Output, ScalarArg
@@ -30,16 +30,26 @@ class GpuProgram:
         names = [a.name for a in plan.arguments if isinstance(a, Dim | ScalarArg)]
         for name in (*names, *plan.offsets):
             self.slots.setdefault(name, len(self.slots))
-        self.launches = [self._launch(call) for call in plan.calls]
+        self.launches = self._launches()
         self.steps = [ExternCall(s) if isinstance(s, Extern) else s for s in plan.steps]
         self.made = [b for b in plan.buffers if b.kind == "output"]
         self._tables: list[LaunchTable] = []
         self._layouts: dict[int, Layout] = {}
 
-    def _launch(self, call: KernelCall) -> Launch:
-        loaded = load_binary(self.plan.binaries[call.kernel], self.device)
-        slots = tuple(self.slots[name] for name in call.parameters)
-        return Launch(loaded.function, call.grid, loaded.threads, loaded.shared, slots)
+    def _launches(self) -> list[Launch]:
+        """Early are those that surely come right after another launch of ours."""
+        made: list[Launch] = []
+        first = {s.first for s in self.plan.steps if isinstance(s, Segment)}
+        for at, call in enumerate(self.plan.calls):
+            binary = self.plan.binaries[call.kernel]
+            known = load_binary(binary, self.device)
+            slots = tuple(self.slots[name] for name in call.parameters)
+            follows = at not in first and all(size.is_const for size in made[-1].grid)
+            early = binary.waits and follows
+            made.append(
+                Launch(known.function, call.grid, known.threads, known.shared, slots, early)
+            )
+        return made
 
     def __call__(self, *args: Any) -> tuple[Any, ...]:
         try:

@@ -23,6 +23,12 @@ def {name}({parameters}):
 """
 
 
+#: The statement after which a kernel may read what earlier launches wrote, and may write; and the
+#: one that lets the next launch start. Every kernel has both, on every path.
+WAIT = "gdc_wait()"
+RELEASE = "gdc_launch_dependents()"
+
+
 @dataclass(frozen=True)
 class Parameter:
     """``name`` in the program; ``kind`` "pointer", "dim" or "scalar"; ``label`` in the source.
@@ -54,18 +60,26 @@ class KernelSource:
     num_stages: int = 3
     functions: tuple[str, ...] = ()
 
-    def text(self, interpret: bool = False) -> str:
-        """The whole module; ``interpret``: for Triton's interpreter, which has no libdevice."""
+    def text(self, interpret: bool = False, early: bool = False) -> str:
+        """The whole module; ``interpret``: for Triton's interpreter, which has no libdevice;
+        ``early``: for GPUs whose launches can overlap (Hopper and later)."""
         library = (
             "from jitney.kernels.triton import interpret_math as lib"
             if interpret
             else "from triton.language.extra import libdevice as lib"
         )
+        if early:
+            library += "\nfrom triton.language.extra.cuda import gdc_launch_dependents, gdc_wait"
         labels = ", ".join(p.label for p in self.parameters)
         functions = "".join("\n\n" + f for f in self.functions)
         name = f"kernel_{self.key[:10]}"  # what profilers show; the log says which nest it is
         head = _HEADER.format(library=library, name=name, parameters=labels, functions=functions)
-        return f"{head}{self.body}\n\n\nkernel = {name}\n"
+        text = f"{head}{self.body}\n\n\nkernel = {name}\n"
+        if early:
+            return text
+        return "".join(
+            line for line in text.splitlines(True) if line.strip() not in (WAIT, RELEASE)
+        )
 
     @cached_property
     def key(self) -> str:

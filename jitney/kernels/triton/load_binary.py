@@ -24,12 +24,14 @@ _MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 
 @dataclass(frozen=True)
 class Binary:
-    """Code for one GPU architecture. ``shared``: bytes of shared memory a program needs."""
+    """Code for one GPU architecture. ``shared``: bytes of shared memory a program needs;
+    ``waits``: it waits for the launch before it by itself."""
 
     name: str
     code: bytes
     shared: int
     num_warps: int
+    waits: bool = False
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,8 @@ ROW_LIMIT = GPU_ROW
 class Schedule:
     """``x_block`` points of the parallel axes per program; a reduction of at most ``row_limit``
     points is one tile, a longer one a loop of ``r_block``. ``tile_axis``: the parallel axis that
-    gets a tile dimension of its own (``y_block``) because some access is contiguous along it."""
+    gets a tile dimension of its own (``y_block``) because some access is contiguous along it.
+    ``ahead``: tiles of weights a product with a vector has under way before it uses them."""
 
     x_block: int
     r_block: int
@@ -26,6 +27,7 @@ class Schedule:
     num_warps: int
     tile_axis: Axis | None = None
     y_block: int = 1
+    ahead: int = 0
 
 
 def schedule_nest(nest: LoopNest, target: Target) -> Schedule:
@@ -90,10 +92,14 @@ def _columns(points: int, width: int, target: Target) -> Schedule:
 
 
 def _one_row_product(nest: LoopNest, width: int) -> Schedule:
-    """Within 5% of the best of 46 schedules at Llama's shapes (docs/decisions/011-gpu-gemv.md)."""
-    shared_row = sum(isinstance(s, Reduce) for s in nest.body) > 1
-    r_block = 1024 if width > 8192 or width <= 1024 else 2048
-    return Schedule(2 if shared_row and r_block == 2048 else 1, r_block, 0, 4)
+    """Near the best of those measured at Llama's shapes (docs/decisions/011-gpu-gemv.md)."""
+    products = [s for s in nest.body if isinstance(s, Reduce)]
+    if width > 8192:
+        return Schedule(1, 1024, 0, 4)
+    if width > 2048:
+        return Schedule(1, 2048, 0, 4, ahead=2)
+    weights = len(products[-1].results)
+    return Schedule(4 if len(products) > weights else 2, 1024, 0, 4, ahead=2 if weights == 1 else 1)
 
 
 def _streams_weights(nest: LoopNest) -> bool:

@@ -1,0 +1,63 @@
+"""Products whose weights are loaded ahead, in Triton's interpreter against the reference."""
+
+import hashlib
+
+import pytest
+import torch
+
+pytest.importorskip("triton")
+
+from jitney.kernels.triton.compile_kernels import load_function
+from jitney.kernels.triton.emit_nest import emit_nest
+from jitney.kernels.triton.kernel_source import WAIT
+from jitney.kernels.triton.schedule_nest import Schedule
+from jitney.loops.index import Axis, index
+from jitney.loops.ir import Load, LoopNest, Op, Reduce, Reduction, Ref, Store
+
+F32 = torch.float32
+FIXED = frozenset(("w0", "w1"))
+
+
+def product(rows, depth):
+    """``out = (w0 @ x) * (w1 @ x)``."""
+    n, k = Axis("n", index(rows)), Axis("k", index(depth))
+    sums = tuple(
+        Reduction(
+            (f"acc{i}",),
+            "sum",
+            Op("mul", (Load("x", index(k), F32), Load(f"w{i}", index(n) * depth + k, F32)), F32),
+            F32,
+        )
+        for i in range(2)
+    )
+    value = Op("mul", (Ref("acc0", F32), Ref("acc1", F32)), F32)
+    return LoopNest("product", (n,), (Reduce((k,), (), sums), Store("out", index(n), value)))
+
+
+@pytest.mark.parametrize("ahead", [0, 1, 2, 9])
+@pytest.mark.parametrize("rows,depth,x_block", [(4, 128, 2), (5, 100, 2), (3, 32, 1)])
+def test_equals_torch(rows, depth, x_block, ahead):
+    source = emit_nest(product(rows, depth), Schedule(x_block, 32, 0, 1, ahead=ahead), FIXED)
+    text = source.text(interpret=True)
+    kernel = load_function(hashlib.sha256(text.encode()).hexdigest()[:32], text)
+    given = {"x": torch.randn(depth), "out": torch.full((rows,), 7.0)}
+    given |= {f"w{i}": torch.randn(rows, depth) for i in range(2)}
+    kernel[tuple(int(g) for g in source.grid)](*[given[p.name] for p in source.parameters])
+    want = (given["w0"] @ given["x"]) * (given["w1"] @ given["x"])
+    torch.testing.assert_close(given["out"], want, rtol=1e-4, atol=1e-3)
+
+
+def test_only_weights_are_read_before_the_wait():
+    source = emit_nest(product(4, 128), Schedule(2, 32, 0, 1, ahead=2), FIXED)
+    before, after = source.text(early=True).split(WAIT)
+    labels = {p.name: p.label for p in source.parameters}
+    assert before.count("tl.load") == 4  # two tiles of each weight
+    assert f"tl.load({labels['x']} " not in before and f"tl.load({labels['x']} " in after
+    assert "tl.store" not in before
+    written = emit_nest(product(4, 128), Schedule(2, 32, 0, 1, ahead=2), frozenset(("w0",)))
+    assert written.text(early=True).split(WAIT)[0].count("tl.load") == 2
+
+
+def test_gpus_whose_launches_cannot_overlap_get_no_wait():
+    source = emit_nest(product(4, 64), Schedule(2, 32, 0, 1, ahead=2), FIXED)
+    assert WAIT in source.text(early=True) and "gdc" not in source.text()
