@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import fx
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils._pytree import tree_map_only
 
 from jitney.loops.interpret import interpret
 from jitney.loops.ir import Extern, LoopProgram
@@ -16,6 +19,7 @@ from jitney.loops.target import Target
 from jitney.loops.verify import verify
 
 CPU = Target("cpu", "test")
+GPU = Target("cuda", "test", multiprocessors=132, capability=(9, 0))
 
 
 def trace(fn: Callable[..., Any], *args: Any, symbolic: bool = False) -> fx.GraphModule:
@@ -36,11 +40,15 @@ def externs(program: LoopProgram) -> list[str]:
 
 
 def check(
-    fn: Callable[..., Any], *args: Any, allow_extern: bool = False, **tolerance: Any
+    fn: Callable[..., Any],
+    *args: Any,
+    allow_extern: bool = False,
+    target: Target = CPU,
+    **tolerance: Any,
 ) -> LoopProgram:
     """The lowered function equals eager: values, dtypes, shapes, strides and mutated inputs."""
     gm = trace(fn, *args)
-    program, constants = lower_graph(gm, CPU)
+    program, constants = lower_for(gm, target)
     verify(program)
     if not allow_extern:
         kept = externs(program)
@@ -56,6 +64,23 @@ def check(
         else:
             assert mine == reference
     return program
+
+
+def lower_for(gm: fx.GraphModule, target: Target) -> tuple[LoopProgram, dict[str, torch.Tensor]]:
+    """`lower_graph`; for a GPU, the graph's tensors are said to live there, the program's not."""
+    if target.kind == "cpu":
+        return lower_graph(gm, target)
+    with FakeTensorMode():
+        for node in gm.graph.nodes:
+            if "val" in node.meta:
+                node.meta["val"] = tree_map_only(torch.Tensor, _on_gpu, node.meta["val"])
+    program, constants = lower_graph(gm, target)
+    buffers = tuple(replace(b, device=torch.device("cpu")) for b in program.buffers)
+    return replace(program, buffers=buffers), constants
+
+
+def _on_gpu(fake: torch.Tensor) -> torch.Tensor:
+    return torch.empty_strided(fake.shape, fake.stride(), dtype=fake.dtype, device="cuda:0")
 
 
 def _copies(args: Any) -> list[Any]:

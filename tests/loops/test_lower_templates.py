@@ -12,8 +12,9 @@ import torch.nn.functional as F
 from jitney.loops.interpret import interpret
 from jitney.loops.ir import Attention, Gemm
 from jitney.loops.lower_graph import lower_graph
+from jitney.loops.target import Target
 from jitney.loops.verify import verify
-from tests.loops.lowered import CPU, check, trace
+from tests.loops.lowered import CPU, GPU, check, trace
 
 aten = torch.ops.aten
 
@@ -78,9 +79,31 @@ POOLS: dict[str, Callable[[Any], Any]] = {
 }
 
 
+@pytest.mark.parametrize("target", [CPU, GPU])
 @pytest.mark.parametrize("name", POOLS)
-def test_pool(name: str) -> None:
-    check(POOLS[name], IMAGE)
+def test_pool(name: str, target: Target) -> None:
+    check(POOLS[name], IMAGE, target=target)
+
+
+def test_max_pool_of_nan_and_of_nothing_but_the_least() -> None:
+    """Where a window holds several NaNs, or only -inf beside padding, eager has its own rule."""
+    image = rand(1, 2, 6, 6)
+    image[0, 0, 1, 1] = image[0, 0, 1, 2] = image[0, 0, 4, 4] = float("nan")
+    image[0, 1] = -float("inf")
+    for window in ((3, 2, 1), (3, 1, 1), (2, 1, 1, 2)):
+        check(lambda x, w=window: F.max_pool2d(x, *w, return_indices=True), image, target=GPU)
+
+
+@pytest.mark.parametrize(
+    "window", [([3, 3], [2, 2], [1, 1], [1, 1]), ([2, 3], [1, 2], [1, 0], [2, 1])]
+)
+def test_max_pool_gradient_gathered(window: Any) -> None:
+    def gradient(x: Any, grad: Any) -> Any:
+        at = aten.max_pool2d_with_indices(x, *window)[1]
+        return aten.max_pool2d_with_indices_backward(grad, x, *window, False, at)
+
+    out = aten.max_pool2d_with_indices(IMAGE, *window)[0]
+    check(gradient, IMAGE, rand(*out.shape), target=GPU)
 
 
 def test_pool_gradients() -> None:

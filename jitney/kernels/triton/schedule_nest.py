@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from jitney.loops.index import Axis, Index, index
 from jitney.loops.ir import Loop, LoopNest, Reduce, Stmt, Store
 from jitney.loops.score_fusion import GPU_ROW
+from jitney.loops.simplify_nest import indices
 from jitney.loops.target import Target
 from jitney.loops.visit import loads
 
@@ -57,10 +58,12 @@ def _pointwise(nest: LoopNest, points: int, target: Target) -> Schedule:
     across = _transposed_axis(nest)
     if across is not None:
         return Schedule(64, 1, 1, 4, across, 32)
-    rows = _rows_that_share(nest)
+    rows = _row_tile_axis(nest)
     if rows is not None:
-        x_block = min(64, power_of_two(nest.axes[-1].extent.hint()))
-        return Schedule(x_block, 1, 1, 4, rows, 2048 // x_block)
+        x_block = min(64, power_of_two(int(nest.axes[-1].extent)))
+        return Schedule(
+            x_block, 1, 1, 4, rows, min(2048 // x_block, power_of_two(int(rows.extent)))
+        )
     block = 1024
     while block > 128 and points < block * 2 * max(target.multiprocessors, 1):
         block //= 2
@@ -157,19 +160,24 @@ def _transposed_axis(nest: LoopNest) -> Axis | None:
     return None
 
 
-def _rows_that_share(nest: LoopNest) -> Axis | None:
-    """The axis before the last, where rows along the last share values that it alone counts
-    (a scale for each channel): a tile of several rows loads them once."""
-    if len(nest.axes) < 2:
+def _row_tile_axis(nest: LoopNest) -> Axis | None:
+    """The axis that counts rows, where tiles of several rows serve better than a flat run.
+
+    Rows along the last axis share values that it alone counts (a scale for each channel), which
+    a tile loads once; or they are not neighbours in memory (pooling), and a tile need not work
+    out for each element which row it is in.
+    """
+    if len(nest.axes) < 2 or not all(a.extent.is_const for a in nest.axes):
         return None
-    rows, last = nest.axes[-2:]
-    shared = False
-    for load in loads(nest.body):
-        if last in (atoms := load.index.atoms()):
-            if not _is_one(load.index.coefficient(last)):
-                return None
-            shared = shared or rows not in atoms
-    return rows if shared and rows.extent.hint() >= 16 and last.extent.hint() >= 16 else None
+    last = nest.axes[-1]
+    rows = max(reversed(nest.axes[:-1]), key=lambda axis: min(int(axis.extent), 32))
+    strides = [(where.coefficient(last), where.atoms()) for where in indices(nest.body)]
+    if any(last in atoms and not _is_one(stride) for stride, atoms in strides):
+        return None
+    shared = any(last in atoms and rows not in atoms for _, atoms in strides)
+    if int(last.extent) < 16 or int(rows.extent) < 4:
+        return None
+    return rows if shared or int(last.extent) % 64 == 0 else None
 
 
 def _is_one(stride: Index | None) -> bool:

@@ -1,18 +1,16 @@
-"""Pooling: windows of an image reduced by maximum or mean, and their gradients."""
+"""Windows over an image, their means, and the gradients of those."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 
 from jitney.loops.index import Axis, Index, floor_div, index
-from jitney.loops.ir import Expr, Stmt, Store
+from jitney.loops.ir import Expr, Store
 from jitney.loops.lowerings.builder import Builder, Position
 from jitney.loops.lowerings.expressions import (
-    add,
     all_of,
     apply,
     as_expr,
@@ -22,7 +20,6 @@ from jitney.loops.lowerings.expressions import (
     div,
     in_range,
     index_expr,
-    lowest,
     mul,
     sub,
 )
@@ -49,16 +46,21 @@ class Window:
 
     def source(self, position: Position) -> Position:
         """Where in the input the windows' axes lie, for a position in the output."""
+        steps = [index(Axis(f"r{d}", index(k)) if k > 1 else 0) for d, k in enumerate(self.kernel)]
+        return self.tap(position, steps)
+
+    def tap(self, position: Position, steps: Sequence[Index]) -> Position:
+        """Where in the input one element of the window lies, for a position in the output."""
         n = len(self.kernel)
         at = list(position[:-n])
         for d, out in enumerate(position[-n:]):
-            step = Axis(f"r{d}", index(self.kernel[d])) if self.kernel[d] > 1 else 0
-            start = out * self.stride[d] - self.padding[d]
-            at.append(start + index(step) * self.dilation[d])
+            at.append(out * self.stride[d] - self.padding[d] + steps[d] * self.dilation[d])
         return tuple(at)
 
 
-def _window(kernel: Sizes, stride: Sizes, padding: Sizes, dilation: Sizes, rank: int) -> Window:
+def window_of(kernel: Sizes, stride: Sizes, padding: Sizes, dilation: Sizes, rank: int) -> Window:
+    """A window over ``rank`` dimensions; one value serves all, no stride is the kernel's size."""
+
     def spread(values: Sizes) -> tuple[int, ...]:
         if any(not isinstance(v, int) for v in values):
             raise Refused("a window of symbolic size")
@@ -67,94 +69,10 @@ def _window(kernel: Sizes, stride: Sizes, padding: Sizes, dilation: Sizes, rank:
     return Window(spread(kernel), spread(stride or kernel), spread(padding), spread(dilation))
 
 
-def _inside(source: Position, shape: Sequence[Index], rank: int) -> Expr | None:
+def inside(source: Position, shape: Sequence[Index], rank: int) -> Expr | None:
+    """Whether the last ``rank`` coordinates lie in the image; None where they always do."""
     pairs = zip(source[-rank:], shape[-rank:], strict=True)
     return all_of(*(in_range(at, 0, size) for at, size in pairs))
-
-
-def _max_pool(rank: int) -> Lowering:
-    def lowering(
-        b: Builder,
-        x: StridedTensor,
-        kernel: Sizes,
-        stride: Sizes = (),
-        padding: Sizes = (0,),
-        dilation: Sizes = (1,),
-        ceil_mode: bool = False,
-    ) -> tuple[StridedTensor, StridedTensor]:
-        """Results: the maxima, and where in its plane each was found (counted row-major)."""
-        out, indices = (b.allocate(fake) for fake in b.fake)
-        window = _window(kernel, stride, padding, dilation, rank)
-        axes, position = b.axes(out.shape, strides=out.strides)
-        source = window.source(position)
-        value = x.load(source, _inside(source, x.shape, rank), lowest(x.dtype))
-        element = cast(value, compute_dtype(x.dtype))
-        best, top = b.reduce(window.axes(), "max", element)
-        body: list[Stmt] = [best, store(out, position, top)]
-        if b.used(1):
-            found, at = b.reduce(window.axes(), "argmax", element)
-            body += [found, store(indices, position, _plane_index(window, position, at, x))]
-        b.emit(axes, body)
-        return out, indices
-
-    return lowering
-
-
-lowers(aten.max_pool2d_with_indices.default)(_max_pool(2))
-lowers(aten.max_pool3d_with_indices.default)(_max_pool(3))
-
-
-def _plane_index(window: Window, position: Position, at: Expr, x: StridedTensor) -> Expr:
-    """The place in the plane of the ``at``-th element of a window."""
-    rank = len(window.kernel)
-    place: Expr = const(0, torch.int64)
-    for d in range(rank):
-        below = const(math.prod(window.kernel[d + 1 :]), torch.int64)
-        step = apply("floordiv", at, below)
-        if d:
-            step = apply("remainder", step, const(window.kernel[d], torch.int64))
-        start = index_expr(position[d - rank] * window.stride[d] - window.padding[d])
-        here = add(start, mul(step, const(window.dilation[d], torch.int64)))
-        place = add(mul(place, as_expr(x.shape[d - rank], torch.int64)), here)
-    return place
-
-
-def _max_pool_backward(rank: int) -> Lowering:
-    def lowering(
-        b: Builder,
-        grad: StridedTensor,
-        x: StridedTensor,
-        kernel: Sizes,
-        stride: Sizes,
-        padding: Sizes,
-        dilation: Sizes,
-        ceil_mode: bool,
-        indices: StridedTensor,
-    ) -> StridedTensor:
-        """Each gradient added where its maximum was found; planes are independent."""
-        out = b.fill(b.allocate(), 0)
-        plane = index(1)
-        for size in out.shape[-rank:]:
-            plane = plane * size
-        axes, position = b.axes(grad.shape)
-        lets, at = b.let_index(indices.load(position), plane, f"{b.node.name}_at")
-        place: list[Index] = []
-        for size in reversed(out.shape[-rank + 1 :]):
-            place.insert(0, at % size)
-            at = floor_div(at, size)
-        inner = tuple(a for a in axes if int(a.name[1:]) >= grad.ndim - rank)
-        outer = tuple(a for a in axes if a not in inner)
-        target = out.at((*position[:-rank], at, *place))
-        value = cast(grad.load(position), out.dtype)
-        stored: tuple[Stmt, ...] = (*lets, Store(out.buffer, target, value, mode="add"))
-        b.emit(outer, b.loop(inner, stored))
-        return out
-
-    return lowering
-
-
-lowers(aten.max_pool2d_with_indices_backward.default)(_max_pool_backward(2))
-lowers(aten.max_pool3d_with_indices_backward.default)(_max_pool_backward(3))
 
 
 # ---------------------------------------------------------------- mean
@@ -208,10 +126,10 @@ def _average_pool(rank: int) -> Lowering:
         out = b.allocate()
         if not x.dtype.is_floating_point:
             raise Refused("a mean of integers")
-        window = _window(kernel, stride, padding, (1,), rank)
+        window = window_of(kernel, stride, padding, (1,), rank)
         axes, position = b.axes(out.shape, strides=out.strides)
         source = window.source(position)
-        value = cast(x.load(source, _inside(source, x.shape, rank)), compute_dtype(x.dtype))
+        value = cast(x.load(source, inside(source, x.shape, rank)), compute_dtype(x.dtype))
         divisor = _divisor(window, position, x, count_include_pad, divisor_override)
         if not window.axes():
             b.emit(axes, (store(out, position, div(value, cast(divisor, value.dtype))),))
@@ -242,13 +160,13 @@ def _average_pool_backward(rank: int) -> Lowering:
     ) -> StridedTensor:
         """Each gradient spread over its window; planes are independent."""
         out = b.fill(b.allocate(), 0)
-        window = _window(kernel, stride, padding, (1,), rank)
+        window = window_of(kernel, stride, padding, (1,), rank)
         axes, position = b.axes(grad.shape)
         acc = compute_dtype(grad.dtype)
         divisor = _divisor(window, position, x, count_include_pad, divisor_override)
         value = div(cast(grad.load(position), acc), cast(divisor, acc))
         source = window.source(position)
-        mask = _inside(source, x.shape, rank)
+        mask = inside(source, x.shape, rank)
         inner = tuple(a for a in axes if int(a.name[1:]) >= grad.ndim - rank)
         outer = tuple(a for a in axes if a not in inner)
         stored = Store(out.buffer, out.at(source), cast(value, out.dtype), mask, "add")
