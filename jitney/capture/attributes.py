@@ -192,8 +192,8 @@ def bind(
         return _property(interpreter, found, owner, name, site)
     if kind in C_DESCRIPTORS:
         return _c_member(interpreter, found, owner, name)
-    if kind in C_METHODS or kind.__name__ == "_tuplegetter":  # a field of a named tuple
-        return found.__get__(owner, cls)
+    if kind in C_METHODS or kind.__name__ in ("_tuplegetter", "instancemethod"):
+        return found.__get__(owner, cls)  # the latter two: fields of named tuples, C++ methods
     if kind is staticmethod:
         return _class_value(interpreter, found.__func__, cls, name)
     if kind is classmethod:

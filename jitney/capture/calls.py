@@ -20,6 +20,7 @@ from jitney.capture import (
 )
 from jitney.capture.attributes import LRU, guard_lookup, is_python, know_function, type_lookup
 from jitney.capture.frame import BreakCapture, Frame
+from jitney.capture.generators import FrameGenerator
 from jitney.capture.guard import ABSENT
 from jitney.capture.source import Attr, DictItem, Fixed, Referent
 from jitney.capture.subscripts import LazyMethod
@@ -54,6 +55,9 @@ def call(
     if kind is types.FunctionType:
         return call_function(interpreter, function, args, kwargs, site)
     if kind is types.MethodType:
+        if type(function.__self__) is FrameGenerator:  # send, throw, close: our own code
+            values, keywords = forced(interpreter, args, kwargs)
+            return interpreter.native(function, *values, **keywords)
         return call(interpreter, function.__func__, (function.__self__, *args), kwargs, site)
     if kind in C_CALLABLES:
         return call_c(interpreter, function, args, kwargs, site)

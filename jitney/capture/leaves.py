@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -148,9 +149,17 @@ def _property(recorder: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str,
     raise BreakCapture("tensor-attribute", f"the attribute {name} of a tensor is read")
 
 
+#: Methods that bear another one's name (``__pow__``): FX would look for them by that name.
+_RENAMED = {
+    value: name
+    for name, value in vars(torch.Tensor).items()
+    if isinstance(value, FunctionType) and value.__name__ != name
+}
+
+
 def target_of(func: Any) -> tuple[str, Any, bool]:
     """(FX op, target, whether it writes to an argument) of a torch function."""
-    name = name_of(func)
+    name = _RENAMED.get(func) or name_of(func)
     write = _writes(func, name)
     inner = getattr(func, "__wrapped__", func)  # Tensor.__pow__ is Tensor.pow in a wrapper
     if name != "" and getattr(torch.Tensor, name, None) in (func, inner):

@@ -54,9 +54,10 @@ def call_module(
             target, (module, *args), kwargs, "push" if site is not None else None
         )
     forward = generic_get(interpreter, module, "forward")
-    if type(forward) is MethodType and type(forward.__func__) is FunctionType:
+    function = getattr(forward, "__func__", None)
+    if type(function) is FunctionType and type(forward) is MethodType and not function.__dict__:
         return interpreter.call_python(
-            forward.__func__,
+            function,
             (forward.__self__, *args),
             kwargs,
             "push" if site is not None else None,

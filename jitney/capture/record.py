@@ -201,11 +201,22 @@ class Recorder:
 
 
 class _Mode(TorchFunctionMode):
-    """Hands every torch call to the recorder."""
+    """Hands every torch call to the recorder, once: C code that advances our generators makes
+    scopes of it nest."""
 
     def __init__(self, recorder: Recorder) -> None:
         super().__init__()
         self._recorder = recorder
+        self._depth = 0
+
+    def __enter__(self) -> Any:
+        self._depth += 1
+        return super().__enter__() if self._depth == 1 else self
+
+    def __exit__(self, *error: Any) -> None:
+        self._depth -= 1
+        if self._depth == 0:
+            super().__exit__(*error)
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None

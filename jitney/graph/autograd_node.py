@@ -53,6 +53,7 @@ def _node_class(facts: RegionFacts, forward: Compiled, backward: Backward) -> An
     expected = _tangent_results(facts)
     saved_tensors = _picker([_place(facts, place) for place in facts.saved_tensors])
     saved_sizes = _picker([_place(facts, place) for place in facts.saved_sizes])
+    everything = (1 << len(expected)) - 1
     dynamic = tuple(i for i in expected if None in _shape_of(facts.results[i]))
 
     def run_backward(ctx: Any, grads: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -66,7 +67,12 @@ def _node_class(facts: RegionFacts, forward: Compiled, backward: Backward) -> An
             for position, i in enumerate(expected)
             if position not in left_out
         ]
-        return (None, *run(*ctx.sizes, *ctx.saved_tensors, *tangents))
+        gradients = run(*ctx.sizes, *ctx.saved_tensors, *tangents)
+        present = sum(1 << t for t, i in enumerate(expected) if grads[i] is not None)
+        if present != everything:
+            pairs = zip(gradients, facts.grad_tangents, strict=True)
+            gradients = [g if reached & present else None for g, reached in pairs]
+        return (None, *gradients)
 
     class CompiledRegion(torch.autograd.Function):
         @staticmethod

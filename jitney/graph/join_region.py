@@ -74,6 +74,7 @@ def join_region(
         backward = torch_api.graph_module(recorder.constants, split.backward)
         kept, facts = _saved(split, graph, list(result_nodes))
         facts["grad_inputs"] = gradients.inputs
+        facts["grad_tangents"] = _tangents_reaching(split.backward, len(gradients.tangents))
     graph.erase_node(output)
     kept = [_unshared(graph, node, result_nodes) for node in kept]
     graph.output((*result_nodes, *kept))
@@ -178,6 +179,17 @@ def own_gradients(graph: fx.Graph) -> None:
             owners.add(owner)
         gradients.append(node)
     output.args = (tuple(gradients),)
+
+
+def _tangents_reaching(backward: fx.Graph, count: int) -> tuple[int, ...]:
+    """For each gradient, the tangents (the last ``count`` placeholders) it is computed from."""
+    placeholders = [node for node in backward.nodes if node.op == "placeholder"]
+    reach = {node: 1 << i for i, node in enumerate(placeholders[len(placeholders) - count :])}
+    for node in backward.nodes:
+        for source in node.all_input_nodes:
+            reach[node] = reach.get(node, 0) | reach.get(source, 0)
+    gradients: Any = backward.output_node().args[0]
+    return tuple(reach.get(node, 0) for node in gradients)
 
 
 def _copied(graph: fx.Graph, node: fx.Node) -> fx.Node:

@@ -21,6 +21,7 @@ from torch._ops import OpOverload
 
 from jitney import torch_api
 from jitney.errors import Unsupported
+from jitney.graph.expand_foreach import expand_foreach, is_foreach
 from jitney.graph.fake_results import FakeResults
 from jitney.graph.symbol_nodes import SymbolNodes
 
@@ -40,6 +41,7 @@ class OpKind(Enum):
     IN_PLACE = "in_place"  # writes its first argument and returns it
     MUTATES = "mutates"  # writes in any other way
     COMPOSITE = "composite"
+    FOREACH = "foreach"  # a plain op on lists of tensors
     BATCH_NORM = "batch_norm"  # updates its running statistics, whatever the schema says
     QUERY = "query"  # metadata of a tensor
 
@@ -58,6 +60,8 @@ def op_kind(op: OpOverload) -> OpKind:
         return OpKind.ALIAS
     if str(op) in _BATCH_NORMS:
         return OpKind.BATCH_NORM
+    if is_foreach(op):
+        return OpKind.FOREACH
     schema = op._schema
     written = [a for a in schema.arguments if a.alias_info is not None and a.alias_info.is_write]
     if written:
@@ -238,6 +242,9 @@ class Recorder(torch_api.dispatch_mode_class()):  # type: ignore[misc]
             if out is not NotImplemented:
                 return out
             return self._record(func, args, kwargs, False)
+        if kind is OpKind.FOREACH:
+            with self:
+                return expand_foreach(func, args, kwargs)
         if kind is OpKind.BATCH_NORM:
             return self._record_batch_norm(func, args, kwargs)
         raise NeedsFunctionalization(str(func))

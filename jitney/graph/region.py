@@ -109,7 +109,9 @@ class RegionFacts:
     The forward graph's outputs are the results, then what is only kept for the backward graph;
     `saved_tensors` and `saved_sizes` name what the backward graph takes, by `Input` or by
     position among the forward graph's outputs. The compiled backward graph does not take the
-    gradients `unlikely_tangents` (`TangentVariants`).
+    gradients `unlikely_tangents` (`TangentVariants`). ``grad_enabled``: the grad mode around the
+    call. ``grad_tangents``: for each of ``grad_inputs``, bit ``i`` is set if tangent ``i`` reaches
+    it.
     """
 
     input_count: int
@@ -117,9 +119,11 @@ class RegionFacts:
     results: tuple[ResultFacts, ...]
     mutations: tuple[Mutation, ...] = ()
     grad_inputs: tuple[int, ...] = ()
+    grad_tangents: tuple[int, ...] = ()
     saved_tensors: tuple[Input | Result, ...] = ()
     saved_sizes: tuple[Input | Result, ...] = ()
     unlikely_tangents: tuple[int, ...] = ()
+    grad_enabled: bool = True
 
     @property
     def trains(self) -> bool:

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 from jitney import torch_api
 from jitney.graph.autograd_node import Backward, autograd_function
 from jitney.graph.region import (
@@ -33,6 +35,8 @@ def stitch(facts: RegionFacts, forward: Compiled, backward: Backward | None) -> 
     run = forward
     if backward is not None:
         run = autograd_function(facts, forward, backward)
+        if not facts.grad_enabled:  # the graph itself enables grad for what it differentiates
+            return torch.enable_grad()(_Epilogue(facts, run).function())
     plain = facts.outputs == tuple(Result(i) for i in range(len(facts.outputs)))
     silent = all(m.value is None and not m.counted for m in facts.mutations)
     if plain and len(facts.results) == len(facts.outputs) and silent:

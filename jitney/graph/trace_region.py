@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from contextlib import ExitStack, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -80,6 +80,7 @@ def _trace(
     symbolic: bool,
 ) -> Region:
     results = Results()
+    grad_enabled = torch.is_grad_enabled()
     with ExitStack() as stack:
         stack.enter_context(torch_api.python_dispatcher() if symbolic else nullcontext())
         stack.enter_context(fake_mode)
@@ -88,7 +89,8 @@ def _trace(
         rules = describe_outputs(outputs, trace.fed, recorder, layer, results)
         mutations, copies = _describe_mutations(trace, recorder, layer, results)
         gradients = _differentiate(trace, results, recorder, layer, fake_mode)
-    return join_region(recorder, len(given), rules, results, mutations, copies, gradients)
+    region = join_region(recorder, len(given), rules, results, mutations, copies, gradients)
+    return replace(region, facts=replace(region.facts, grad_enabled=grad_enabled))
 
 
 def _fake_inputs(

@@ -270,14 +270,16 @@ def frac(x: Expr) -> Expr:
     return sub(x, apply("trunc", x))
 
 
-@elementwise(aten.nan_to_num)
+@elementwise(aten.nan_to_num, operands="own")
 def nan_to_num(
     x: Expr, nan: float | None = None, posinf: float | None = None, neginf: float | None = None
 ) -> Expr:
     if not x.dtype.is_floating_point:
         return x
-    top = like(torch.finfo(x.dtype).max if posinf is None else posinf, x)
-    bottom = like(torch.finfo(x.dtype).min if neginf is None else neginf, x)
+    limits = torch.finfo(x.dtype)
+    x = cast(x, compute_dtype(x.dtype))
+    top = like(limits.max if posinf is None else posinf, x)
+    bottom = like(limits.min if neginf is None else neginf, x)
     x = where(apply("isnan", x), like(nan or 0.0, x), x)
     x = where(apply("eq", x, like(math.inf, x)), top, x)
     return where(apply("eq", x, like(-math.inf, x)), bottom, x)

@@ -1,0 +1,232 @@
+"""Small whole programs, run with `jitney.compile` and without: what a user sees is the same.
+
+A program takes ``C``, which is `jitney.compile` or nothing at all, and returns what it saw.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import jitney
+from jitney.diagnostics.equality import differences
+
+PROGRAMS: list[Any] = []
+
+
+def program(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    PROGRAMS.append(pytest.param(function, id=function.__name__))
+    return function
+
+
+def uncompiled(function: Any = None, **_: Any) -> Any:
+    return function if function is not None else uncompiled
+
+
+@pytest.mark.parametrize("run", PROGRAMS)
+def test_a_program_sees_what_it_sees_in_eager(run: Callable[[Any], Any]) -> None:
+    seen = []
+    for compiler in (uncompiled, jitney.compile):
+        torch.manual_seed(0)
+        seen.append((run(compiler), torch.is_grad_enabled(), torch.get_rng_state()))
+    found = differences(seen[1], seen[0], None)
+    assert not found, "\n".join(map(str, found[:10]))
+
+
+# ---------------------------------------------------------------- modes
+
+
+@program
+def grad_enabled_inside_no_grad(C: Any) -> Any:
+    net = torch.nn.Linear(2, 2)
+
+    @C
+    def f(x: Any, z: Any) -> Any:
+        with torch.enable_grad():
+            w = net(x)
+            v = w.view(-1)
+            z.mul_(w)
+        return w, v, w.view(-1), z, w.detach()
+
+    z = torch.ones(1, 2)
+    with torch.no_grad():
+        results = f(torch.ones(1, 2), z)
+    (results[0].sum() + results[1].sum() + results[3].sum()).backward()
+    return results, [r.requires_grad for r in results], net.weight.grad
+
+
+@program
+def grad_comes_back_behind_a_break(C: Any) -> Any:
+    @C
+    def f(x: Any) -> Any:
+        with torch.no_grad():
+            y = x + 1
+            w = x * y.sum().item()
+        return w, x * 2, torch.is_grad_enabled()
+
+    results = f(torch.ones(2, requires_grad=True))
+    return results, results[0].requires_grad, results[1].requires_grad
+
+
+@program
+def inference_mode_inside(C: Any) -> Any:
+    @C(backend="eager")
+    def f(x: Any) -> Any:
+        with torch.inference_mode():
+            z = x * 2
+            inside = torch.is_inference_mode_enabled()
+        return x + 1, z, inside, z.is_inference()
+
+    return f(torch.ones(2)), torch.is_inference_mode_enabled()
+
+
+# ---------------------------------------------------------------- generators
+
+
+@program
+def generators_are_sent_to_thrown_into_and_closed(C: Any) -> Any:
+    def steps(x: Any, count: int) -> Any:
+        try:
+            for i in range(count):
+                factor = yield x + i
+                x = x if factor is None else x * factor
+        except ValueError:
+            yield x * 100
+        finally:
+            x.add_(1)
+        return x
+
+    @C(backend="eager")
+    def f(x: Any) -> Any:
+        g = steps(x, 4)
+        seen = [next(g), g.send(2), g.throw(ValueError())]
+        try:
+            g.send(None)
+        except StopIteration as stop:
+            seen.append(stop.value)
+        g = steps(x, 3)
+        next(g)
+        g.close()
+        return seen, x
+
+    return f(torch.ones(2))
+
+
+@program
+def writes_of_a_generator_that_c_code_runs_happen_once(C: Any) -> Any:
+    def steps(x: Any) -> Any:
+        for i in range(3):
+            yield x.add_(i).clone() + torch.rand(2)
+
+    return C(lambda x: (list(steps(x)), sum(steps(x)), x), backend="eager")(torch.ones(2))
+
+
+# ---------------------------------------------------------------- marks on functions
+
+
+@program
+def a_disabled_forward_is_not_captured(C: Any) -> Any:
+    class Counting(torch.nn.Module):
+        calls = 0
+
+        @jitney.disable
+        def forward(self, x: Any) -> Any:
+            self.calls += 1
+            return x * self.calls, torch.compiler.is_compiling()
+
+    module = Counting()
+    outer = C(lambda x: module(x + 1), backend="eager")
+    return outer(torch.ones(2)), outer(torch.ones(2)), module.calls
+
+
+@program
+def a_compiled_forward_inside_another_capture(C: Any) -> Any:
+    net = torch.nn.Linear(2, 2)
+    net.forward = C(net.forward, backend="eager")
+    return C(lambda x: net(x) * 2, backend="eager")(torch.ones(1, 2))
+
+
+# ---------------------------------------------------------------- gradients
+
+
+@program
+def gradients_that_nothing_asked_for_are_none(C: Any) -> Any:
+    f = C(lambda x, y: (x * 2, y * 3, x.detach() * y))
+    x, y = (torch.ones(2, requires_grad=True) for _ in range(2))
+    f(x, y)[0].sum().backward()
+    first = x.grad, y.grad
+    (f(x, y)[1] + f(x, y)[2]).sum().backward()
+    return first, x.grad, y.grad
+
+
+# ---------------------------------------------------------------- in place
+
+
+@program
+def a_value_written_to_its_input_is_read_once(C: Any) -> Any:
+    """Optimizer steps: a number that counts up, and what is computed from it."""
+
+    @C
+    def f(v: Any, g: Any, step: Any) -> Any:
+        step.add_(1)
+        v.mul_(0.5).addcmul_(g, g, value=1.0)
+        return v.sqrt() / (1 - 0.9**step) ** 0.5
+
+    v, step = torch.ones(3), torch.tensor(2.0)
+    return f(v, torch.ones(3), step), v, step
+
+
+@program
+def optimizers_on_lists(C: Any) -> Any:
+    seen = []
+    for kind, options in (("SGD", {"momentum": 0.9}), ("RMSprop", {}), ("Adagrad", {})):
+        net = torch.nn.Linear(3, 3)
+        optimizer = getattr(torch.optim, kind)(net.parameters(), lr=0.1, foreach=True, **options)
+        step = C(optimizer.step)
+        for _ in range(3):
+            net(torch.ones(2, 3)).pow(2).sum().backward()
+            step()
+            optimizer.zero_grad()
+        seen.append([p.detach().clone() for p in net.parameters()])
+    return seen
+
+
+@program
+def plain_operations_on_lists(C: Any) -> Any:
+    @C
+    def f(xs: Any, ys: Any) -> Any:
+        torch._foreach_maximum_(xs, ys)
+        torch._foreach_addcmul_(xs, ys, ys, [0.5, 2.0])
+        torch._foreach_lerp_(xs, ys, 0.25)
+        torch._foreach_mul_(xs, torch.tensor(3.0))
+        results = torch._foreach_norm(xs, 1), torch._foreach_minimum(xs, 1.5)
+        return results, torch._foreach_add(xs, ys, alpha=2), torch._foreach_pow(xs, [1.0, 2.0])
+
+    xs, ys = ([torch.rand(3), torch.rand(2, 2)] for _ in range(2))
+    return f(xs, ys), xs
+
+
+# ---------------------------------------------------------------- special values
+
+
+@program
+def hyperbolic_functions_of_large_numbers(C: Any) -> Any:
+    x = torch.tensor([88.8, -88.8, 1e38, -1e38, 1e20, float("inf"), float("nan"), 0.5])[::1]
+    f = C(lambda x: (x.sinh(), x.cosh(), x.asinh(), x.acosh()))
+    return [f(x[i]) for i in range(len(x))], f(x.double() * 1e200)
+
+
+@program
+def infinities_become_the_largest_number_of_the_dtype(C: Any) -> Any:
+    x = torch.tensor([float("inf"), -float("inf"), float("nan"), 1.0])
+    f = C(lambda x: x.nan_to_num())
+    return f(x.half()), f(x.bfloat16()), f(x)
+
+
+@program
+def powers_where_the_graph_runs_eager(C: Any) -> Any:
+    """``**`` is a method with another's name."""
+    return torch.func.jacrev(C(lambda x: x**2 + 2**x, backend="eager"))(torch.arange(3.0))
