@@ -15,9 +15,11 @@ from jitney.kernels.triton.choose_templates import choose_templates
 from jitney.kernels.triton.gpu_program import GpuProgram
 from jitney.kernels.triton.launch_plan import LaunchPlan
 from jitney.kernels.triton.products_as_nests import products_as_nests
+from jitney.loops.fold_one_hot import fold_one_hot
 from jitney.loops.fuse_nests import fuse_nests
 from jitney.loops.group_launches import group_launches
 from jitney.loops.ir import Dim, Extern, LoopProgram, ScalarArg
+from jitney.loops.online_softmax import online_softmax
 from jitney.loops.recompute_small_rows import recompute_small_rows
 from jitney.loops.simplify_nest import simplify_nests
 from jitney.loops.split_reduction import split_reduction
@@ -48,10 +50,14 @@ def transform(program: LoopProgram, target: Target) -> LoopProgram:
     check_step(program, "fusion")
     program = simplify_nests(fuse_nests(program, target))
     check_step(program, "fusion with products as nests")
+    program = fold_one_hot(program)
+    check_step(program, "folding one-hot sums")
     program = recompute_small_rows(program)
     check_step(program, "recomputing small rows")
     program = split_reduction(program, target)
     check_step(program, "splitting reductions")
+    program = online_softmax(program)
+    check_step(program, "softmax in one pass")
     return group_launches(program)
 
 

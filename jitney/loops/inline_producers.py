@@ -22,6 +22,9 @@ from jitney.loops.pointwise_nest import PointwiseNest, pointwise
 from jitney.loops.score_fusion import GPU_ROW, expr_cost, full_loads, worth_inlining
 from jitney.loops.target import Target
 
+#: Opcodes of a value that a GPU computes again rather than reads.
+MOST_AGAIN = 16
+
 Virtual = dict[str, PointwiseNest]
 
 
@@ -95,6 +98,8 @@ def _should_inline(
     legal = can_inline(state, at, simple)
     if legal and on_gpu and _once_per_row(state, simple):
         legal = yes("its reader keeps whole rows in registers")
+    elif legal and on_gpu and _reads_only_rows(state, simple, sites):
+        legal = yes("it reads one number a row: less than its result is")
     elif legal:
         legal = _score(state, at, simple, sites)
     state.note(legal, "inline", simple.nest.name, simple.store.buffer)
@@ -126,6 +131,20 @@ def _once_per_row(state: FusionState, simple: PointwiseNest) -> bool:
     contiguous = all(p.coefficient(along) == Index(const=1) for p in places)
     points = _size(reader.axes) * width
     return len(places) == 1 and contiguous and points == _size(simple.nest.axes)
+
+
+def _reads_only_rows(state: FusionState, simple: PointwiseNest, sites: _Sites) -> bool:
+    """Whether the value is made of what does not change along the fastest axis, and its position
+    there: a GPU computes it again in less time than it takes to read it."""
+    axes = [axis for axis in simple.nest.axes if axis.extent.hint() > 1]
+    exprs = (*(let.value for let in simple.lets), simple.store.value)
+    if not axes or expr_cost(exprs)[1] > MOST_AGAIN:
+        return False
+    if any(axes[-1] in load.index.atoms() for load in visit.loads(simple.nest.body)):
+        return False
+    readers = state.readers.get(simple.store.buffer, set())
+    evaluations = sum(sites.count(state.nodes[r], simple.store.buffer) for r in readers)
+    return evaluations <= 4 * _size(simple.nest.axes)
 
 
 def _score(state: FusionState, at: int, simple: PointwiseNest, sites: _Sites) -> Decision:

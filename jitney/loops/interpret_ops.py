@@ -56,7 +56,7 @@ def apply_op(op: ir.Op, args: list[Tensor]) -> Tensor:
 
 
 def reduce_all(op: str, value: Tensor, dtype: torch.dtype) -> tuple[Tensor, ...]:
-    """Reduces the last dimension: one result, for welford (mean, m2, count)."""
+    """Reduces the last dimension: one result, for welford and softmax several."""
     empty = value.shape[-1] == 0
     if op == "sum":
         return (value.to(dtype).sum(-1, dtype=dtype),)
@@ -80,6 +80,9 @@ def reduce_all(op: str, value: Tensor, dtype: torch.dtype) -> tuple[Tensor, ...]
         mean = value.mean(-1)
         m2 = (value - mean.unsqueeze(-1)).square().sum(-1)
         return (mean, m2, torch.full_like(mean, value.shape[-1]))
+    if op == "softmax":
+        top = value.to(dtype).amax(-1)
+        return (top, (value.to(dtype) - top.unsqueeze(-1)).exp().sum(-1))
     raise CompilerBug(f"the interpreter has no meaning for reduction {op!r}")
 
 

@@ -131,8 +131,10 @@ OPS: dict[str, int] = {
 }
 
 #: Reduction -> identity is the backend's; ``any``/``all`` on bool; ``argmax``/``argmin`` give the
-#: first position (i64) of the extreme, a NaN winning; ``welford`` gives (mean, m2, count).
-REDUCTIONS = ("sum", "prod", "max", "min", "any", "all", "xor", "argmax", "argmin", "welford")
+#: first position (i64) of the extreme, a NaN winning; ``welford`` gives (mean, m2, count),
+#: ``softmax`` (max, sum of exp(value - max)).
+REDUCTIONS = ("sum", "prod", "max", "min", "any", "all", "xor", "argmax", "argmin", "welford",
+              "softmax")  # fmt: skip
 
 #: How a colliding `Store` combines.
 COMBINING = ("add", "mul", "max", "min")
@@ -168,7 +170,7 @@ class Store:
 
 @dataclass(frozen=True)
 class Reduction:
-    """One result of a `Reduce`. ``names`` has one entry, three for welford.
+    """One result of a `Reduce`. ``names`` has one entry, three for welford, two for softmax.
 
     ``dtype`` is the accumulator's; ``value`` has that dtype (argmax's value keeps its own).
     """

@@ -163,7 +163,7 @@ def _check_reduce(stmt: ir.Reduce, scope: _Scope) -> None:
             _check_expr(expr, inner)
         if result.op not in ir.REDUCTIONS:
             raise Broken(f"unknown reduction {result.op}")
-        if len(result.names) != (3 if result.op == "welford" else 1):
+        if len(result.names) != {"welford": 3, "softmax": 2}.get(result.op, 1):
             raise Broken(f"{result.op} binds {len(result.names)} names")
         if not result.op.startswith("arg") and result.value.dtype != result.dtype:
             raise Broken(f"{result.op} of {result.value.dtype} accumulates in {result.dtype}")

@@ -201,3 +201,24 @@ def welford_step(mean, m2, n, x, inside):
         tl.where(inside, m2_new, m2),
         tl.where(inside, n_new, n),
     )
+
+
+@triton.jit
+def softmax_step(top, total, x, inside):
+    # One exponential a value: what is not the larger of the two is scaled. Equal infinities are
+    # left to `softmax_end`; a NaN stays in both.
+    power = tl.exp(tl.where(x == top, 0.0, -tl.abs(x - top)))
+    grows = x > top
+    total_new = tl.where(grows, total * power + 1.0, total + power)
+    top_new = tl.where(grows | (x != x), x, top)
+    if inside is not None:
+        top_new, total_new = tl.where(inside, top_new, top), tl.where(inside, total_new, total)
+    return top_new, total_new
+
+
+@triton.jit
+def combine_softmax(top_a, total_a, top_b, total_b):
+    top = tl.where((top_a != top_a) | (top_b != top_b), top_a + top_b, tl.maximum(top_a, top_b))
+    left = tl.where(top_a == top, total_a, total_a * tl.exp(top_a - top))
+    right = tl.where(top_b == top, total_b, total_b * tl.exp(top_b - top))
+    return top, left + right

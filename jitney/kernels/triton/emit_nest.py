@@ -131,7 +131,7 @@ class NestEmitter(StreamEmitter):
         partials: list[str] = []
         if isinstance(stmt, Reduce):
             for result in stmt.results:
-                if result.op == "welford" or result.op.startswith("arg"):
+                if result.op in ("welford", "softmax") or result.op.startswith("arg"):
                     raise CompilerBug(f"a nested {result.op} reached the Triton backend")
                 partials.append(self._name("acc"))
                 start = f"{self._identity(result)}, {TYPES[result.value.dtype]}"

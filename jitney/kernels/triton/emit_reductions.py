@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from jitney.errors import CompilerBug
 from jitney.kernels.triton.emit_tile import Depends, TileEmitter
 from jitney.kernels.triton.expressions import TYPES, literal
 from jitney.loops.ir import Reduction
@@ -29,6 +30,8 @@ class ReductionEmitter(TileEmitter):
         if result.op == "welford":
             self._welford_tile(result, value, every)
             return
+        if result.op == "softmax":
+            raise CompilerBug("a softmax over a row that fits one tile takes two reductions")
         if "r" in self.masks:
             value = f"tl.where({self.masks['r']}, {value}, {self._identity(result)})"
         value = self._bind(value, every)[0]
@@ -62,6 +65,8 @@ class ReductionEmitter(TileEmitter):
         kinds = [(self._identity(result), shape)]
         if result.op == "welford":  # the count is the same for all rows of the tile
             kinds = [("0.0", shape), ("0.0", shape), ("0.0", self._shape(frozenset("r")))]
+        if result.op == "softmax":
+            kinds = [('float("-inf")', shape), ("0.0", shape)]
         names = []
         for kind, size in kinds:
             names.append(self._name("acc"))
@@ -76,6 +81,10 @@ class ReductionEmitter(TileEmitter):
         inside = self.masks.get("r")
         if result.op == "welford":
             step = f"dm.welford_step({', '.join(names)}, {value}, {inside or 'True'})"
+            self._line(f"{', '.join(names)} = {step}")
+            return
+        if result.op == "softmax":
+            step = f"dm.softmax_step({', '.join(names)}, {value}, {inside or 'None'})"
             self._line(f"{', '.join(names)} = {step}")
             return
         if result.op.startswith("arg"):
@@ -110,14 +119,17 @@ class ReductionEmitter(TileEmitter):
         if result.op == "sum":
             value = self._bind(f"tl.sum({names[0]}, {axis}){self._keep()}", kept)[0]
             self._bind_results(result.names, (value,), kept)
-        elif result.op == "welford" or result.op.startswith("arg"):
+        elif result.op in ("welford", "softmax") or result.op.startswith("arg"):
             outs = [self._name("red") for _ in names]
             if result.op == "welford":
                 names = (*names[:2], self._spread(names[2], frozenset("r"), on))
             combine = f"dm.combine_{result.op}"
             self._line(f"{', '.join(outs)} = tl.reduce(({', '.join(names)}), {axis}, {combine})")
             values = tuple(self._bind(f"{o}{self._keep()}", kept)[0] for o in outs)
-            self._bind_results(result.names, values[-1:] if len(outs) == 2 else values, kept)
+            if result.op == "softmax":  # of an infinite maximum eager's sum is NaN
+                top, total = values
+                values = top, self._bind(f"{total} + ({top} - {top})", kept)[0]
+            self._bind_results(result.names, values[-len(result.names) :], kept)
         else:
             reduced = f"tl.reduce({names[0]}, {axis}, dm.{self._combine(result)}){self._keep()}"
             self._bind_results(result.names, (self._bind(reduced, kept)[0],), kept)

@@ -136,7 +136,7 @@ def _reduces_columns(nest: LoopNest) -> bool:
     votes = 0
     for load in loads(nest.body):
         if _is_one(load.index.coefficient(along)):
-            votes -= 1
+            votes -= last in load.index.atoms()  # a row that all columns share decides nothing
         elif _is_one(load.index.coefficient(last)) and along in load.index.atoms():
             votes += 1
     return votes > 0

@@ -198,3 +198,45 @@ def test_a_reduction_inside_a_row_and_a_store_at_one_place():
     nest = LoopNest("n", (), body)
     check(nest, inputs, {"o0": torch.zeros(20), "o1": torch.zeros(1)})
     check(nest, inputs, {"o0": torch.zeros(20), "o1": torch.zeros(1)}, Schedule(1, 8, 0, 1))
+
+
+@pytest.mark.parametrize("columns", [64, 100, 333])
+def test_softmax_in_one_pass(columns):
+    i, j = axes(6, columns)
+    x = Load("a", index(i) * columns + j, F32)
+    both = Reduce((j,), (), (Reduction(("m", "s"), "softmax", x, F32),))
+    stores = (Store("o0", index(i), Ref("m", F32)), Store("o1", index(i), Ref("s", F32)))
+    nest = LoopNest("n", (i,), (both, *stores))
+    a = torch.randn(6, columns) * 5
+    a[1, 3], a[2, 5], a[3] = float("nan"), float("inf"), -float("inf")
+    a[4, :50] = -float("inf")
+    outputs = {"o0": torch.zeros(6), "o1": torch.zeros(6)}
+    for schedule in (Schedule(1, 32, 0, 1), Schedule(2, 16, 0, 1)):
+        check(nest, {"a": a}, outputs, schedule)
+
+
+def test_a_row_is_not_read_back_after_it_is_stored():
+    i, j = axes(6, 40)
+    place = index(i) * 40 + j
+    doubled = Op("mul", (Load("a", place, F32), Const(2.0, F32)), F32)
+    sums = Reduce(
+        (j,),
+        (Store("o0", place, doubled),),
+        (Reduction(("s",), "sum", Load("o0", place, F32), F32),),
+    )
+    share = Op("div", (Load("o0", place, F32), Ref("s", F32)), F32)
+    nest = LoopNest("n", (i,), (sums, Loop((j,), (Store("o1", place, share),))))
+    source = emit_nest(nest, schedule_nest(nest, H200))
+    pointer = next(p.label for p in source.parameters if p.name == "o0")
+    assert f"tl.load({pointer} " not in source.body
+    outputs = {"o0": torch.zeros(6, 40), "o1": torch.zeros(6, 40)}
+    check(nest, {"a": torch.rand(6, 40) + 1}, outputs)
+
+
+def test_columns_of_a_layer_norm_lie_side_by_side():
+    i, j = axes(768, 1024)
+    centred = Op("sub", (Load("x", index(i) + index(j) * 768, F32), Load("mean", index(j), F32)), F32)
+    value = Op("mul", (centred, Load("rstd", index(j), F32)), F32)
+    reduce = Reduce((j,), (), (Reduction(("s",), "sum", value, F32),))
+    nest = LoopNest("n", (i,), (reduce, Store("o0", index(i), Ref("s", F32))))
+    assert schedule_nest(nest, H200).x_block >= 8
