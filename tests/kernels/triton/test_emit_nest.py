@@ -235,7 +235,9 @@ def test_a_row_is_not_read_back_after_it_is_stored():
 
 def test_columns_of_a_layer_norm_lie_side_by_side():
     i, j = axes(768, 1024)
-    centred = Op("sub", (Load("x", index(i) + index(j) * 768, F32), Load("mean", index(j), F32)), F32)
+    centred = Op(
+        "sub", (Load("x", index(i) + index(j) * 768, F32), Load("mean", index(j), F32)), F32
+    )
     value = Op("mul", (centred, Load("rstd", index(j), F32)), F32)
     reduce = Reduce((j,), (), (Reduction(("s",), "sum", value, F32),))
     nest = LoopNest("n", (i,), (reduce, Store("o0", index(i), Ref("s", F32))))
