@@ -18,7 +18,7 @@ from jitney.kernels.triton.compile_kernels import compile_kernels
 from jitney.kernels.triton.emit_nest import emit_nest
 from jitney.kernels.triton.launch import Launch, LaunchTable
 from jitney.kernels.triton.load_binary import load_binary
-from jitney.kernels.triton.schedule_nest import Schedule
+from jitney.kernels.triton.schedule_nest import Schedule, power_of_two
 from jitney.loops.index import Axis, index
 from jitney.loops.ir import Expr, Load, LoopNest, Op, Reduce, Reduction, Ref, Store
 
@@ -75,6 +75,20 @@ class Job:
     nest: LoopNest
 
 
+def schedules(depth: int, weights: int) -> list[Schedule]:
+    """Those whose tiles of weights, counting the ones under way, fit a program's registers."""
+    found = []
+    for x, r, w, ahead in itertools.product((1, 2, 4), (1024, 2048), (2, 4, 8), (0, 1, 2)):
+        held = x * r * max(ahead, 1) * weights // (32 * w)  # elements a thread holds
+        if 8 <= x * r // (32 * w) <= 64 and held <= 128 and ahead * r <= depth:
+            found.append(Schedule(x, r, 0, w, ahead=ahead))
+    row = power_of_two(depth)
+    for x, w, turns in itertools.product((1, 2, 4), (2, 4, 8, 16), (2, 4, 8, 16)):
+        if 8 <= x * row // (32 * w) and x * row * (2 * weights + 2) // (32 * w) <= 256:
+            found.append(Schedule(x, row, 0, w, ahead=1, turns=turns))
+    return found
+
+
 def jobs_of(name: str) -> list[Job]:
     """Every schedule worth a try at one shape."""
     jobs = []
@@ -82,12 +96,7 @@ def jobs_of(name: str) -> list[Job]:
         if norm == (name.split()[1] in ("o", "down")):
             continue
         nest = gemv(*SHAPES[name], norm)
-        depth, weights = SHAPES[name][1:]
-        for x, r, w in itertools.product((1, 2, 4), (1024, 2048, 4096), (2, 4, 8)):
-            for ahead in (0, 1, 2, 4):
-                held = x * r * max(ahead, 1) * weights // (32 * w)  # elements a thread holds
-                if 8 <= x * r // (32 * w) <= 64 and held <= 128 and ahead * r <= max(depth, r):
-                    jobs.append(Job(name, norm, Schedule(x, r, 0, w, ahead=ahead), nest))
+        jobs += [Job(name, norm, s, nest) for s in schedules(*SHAPES[name][1:])]
     return jobs
 
 
@@ -148,7 +157,7 @@ def show(name: str, norm: bool, found: list[tuple[float, Schedule, float]]) -> N
     rows, depth, weights = SHAPES[name]
     kilobytes = rows * depth * weights * 2 / 1e3
     row = " | ".join(
-        f"{u:.2f}us {kilobytes / u:.0f}GB/s x{s.x_block} r{s.r_block} w{s.num_warps} a{s.ahead}"
+        f"{u:.2f}us {kilobytes / u:.0f}GB/s x{s.x_block} r{s.r_block} w{s.num_warps} a{s.ahead} t{s.turns}"
         for u, s, _ in sorted(found, key=lambda f: f[0])[:4]
     )
     print(f"{name:12} norm={norm!s:5} err {max(e for *_, e in found):.1e}: {row}")

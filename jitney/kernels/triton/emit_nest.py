@@ -15,7 +15,7 @@ from jitney.kernels.triton.emit_tile import NONE, Depends
 from jitney.kernels.triton.expressions import TYPES
 from jitney.kernels.triton.kernel_source import RELEASE, WAIT, KernelSource
 from jitney.kernels.triton.schedule_nest import Schedule, count, power_of_two
-from jitney.kernels.triton.stream_rows import StreamEmitter
+from jitney.kernels.triton.stream_turns import TurnEmitter
 from jitney.loops.index import Axis, Index, index
 from jitney.loops.ir import IndexValue, Let, Load, Loop, LoopNest, Reduce, Ref, Stmt, Store
 from jitney.loops.simplify_nest import indices
@@ -30,7 +30,7 @@ def emit_nest(
     return NestEmitter(nest, schedule, fixed).emit()
 
 
-class NestEmitter(StreamEmitter):
+class NestEmitter(TurnEmitter):
     """Writes one nest's kernel; used for one nest and thrown away."""
 
     def __init__(self, nest: LoopNest, schedule: Schedule, fixed: frozenset[str]) -> None:
@@ -43,13 +43,8 @@ class NestEmitter(StreamEmitter):
         self.inside_rows = False
 
     def emit(self) -> KernelSource:
-        grid = self._bind_parallel_axes()
-        self._line(RELEASE)
-        streams = [s for s in self.nest.body if isinstance(s, Reduce) and self._is_stream(s)]
-        if len(streams) == 1:
-            self._begin_stream(streams[0])
-        self._line(WAIT)
-        self._statements(self.nest.body)
+        turned = self._turned()
+        grid = self._emit_once() if turned is None else self._emit_turns(turned)
         return KernelSource(
             name=self.nest.name,
             body="\n".join(self.lines),
@@ -57,6 +52,17 @@ class NestEmitter(StreamEmitter):
             grid=grid,
             num_warps=self.schedule.num_warps,
         )
+
+    def _emit_once(self) -> tuple[Index, ...]:
+        """The body for one block of points; the grid."""
+        grid = self._bind_parallel_axes()
+        self._line(RELEASE)
+        streams = [s for s in self.nest.body if isinstance(s, Reduce) and self._is_stream(s)]
+        if len(streams) == 1:
+            self._begin_stream(streams[0])
+        self._line(WAIT)
+        self._statements(self.nest.body)
+        return grid
 
     # ------------------------------------------------------------ axes
 

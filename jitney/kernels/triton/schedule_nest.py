@@ -20,7 +20,8 @@ class Schedule:
     """``x_block`` points of the parallel axes per program; a reduction of at most ``row_limit``
     points is one tile, a longer one a loop of ``r_block``. ``tile_axis``: the parallel axis that
     gets a tile dimension of its own (``y_block``) because some access is contiguous along it.
-    ``ahead``: tiles of weights a product with a vector has under way before it uses them."""
+    ``ahead``: tiles of weights a product with a vector has under way before it uses them.
+    ``turns``: blocks of ``x_block`` rows such a program does one after the other."""
 
     x_block: int
     r_block: int
@@ -29,6 +30,7 @@ class Schedule:
     tile_axis: Axis | None = None
     y_block: int = 1
     ahead: int = 0
+    turns: int = 1
 
 
 def schedule_nest(nest: LoopNest, target: Target) -> Schedule:

@@ -24,6 +24,7 @@ class StreamEmitter(ReductionEmitter):
     fixed: frozenset[str]
     streamed: Reduce | None = None
     inside_rows: bool
+    wide: bool
 
     def _statements(self, body: tuple[Stmt, ...]) -> None:
         raise NotImplementedError
@@ -113,7 +114,7 @@ class StreamEmitter(ReductionEmitter):
                     self._line(f"{to} = {of}")
                 ahead = f"(r_start + {self.ahead * block})"
                 self._line(f"{tiles[-1]} = {self._tile_load(load, axis, ahead, None)}")
-            self.given[load] = (current, frozenset(("x", "r")))
+            self.given[load] = (current, self._index(load.index)[1])
         name = self._name("r")
         self._line(f"{name} = {start} + ahead")
         self.row_name = name

@@ -34,16 +34,50 @@ def product(rows, depth):
     return LoopNest("product", (n,), (Reduce((k,), (), sums), Store("out", index(n), value)))
 
 
+def run(source, given):
+    text = source.text(interpret=True)
+    kernel = load_function(hashlib.sha256(text.encode()).hexdigest()[:32], text)
+    kernel[tuple(int(g) for g in source.grid)](*[given[p.name] for p in source.parameters])
+
+
 @pytest.mark.parametrize("ahead", [0, 1, 2, 9])
 @pytest.mark.parametrize("rows,depth,x_block", [(4, 128, 2), (5, 100, 2), (3, 32, 1)])
 def test_equals_torch(rows, depth, x_block, ahead):
     source = emit_nest(product(rows, depth), Schedule(x_block, 32, 0, 1, ahead=ahead), FIXED)
-    text = source.text(interpret=True)
-    kernel = load_function(hashlib.sha256(text.encode()).hexdigest()[:32], text)
     given = {"x": torch.randn(depth), "out": torch.full((rows,), 7.0)}
     given |= {f"w{i}": torch.randn(rows, depth) for i in range(2)}
-    kernel[tuple(int(g) for g in source.grid)](*[given[p.name] for p in source.parameters])
+    run(source, given)
     want = (given["w0"] @ given["x"]) * (given["w1"] @ given["x"])
+    torch.testing.assert_close(given["out"], want, rtol=1e-4, atol=1e-3)
+
+
+def normed(rows, depth):
+    """``product`` of ``x * sum(x * x)``, the row before it as in a norm, plus the row's number."""
+    k = Axis("k0", index(depth))
+    square = Op("mul", (Load("x", index(k), F32), Load("x", index(k), F32)), F32)
+    first = Reduce((k,), (), (Reduction(("ss",), "sum", square, F32),))
+    nest = product(rows, depth)
+    (reduce, store), n = nest.body, nest.axes[0]
+    scaled = tuple(
+        Reduction(r.names, "sum", Op("mul", (r.value, Ref("ss", F32)), F32), F32)
+        for r in reduce.results
+    )
+    value = Op("add", (store.value, Load("b", index(n), F32)), F32)
+    body = (first, Reduce(reduce.axes, (), scaled), Store("out", index(n), value))
+    return LoopNest("normed", nest.axes, body)
+
+
+@pytest.mark.parametrize("rows,depth,x_block", [(8, 64, 2), (7, 60, 2), (3, 32, 1)])
+@pytest.mark.parametrize("turns", [2, 3])
+def test_rows_in_turn(rows, depth, x_block, turns):
+    schedule = Schedule(x_block, 32, 0, 1, ahead=1, turns=turns)
+    source = emit_nest(normed(rows, depth), schedule, FIXED)
+    assert "turn in range" in source.body
+    given = {"x": torch.randn(depth) / 8, "b": torch.randn(rows), "out": torch.full((rows,), 7.0)}
+    given |= {f"w{i}": torch.randn(rows, depth) for i in range(2)}
+    run(source, given)
+    y = given["x"] * (given["x"] ** 2).sum()
+    want = (given["w0"] @ y) * (given["w1"] @ y) + given["b"]
     torch.testing.assert_close(given["out"], want, rtol=1e-4, atol=1e-3)
 
 

@@ -1,0 +1,141 @@
+"""Products with a vector whose programs do several blocks of rows in turn.
+
+What all rows share (the vector, with the norm before it) is made once and stays in registers;
+while one block of rows is multiplied, the next is under way.
+"""
+
+from __future__ import annotations
+
+from jitney.kernels.triton.emit_tile import NONE, Depends
+from jitney.kernels.triton.kernel_source import RELEASE, WAIT
+from jitney.kernels.triton.schedule_nest import count, power_of_two
+from jitney.kernels.triton.stream_rows import STREAM_HINT, StreamEmitter
+from jitney.loops.index import Axis, Index, index
+from jitney.loops.ir import Expr, IndexValue, Load, Op, Reduce, Ref, Stmt
+
+
+class TurnEmitter(StreamEmitter):
+    """A stream emitter that can also go over blocks of rows in turn."""
+
+    def _unflatten(self, name: str, axes: tuple[Axis, ...], on: Depends) -> None:
+        raise NotImplementedError
+
+    def _turned(self) -> Reduce | None:
+        """The reduction to take in turns: the last loop of the nest, a stream, after loops that
+        do not depend on the row."""
+        loops = [s for s in self.nest.body if isinstance(s, Reduce)]
+        if self.schedule.turns < 2 or not loops or len(loops[-1].axes) != 1 or loops[-1].body:
+            return None
+        stmt, at = loops[-1], self.nest.body.index(loops[-1])
+        fixed = all(a.extent.is_const for a in (*self.nest.axes, *stmt.axes))
+        if not fixed or self.wide or any(r.op != "sum" for r in stmt.results):
+            return None
+        before = self.nest.body[:at]
+        if any(not isinstance(s, Reduce) and self._varies_with_rows(s) for s in before):
+            return None
+        if any(self._varies_with_rows(s) for s in before) or not self._weights(stmt):
+            return None
+        return stmt
+
+    def _emit_turns(self, stmt: Reduce) -> tuple[Index, ...]:
+        """The whole kernel; its grid."""
+        axis, (turns, block) = stmt.axes[0], (self.schedule.turns, self.schedule.x_block)
+        width = power_of_two(int(axis.extent))
+        rows = int(count(self.nest.axes))
+        at = self.nest.body.index(stmt)
+        loads = self._weights(stmt)
+        self.sizes["r"] = width
+        self._line(RELEASE)
+        self._line(f"along = tl.arange(0, {width}){self._expand('r')}")
+        tiles = [self._name("w") for _ in loads]
+        self._load_rows(tiles, loads, axis, "tl.program_id(0) * " + str(turns), "")
+        self._line(WAIT)
+        self._statements(self.nest.body[:at])
+        self._bind_row(axis, width)
+        for result in stmt.results:
+            self._hoist(result.value)
+        self._line(f"for turn in range(0, {turns}):")
+        self.indent += 1
+        self.memo.append({})
+        current = [self._name("w") for _ in loads]
+        for name, tile in zip(current, tiles, strict=True):
+            self._line(f"{name} = {tile}")
+        first = f"(tl.program_id(0) * {turns} + turn)"
+        self._load_rows(tiles, loads, axis, f"({first} + 1)", f"turn + 1 < {turns}")
+        self._bind_rows(first, rows, rows % (block * turns) != 0)
+        self._bind_row(axis, width)
+        for load, name in zip(loads, current, strict=True):
+            self.given[load] = (name, frozenset(("x", "r")))
+        for result in stmt.results:
+            self._reduce_tile(result)
+        self.masks.pop("r", None)
+        self.given.clear()
+        self._statements(self.nest.body[at + 1 :])
+        return (index(-(-rows // (block * turns))),)
+
+    def _load_rows(
+        self, names: list[str], loads: list[Load], axis: Axis, block: str, also: str
+    ) -> None:
+        """Asks for the weights of a block of rows; nothing where ``also`` does not hold."""
+        rows, width = int(count(self.nest.axes)), int(axis.extent)
+        self.memo.append({})
+        ragged = rows % (self.schedule.x_block * self.schedule.turns) != 0
+        self._bind_rows(block, rows, ragged)
+        self.atoms[axis], self.depends[axis] = "along", frozenset("r")
+        masks = [f"({also})"] * bool(also) + ["xmask"] * ragged
+        if width != power_of_two(width):
+            masks.append(f"(along < {width})")
+        for name, load in zip(names, loads, strict=True):
+            where, on = self._index(load.index)
+            pointer = self._spread(
+                self._address(load.buffer, load.dtype, where, on), on, frozenset(("x", "r"))
+            )
+            mask = f", mask={' & '.join(masks)}, other=0.0" if masks else ""
+            self._line(f"{name} = tl.load({pointer}{mask}{STREAM_HINT})")
+        self.memo.pop()
+
+    def _bind_rows(self, block: str, rows: int, ragged: bool) -> None:
+        size = self.schedule.x_block
+        self._line(f"x = {block} * {size} + tl.arange(0, {size}){self._expand('x')}")
+        if ragged:
+            self._line(f"xmask = x < {rows}")
+            self.masks["x"] = "xmask"
+        self._unflatten("x", self.nest.axes, frozenset("x"))
+
+    def _bind_row(self, axis: Axis, width: int) -> None:
+        self.row_name, self.sizes["r"] = "along", width
+        self.atoms[axis], self.depends[axis] = "along", frozenset("r")
+        if int(axis.extent) != width:
+            self.masks["r"] = self._bind(f"along < {int(axis.extent)}", frozenset("r"))[0]
+
+    def _hoist(self, expr: Expr) -> None:
+        """Computes what does not depend on the row before the loop over rows."""
+        if not self._depends_on_rows(expr):
+            self._expr(expr)
+        elif isinstance(expr, Op):
+            for arg in expr.args:
+                self._hoist(arg)
+
+    def _depends_on_rows(self, expr: Expr) -> bool:
+        if isinstance(expr, Ref):
+            return "x" in self.refs[expr.name][1]
+        if isinstance(expr, Load | IndexValue):
+            mask = expr.mask if isinstance(expr, Load) else None
+            own = any(self._atom_on_rows(a) for a in expr.index.atoms())
+            return own or (mask is not None and self._depends_on_rows(mask))
+        return isinstance(expr, Op) and any(self._depends_on_rows(a) for a in expr.args)
+
+    def _atom_on_rows(self, atom: object) -> bool:
+        if isinstance(atom, Axis):
+            return atom in self.nest.axes
+        return "x" in self.depends.get(atom, NONE)  # type: ignore[call-overload]
+
+    def _varies_with_rows(self, stmt: Stmt) -> bool:
+        """Whether a statement names a parallel axis anywhere."""
+        from jitney.loops.simplify_nest import indices
+        from jitney.loops.visit import stores
+
+        if stores((stmt,)):
+            return True
+        axes = set(self.nest.axes)
+        return any(axes & set(where.atoms()) for where in indices((stmt,)))
