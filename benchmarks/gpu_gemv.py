@@ -157,7 +157,8 @@ def show(name: str, norm: bool, found: list[tuple[float, Schedule, float]]) -> N
     rows, depth, weights = SHAPES[name]
     kilobytes = rows * depth * weights * 2 / 1e3
     row = " | ".join(
-        f"{u:.2f}us {kilobytes / u:.0f}GB/s x{s.x_block} r{s.r_block} w{s.num_warps} a{s.ahead} t{s.turns}"
+        f"{u:.2f}us {kilobytes / u:.0f}GB/s x{s.x_block} r{s.r_block} w{s.num_warps}"
+        f" a{s.ahead} t{s.turns}"
         for u, s, _ in sorted(found, key=lambda f: f[0])[:4]
     )
     print(f"{name:12} norm={norm!s:5} err {max(e for *_, e in found):.1e}: {row}")
