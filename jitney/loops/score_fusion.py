@@ -102,7 +102,7 @@ def worth_merging(alignment: Alignment, flows: bool, target: Target | None) -> D
     lanes = _lanes(target)
     widest = max(_count(a.axes), _count(b.axes))
     if target is not None and target.kind == "cuda" and shared < min(widest, 4 * lanes):
-        if work > GPU_SERIAL:
+        if work > GPU_SERIAL * shared:
             return no(f"{shared} programs would do the work of {widest}")
     if shared == 1 and alone > 1:
         return no("they share no axis")

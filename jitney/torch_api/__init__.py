@@ -94,6 +94,7 @@ from jitney.torch_api.tensors import (
     not_differentiable,
     span,
     spans_meet,
+    tensor_at,
 )
 
 __all__ = [
@@ -144,6 +145,7 @@ __all__ = [
     "ApartCheck",
     "span",
     "spans_meet",
+    "tensor_at",
     "node_apply",
     "not_differentiable",
     "preserved_modes",

@@ -24,6 +24,16 @@ def bump_versions(*tensors: torch.Tensor) -> None:
     torch._C._increment_version([t for t in tensors if not t.is_inference()])
 
 
+def tensor_at(like: torch.Tensor, shape: tuple[int, ...], strides: tuple[int, ...]) -> torch.Tensor:
+    """A tensor that begins where ``like`` does and may leave its storage: whoever reads it must
+    know that every element it names exists, and keep their owners alive."""
+    last = sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
+    storage = torch._C._construct_storage_from_data_pointer(
+        like.data_ptr(), like.device, (last + 1) * like.element_size()
+    )
+    return torch.empty(0, dtype=like.dtype, device=like.device).set_(storage, 0, shape, strides)
+
+
 Span = tuple[int, int]
 
 

@@ -8,6 +8,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from jitney.loops.ir import Gemm
+from jitney.loops.target import Target
 from tests.loops.lowered import check, externs, lower
 
 
@@ -63,6 +65,20 @@ def _complete(options: dict[str, Any], rank: int) -> dict[str, Any]:
 def test_convolution_in_channels_last() -> None:
     image = rand(2, 8, 19, 20).to(memory_format=torch.channels_last)
     check(lambda x, w: F.conv2d(x, w, padding=1), image, rand(16, 8, 3, 3), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_patches_on_a_gpu_are_one_product(layout: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tests.loops.lowered.CPU", Target("cuda", "test"))
+    monkeypatch.setattr("jitney.loops.lower_graph._check_tensors", lambda *_: None)
+    image = rand(2, 3, 17, 25).half().to(memory_format=layout)
+    weight, bias = rand(16, 3, 8, 4).half() / 10, rand(16).half()
+    close = {"rtol": 1e-2, "atol": 1e-2}
+    check(lambda x, w, b: F.conv2d(x, w, b, stride=(8, 4)), image, weight, bias, **close)
+    program = check(lambda x, w: F.conv2d(x, w, stride=(8, 4)), image, weight, **close)
+    assert sum(isinstance(n, Gemm) for n in program.nodes) == 1
+    overlapping = lower(lambda x, w: F.conv2d(x, w, stride=4), image, weight)
+    assert externs(overlapping) == ["aten.convolution.default"]
 
 
 def test_transposed_convolution_stays_a_library_call() -> None:

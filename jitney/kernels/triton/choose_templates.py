@@ -21,6 +21,7 @@ from jitney.kernels.triton.schedule_gemm import can_tile_gemm, schedule_gemm
 from jitney.kernels.triton.split_product import split_product
 from jitney.loops.decision import Decision, no, yes
 from jitney.loops.index import Axis, FloorDiv, Index, index
+from jitney.loops.inline_copies import can_read_through, through_copy
 from jitney.loops.ir import (
     Access,
     Attention,
@@ -40,8 +41,9 @@ from jitney.loops.ir import (
     Store,
 )
 from jitney.loops.plan_memory import size_in_bytes
+from jitney.loops.pointwise_nest import PointwiseNest, pointwise
 from jitney.loops.target import Target
-from jitney.loops.visit import map_expr, statements, stmt_exprs
+from jitney.loops.visit import map_expr, reads, statements, stmt_exprs, writes
 
 #: Up to this many rows of A a product is a row reduction over B.
 FEW_ROWS = 1
@@ -84,6 +86,8 @@ class _Choices:
         self.target = target
         products = [n for n in program.nodes if isinstance(n, Gemm)]
         self.alike = Counter((g.a.buffer, g.m.extent, g.k.extent) for g in products)
+        self.writers = Counter(name for n in program.nodes for name in set(writes(n)))
+        self.copies = _final_copies(program, self.writers)
         self.nodes: list[Node] = []
         self.buffers: dict[str, Buffer] = {b.name: b for b in program.buffers}
 
@@ -175,14 +179,7 @@ class _Choices:
         return _merged_batch(view, len(gemm.batch))
 
     def _library_attention(self, node: Attention) -> None:
-        q, k, v = (
-            strided_view(x, (*node.batch, *axes))
-            for x, axes in (
-                (node.q, (node.s, node.d)),
-                (node.k, (node.t, node.d)),
-                (node.v, (node.t, node.dv)),
-            )
-        )
+        q, k, v = self._attention_operands(node)
         mask = None if node.mask is None else strided_view(node.mask, (*node.batch, node.s, node.t))
         grouped = q.shape[-3] != k.shape[-3]
         scale = node.scale.value if isinstance(node.scale, Const) else None
@@ -197,6 +194,41 @@ class _Choices:
                 node.name, target, args, kwargs, (old.name,), reason=reason, origins=node.origins
             )
         )
+
+    def _attention_operands(self, node: Attention) -> tuple[BufferView, BufferView, BufferView]:
+        """q, k and v where they lie: heads repeated by a copy (grouped queries) are not copied."""
+        through = node
+        for name in {x.buffer for x in (node.q, node.k, node.v)}:
+            copy = self.copies.get(name)
+            if copy is not None and can_read_through(through, copy):
+                through = through_copy(through, {name: copy})  # type: ignore[assignment]
+        try:
+            found = _query_key_value(through)
+        except ValueError:
+            return _query_key_value(node)
+        alike = found[1].shape[:-2] == found[2].shape[:-2]
+        return found if alike else _query_key_value(node)
+
+
+def _query_key_value(node: Attention) -> tuple[BufferView, BufferView, BufferView]:
+    return (
+        strided_view(node.q, (*node.batch, node.s, node.d)),
+        strided_view(node.k, (*node.batch, node.t, node.d)),
+        strided_view(node.v, (*node.batch, node.t, node.dv)),
+    )
+
+
+def _final_copies(program: LoopProgram, writers: Counter[str]) -> dict[str, PointwiseNest]:
+    """Copies by what they make, where neither that nor the source is ever written again."""
+    found: dict[str, PointwiseNest] = {}
+    for node in program.nodes:
+        nest = pointwise(node) if isinstance(node, LoopNest) else None
+        if nest is not None and nest.is_copy and writers[nest.store.buffer] == 1:
+            (source,) = reads(nest.nest)
+            kept = program.buffer(source).kind != "input" or not writers[source]
+            if kept and writers[source] <= 1:
+                found[nest.store.buffer] = nest
+    return found
 
 
 def split_bias(gemm: Gemm) -> tuple[Load | None, tuple[Stmt, ...]]:

@@ -10,7 +10,13 @@ from __future__ import annotations
 import torch
 
 from jitney.errors import CompilerBug
-from jitney.kernels.triton.expressions import TYPES, index_text, literal, operation
+from jitney.kernels.triton.expressions import (
+    TYPES,
+    erf_plus_one,
+    index_text,
+    literal,
+    operation,
+)
 from jitney.kernels.triton.kernel_source import Parameter
 from jitney.loops.index import Atom, Dim, Index, Value
 from jitney.loops.ir import Const, Expr, IndexValue, Let, Load, Op, Ref, Scalar, ScalarArg, Store
@@ -87,6 +93,12 @@ class TileEmitter:
         return self._operation(expr)
 
     def _operation(self, expr: Op) -> tuple[str, Depends]:
+        inner = erf_plus_one(expr)
+        if inner is not None:
+            value, on = self._expr(inner)
+            one = self._expr(Const(1.0, torch.float32))[0]
+            scaled = f"lib.fast_dividef({one}, {one} + 0.37 * tl.abs({value}))"
+            return self._bind(f"dm.erf_plus_one({value}, {scaled})", on)
         parts = [self._expr(arg) for arg in expr.args]
         on = frozenset[str]().union(*(p[1] for p in parts))
         operand = expr.args[-1].dtype

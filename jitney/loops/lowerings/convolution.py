@@ -27,6 +27,7 @@ from jitney.loops.lowerings.expressions import (
     in_range,
     mul,
 )
+from jitney.loops.lowerings.patches import is_row_major, patch_product
 from jitney.loops.lowerings.registry import Refused, lowers
 from jitney.loops.lowerings.strided import StridedTensor
 
@@ -47,6 +48,15 @@ class Window:
     padding: tuple[int, ...]
     dilation: tuple[int, ...]
     out: tuple[int, ...]
+
+    def tiles(self) -> bool:
+        """Whether windows neither overlap nor leave the image, as patches of a transformer."""
+        return (
+            self.size == self.stride
+            and math.prod(self.size) > 1
+            and not any(self.padding)
+            and all(d == 1 for d in self.dilation)
+        )
 
     def phases(self) -> list[int]:
         """How many remainders modulo the stride the window's elements fall on."""
@@ -79,8 +89,6 @@ def convolution(
     groups: int,
 ) -> StridedTensor:
     """x [n, c, …], weight [out channels, c / groups, …]; result [n, out channels, …]."""
-    if b.target.kind == "cuda":
-        raise Refused("cuDNN's convolution is faster")
     out = b.allocate()
     if transposed or out.ndim != x.ndim or not x.dtype.is_floating_point:
         raise Refused("a transposed convolution")
@@ -95,6 +103,10 @@ def convolution(
         _spread(dilation, x.ndim - 2),
         tuple(size.const for size in out.shape[2:]),
     )
+    if b.target.kind == "cuda":
+        if not window.tiles() or groups > 1 or x.dtype.itemsize > 2 or not is_row_major(weight):
+            raise Refused("cuDNN's convolution is faster")
+        return patch_product(b, out, x, weight, bias)
     image = _laid_out(b, x, window)
     if groups > 1 and weight.shape[1] == index(1):
         return _by_channel(b, out, image, weight, bias, window, groups)

@@ -88,6 +88,20 @@ def test_special_values_are_kept():
         check(nest, {"a": x}, {"o0": torch.full((8,), 7.0)})
 
 
+def test_one_plus_erf_is_one_function_without_cancellation():
+    special = [float("nan"), float("inf"), -float("inf"), 0.0, -0.0, -9.0]
+    x = torch.cat([torch.linspace(-6, 6, 2001), torch.tensor(special)])
+    (i,) = axes(x.numel())
+    erf = Op("erf", (Load("a", index(i), F32),), F32)
+    for sum_ in ((Const(1.0, F32), erf), (erf, Const(1.0, F32))):
+        nest = LoopNest("n", (i,), (Store("o0", index(i), Op("add", sum_, F32)),))
+        assert "erf_plus_one" in emit_nest(nest, schedule_nest(nest, H200)).body
+        out = torch.full(x.shape, 7.0)
+        run(nest, {"a": x, "o0": out}, None, None)
+        want = torch.erfc(-x.double())
+        torch.testing.assert_close(out.double(), want, rtol=5e-6, atol=1e-37, equal_nan=True)
+
+
 def test_broadcast_and_transpose():
     i, j = axes(40, 70)
     value = Op("add", (Load("a", index(j) * 40 + i, F32), Load("b", index(j), F32)), F32)

@@ -205,6 +205,29 @@ def test_few_rows_are_ours_and_many_the_librarys():
     assert not can_tile_gemm(product(128, 768, 768, F32))
 
 
+def test_the_library_makes_a_plain_result_itself():
+    def residual(am, an):
+        at = index(am) * 8 + an
+        return (Store("o0", at, Op("add", (ACC, Load("res", at, F32)), F32)),)
+
+    def turned(am, an):
+        return (Store("o0", index(an) * 512 + am, ACC),)
+
+    inputs = {**operands(512, 8, 4096, F32), "res": torch.randn(512, 8)}
+    for epilogue, shape, kinds in (
+        (lambda am, an: (Store("o0", index(am) * 8 + an, ACC),), (512, 8), [Extern]),
+        (residual, (512, 8), [Extern, LoopNest]),
+        (turned, (8, 512), [Extern, LoopNest]),
+    ):
+        gemm = product(512, 8, 4096, F32, epilogue)
+        whole = program((gemm,), inputs, {"o0": torch.zeros(shape)})
+        chosen = choose_templates(whole, H200)
+        verify(chosen)
+        assert [type(n) for n in chosen.nodes] == kinds
+        (got,), (want,) = (interpret(p, {}, list(inputs.values())) for p in (chosen, whole))
+        torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.parametrize(("n", "k"), [(768, 768), (3072, 768), (768, 3072)])
 def test_schedule_fills_the_gpu(n, k):
     gemm = product(128, n, k, BF16)
