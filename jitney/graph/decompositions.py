@@ -1,8 +1,9 @@
 """Which ATen ops are taken apart while tracing, and which stay whole.
 
 Everything stays whole that the lowering knows (`keep`), every view op, and every op that torch
-has no decomposition for; the rest is taken apart by torch's core ATen decompositions. An op that
-neither the lowering nor a decomposition knows runs as an ATen call.
+has no decomposition for; the rest is taken apart by torch's core ATen decompositions, and by a
+few of our own (`own_decompositions`). An op that neither the lowering nor a decomposition knows
+runs as an ATen call.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any
 import torch
 
 from jitney import torch_api
+from jitney.graph.own_decompositions import OWN
 from jitney.graph.recorder import Decompositions
 
 #: Kept though the lowering calls ATen for them: one library call beats what they decompose to.
@@ -27,8 +29,7 @@ LIBRARY_CALLS = (
     "_log_softmax_backward_data gelu gelu_backward index_put index_add scatter_add topk sort "
     "grid_sampler_2d upsample_bilinear2d.vec upsample_nearest2d.vec nll_loss_forward "
     "nll_loss_backward cumsum native_dropout bernoulli uniform normal_functional "
-    "_native_batch_norm_legit_functional native_batch_norm_backward _to_copy "
-    "soft_margin_loss_backward"  # taken apart it subtracts numbers close to each other
+    "_native_batch_norm_legit_functional native_batch_norm_backward _to_copy"
 )
 
 
@@ -37,7 +38,8 @@ def decompositions(keep: frozenset[Any]) -> Decompositions:
     """Overload -> decomposition, for ops that neither ``keep`` nor `LIBRARY_CALLS` holds."""
     table = torch_api.decomposition_table()
     kept = {*keep, *_library_packets()}
-    return {op: f for op, f in table.items() if op not in kept and _packet(op) not in kept}
+    torchs = {op: f for op, f in table.items() if op not in kept and _packet(op) not in kept}
+    return {**torchs, **OWN}
 
 
 def _packet(op: Any) -> Any:

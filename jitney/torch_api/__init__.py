@@ -53,6 +53,7 @@ from jitney.torch_api.native import (
     tensor_wrap_symbol,
 )
 from jitney.torch_api.ops import (
+    decomposition_of,
     decomposition_table,
     find_op,
     graph_module,
@@ -106,6 +107,7 @@ __all__ = [
     "bump_versions",
     "c_symbol",
     "constant_of",
+    "decomposition_of",
     "decomposition_table",
     "dispatch_mode_class",
     "dispatch_modes_off",

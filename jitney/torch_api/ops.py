@@ -25,6 +25,14 @@ def decomposition_table() -> dict[Any, Callable[..., Any]]:
     return dict(quick() if quick is not None else torch._decomp.core_aten_decompositions())
 
 
+def decomposition_of(op: Any) -> Callable[..., Any]:
+    """torch's own decomposition of an overload, core ATen or not; KeyError without one."""
+    import torch._decomp
+
+    found: Callable[..., Any] = torch._decomp.decomposition_table[op]
+    return found
+
+
 def graph_module(root: dict[str, Any], graph: torch.fx.Graph) -> torch.fx.GraphModule:
     """A GraphModule whose Python code is written only when it is called or read."""
     from torch.fx._lazy_graph_module import _LazyGraphModule

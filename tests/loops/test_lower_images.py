@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
 
+import jitney
+from jitney.diagnostics.report import report
+from jitney.events import log
 from jitney.loops.ir import Gemm
 from jitney.loops.target import Target
+from tests.equal import assert_equal_to_eager
 from tests.loops.lowered import check, externs, lower
 
 
@@ -116,3 +121,27 @@ def test_pools_of_volumes() -> None:
         lambda x: (F.max_pool3d(x, 2, return_indices=True), F.avg_pool3d(x, 2)),
         rand(2, 3, 4, 6, 5),
     )
+
+
+RESAMPLED: dict[str, Callable[[torch.Tensor], Any]] = {
+    "nearest": lambda x: F.interpolate(x, size=(5, 11)),
+    "nearest_exact": lambda x: F.interpolate(x, scale_factor=1.7, mode="nearest-exact"),
+    "bilinear": lambda x: F.interpolate(x, size=(5, 11), mode="bilinear"),
+    "corners": lambda x: F.interpolate(x, size=(9, 4), mode="bilinear", align_corners=True),
+    "mean": lambda x: F.adaptive_avg_pool2d(x, (3, 7)),
+    "maximum": lambda x: F.adaptive_max_pool2d(x, (3, 7), return_indices=True),
+    "unpooled": lambda x: F.max_unpool2d(*F.max_pool2d(x, 2, return_indices=True), 2),
+    "replicated": lambda x: F.pad(x, (2, 1, 0, 3), mode="replicate"),
+}
+
+
+@pytest.mark.parametrize("channels_last", [False, True])
+@pytest.mark.parametrize("name", RESAMPLED)
+def test_resampling_and_its_gradient(name: str, channels_last: bool) -> None:
+    x = rand(2, 3, 8, 10)
+    if channels_last:
+        x = x.contiguous(memory_format=torch.channels_last)
+    compiled = jitney.compile(RESAMPLED[name], fullgraph=True)
+    log.clear()
+    assert_equal_to_eager(RESAMPLED[name], compiled, (x.requires_grad_(),), training=True, calls=1)
+    assert not report(log.events()).extern

@@ -31,6 +31,13 @@ REDUCTIONS: dict[str, Callable[[Any], Any]] = {
         x[:, :1, :1].var(0),
         x[0, 0, 0].sum(),
     ),
+    "scans": lambda x: (x.cumsum(1), x.cumprod(0), x.logcumsumexp(2), (x > 0).cumsum(1)),
+    "scan_with_special_values": lambda x: (
+        (x / (x > 0)).cumsum(1),
+        (x / (x > 0)).cummax(1),
+        (x / (x > 0)).logcumsumexp(1),
+    ),
+    "running_extremes": lambda x: (x.cummax(1), x.round().cummin(-1), x.long().cummax(0)),
     "softmax": lambda x: (x.softmax(-1), x.log_softmax(0), x[:, :1].softmax(1)),
     "layer_norm": lambda x: F.layer_norm(x, (4, 5), x[0], x[1]),
     "rms_norm": lambda x: F.rms_norm(x, (5,), x[0, 0]),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from jitney.loops.lowerings import (
     activations,
+    adaptive_pooling,
     attention,
     batch_norm,
     convolution,
@@ -19,6 +20,7 @@ from jitney.loops.lowerings import (
     rearrangement,
     reductions,
     resampling,
+    scans,
     scattering,
 )
 from jitney.loops.lowerings.builder import Builder
@@ -28,6 +30,7 @@ from jitney.loops.lowerings.strided import StridedTensor
 
 FAMILIES = (
     activations,
+    adaptive_pooling,
     attention,
     batch_norm,
     convolution,
@@ -43,6 +46,7 @@ FAMILIES = (
     rearrangement,
     reductions,
     resampling,
+    scans,
     scattering,
 )
 

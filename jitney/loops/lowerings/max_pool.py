@@ -89,6 +89,29 @@ def _plane_index(window: Window, position: Position, at: Expr, x: StridedTensor)
     return place
 
 
+def add_at_maxima(
+    b: Builder, grad: StridedTensor, places: StridedTensor, rank: int
+) -> StridedTensor:
+    """Each gradient added at its place in its plane; planes are independent."""
+    out = b.fill(b.allocate(), 0)
+    plane = index(1)
+    for size in out.shape[-rank:]:
+        plane = plane * size
+    axes, position = b.axes(grad.shape)
+    lets, at = b.let_index(places.load(position), plane, f"{b.node.name}_at")
+    place: list[Index] = []
+    for size in reversed(out.shape[-rank + 1 :]):
+        place.insert(0, at % size)
+        at = floor_div(at, size)
+    inner = tuple(a for a in axes if int(a.name[1:]) >= grad.ndim - rank)
+    outer = tuple(a for a in axes if a not in inner)
+    target = out.at((*position[:-rank], at, *place))
+    value = cast(grad.load(position), out.dtype)
+    stored: tuple[Stmt, ...] = (*lets, Store(out.buffer, target, value, mode="add"))
+    b.emit(outer, b.loop(inner, stored))
+    return out
+
+
 def _max_pool_backward(rank: int) -> Lowering:
     def lowering(
         b: Builder,
@@ -105,23 +128,7 @@ def _max_pool_backward(rank: int) -> Lowering:
         window = window_of(kernel, stride, padding, dilation, rank)
         if b.target.kind == "cuda" and math.prod(_reach(window)) <= UNROLLED:
             return _gathered(b, grad, window, indices)
-        out = b.fill(b.allocate(), 0)
-        plane = index(1)
-        for size in out.shape[-rank:]:
-            plane = plane * size
-        axes, position = b.axes(grad.shape)
-        lets, at = b.let_index(indices.load(position), plane, f"{b.node.name}_at")
-        place: list[Index] = []
-        for size in reversed(out.shape[-rank + 1 :]):
-            place.insert(0, at % size)
-            at = floor_div(at, size)
-        inner = tuple(a for a in axes if int(a.name[1:]) >= grad.ndim - rank)
-        outer = tuple(a for a in axes if a not in inner)
-        target = out.at((*position[:-rank], at, *place))
-        value = cast(grad.load(position), out.dtype)
-        stored: tuple[Stmt, ...] = (*lets, Store(out.buffer, target, value, mode="add"))
-        b.emit(outer, b.loop(inner, stored))
-        return out
+        return add_at_maxima(b, grad, indices, rank)
 
     return lowering
 

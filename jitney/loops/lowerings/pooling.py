@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from jitney.loops.index import Axis, Index, floor_div, index
+from jitney.loops.index import Axis, Index, index
 from jitney.loops.ir import Expr, Store
 from jitney.loops.lowerings.builder import Builder, Position
 from jitney.loops.lowerings.expressions import (
@@ -179,70 +179,3 @@ def _average_pool_backward(rank: int) -> Lowering:
 
 lowers(aten.avg_pool2d_backward.default)(_average_pool_backward(2))
 lowers(aten.avg_pool3d_backward.default)(_average_pool_backward(3))
-
-
-@lowers(aten._adaptive_avg_pool2d.default)
-def adaptive_average_pool2d(b: Builder, x: StridedTensor, size: Sizes) -> StridedTensor:
-    """Window ``i`` runs from ``i * n // m`` to ``ceil((i + 1) * n / m)``."""
-    return _adaptive(b, x, 2)
-
-
-@lowers(aten._adaptive_avg_pool3d.default)
-def adaptive_average_pool3d(b: Builder, x: StridedTensor, size: Sizes) -> StridedTensor:
-    return _adaptive(b, x, 3)
-
-
-def _adaptive(b: Builder, x: StridedTensor, rank: int) -> StridedTensor:
-    out = b.allocate()
-    for size in (*out.shape, *x.shape[-rank:]):
-        if not size.is_const or size.const == 0:
-            raise Refused("an adaptive window of unknown or no size")
-    axes, position = b.axes(out.shape, strides=out.strides)
-    source = list(position[:-rank])
-    reduced: list[Axis] = []
-    masks: list[Expr | None] = []
-    count: Expr = const(1, torch.int64)
-    for d in range(-rank, 0):
-        have, want = x.shape[d].const, out.shape[d].const
-        start = floor_div(position[d] * have, index(want))
-        end = floor_div((position[d] + 1) * have + (want - 1), index(want))
-        longest = _longest_window(have, want)
-        axis = Axis(f"r{d + rank}", index(longest))
-        step = index(axis) if longest > 1 else index(0)
-        if longest > 1:
-            reduced.append(axis)
-        even = have % want == 0
-        masks.append(None if even else apply("lt", index_expr(start + step), index_expr(end)))
-        count = mul(count, const(longest, torch.int64) if even else index_expr(end - start))
-        source.append(start + step)
-    value = cast(x.load(source, all_of(*masks)), compute_dtype(x.dtype))
-    if not reduced:
-        b.emit(axes, (store(out, position, value),))
-        return out
-    sums, total = b.reduce(reduced, "sum", value)
-    b.emit(axes, (sums, store(out, position, div(total, cast(count, value.dtype)))))
-    return out
-
-
-def _longest_window(have: int, want: int) -> int:
-    return max(-(-((i + 1) * have) // want) - i * have // want for i in range(want))
-
-
-@lowers(aten._adaptive_avg_pool2d_backward.default)
-def adaptive_average_pool2d_backward(
-    b: Builder, grad: StridedTensor, x: StridedTensor
-) -> StridedTensor:
-    """Each input gathers from the one window it lies in; uneven windows overlap."""
-    out = b.allocate()
-    sizes = [(x.shape[d], grad.shape[d]) for d in (-2, -1)]
-    if any(not n.is_const or not m.is_const or not m.const or n.const % m.const for n, m in sizes):
-        raise Refused("windows that overlap")
-    steps = [n.const // m.const for n, m in sizes]
-    acc = compute_dtype(grad.dtype)
-
-    def value_at(position: Position) -> Expr:
-        at = [floor_div(position[d], index(steps[d])) for d in (-2, -1)]
-        value = cast(grad.load((*position[:-2], *at)), acc)
-        return div(value, const(steps[0] * steps[1], acc))
-
-    return b.compute(out, value_at)

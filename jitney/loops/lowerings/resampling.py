@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import torch
 
-from jitney.loops.index import Index, Value, floor_div, index
+from jitney.loops.index import Axis, Index, Value, floor_div, index
 from jitney.loops.ir import Expr, Let, Ref, Stmt, Store
 from jitney.loops.lowerings.builder import Builder, Position
 from jitney.loops.lowerings.expressions import (
@@ -54,47 +54,68 @@ def _step(have: int, want: int, scale: float | None) -> torch.Tensor:
     return torch.tensor(have, dtype=torch.float32) / want
 
 
-def _check_nearest(have: int, want: int, scale: float | None) -> None:
-    """Refuses unless eager's ``floor(i * step)`` is ``i * have // want`` for every i."""
-    at = torch.arange(want, dtype=torch.float32) * _step(have, want, scale)
-    eager = at.floor().long().clamp(max=have - 1)
-    if not torch.equal(eager, torch.arange(want) * have // want):
-        raise Refused("a scale that is not the ratio of the sizes")
+def _is_ratio(have: int, want: int, step: torch.Tensor, offset: float) -> bool:
+    """Whether eager's ``floor((i + offset) * step)`` is ``i * have // want`` for every i."""
+    at = (torch.arange(want, dtype=torch.float32) + offset) * step
+    return torch.equal(at.floor().long().clamp(max=have - 1), torch.arange(want) * have // want)
 
 
-def _nearest(rank: int) -> Lowering:
+def _nearest_source(
+    b: Builder,
+    place: Position,
+    sizes: Sequence[tuple[int, int]],
+    scales: Scales,
+    offset: float,
+    dtype: torch.dtype,
+) -> tuple[list[Let], list[Index]]:
+    """Statements, then where in the input a place of the result is taken from."""
+    lets: list[Let] = []
+    source = []
+    for at, (have, want), scale in zip(place, sizes, scales, strict=True):
+        step = _step(have, want, scale)
+        if _is_ratio(have, want, step, offset):
+            source.append(floor_div(at * have, index(want)))
+            continue
+        if dtype is torch.float64:
+            raise Refused("a scale that is not the ratio of the sizes, in double precision")
+        where = add(as_expr(at, torch.float32), const(offset, torch.float32))
+        where = apply("floor", mul(where, const(float(step), torch.float32)))
+        name = b.fresh(f"{b.node.name}_at")
+        last = const(have - 1, torch.int64)
+        lets.append(Let(name, apply("min", cast(where, torch.int64), last)))
+        source.append(index(Value(name)))
+    return lets, source
+
+
+def _nearest(rank: int, offset: float) -> Lowering:
     def lowering(b: Builder, x: StridedTensor, size: object, *scales: object) -> StridedTensor:
-        sizes = _sizes(b, x, rank)
-        for (have, want), scale in zip(sizes, _scales_of(scales, rank), strict=True):
-            _check_nearest(have, want, scale)
-
-        def value_at(position: Position) -> Expr:
-            at = [
-                floor_div(p * have, index(want))
-                for p, (have, want) in zip(position[-rank:], sizes, strict=True)
-            ]
-            return x.load((*position[:-rank], *at))
-
-        return b.compute(b.allocate(), value_at)
+        """The element at ``floor((i + offset) * step)``."""
+        sizes, given = _sizes(b, x, rank), _scales_of(scales, rank)
+        out = b.allocate()
+        axes, position = b.axes(out.shape, strides=out.strides)
+        lets, at = _nearest_source(b, position[-rank:], sizes, given, offset, x.dtype)
+        value = x.load((*position[:-rank], *at))
+        b.emit(axes, (*lets, Store(out.buffer, out.at(position), value)))
+        return out
 
     return lowering
 
 
-def _nearest_backward(rank: int) -> Lowering:
+def _nearest_backward(rank: int, offset: float) -> Lowering:
     def lowering(
         b: Builder, grad: StridedTensor, _out: object, _in: object, *scales: object
     ) -> StridedTensor:
-        """Each input sums the gradients of the whole block it was repeated to."""
+        """Each input sums the gradients of the elements that were taken from it."""
         sizes = [(have, want) for want, have in _sizes(b, grad, rank)]
-        if any(want % have for have, want in sizes):
-            raise Refused("blocks of unequal size")
-        for (have, want), scale in zip(sizes, _scales_of(scales, rank), strict=True):
-            _check_nearest(have, want, scale)
+        given = _scales_of(scales, rank)
+        steps = [(*n, _step(*n, scale), offset) for n, scale in zip(sizes, given, strict=True)]
+        if any(want % have for have, want in sizes) or not all(_is_ratio(*s) for s in steps):
+            return _add_to_source(b, grad, sizes, given, offset)
         out = b.allocate()
         axes, position = b.axes(out.shape, strides=out.strides)
         factors = [want // have for have, want in sizes]
-        reduced, steps = b.axes([index(f) for f in factors], "r")
-        at = [p * f + s for p, f, s in zip(position[-rank:], factors, steps, strict=True)]
+        reduced, inner = b.axes([index(f) for f in factors], "r")
+        at = [p * f + s for p, f, s in zip(position[-rank:], factors, inner, strict=True)]
         value = cast(grad.load((*position[:-rank], *at)), compute_dtype(grad.dtype))
         reduce, total = b.reduce(reduced, "sum", value)
         b.emit(axes, (reduce, Store(out.buffer, out.at(position), cast(total, out.dtype))))
@@ -103,13 +124,49 @@ def _nearest_backward(rank: int) -> Lowering:
     return lowering
 
 
+def _add_to_source(
+    b: Builder,
+    grad: StridedTensor,
+    sizes: Sequence[tuple[int, int]],
+    scales: Scales,
+    offset: float,
+) -> StridedTensor:
+    """Blocks of unequal size: element by element; planes are independent."""
+    if grad.dtype not in (torch.float32, torch.float64):
+        raise Refused("gradients added up in 16-bit floats")
+    rank = len(sizes)
+    out = b.fill(b.allocate(), 0)
+    axes, position = b.axes(grad.shape)
+    lets, at = _nearest_source(b, position[-rank:], sizes, scales, offset, grad.dtype)
+    target = out.at((*position[:-rank], *at))
+    _emit_by_plane(
+        b, grad, axes, (*lets, Store(out.buffer, target, grad.load(position), mode="add")), rank
+    )
+    return out
+
+
+def _emit_by_plane(
+    b: Builder, grad: StridedTensor, axes: Sequence[Axis], body: Sequence[Stmt], rank: int
+) -> None:
+    """``body`` in order over the last ``rank`` dimensions, in parallel over the others."""
+    inner = tuple(a for a in axes if int(a.name[1:]) >= grad.ndim - rank)
+    b.emit(tuple(a for a in axes if a not in inner), b.loop(inner, body))
+
+
 for _rank, _op, _backward in (
     (1, aten.upsample_nearest1d, aten.upsample_nearest1d_backward),
     (2, aten.upsample_nearest2d, aten.upsample_nearest2d_backward),
     (3, aten.upsample_nearest3d, aten.upsample_nearest3d_backward),
 ):
-    lowers(_op.default, _op.vec)(_nearest(_rank))
-    lowers(_backward.default)(_nearest_backward(_rank))
+    lowers(_op.default, _op.vec)(_nearest(_rank, 0))
+    lowers(_backward.default)(_nearest_backward(_rank, 0))
+for _rank, _op, _backward in (
+    (1, aten._upsample_nearest_exact1d, aten._upsample_nearest_exact1d_backward),
+    (2, aten._upsample_nearest_exact2d, aten._upsample_nearest_exact2d_backward),
+    (3, aten._upsample_nearest_exact3d, aten._upsample_nearest_exact3d_backward),
+):
+    lowers(_op.default, _op.vec)(_nearest(_rank, 0.5))
+    lowers(_backward.default)(_nearest_backward(_rank, 0.5))
 
 
 # ---------------------------------------------------------------- linear
@@ -182,9 +239,45 @@ def _neighbours(
     return lets, sides
 
 
-for _rank, _op in (
-    (1, aten.upsample_linear1d),
-    (2, aten.upsample_bilinear2d),
-    (3, aten.upsample_trilinear3d),
+def _linear_backward(rank: int) -> Lowering:
+    def lowering(
+        b: Builder,
+        grad: StridedTensor,
+        _out: object,
+        _in: object,
+        align_corners: bool,
+        *scales: object,
+    ) -> StridedTensor:
+        """Each gradient added to the neighbours it came from, by their weights."""
+        if grad.dtype not in (torch.float32, torch.float64):
+            raise Refused("gradients added up in 16-bit floats")
+        sizes = [(have, want) for want, have in _sizes(b, grad, rank)]
+        out = b.fill(b.allocate(), 0)
+        axes, position = b.axes(grad.shape)
+        body: list[Stmt] = []
+        sides = []
+        for d, scale in enumerate(_scales_of(scales, rank)):
+            step = _linear_step(*sizes[d], scale, align_corners)
+            place = position[d - rank]
+            lets, near = _neighbours(b, place, sizes[d][0], step, align_corners, grad.dtype)
+            body.extend(lets)
+            sides.append(near)
+        for corner in itertools.product(*sides):
+            value: Expr = grad.load(position)
+            for _, weight in corner:
+                value = mul(value, weight)
+            target = out.at((*position[:-rank], *(at for at, _ in corner)))
+            body.append(Store(out.buffer, target, value, mode="add"))
+        _emit_by_plane(b, grad, axes, body, rank)
+        return out
+
+    return lowering
+
+
+for _rank, _op, _backward in (
+    (1, aten.upsample_linear1d, aten.upsample_linear1d_backward),
+    (2, aten.upsample_bilinear2d, aten.upsample_bilinear2d_backward),
+    (3, aten.upsample_trilinear3d, aten.upsample_trilinear3d_backward),
 ):
     lowers(_op.default, _op.vec)(_linear(_rank))
+    lowers(_backward.default)(_linear_backward(_rank))

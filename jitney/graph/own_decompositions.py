@@ -1,0 +1,118 @@
+"""Decompositions of ops that torch's core ATen table leaves whole."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from jitney import torch_api
+from jitney.graph.recorder import Decompositions
+
+aten = torch.ops.aten
+MEAN = 1  # torch's number for `reduction`
+
+
+def _copies_of(view: Callable[..., Any]) -> Callable[..., Any]:
+    """What ``view`` sees, in memory of its own."""
+
+    def copied(*args: Any, **kwargs: Any) -> Any:
+        found = view(*args, **kwargs)
+        if isinstance(found, torch.Tensor):
+            return found.clone(memory_format=torch.contiguous_format)
+        return [part.clone(memory_format=torch.contiguous_format) for part in found]
+
+    return copied
+
+
+def addbmm(
+    x: torch.Tensor,
+    a: torch.Tensor,
+    b: torch.Tensor,
+    *,
+    beta: complex = 1,
+    alpha: complex = 1,
+) -> torch.Tensor:
+    """``beta x + alpha sum_i a[i] @ b[i]``; beta 0 hides a NaN of x."""
+    product = aten.bmm(a, b).sum(0)
+    product = product if alpha == 1 else product * alpha
+    if beta == 0:
+        return product.clone()
+    return (x if beta == 1 else x * beta) + product
+
+
+def dist(x: torch.Tensor, other: torch.Tensor, p: float = 2) -> torch.Tensor:
+    """The p-norm of the difference."""
+    return torch.linalg.vector_norm(x - other, p)
+
+
+def log_sigmoid_forward(x: torch.Tensor) -> Any:
+    """Results: ``log(sigmoid(x))``, and ``exp(-|x|)`` for the backward pass (on CPU)."""
+    if x.device.type != "cpu":
+        return NotImplemented
+    small = torch.exp(-x.abs())
+    return torch.clamp_max(x, 0) - torch.log1p(small), small
+
+
+def soft_margin_loss_backward(
+    grad: torch.Tensor, x: torch.Tensor, target: torch.Tensor, reduction: int
+) -> torch.Tensor:
+    """``-target z / (1 + z)`` with ``z = exp(-target x)``."""
+    z = torch.exp(-target * x)
+    slope = -target * z / (z + 1)
+    return (slope / x.numel() if reduction == MEAN else slope) * grad
+
+
+def multi_margin_loss_backward(
+    grad: torch.Tensor,
+    x: torch.Tensor,
+    target: torch.Tensor,
+    p: int,
+    margin: float,
+    weight: torch.Tensor | None = None,
+    reduction: int = MEAN,
+) -> torch.Tensor:
+    """The derivative of ``sum_c max(0, margin - x[target] + x[c]) ** p / C``, c not the target."""
+    rows = x if x.dim() == 2 else x.reshape(1, -1)
+    count = rows.shape[1]
+    wanted = target.reshape(-1, 1)
+    chosen = torch.arange(count, device=x.device) == wanted
+    excess = margin - rows.gather(1, wanted) + rows
+    slope = (excess > 0).to(x.dtype) if p == 1 else 2 * torch.clamp_min(excess, 0)
+    if weight is not None:
+        slope = slope * weight[wanted]
+    slope = slope.masked_fill(chosen, 0)
+    slope = torch.where(chosen, -slope.sum(1, keepdim=True), slope) / count
+    slope = slope / rows.shape[0] if reduction == MEAN else slope
+    return (slope * grad.reshape(-1, 1)).reshape(x.shape)
+
+
+def max_unpool2d(x: torch.Tensor, places: torch.Tensor, size: Sequence[int]) -> torch.Tensor:
+    """torch's decomposition, with the channels last where eager keeps them so."""
+    out: torch.Tensor = torch_api.decomposition_of(aten.max_unpool2d.default)(x, places, size)
+    last = torch.channels_last
+    if x.dim() == 4 and x.is_contiguous(memory_format=last) and not x.is_contiguous():
+        return out.contiguous(memory_format=last)
+    return out
+
+
+def zero_tensor(size: Sequence[int], **options: Any) -> torch.Tensor:
+    """Zeros, in memory."""
+    return torch.zeros(size, **options)
+
+
+OWN: Decompositions = {
+    aten.narrow_copy.default: _copies_of(torch.narrow),
+    aten.view_copy.default: _copies_of(torch.Tensor.view),
+    aten.permute_copy.default: _copies_of(torch.permute),
+    aten.unbind_copy.int: _copies_of(torch.unbind),
+    aten.as_strided_copy.default: _copies_of(torch.as_strided),
+    aten.addbmm.default: addbmm,
+    aten.dist.default: dist,
+    aten.log_sigmoid_forward.default: log_sigmoid_forward,
+    aten.soft_margin_loss_backward.default: soft_margin_loss_backward,
+    aten.multi_margin_loss_backward.default: multi_margin_loss_backward,
+    aten.max_unpool2d.default: max_unpool2d,
+    aten._efficientzerotensor.default: zero_tensor,
+}

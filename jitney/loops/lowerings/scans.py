@@ -1,0 +1,166 @@
+"""Running sums, products and extremes, in ``log2(n)`` passes that each look twice as far back.
+
+After the pass of step ``s`` an element holds its value combined with those of the ``2 s - 1``
+before it (Hillis and Steele, "Data parallel algorithms", 1986). Every pass is a nest of vectors,
+where the recurrence itself would wait for each addition.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+
+from jitney.loops.index import index
+from jitney.loops.ir import Expr
+from jitney.loops.lowerings.builder import Builder, Position
+from jitney.loops.lowerings.expressions import (
+    Number,
+    add,
+    all_of,
+    apply,
+    cast,
+    compute_dtype,
+    const,
+    in_range,
+    index_expr,
+    lowest,
+    maximum,
+    minimum,
+    mul,
+    sub,
+    where,
+)
+from jitney.loops.lowerings.reductions import store
+from jitney.loops.lowerings.registry import Lowering, Refused, lowers
+from jitney.loops.lowerings.strided import StridedTensor
+
+aten = torch.ops.aten
+
+#: Longer rows are left to ATen's loop: the longer they are, the more passes there are. Up to
+#: here a sum takes half of ATen's time, and an extreme with its place as much as ATen does.
+LONGEST_SUM, LONGEST_EXTREME = 1024, 32
+
+
+def _length(b: Builder, x: StridedTensor, dim: int, longest: int) -> int:
+    """The length of a row; refused where passes do not pay."""
+    if b.target.kind != "cpu":
+        raise Refused("a scan is one kernel of the library's")
+    size = x.shape[dim] if x.ndim else index(1)
+    if not size.is_const or size.const > longest:
+        raise Refused("a scan of unknown or great length")
+    return size.const
+
+
+def _back(
+    x: StridedTensor, position: Position, dim: int, step: int, identity: Number
+) -> tuple[Expr, Expr | None]:
+    """The element ``step`` before, and whether there is one (None: there is no row to look at)."""
+    before = position[dim] - step
+    mask = all_of(in_range(before, 0, x.shape[dim]))
+    return x.load((*position[:dim], before, *position[dim + 1 :]), mask, identity), mask
+
+
+def _scan(combine: Callable[[Expr, Expr], Expr], identity: float) -> Lowering:
+    def lowering(
+        b: Builder, x: StridedTensor, dim: int, *, dtype: torch.dtype | None = None
+    ) -> StridedTensor:
+        out = b.allocate()
+        dim %= max(x.ndim, 1)
+        length, acc = _length(b, x, dim, LONGEST_SUM), compute_dtype(out.dtype)
+        if acc is torch.bool:
+            raise Refused("a scan of bools")
+        if length <= 1:
+            return b.copy(out, x)
+        step, row = 1, x
+        while step < length:
+            last = 2 * step >= length
+            target = out if last else b.allocate_as(x.shape, acc)
+
+            def value_at(position: Position, row: StridedTensor = row, step: int = step) -> Expr:
+                before, _ = _back(row, position, dim, step, identity)
+                return combine(cast(before, acc), cast(row.load(position), acc))
+
+            row = b.compute(target, value_at)
+            step *= 2
+        return out
+
+    return lowering
+
+
+def _log_add_exp(x: Expr, y: Expr) -> Expr:
+    """``log(exp(x) + exp(y))``; equal infinities are themselves."""
+    low, high = minimum(x, y), maximum(x, y)
+    total = add(high, apply("log1p", apply("exp", sub(low, high))))
+    same = apply("and", apply("eq", low, high), apply("isinf", low))
+    return where(same, x, total)
+
+
+lowers(aten.cumsum.default)(_scan(add, 0))
+lowers(aten.cumprod.default)(_scan(mul, 1))
+lowers(aten.logcumsumexp.default)(_scan(_log_add_exp, -math.inf))
+
+
+def _running_extreme(op: str) -> Lowering:
+    def lowering(b: Builder, x: StridedTensor, dim: int) -> tuple[StridedTensor, StridedTensor]:
+        """Results: the extremes so far, and where each was last found; a NaN stays."""
+        values, places = (b.allocate(fake) for fake in b.fake)
+        dim %= max(x.ndim, 1)
+        length = _length(b, x, dim, LONGEST_EXTREME)
+        if x.dtype is torch.bool:
+            raise Refused("a scan of bools")
+        if length <= 1:
+            b.copy(values, x)
+            b.fill(places, 0)
+            return values, places
+        row: StridedTensor = x
+        found: StridedTensor | None = None
+        step = 1
+        while step < length:
+            last = 2 * step >= length
+            to = values if last else b.allocate_as(x.shape, x.dtype)
+            at = places if last else b.allocate_as(x.shape, torch.int64)
+            _extreme_pass(b, op, dim, step, (row, found), (to, at))
+            row, found, step = to, at, 2 * step
+        return values, places
+
+    return lowering
+
+
+def _extreme_pass(
+    b: Builder,
+    op: str,
+    dim: int,
+    step: int,
+    source: tuple[StridedTensor, StridedTensor | None],
+    target: tuple[StridedTensor, StridedTensor],
+) -> None:
+    """One pass over (values, places); no places yet: every element is where it is."""
+    row, found = source
+    axes, position = b.axes(row.shape, strides=target[0].strides)
+    extreme = lowest(row.dtype)
+    if op == "min":
+        extreme = math.inf if row.dtype.is_floating_point else torch.iinfo(row.dtype).max
+    loaded, there = _back(row, position, dim, step, extreme)
+    old, new = (cast(v, compute_dtype(row.dtype)) for v in (loaded, row.load(position)))
+    newer = apply("ge" if op == "max" else "le", new, old)
+    if row.dtype.is_floating_point:
+        newer = apply("and", newer, apply("not", apply("isnan", old)))
+        newer = apply("or", newer, apply("isnan", new))
+    if there is not None:
+        newer = apply("or", newer, apply("not", there))
+    if found is None:
+        here: Expr = index_expr(position[dim])
+        before = sub(here, const(step, torch.int64))
+    else:
+        here, (before, _) = found.load(position), _back(found, position, dim, step, 0)
+    value = where(newer, new, old)
+    b.emit(
+        axes,
+        (store(target[0], position, value), store(target[1], position, where(newer, here, before))),
+    )
+
+
+lowers(aten.cummax.default)(_running_extreme("max"))
+lowers(aten.cummin.default)(_running_extreme("min"))
