@@ -41,6 +41,8 @@ from jitney.loops.visit import Renaming, bound_names, loads, reads, used_names, 
 WORTH = 1 << 16
 #: Parallel points one program of a column reduction handles.
 COLUMNS = 64
+#: Elements up to which one program reads a contiguous row sooner than a second kernel starts.
+SHORT_ROW = 1 << 14
 #: Elements of a row that a program reduces at least; programs wanted on each multiprocessor.
 LEAST, PROGRAMS = 256, 4
 #: Most chunks of a row: their results are combined by one program.
@@ -84,10 +86,23 @@ def _wanted(nest: LoopNest, target: Target) -> int:
     """Into how many chunks a row should fall to fill the GPU; 0 if there are rows enough."""
     points = _product(nest.axes)
     length = max(_product(s.axes) for s in nest.body if isinstance(s, Reduce))
-    programs = max(1, points // COLUMNS if points >= COLUMNS else points)
+    rows = _reads_rows(nest)
+    if rows and length <= SHORT_ROW:
+        return 0
+    programs = max(1, points if rows or points < COLUMNS else points // COLUMNS)
     if points * length < WORTH or programs >= target.multiprocessors:
         return 0
     return min(PROGRAMS * target.multiprocessors // programs, length // LEAST, MOST)
+
+
+def _reads_rows(nest: LoopNest) -> bool:
+    """Whether what a reduction reads is mostly contiguous along its row, not across rows."""
+    votes = 0
+    for reduce in (s for s in nest.body if isinstance(s, Reduce)):
+        for load in loads((reduce,)):
+            votes += load.index.coefficient(reduce.axes[-1]) == index(1)
+            votes -= bool(nest.axes) and load.index.coefficient(nest.axes[-1]) == index(1)
+    return votes > 0
 
 
 def _product(axes: tuple[Axis, ...]) -> int:
