@@ -4,7 +4,8 @@ The output of a log-softmax or layer norm is as large as its input; its statisti
 a row. Taken apart, the split into forward and backward can keep the statistics (and the input,
 which it mostly keeps anyway) and compute the output again in the kernel that wants it. Each
 formula is the one its lowering uses, so that values stay the same; fusion puts the forward part
-back together.
+back together. Likewise a ReLU's gradient asks the sign of a batch norm's output of its input,
+which the norm's own gradient reads beside it; and places in a small plane are kept in 16 bits.
 """
 
 from __future__ import annotations
@@ -31,10 +32,28 @@ def expose_statistics(graph: fx.Graph) -> None:
             norm: Any = node.args[0]
             if norm.target is aten.native_layer_norm.default and not norm.meta.get("backward"):
                 _Writer(graph, node).layer_norm(norm)
+        elif node.target is aten.threshold_backward.default:
+            norm = _norm_under_relu(node.args[1])
+            if norm is not None and node.args[2] == 0:
+                _Writer(graph, node).sign_of_batch_norm(norm)
+        elif node.target is aten.max_pool2d_with_indices_backward.default:
+            _Writer(graph, node).narrow_places(7)
 
 
 def _read_late(node: fx.Node) -> bool:
     return any(user.meta.get("backward") for user in node.users)
+
+
+def _norm_under_relu(node: Any) -> fx.Node | None:
+    """The batch norm (training) whose output is ``relu``'s argument."""
+    if not isinstance(node, fx.Node) or node.target is not aten.relu.default:
+        return None
+    item: Any = node.args[0]
+    if item.target is not operator.getitem or item.args[1] != 0:
+        return None
+    norm: Any = item.args[0]
+    known = norm.target is aten._native_batch_norm_legit_functional.default and norm.args[5]
+    return norm if known else None
 
 
 class _Writer:
@@ -64,6 +83,39 @@ class _Writer:
         if bias is not None:
             result = self.call(aten.add.Tensor, result, self.cast(bias, torch.float32))
         self.finish(result)
+
+    def sign_of_batch_norm(self, norm: fx.Node) -> None:
+        """The norm's output in place of its ReLU: it is positive exactly where that is."""
+        arguments: Any = norm.args
+        x, weight, bias = arguments[:3]
+        mean, rstd = (self.by_channel(self.item(norm, place), x) for place in (1, 2))
+        if weight is not None:
+            weight = self.by_channel(self.cast(weight, torch.float32), x)
+            rstd = self.call(aten.mul.Tensor, rstd, weight)
+        away = self.call(aten.sub.Tensor, self.cast(x, torch.float32), mean)
+        result = self.call(aten.mul.Tensor, away, rstd)
+        if bias is not None:
+            bias = self.by_channel(self.cast(bias, torch.float32), x)
+            result = self.call(aten.add.Tensor, result, bias)
+        dtype = x.meta["val"].dtype
+        if result.meta["val"].dtype != dtype:
+            result = self.call(aten._to_copy.default, result, dtype=dtype)
+        self.node.update_arg(1, result)
+
+    def narrow_places(self, argument: int) -> None:
+        """An index into a plane below 2**15 places, kept as i16 and widened where it is read."""
+        places: Any = self.node.args[argument]
+        image: Any = self.node.args[1]
+        shape = image.meta["val"].shape
+        if shape[-1] * shape[-2] >= 2**15 or places.meta.get("backward"):
+            return
+        kept = self.call(aten._to_copy.default, places, dtype=torch.int16)
+        self.node.update_arg(argument, self.call(aten._to_copy.default, kept, dtype=torch.int64))
+
+    def by_channel(self, value: fx.Node, x: fx.Node) -> fx.Node:
+        """A vector of channels, to be broadcast along dimension 1 of ``x``."""
+        shape = [1, -1, *[1] * (x.meta["val"].ndim - 2)]
+        return self.call(aten.view.default, value, shape)
 
     def cast(self, value: Any, dtype: torch.dtype) -> fx.Node:
         """``value`` in at least ``dtype``'s precision."""

@@ -24,6 +24,8 @@ from jitney.loops.target import Target
 
 #: Opcodes of a value that a GPU computes again rather than reads.
 MOST_AGAIN = 16
+#: The cost (`score_fusion`) of a value that a GPU computes again in the time of a load.
+CHEAP_AGAIN = 64.0
 
 Virtual = dict[str, PointwiseNest]
 
@@ -100,6 +102,8 @@ def _should_inline(
         legal = yes("its reader keeps whole rows in registers")
     elif legal and on_gpu and _reads_only_rows(state, simple, sites):
         legal = yes("it reads one number a row: less than its result is")
+    elif legal and on_gpu and _readers_read_no_more(state, simple, sites):
+        legal = yes("its readers read no more bytes for it, and nothing is stored")
     elif legal:
         legal = _score(state, at, simple, sites)
     state.note(legal, "inline", simple.nest.name, simple.store.buffer)
@@ -147,12 +151,27 @@ def _reads_only_rows(state: FusionState, simple: PointwiseNest, sites: _Sites) -
     return evaluations <= 4 * _size(simple.nest.axes)
 
 
+def _readers_read_no_more(state: FusionState, simple: PointwiseNest, sites: _Sites) -> bool:
+    """Whether each reader, computing the value once an element, reads as few bytes as if it were
+    stored: because it reads most of what the value is made of already."""
+    exprs = (*(let.value for let in simple.lets), simple.store.value)
+    if expr_cost(exprs)[0] > CHEAP_AGAIN:
+        return False
+    base, width = _size(simple.nest.axes), simple.store.value.dtype.itemsize
+    needed = {e.buffer: e.dtype.itemsize for e in full_loads(exprs, simple.nest.axes)}
+    for reader in state.readers.get(simple.store.buffer, ()):
+        more = sum(size for name, size in needed.items() if name not in state.reads[reader])
+        if more > width or sites.count(state.nodes[reader], simple.store.buffer) > base:
+            return False
+    return True
+
+
 def _score(state: FusionState, at: int, simple: PointwiseNest, sites: _Sites) -> Decision:
     readers = state.readers.get(simple.store.buffer, set())
     evaluations = sum(sites.count(state.nodes[r], simple.store.buffer) for r in readers)
     exprs = (*(let.value for let in simple.lets), simple.store.value)
     cost, ops = expr_cost(exprs)
-    wide = full_loads(exprs, simple.nest.axes)
+    wide = len({(e.buffer, e.index) for e in full_loads(exprs, simple.nest.axes)})
     base = _size(simple.nest.axes)
     return worth_inlining(cost, ops, wide, base, evaluations, len(readers))
 

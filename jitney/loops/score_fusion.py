@@ -47,16 +47,14 @@ def expr_cost(exprs: tuple[ir.Expr, ...]) -> tuple[float, int]:
     return cost, ops
 
 
-def full_loads(exprs: tuple[ir.Expr, ...], axes: tuple[Axis, ...]) -> int:
-    """How many of the distinct loads touch as many elements as the axes have points."""
+def full_loads(exprs: tuple[ir.Expr, ...], axes: tuple[Axis, ...]) -> list[ir.Load]:
+    """The loads that touch as many elements as the axes have points."""
     wide = [a for a in axes if a.extent.hint() > 1]
-    return len(
-        {
-            (e.buffer, e.index)
-            for e in visit.expr_nodes(exprs)
-            if isinstance(e, ir.Load) and all(a in e.index.atoms() for a in wide)
-        }
-    )
+    return [
+        e
+        for e in visit.expr_nodes(exprs)
+        if isinstance(e, ir.Load) and all(a in e.index.atoms() for a in wide)
+    ]
 
 
 def worth_inlining(

@@ -195,9 +195,13 @@ class _Split:
             for part in parts[:2]:  # a welford's third is the chunk's length
                 stores.append(Store(self._buffer(part, dtype, count), place, Ref(part, dtype)))
         partial = Reduce(chunks.inner, renaming.block(stmt.body), tuple(results))
-        self.blocks.append(((*chunks.outer, *self.nest.axes), [partial, *stores]))
-        combined = _combined(stmt, Axis("chunk", index(count)), self)
-        self.blocks.append((self.nest.axes, combined))
+        at = len(self.blocks)
+        if _independent(self.blocks[-1][1], stmt):
+            at -= 1  # what comes before can wait, and share a nest with what comes after
+        else:
+            self.blocks.append((self.nest.axes, []))
+        self.blocks.insert(at, ((*chunks.outer, *self.nest.axes), [partial, *stores]))
+        self.blocks[-1][1].extend(_combined(stmt, Axis("chunk", index(count)), self))
 
     def _buffer(self, name: str, dtype: torch.dtype, rows: int = 1) -> str:
         """A temporary of ``rows`` numbers for each point of the nest."""
@@ -239,6 +243,21 @@ class _Split:
             if buffer not in self.buffers:
                 body.append(Store(self._buffer(name, dtype), self.place, Ref(name, dtype)))
             before[name] = Let(name, Load(buffer, self.place, dtype))
+
+
+def _independent(before: list[Stmt], stmt: Reduce) -> bool:
+    """Whether ``stmt`` may run ahead of the statements before it."""
+    if used_names((stmt,)) & set(bound_names(before)):
+        return False
+    reads_after, writes_after = _touched((stmt,))
+    reads_before, writes_before = _touched(tuple(before))
+    return not writes_before & (reads_after | writes_after) and not reads_before & writes_after
+
+
+def _touched(body: tuple[Stmt, ...]) -> tuple[set[str], set[str]]:
+    """Buffers a block reads and writes."""
+    nest = LoopNest("", (), body)
+    return set(reads(nest)), set(writes(nest))
 
 
 def _bound(body: list[Stmt]) -> list[tuple[str, torch.dtype]]:
