@@ -37,7 +37,7 @@ def compile_kernel(source: KernelSource, arch: int) -> Binary:
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    early = arch >= 90
+    early = arch >= 90 and source.waits
     function = load_function(source.key + "e" * early, source.text(early=early))
     signature = {p.label: p.signature for p in source.parameters}
     aligned = [["tt.divisibility", 16]]

@@ -81,6 +81,12 @@ class KernelSource:
             line for line in text.splitlines(True) if line.strip() not in (WAIT, RELEASE)
         )
 
+    @property
+    def waits(self) -> bool:
+        """Whether every program executes `WAIT`: in the body, or in each part it branches to."""
+        parts = [f for f in self.functions if "\ndef part" in f]
+        return WAIT in self.body or (bool(parts) and all(WAIT in part for part in parts))
+
     @cached_property
     def key(self) -> str:
         """Equal for kernels that compile to the same code, whatever buffers they are used on."""

@@ -1,6 +1,7 @@
 """Products whose weights are loaded ahead, in Triton's interpreter against the reference."""
 
 import hashlib
+from dataclasses import replace
 
 import pytest
 import torch
@@ -9,7 +10,7 @@ pytest.importorskip("triton")
 
 from jitney.kernels.triton.compile_kernels import load_function
 from jitney.kernels.triton.emit_nest import emit_nest
-from jitney.kernels.triton.kernel_source import WAIT
+from jitney.kernels.triton.kernel_source import WAIT, join_sources
 from jitney.kernels.triton.schedule_nest import Schedule
 from jitney.loops.index import Axis, index
 from jitney.loops.ir import Load, LoopNest, Op, Reduce, Reduction, Ref, Store
@@ -94,4 +95,13 @@ def test_only_weights_are_read_before_the_wait():
 
 def test_gpus_whose_launches_cannot_overlap_get_no_wait():
     source = emit_nest(product(4, 64), Schedule(2, 32, 0, 1, ahead=2), FIXED)
-    assert WAIT in source.text(early=True) and "gdc" not in source.text()
+    assert source.waits and WAIT in source.text(early=True) and "gdc" not in source.text()
+
+
+def test_a_joined_kernel_waits_if_every_part_does():
+    parts = [
+        emit_nest(product(rows, 64), Schedule(2, 32, 0, 1, ahead=2), FIXED) for rows in (4, 6)
+    ]
+    assert join_sources("both", tuple(parts)).waits
+    lazy = replace(parts[0], body=parts[0].body.replace(WAIT, "pass"))
+    assert not lazy.waits and not join_sources("both", (lazy, parts[1])).waits
