@@ -15,6 +15,7 @@ from jitney.loops.fuse_nests import fuse_nests
 from jitney.loops.hoist_checks import hoist_checks
 from jitney.loops.ir import LoopProgram
 from jitney.loops.simplify_nest import simplify_nests
+from jitney.loops.split_long_products import split_long_products
 from jitney.loops.target import Target
 from jitney.loops.verify import check_step
 
@@ -35,7 +36,7 @@ def transform(program: LoopProgram, target: Target) -> LoopProgram:
     """Everything between lowering and the memory plan."""
     program = fuse_nests(program, target)
     check_step(program, "fusion")
-    return hoist_checks(simplify_nests(program))
+    return split_long_products(hoist_checks(simplify_nests(program)))
 
 
 def build(
