@@ -92,14 +92,15 @@ def worth_merging(alignment: Alignment, flows: bool, target: Target | None) -> D
     streams = len({e.buffer for e in visit.loads(a.body + b.body)})
     if streams > MOST_STREAMS:
         return no(f"together they read {streams} buffers")
-    if not flows and not _fully_paired(alignment):
+    on_gpu = target is not None and target.kind == "cuda"
+    if not flows and not _fully_paired(alignment) and not (on_gpu and _shares_rows(alignment)):
         return no("they share inputs but not all their axes")
     across = _walks_across(a, alignment) or _walks_across(b, alignment)
     if across and work > 2048:
         return no("one of them would walk memory across its rows")
     lanes = _lanes(target)
     widest = max(_count(a.axes), _count(b.axes))
-    if target is not None and target.kind == "cuda" and shared < min(widest, 4 * lanes):
+    if on_gpu and shared < min(widest, 4 * lanes):
         if work > GPU_SERIAL * shared:
             return no(f"{shared} programs would do the work of {widest}")
     if shared == 1 and alone > 1:
@@ -112,6 +113,21 @@ def worth_merging(alignment: Alignment, flows: bool, target: Target | None) -> D
 def _fully_paired(alignment: Alignment) -> bool:
     pairs = len(alignment.pairs)
     return pairs == len(alignment.a.axes) == len(alignment.b.axes)
+
+
+def _shares_rows(alignment: Alignment) -> bool:
+    """Whether one nest goes over rows that a GPU program holds in registers, and the other, which
+    has no loops, over the elements of the same rows."""
+    for rows, points in ((alignment.a, alignment.b), (alignment.b, alignment.a)):
+        loops = [s for s in rows.body if isinstance(s, ir.Loop | ir.Reduce)]
+        plain = not any(isinstance(s, ir.Loop | ir.Reduce) for s in points.body)
+        if not loops or not plain or len(alignment.pairs) != len(rows.axes):
+            continue
+        paired = {axis for pair in alignment.pairs for axis in pair}
+        width = _count(tuple(a for a in points.axes if a not in paired))
+        if 1 < width <= GPU_ROW and all(_count(s.axes) == width for s in loops):
+            return True
+    return False
 
 
 def _walks_across(nest: ir.LoopNest, alignment: Alignment) -> bool:

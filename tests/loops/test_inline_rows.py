@@ -23,6 +23,7 @@ from jitney.loops.target import Target
 
 F32 = torch.float32
 H200 = Target("cuda", "NVIDIA H200", multiprocessors=132, capability=(9, 0))
+CPU = Target("cpu", "test", cores=2)
 
 
 def load(name, where):
@@ -63,3 +64,34 @@ def test_a_row_in_registers_takes_its_producer_in():
 
 def test_a_row_too_long_for_a_program_does_not():
     assert len(fuse_nests(two_pass_rows(64, 32768), H200).nodes) == 2
+
+
+def rows_and_their_elements(rows, columns):
+    """A row's sum stored at each of its elements, and beside it the square of each element."""
+    i, j, r = Axis("i", index(rows)), Axis("j", index(columns)), Axis("r", index(columns))
+    place, along = index(i) * columns + j, index(i) * columns + r
+    square = Op("mul", (load("a0", place), load("a0", place)), F32)
+    points = LoopNest("squares", (i, j), (Store("o0", place, square),))
+    body = (
+        Reduce((r,), (), (Reduction(("t",), "sum", load("a0", along), F32),)),
+        Loop((r,), (Store("o1", along, Ref("t", F32)),)),
+    )
+    shape, strides = (index(rows), index(columns)), (index(columns), index(1))
+    cpu = torch.device("cpu")
+    kinds = {"a0": "input", "o0": "output", "o1": "output"}
+    buffers = tuple(Buffer(n, kind, F32, cpu, shape, strides) for n, kind in kinds.items())
+    outs = tuple(Output(BufferView(n, shape, strides)) for n in ("o0", "o1"))
+    nests = (points, LoopNest("sums", (i,), body))
+    return LoopProgram(("a0",), buffers, nests, outs)
+
+
+def test_rows_and_elements_of_one_input_are_read_once():
+    assert len(fuse_nests(rows_and_their_elements(2048, 768), H200).nodes) == 1
+    assert len(fuse_nests(rows_and_their_elements(2048, 20000), H200).nodes) == 2
+    assert len(fuse_nests(rows_and_their_elements(2048, 768), CPU).nodes) == 2
+    program = rows_and_their_elements(2048, 8)
+    fused = fuse_nests(program, H200)
+    assert len(fused.nodes) == 1
+    x = [torch.randn(2048, 8)]
+    for got, want in zip(interpret(fused, {}, x), interpret(program, {}, x), strict=True):
+        torch.testing.assert_close(got, want)

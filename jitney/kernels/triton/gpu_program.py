@@ -87,6 +87,7 @@ class _Call:
         self.tensors: dict[str, torch.Tensor] = dict(owner.constants)
         self.sizes: dict[Atom, int] = {}
         self.scalars: dict[str, Any] = {}
+        self.typed: dict[torch.dtype, torch.Tensor] = {}  # the workspace, by dtype
         for argument, value in zip(owner.plan.arguments, args, strict=True):
             if isinstance(argument, Dim):
                 self.sizes[argument] = value
@@ -149,18 +150,19 @@ class _Call:
         shape, strides, offset = self.owner.layout(view, self.sizes)
         tensor = self.tensors.get(view.buffer)
         if tensor is None:
-            tensor = self._temp(view.buffer)
-        elif not offset and tensor.shape == shape and tensor.stride() == strides:
+            tensor, start = self._temp(view.buffer)
+            return tensor.as_strided(shape, strides, start + offset)
+        if not offset and tensor.shape == shape and tensor.stride() == strides:
             return tensor
         return tensor.as_strided(shape, strides, tensor.storage_offset() + offset)
 
-    def _temp(self, name: str) -> torch.Tensor:
-        buffer = self.owner.buffers[name]
-        shape, strides, _ = self.owner.layout(buffer, self.sizes)
-        start = self.owner.plan.offsets[name].evaluate(self.sizes)
-        last = sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
-        size = 0 if 0 in shape else (last + 1) * buffer.dtype.itemsize
-        return self.workspace[start : start + size].view(buffer.dtype)
+    def _temp(self, name: str) -> tuple[torch.Tensor, int]:
+        """The workspace in a temporary's dtype, and at which element of it the temporary begins."""
+        dtype = self.owner.buffers[name].dtype
+        typed = self.typed.get(dtype)
+        if typed is None:
+            typed = self.typed[dtype] = self.workspace.view(dtype)
+        return typed, self.owner.plan.offsets[name].evaluate(self.sizes) // dtype.itemsize
 
     def _result(self, out: Any) -> Any:
         if isinstance(out, Output):
