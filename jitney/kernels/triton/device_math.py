@@ -214,16 +214,19 @@ def welford_step(mean, m2, n, x, inside):
 
 
 @triton.jit
-def softmax_step(top, total, x, inside):
-    # One exponential a value: what is not the larger of the two is scaled. Equal infinities are
-    # left to `softmax_end`; a NaN stays in both.
-    power = tl.exp(tl.where(x == top, 0.0, -tl.abs(x - top)))
-    grows = x > top
-    total_new = tl.where(grows, total * power + 1.0, total + power)
-    top_new = tl.where(grows | (x != x), x, top)
-    if inside is not None:
-        top_new, total_new = tl.where(inside, top_new, top), tl.where(inside, total_new, total)
-    return top_new, total_new
+def larger(a, b):
+    return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
+
+
+@triton.jit
+def softmax_step(top, total, x, axis: tl.constexpr):
+    # ``x`` has one more dimension, of values a thread holds side by side: one maximum and one
+    # rescaling for all of them. A maximum of -inf (nothing yet) is not subtracted; one of +inf
+    # makes NaN of the total, as in eager.
+    top_new = larger(top, tl.reduce(x, axis, larger))
+    base = tl.where(top_new == float("-inf"), 0.0, top_new)
+    powers = tl.exp(x - tl.expand_dims(base, axis))
+    return top_new, total * tl.exp(top - base) + tl.sum(powers, axis)
 
 
 @triton.jit

@@ -19,7 +19,11 @@ from jitney.kernels.triton.stream_turns import TurnEmitter
 from jitney.loops.index import Axis, Index, index
 from jitney.loops.ir import IndexValue, Let, Load, Loop, LoopNest, Reduce, Ref, Stmt, Store
 from jitney.loops.simplify_nest import indices
-from jitney.loops.visit import body_exprs
+from jitney.loops.visit import body_exprs, loads, stores
+
+
+#: Elements a thread may hold that are not used yet; a quarter of its registers are left.
+MOST_AHEAD = 192
 
 
 def emit_nest(
@@ -61,8 +65,32 @@ class NestEmitter(TurnEmitter):
         if len(streams) == 1:
             self._begin_stream(streams[0])
         self._line(WAIT)
+        self._load_ahead()
         self._statements(self.nest.body)
         return grid
+
+    def _load_ahead(self) -> None:
+        """Asks for all of a row that registers hold before anything is reduced or stored: the
+        compiler cannot move a load over a store that might write there."""
+        rows = [s for s in self.nest.body if isinstance(s, Reduce | Loop)]
+        known = {*self.nest.axes, *(axis for row in rows for axis in row.axes)}
+        written = {store.buffer for store in stores(self.nest.body)}
+        wanted: list[tuple[Reduce | Loop, Load]] = []
+        for row in rows:
+            total = count(row.axes)
+            if not total.is_const or total.const > self.schedule.row_limit:
+                return
+            for load in loads((row,)):
+                plain = load.mask is None and load.buffer not in written
+                if plain and load.index.atoms() <= known:
+                    wanted.append((row, load))
+        width = max([power_of_two(int(count(row.axes))) for row in rows], default=0)
+        elements = width * self.schedule.x_block // (32 * self.schedule.num_warps)
+        if len({load.buffer for _, load in wanted}) * elements > MOST_AHEAD:
+            return
+        for row, load in wanted:
+            with self._rows(row.axes):
+                self._expr(load)
 
     # ------------------------------------------------------------ axes
 

@@ -66,7 +66,8 @@ class ReductionEmitter(TileEmitter):
         if result.op == "welford":  # the count is the same for all rows of the tile
             kinds = [("0.0", shape), ("0.0", shape), ("0.0", self._shape(frozenset("r")))]
         if result.op == "softmax":
-            kinds = [('float("-inf")', shape), ("0.0", shape)]
+            lanes = self._shape(on, self.sizes["r"] // self._side_by_side())
+            kinds = [('float("-inf")', lanes), ("0.0", lanes)]
         names = []
         for kind, size in kinds:
             names.append(self._name("acc"))
@@ -77,15 +78,14 @@ class ReductionEmitter(TileEmitter):
         return tuple(names)
 
     def _accumulate(self, result: Reduction, names: tuple[str, ...]) -> None:
-        value, _ = self._expr(result.value)
+        value, on = self._expr(result.value)
         inside = self.masks.get("r")
         if result.op == "welford":
             step = f"dm.welford_step({', '.join(names)}, {value}, {inside or 'True'})"
             self._line(f"{', '.join(names)} = {step}")
             return
         if result.op == "softmax":
-            step = f"dm.softmax_step({', '.join(names)}, {value}, {inside or 'None'})"
-            self._line(f"{', '.join(names)} = {step}")
+            self._accumulate_softmax(names, value, on, inside)
             return
         if result.op.startswith("arg"):
             self._accumulate_position(result, names, value, inside)
@@ -93,6 +93,21 @@ class ReductionEmitter(TileEmitter):
         acc = names[0]
         new = self._combined(result, acc, value)
         self._line(f"{acc} = tl.where({inside}, {new}, {acc})" if inside else f"{acc} = {new}")
+
+    def _side_by_side(self) -> int:
+        """Values of a row that one thread takes at once in a softmax."""
+        return min(8, self.sizes["r"])
+
+    def _accumulate_softmax(
+        self, names: tuple[str, ...], value: str, on: Depends, inside: str | None
+    ) -> None:
+        if inside:
+            value = f'tl.where({inside}, {value}, float("-inf"))'
+        many = self._side_by_side()
+        lanes = self._shape(on | {"r"}, self.sizes["r"] // many)[:-1]
+        chunks = f"tl.reshape({value}, {lanes}, {many}])"
+        step = f"dm.softmax_step({', '.join(names)}, {chunks}, {len(self.dims)})"
+        self._line(f"{', '.join(names)} = {step}")
 
     def _combined(self, result: Reduction, acc: str, value: str) -> str:
         if result.op == "sum":

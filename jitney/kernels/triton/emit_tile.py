@@ -162,8 +162,10 @@ class TileEmitter:
             return text
         return f"tl.broadcast_to({text}, {self._shape(needs)})"
 
-    def _shape(self, on: Depends) -> str:
-        shape = [str(self.sizes[d]) if d in on else "1" for d in self.dims]
+    def _shape(self, on: Depends, rows: int | None = None) -> str:
+        """A tile's shape; ``rows``: its extent along ``r``, if it is not the tile's own."""
+        sizes = self.sizes if rows is None else {**self.sizes, "r": rows}
+        shape = [str(sizes[d]) if d in on else "1" for d in self.dims]
         return "[" + ", ".join(shape) + "]"
 
     def _bind(self, text: str, on: Depends) -> tuple[str, Depends]:
