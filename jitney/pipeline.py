@@ -19,7 +19,7 @@ from jitney.capture.finish_guards import guards_of_shapes
 from jitney.capture.options import CaptureOptions
 from jitney.capture.result import Break, Capture
 from jitney.capture.source import Roots
-from jitney.errors import CompilerBug, Unsupported
+from jitney.errors import CompilerBug, JitneyError, Unsupported
 from jitney.events import log
 from jitney.graph.ambient import Ambient
 from jitney.graph.device_of_graph import device_of_graph
@@ -82,7 +82,8 @@ def compile_graph(
     gm: torch.fx.GraphModule, example_inputs: Sequence[Any], options: Any = None
 ) -> Callable[..., Any]:
     """The "jitney" backend: differentiate, lower, fuse, build kernels. Returns a callable of the
-    graph's inputs that gives a flat tuple. What cannot be traced runs eager; an event says so."""
+    graph's inputs that gives a flat tuple. What cannot be traced runs eager; an event says so.
+    Raises CompilerBug for any error that is not the user's."""
     entry = region_entry(gm, example_inputs, options, target_of(gm, options))
     built = entry.load() if entry is not None else None
     if built is None:
@@ -91,6 +92,11 @@ def compile_graph(
         except Unsupported as reason:
             log.emit("eager_graph", reason_kind=reason.kind, reason=str(reason))
             return gm.forward
+        except Exception as error:
+            if isinstance(error, JitneyError):
+                raise
+            message = f"a graph cannot be compiled: {type(error).__name__}: {error}"
+            raise CompilerBug(message) from error
         if entry is not None:
             entry.save(built)
     backward: Any = None if built.backward is None else built.backward.load()

@@ -132,9 +132,14 @@ class _Outputs:
         raise Unsupported("shared-outputs", "outputs share memory in a way that cannot be rebuilt")
 
     def _root_node(self, output: torch.Tensor) -> fx.Node:
+        """What the output is a view of: an input's value (itself a view, where functionalization
+        wrote through one), else what owns the memory."""
         value = self.layer.value(output)
         root = self.recorder.node_of(self.recorder.root_of(value))
-        return root
+        node: Any = self.recorder.node_of(value)
+        while node is not root and node not in self.input_nodes and _is_view_step(node):
+            node = node.args[0]
+        return node if node in self.input_nodes else root
 
     def _steps(self, output: torch.Tensor, root: fx.Node) -> tuple[ViewStep, ...]:
         """The view ops from ``root`` to ``output``, in order."""
@@ -144,9 +149,7 @@ class _Outputs:
             item = None
             if node.target is operator.getitem:
                 node, item = node.args[0], node.args[1]  # type: ignore[assignment]
-            if not isinstance(node.target, torch._ops.OpOverload):
-                raise Unsupported("shared-outputs", f"an output shares memory through {node}")
-            if op_kind(node.target) is not OpKind.VIEW:
+            if not _is_view_step(node):
                 raise Unsupported("shared-outputs", f"an output shares memory through {node}")
             args = tuple(self._step_argument(a) for a in node.args[1:])
             kwargs = tuple((k, self._step_argument(v)) for k, v in node.kwargs.items())
@@ -162,3 +165,9 @@ class _Outputs:
         if isinstance(value, list | tuple):
             return tuple(self._step_argument(item) for item in value)
         return value
+
+
+def _is_view_step(node: fx.Node) -> bool:
+    if node.target is operator.getitem:
+        return True
+    return isinstance(node.target, torch._ops.OpOverload) and op_kind(node.target) is OpKind.VIEW

@@ -201,10 +201,12 @@ def _copied(graph: fx.Graph, node: fx.Node) -> fx.Node:
 def _drop_late(graph: fx.Graph) -> None:
     """Removes what only the backward graph needs, the tangents' placeholders among it."""
     for node in reversed(graph.nodes):
-        is_tangent = node.op == "placeholder" and node.name.startswith("tangent_")
-        if not node.users and (node.meta.get("backward") or is_tangent):
+        if not node.users and node.meta.get("backward"):
             graph.erase_node(node)
     remove_dead_code(graph)
+    for node in graph.find_nodes(op="placeholder"):
+        if not node.users and node.name.startswith("tangent_"):
+            graph.erase_node(node)
 
 
 def _result_facts(value: Any, tangent: int | None) -> ResultFacts:

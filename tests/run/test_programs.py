@@ -230,3 +230,30 @@ def infinities_become_the_largest_number_of_the_dtype(C: Any) -> Any:
 def powers_where_the_graph_runs_eager(C: Any) -> Any:
     """``**`` is a method with another's name."""
     return torch.func.jacrev(C(lambda x: x**2 + 2**x, backend="eager"))(torch.arange(3.0))
+
+
+@program
+def a_view_of_an_input_that_was_written_through_another_view(C: Any) -> Any:
+    @C
+    def f(a: Any, b: Any) -> Any:
+        b.t()[0].add_(a[1])
+        return a, b.t()
+
+    a, b = torch.ones(4, 4), torch.zeros(4, 4)
+    view = f(a, b)[1]
+    view.add_(1)
+    return a, b, view
+
+
+@program
+def gradients_of_rows_and_of_their_sum(C: Any) -> Any:
+    """A pass makes nodes between a gradient and what uses it."""
+
+    @C
+    def f(a: Any, b: Any, s: Any) -> Any:
+        v = torch.where(a > b, a, b * 2)
+        return v @ a, (b * s).sum(1, keepdim=True), v
+
+    a, b, s = (torch.randn(n, requires_grad=True) for n in ((4, 4), (4, 4), ()))
+    sum(result.sum() for result in f(a, b, s)).backward()
+    return a.grad, b.grad, s.grad
