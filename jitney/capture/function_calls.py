@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from jitney import torch_api
+from jitney.capture import autograd_functions
 from jitney.capture.frame import BreakCapture, Frame, Unread
 
 if TYPE_CHECKING:
@@ -105,22 +106,6 @@ CHECKPOINT_OPTIONS = (
 )  # fmt: skip
 
 
-def _autograd_function(
-    interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Frame | None
-) -> Any:
-    """``Function.apply``: inlined where nothing is differentiated; else its backward counts."""
-    cls, *inputs = [interpreter.world.force(a) for a in args]
-    wanted = any(isinstance(x, torch.Tensor) and x.requires_grad for x in inputs)
-    if wanted and torch.is_grad_enabled():
-        raise BreakCapture("autograd-function", f"{cls.__name__}.apply is differentiated")
-    context = torch.autograd.function.FunctionCtx()
-    interpreter.owned[id(context)] = context
-    forward = interpreter.get_attr(cls, "forward")
-    if cls.setup_context is not torch.autograd.function._SingleLevelFunction.setup_context:
-        return interpreter.call(forward, tuple(inputs), kwargs, None)
-    return interpreter.call(forward, (context, *inputs), kwargs, None)
-
-
 def _attention_fastpath(
     interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Frame | None
 ) -> Any:
@@ -163,7 +148,7 @@ HANDLERS: dict[str, Handler] = {
     "torch.backends.mha.get_fastpath_enabled": _attention_fastpath,
     "torch._compile._disable_dynamo.<locals>.inner": _disabled,
     "torch.utils.checkpoint.checkpoint": _checkpoint,
-    "torch.autograd.function.Function.apply": _autograd_function,
+    "torch.autograd.function.Function.apply": autograd_functions.apply,
     "functools.wraps": _wraps,
     "torch.masked._ops._combine_input_and_mask": _masked_fill,
 }

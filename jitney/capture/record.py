@@ -7,7 +7,8 @@ tensor or has an effect is recorded; queries (`size`, `dtype`) are answered from
 from __future__ import annotations
 
 import linecache
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -28,7 +29,8 @@ class Recorder:
 
     def __init__(self) -> None:
         self.fake_mode, self.shape_env = torch_api.new_capture_mode()
-        self.graph = torch.fx.Graph()
+        self.graph = self.main = torch.fx.Graph()
+        self.lifted: dict[int, tuple[Any, torch.fx.Node]] = {}  # what a graph `aside` uses
         self.nodes: dict[int, tuple[Any, torch.fx.Node]] = {}  # by id(fake)
         self.inputs: dict[torch.fx.Node, GraphInput] = {}
         self.mutated: set[int] = set()  # ids of fakes written to in place
@@ -49,10 +51,10 @@ class Recorder:
         if name[0].isdigit():
             name = f"p_{name}"
         if self._first is None:
-            node = self.graph.placeholder(name)
+            node = self.main.placeholder(name)
         else:
-            with self.graph.inserting_before(self._first):
-                node = self.graph.placeholder(name)
+            with self.main.inserting_before(self._first):
+                node = self.main.placeholder(name)
         node.meta["example_value"] = fake
         node.meta["static"] = static
         self.inputs[node] = GraphInput(node.name, source, fake, static)
@@ -110,12 +112,15 @@ class Recorder:
                     "a tensor that the capture did not see being made is used",
                     "pass it as an argument or keep it on a module",
                 )
-            return node
+            return node if node.graph is self.graph else self._lift(value)
         cls = type(value)
         if value is None or value is Ellipsis or cls in _QUIET:
             return value
         if cls in (torch.SymInt, torch.SymFloat, torch.SymBool):
-            return self.symbols.node_of(value)
+            node = self.symbols.node_of(value)
+            if self.graph is not self.main and isinstance(node, torch.fx.Node):
+                raise BreakCapture("symbolic-backward", "a size is used in a Function's backward")
+            return node
         if cls is tuple or cls is list or cls is torch.Size:
             items = [self.argument(item) for item in value]
             return items if cls is list else tuple(items)
@@ -128,6 +133,34 @@ class Recorder:
         if cls is range or cls is complex:
             return list(value) if cls is range else value
         return leaves.other_argument(value)
+
+    @contextmanager
+    def aside(self, given: list[Any]) -> Iterator[torch.fx.Graph]:
+        """Records into a graph of its own meanwhile: its placeholders are the tensors of the frame
+        that it uses (`lifted`), then ``given``. What it computes is forgotten at the end."""
+        graph = self.graph = torch.fx.Graph()
+        self.lifted = {}
+        for i, fake in enumerate(given):
+            node = graph.placeholder(f"given_{i}")
+            node.meta["example_value"] = fake
+            self.nodes[id(fake)] = (fake, node)
+        try:
+            yield graph
+        finally:
+            self.graph = self.main
+            self.nodes = {
+                i: known for i, known in self.nodes.items() if known[1].graph is self.main
+            }
+
+    def _lift(self, value: torch.Tensor) -> torch.fx.Node:
+        found = self.lifted.get(id(value))
+        if found is None:
+            first_given = next(n for n in self.graph.nodes if n.name.startswith("given_"))
+            with self.graph.inserting_before(first_given):
+                node = self.graph.placeholder(f"used_{len(self.lifted)}")
+            node.meta["example_value"] = value
+            found = self.lifted[id(value)] = (value, node)
+        return found[1]
 
     def value_node(self, value: Any) -> Any:
         """The node of a tensor or symbol, a number for a symbol that is one, None if unknown."""

@@ -257,3 +257,118 @@ def gradients_of_rows_and_of_their_sum(C: Any) -> Any:
     a, b, s = (torch.randn(n, requires_grad=True) for n in ((4, 4), (4, 4), ()))
     sum(result.sum() for result in f(a, b, s)).backward()
     return a.grad, b.grad, s.grad
+
+
+# ---------------------------------------------------------------- torch.autograd.Function
+
+
+class Scaled(torch.autograd.Function):
+    """Several results, one without gradient, one no tensor; a backward unlike the forward's."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any, w: Any, loud: bool) -> Any:
+        y = x @ w
+        ctx.save_for_backward(x, w)
+        ctx.loud = loud
+        best = y.argmax(-1)
+        ctx.mark_non_differentiable(best)
+        return y, best, y * 2, loud
+
+    @staticmethod
+    def backward(ctx: Any, g: Any, _: Any, h: Any, none: None) -> Any:
+        x, w = ctx.saved_tensors
+        g = g * 10 + h if ctx.loud else g
+        return g @ w.t(), x.t() @ g if ctx.needs_input_grad[1] else None, None
+
+
+class Product(torch.autograd.Function):
+    @staticmethod
+    def forward(x: Any, y: Any) -> Any:
+        return x * y
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx: Any, g: Any) -> Any:
+        x, y = ctx.saved_tensors
+        return g * y + 1, g * x - 1
+
+
+class Reversed(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Any) -> Any:
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, g: Any) -> Any:
+        return -g
+
+
+def _gradients_of(f: Callable[..., Any], *shapes: tuple[int, ...], fixed: bool = False) -> Any:
+    seen = []
+    for _ in range(2):
+        inputs = [torch.randn(n, requires_grad=not fixed or i == 0) for i, n in enumerate(shapes)]
+        results = f(*inputs)
+        sum(r.sum() for r in results if r.requires_grad).backward()
+        seen.append((results, [x.grad for x in inputs]))
+    return seen
+
+
+def _all_functions(x: Any, w: Any) -> Any:
+    y, best, z, loud = Scaled.apply(x, w, True)
+    u, *_ = Scaled.apply(x * 2, w, not loud)
+    return Reversed.apply(Product.apply(y.sin(), u)), best, z
+
+
+@program
+def gradients_of_their_authors(C: Any) -> Any:
+    seen = []
+    for backend in ("jitney", "eager", "aot_eager"):
+        f = C(_all_functions, backend=backend, fullgraph=True)
+        seen.append(_gradients_of(f, (3, 4), (4, 5)))
+        seen.append(_gradients_of(f, (3, 4), (4, 5), fixed=True))
+        with torch.no_grad():
+            seen.append(f(torch.randn(3, 4), torch.randn(4, 5)))
+    return seen
+
+
+CALLED: list[str] = []
+
+
+class Noisy(Reversed):
+    @staticmethod
+    def backward(ctx: Any, g: Any) -> Any:
+        CALLED.append("backward")
+        return g * 5
+
+
+class Dirty(Reversed):
+    @staticmethod
+    def forward(ctx: Any, x: Any) -> Any:
+        CALLED.append("forward")
+        ctx.mark_dirty(x)
+        return x.mul_(2)
+
+
+class Sparing(Reversed):
+    @staticmethod
+    def forward(ctx: Any, x: Any) -> Any:
+        ctx.set_materialize_grads(False)
+        return x * 2, x * 3
+
+    @staticmethod
+    def backward(ctx: Any, g: Any, h: Any) -> Any:
+        return g * 7 if h is None else h
+
+
+@program
+def gradients_that_cannot_be_captured(C: Any) -> Any:
+    CALLED.clear()
+    seen = [
+        _gradients_of(C(lambda x: [Noisy.apply(x) + 1], backend="eager"), (3,)),
+        _gradients_of(C(lambda x: [Dirty.apply(x * 1) + 1], backend="eager"), (3,)),
+        _gradients_of(C(lambda x: [Sparing.apply(x)[0] + 1], backend="eager"), (3,)),
+    ]
+    return seen, list(CALLED)

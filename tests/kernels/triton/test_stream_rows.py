@@ -99,9 +99,7 @@ def test_gpus_whose_launches_cannot_overlap_get_no_wait():
 
 
 def test_a_joined_kernel_waits_if_every_part_does():
-    parts = [
-        emit_nest(product(rows, 64), Schedule(2, 32, 0, 1, ahead=2), FIXED) for rows in (4, 6)
-    ]
+    parts = [emit_nest(product(rows, 64), Schedule(2, 32, 0, 1, ahead=2), FIXED) for rows in (4, 6)]
     assert join_sources("both", tuple(parts)).waits
     lazy = replace(parts[0], body=parts[0].body.replace(WAIT, "pass"))
     assert not lazy.waits and not join_sources("both", (lazy, parts[1])).waits

@@ -1,0 +1,154 @@
+"""``torch.autograd.Function.apply``: forward is inlined, backward becomes a graph of its own.
+
+Both are interpreted, so that what they read is guarded. The forward's operations are recorded
+under no_grad, as eager runs them; a `CustomGradient` node then ties their results to the graph
+of the backward. What cannot be told at capture (a backward with effects, gradients that may be
+missing, inputs written in place) is a break.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from jitney.capture import state
+from jitney.capture.changes import effects_of
+from jitney.capture.custom_gradient import CustomGradient
+from jitney.capture.frame import BreakCapture, Frame, Raised
+from jitney.capture.rebuild import CannotRebuild, Rebuilder
+
+if TYPE_CHECKING:
+    from jitney.capture.interpret import Interpreter
+
+_GRAD_MODE = "torch._C._set_grad_enabled"
+
+
+class Context(torch.autograd.function.FunctionCtx):
+    """``ctx`` of a captured function. Its attributes are those `FunctionCtx`'s methods set."""
+
+    to_save: tuple[Any, ...] = ()
+    non_differentiable: tuple[Any, ...] = ()
+    materialize_grads = True
+    dirty_tensors: tuple[Any, ...] = ()
+    needs_input_grad: tuple[bool, ...] = ()
+
+    @property
+    def saved_tensors(self) -> tuple[Any, ...]:
+        """What ``save_for_backward`` was given."""
+        return self.to_save
+
+
+def apply(
+    interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Frame | None
+) -> Any:
+    """Captures ``cls.apply(*inputs)``."""
+    cls, *inputs = [interpreter.world.force(a) for a in args]
+    context = Context()
+    interpreter.owned[id(context)] = context
+    context.needs_input_grad = tuple([_wants_gradient(x) for x in inputs])
+    if not any(context.needs_input_grad) or not torch.is_grad_enabled():
+        return _forward(interpreter, cls, context, inputs)
+    try:
+        return _differentiated(interpreter, cls, context, inputs)
+    except BreakCapture:
+        interpreter.native_broke = True  # much of the call has been recorded: break before it
+        raise
+
+
+def _differentiated(interpreter: Interpreter, cls: Any, context: Context, inputs: list[Any]) -> Any:
+    written = set(interpreter.recorder.mutated)
+    _set_grad(interpreter, False)
+    result = _forward(interpreter, cls, context, inputs)
+    results = result if isinstance(result, tuple) else (result,)
+    outputs = [x for x in results if isinstance(x, torch.Tensor)]
+    if context.dirty_tensors or interpreter.recorder.mutated - written:
+        raise _refusal(cls, "writes in place")
+    if not context.materialize_grads:
+        raise _refusal(cls, "does not want missing gradients as zeros")
+    if not outputs:
+        raise _refusal(cls, "returns no tensor")
+    gradient, used = _backward(interpreter, cls, context, results)
+    _set_grad(interpreter, True)
+    wanted = [x for x, want in zip(inputs, context.needs_input_grad, strict=True) if want]
+    tied = iter(interpreter.recorder.call(gradient, (*outputs, *wanted, *used), {}))
+    values = tuple([next(tied) if isinstance(x, torch.Tensor) else x for x in results])
+    return values if isinstance(result, tuple) else values[0]
+
+
+def _wants_gradient(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.requires_grad
+
+
+def _refusal(cls: type, reason: str) -> BreakCapture:
+    return BreakCapture("autograd-function", f"{cls.__name__} {reason}")
+
+
+def _set_grad(interpreter: Interpreter, enabled: bool) -> None:
+    state.apply(interpreter, _GRAD_MODE, torch._C._set_grad_enabled, [enabled], {})
+
+
+def _forward(interpreter: Interpreter, cls: Any, context: Context, inputs: list[Any]) -> Any:
+    forward = interpreter.get_attr(cls, "forward")
+    base = torch.autograd.function._SingleLevelFunction
+    if cls.setup_context is base.setup_context:
+        return interpreter.call(forward, (context, *inputs), {}, None)
+    result = interpreter.call(forward, tuple(inputs), {}, None)
+    setup = interpreter.get_attr(cls, "setup_context")
+    interpreter.call(setup, (context, tuple(inputs), result), {}, None)
+    return result
+
+
+def _backward(
+    interpreter: Interpreter, cls: Any, context: Context, results: tuple[Any, ...]
+) -> tuple[CustomGradient, list[Any]]:
+    """The gradient's rule, and the tensors of the frame that its graph uses."""
+    recorder = interpreter.recorder
+    before, written = _changes(interpreter, cls), set(recorder.mutated)
+    asked, recorder.strides_asked = recorder.strides_asked, False
+    outputs = [x for x in results if isinstance(x, torch.Tensor)]
+    with recorder.fake_mode:
+        given = [torch.empty_like(x) for x in outputs]
+    each = iter(given)
+    gradients = [next(each) if isinstance(x, torch.Tensor) else None for x in results]
+    with recorder.aside(given) as graph:
+        found = _gradients_by_inputs(interpreter, cls, context, gradients)
+        graph.output(tuple([recorder.argument(x) for x in found]))
+    used = [value for value, _ in recorder.lifted.values()]
+    if any(id(x) in recorder.mutated - written for x in (*given, *used)):
+        raise _refusal(cls, "writes in place in backward")
+    if recorder.strides_asked or _changes(interpreter, cls) != before:
+        raise _refusal(cls, "has effects in backward, or asks for a gradient's strides")
+    recorder.strides_asked = asked
+    fixed = [i for i, x in enumerate(outputs) if not _is_differentiable(x, context)]
+    module = torch.fx.GraphModule(torch.nn.Module(), graph)
+    name = f"{cls.__name__}_gradient"
+    return CustomGradient(name, module, len(outputs), len(found), tuple(fixed)), used
+
+
+def _gradients_by_inputs(
+    interpreter: Interpreter, cls: Any, context: Context, gradients: list[Any]
+) -> list[Any]:
+    """What ``backward`` returns for the inputs that want a gradient."""
+    backward = interpreter.get_attr(cls, "backward")
+    try:
+        found = interpreter.call(backward, (context, *gradients), {}, None)
+    except Raised as raised:
+        raise _refusal(cls, f"fails in backward: {raised.exception}") from None
+    found = found if isinstance(found, tuple) else (found,)
+    if len(found) != len(context.needs_input_grad):
+        raise _refusal(cls, "returns another number of gradients than it has inputs")
+    return [x for x, want in zip(found, context.needs_input_grad, strict=True) if want]
+
+
+def _is_differentiable(output: torch.Tensor, context: Context) -> bool:
+    numbers = output.is_floating_point() or output.is_complex()
+    return numbers and not any(output is other for other in context.non_differentiable)
+
+
+def _changes(interpreter: Interpreter, cls: type) -> list[Any]:
+    """Everything the frame has changed so far."""
+    try:
+        return effects_of(interpreter, Rebuilder(interpreter))
+    except CannotRebuild as error:
+        raise _refusal(cls, f"is applied while {error} is to be kept") from None
