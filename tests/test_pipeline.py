@@ -8,10 +8,12 @@ import pytest
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
+import jitney
 from jitney import config, cpu_pipeline, pipeline
 from jitney.errors import CompilerBug
 from jitney.loops import ir
 from jitney.loops.index import Axis, index
+from tests.equal import assert_equal_to_eager
 
 
 def stale_axis(program: ir.LoopProgram) -> ir.LoopProgram:
@@ -54,3 +56,11 @@ def test_a_negative_zero_stays_apart_from_zero():
     x = torch.randn(8)
     call = pipeline.compile_aten(make_fx(f)(x))
     torch.testing.assert_close(call(x)[0].signbit(), f(x).signbit())
+
+
+def test_a_view_saved_for_backward_keeps_its_strides() -> None:
+    def decompose(x: torch.Tensor) -> torch.Tensor:
+        return torch.svd(x, some=False)  # its derivative saves a slice of V, with gaps
+
+    x = torch.randn(3, 5, generator=torch.Generator().manual_seed(0), requires_grad=True)
+    assert_equal_to_eager(decompose, jitney.compile(decompose), (x,), training=True)

@@ -158,7 +158,10 @@ def _unshared(graph: fx.Graph, node: fx.Node, results: Sequence[fx.Node]) -> fx.
     if owner.op != "placeholder":
         if all(memory_owner(r) is not owner for r in results) or _is_large_on_gpu(node.meta["val"]):
             return node
-    return _copied(graph, node)
+    copy, value = _copied(graph, node), node.meta["val"]
+    # The backward graph was traced with these strides, gaps and all.
+    copy.meta["val"] = value.new_empty_strided(value.size(), value.stride())
+    return copy
 
 
 def _is_large_on_gpu(value: torch.Tensor) -> bool:
