@@ -56,6 +56,9 @@ class FakeResults:
         if kind is self._fake:
             if value.constant is not None or value.is_complex():  # complex ones may be lazy
                 raise _NoKey
+            layout = (*value.shape, *value.stride(), value.storage_offset())
+            if any(type(size) is not int for size in layout):  # a symbol that a guard made constant
+                raise _NoKey
             return value.dtype, value.shape, value.stride(), value.storage_offset()
         if kind is tuple or kind is list:
             return tuple([self._key(item) for item in value])
