@@ -170,7 +170,7 @@ def main() -> None:
     start = time.time()
     fixed = frozenset(("w0", "w1", "g"))
     sources = [emit_nest(job.nest, job.schedule, fixed) for job in jobs]
-    binaries = compile_kernels(sources, (9, 0), 16)
+    binaries = compile_kernels(sources, (9, 0))
     print(f"{len(binaries)} kernels built in {time.time() - start:.1f} s")
     best: dict[tuple[str, bool], list[tuple[float, Schedule, float]]] = {}
     following = {job: (after.name, after.norm) for job, after in zip(jobs, jobs[1:], strict=False)}

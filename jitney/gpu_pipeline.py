@@ -10,6 +10,7 @@ import torch
 from torch import fx
 
 from jitney.config import Config
+from jitney.disk_cache import open_cache
 from jitney.kernels.triton.build_program import build_program
 from jitney.kernels.triton.choose_templates import choose_templates
 from jitney.kernels.triton.gpu_program import GpuProgram
@@ -65,8 +66,9 @@ def build(
     program: LoopProgram, gm: fx.GraphModule, target: Target, options: Config | None
 ) -> GpuCode:
     """Kernels of a planned program."""
+    plan = build_program(program, target, None if options is None else open_cache(options))
     graphs = options is not None and options.cuda_graphs
-    return GpuCode(build_program(program, target), replay_facts(gm, program) if graphs else None)
+    return GpuCode(plan, replay_facts(gm, program) if graphs else None)
 
 
 def replay_facts(gm: fx.GraphModule, program: LoopProgram) -> ReplayFacts:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from jitney.disk_cache import DiskCache
 from jitney.errors import CompilerBug
 from jitney.kernels.triton.compile_kernels import compile_kernels
 from jitney.kernels.triton.decode_attention import (
@@ -26,7 +27,12 @@ from jitney.loops.visit import writes
 Tuned = Mapping[LoopNest, Schedule]
 
 
-def build_program(program: LoopProgram, target: Target, tuned: Tuned | None = None) -> LaunchPlan:
+def build_program(
+    program: LoopProgram,
+    target: Target,
+    cache: DiskCache | None = None,
+    tuned: Tuned | None = None,
+) -> LaunchPlan:
     """Compiles every node that is not an extern call for ``target`` (`choose_templates` and
     `products_as_nests` leave only what has a kernel here). Needs no GPU."""
     sources: dict[str, tuple[KernelSource, ...]] = {}
@@ -48,7 +54,7 @@ def build_program(program: LoopProgram, target: Target, tuned: Tuned | None = No
         elif not isinstance(node, Extern):
             raise CompilerBug(f"{type(node).__name__} {node.name} reached the Triton backend")
     every = [source for several in sources.values() for source in several]
-    binaries = compile_kernels(every, target.capability)
+    binaries = compile_kernels(every, target.capability, cache)
     return plan_launches(program, sources, binaries, scratch)
 
 

@@ -1,57 +1,128 @@
-"""Kernel sources to machine code: in parallel, each distinct kernel once, remembered on disk."""
+"""Kernel sources to machine code: in parallel, each distinct kernel once, remembered on disk.
+
+Triton's front end is Python and holds the interpreter's lock, so kernels are built in forked
+processes. Its own cache is passed by: a key of it takes a digest of its whole library (0.3 s).
+"""
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import os
+import pickle
 import tempfile
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
-from jitney.disk_cache import cache_directory
+from jitney.disk_cache import DiskCache, cache_directory
+from jitney.errors import CompilerBug
 from jitney.events import log
+from jitney.kernels.triton.fork_map import fork_map
 from jitney.kernels.triton.kernel_source import KernelSource
 from jitney.kernels.triton.load_binary import Binary
 
 
 def compile_kernels(
-    sources: Iterable[KernelSource], capability: tuple[int, int], threads: int = 8
+    sources: Iterable[KernelSource],
+    capability: tuple[int, int],
+    cache: DiskCache | None = None,
+    processes: int = 16,
 ) -> dict[str, Binary]:
-    """Binaries by ``KernelSource.key``. Needs no GPU."""
+    """Binaries by ``KernelSource.key``; those not in ``cache`` are built. Needs no GPU."""
     distinct = {source.key: source for source in sources}
     arch = capability[0] * 10 + capability[1]
     with log.stage("triton", kernels=len(distinct)):
-        if len(distinct) <= 1:
-            return {k: compile_kernel(s, arch) for k, s in distinct.items()}
-        with ThreadPoolExecutor(min(threads, len(distinct))) as pool:
-            done = pool.map(lambda s: compile_kernel(s, arch), distinct.values())
-            return dict(zip(distinct, done, strict=True))
+        found = {} if cache is None else _cached(cache, distinct.values(), arch)
+        missing = [source for key, source in distinct.items() if key not in found]
+        if missing:
+            missing.sort(key=_effort, reverse=True)  # the longest first: they bound the whole
+            _compiler(arch)  # imported here once, not in every process
+            built = fork_map(partial(compile_kernel, arch=arch), missing, processes)
+            for source, binary in zip(missing, built, strict=True):
+                found[source.key] = binary
+                log.emit("kernel", name=source.name, key=source.key, shared=binary.shared)
+                if cache is not None:
+                    cache.put(_cache_key(source, arch), pickle.dumps(binary))
+        return found
+
+
+def _effort(source: KernelSource) -> tuple[bool, int]:
+    """What grows with the time a kernel takes to compile: products first, then long texts."""
+    text = source.body + "".join(source.functions)
+    return "tl.dot" in text, len(text)
+
+
+def _cached(cache: DiskCache, sources: Iterable[KernelSource], arch: int) -> dict[str, Binary]:
+    found = {}
+    for source in sources:
+        data = cache.get(_cache_key(source, arch))
+        if data is not None:
+            found[source.key] = pickle.loads(data)
+    return found
+
+
+def _cache_key(source: KernelSource, arch: int) -> str:
+    text = source.text(early=_starts_early(source, arch))
+    return f"kernel {source.key} sm_{arch} {_versions()}\n{text}"
+
+
+@lru_cache(maxsize=1)
+def _versions() -> str:
+    """What a binary depends on besides its source."""
+    import triton
+
+    library = Path(__file__).with_name("device_math.py").read_bytes()
+    return f"triton {triton.__version__} {hashlib.sha256(library).hexdigest()}"
+
+
+@lru_cache(maxsize=4)
+def _compiler(arch: int) -> tuple[Any, Any]:
+    """Triton's target and its compiler for ``sm_<arch>``."""
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import make_backend
+
+    target = GPUTarget("cuda", arch, 32)
+    backend = make_backend(target)
+    backend.hash()  # asks ptxas for its version, and remembers it
+    return target, backend
 
 
 def compile_kernel(source: KernelSource, arch: int) -> Binary:
-    """One kernel for ``sm_<arch>``, through Triton and its own disk cache."""
-    import triton
-    from triton.backends.compiler import GPUTarget
+    """One kernel for ``sm_<arch>``: Triton's passes in Triton's order, without its cache."""
+    from triton._C.libtriton import ir
     from triton.compiler import ASTSource
 
-    early = arch >= 90 and source.waits
+    target, backend = _compiler(arch)
+    early = _starts_early(source, arch)
     function = load_function(source.key + "e" * early, source.text(early=early))
     signature = {p.label: p.signature for p in source.parameters}
     aligned = [["tt.divisibility", 16]]
-    attrs = {
+    attributes = {
         (i,): aligned for i, p in enumerate(source.parameters) if p.kind == "pointer" and p.aligned
     }
-    compiled: Any = triton.compile(
-        ASTSource(function, signature, {}, attrs),
-        target=GPUTarget("cuda", arch, 32),
-        options={"num_warps": source.num_warps, "num_stages": source.num_stages},
-    )
-    facts = compiled.metadata
-    log.emit("kernel", name=source.name, key=source.key, shared=facts.shared)
-    return Binary(facts.name, compiled.asm["cubin"], facts.shared, facts.num_warps, early)
+    tree = ASTSource(function, signature, {}, attributes)
+    chosen = {"num_warps": source.num_warps, "num_stages": source.num_stages}
+    options = backend.parse_options({**chosen, "enable_fp_fusion": True, **tree.parse_options()})
+    context = ir.context()
+    ir.load_dialects(context)
+    backend.load_dialects(context)
+    functions, modules = backend.get_codegen_implementation(options), backend.get_module_map()
+    code: Any = tree.make_ir(target, options, functions, modules, context)
+    passes: dict[str, Any] = {}
+    backend.add_stages(passes, options, tree.language)
+    facts = {"target": target, **options.__dict__}
+    for step in passes.values():
+        code = step(code, facts)
+    if facts.get("global_scratch_size"):
+        raise CompilerBug(f"{source.name} needs scratch memory, which no launch hands it")
+    return Binary(facts["name"], code, facts["shared"], facts["num_warps"], early)
+
+
+def _starts_early(source: KernelSource, arch: int) -> bool:
+    """Whether a kernel may start before the one before it ends, and waits by itself."""
+    return arch >= 90 and source.waits
 
 
 @lru_cache(maxsize=4096)

@@ -1,0 +1,61 @@
+"""A graph on a GPU to machine code for sm_90, with no GPU present."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = """
+import pickle
+import torch
+from torch.fx.experimental.proxy_tensor import make_fx
+from jitney import config, pipeline
+from jitney.events import log
+from jitney.loops.target import Target
+
+H200 = Target(kind="cuda", name="H200", multiprocessors=132, l2=50 << 20, shared_memory=232448,
+              capability=(9, 0))
+pipeline.device_target = lambda number: H200
+
+
+def f(x, weight, bias):
+    y = torch.nn.functional.gelu(torch.nn.functional.linear(x, weight, bias))
+    return torch.softmax(y, -1), y.sum(0).sort()[0]
+
+
+tensors = [torch.randn(s, dtype=torch.bfloat16) for s in ((4, 96), (64, 96), (64,))]
+graph = make_fx(f, tracing_mode="fake")(*tensors)
+for node in graph.graph.nodes:
+    value = node.meta.get("val")
+    if isinstance(value, torch.Tensor):
+        with value.fake_mode:
+            node.meta["val"] = torch.empty_strided(
+                value.shape, value.stride(), dtype=value.dtype, device="cuda:0")
+built = []
+for _ in range(2):
+    with config.override(verify=True, cuda_graphs=True) as options:
+        built.append(pipeline.build_graph(graph, options))
+plan = pickle.loads(pickle.dumps(built[0])).code.plan
+assert plan == built[1].code.plan
+assert {c.kernel for c in plan.calls} == set(plan.binaries)
+assert all(b.code[:4] == b"\\x7fELF" for b in plan.binaries.values())
+assert "aten.sort.default" in built[0].counts.extern
+print(len(plan.binaries), len(log.events("kernel")))
+"""
+
+
+def test_a_graph_becomes_data_and_each_kernel_is_built_once(tmp_path: Path) -> None:
+    pytest.importorskip("triton")
+    environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
+    environment |= {"JITNEY_CACHE_DIR": str(tmp_path), "PYTHONPATH": ":".join(sys.path)}
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT], env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    kernels, compiled = done.stdout.split()
+    assert int(kernels) > 0
+    assert kernels == compiled
