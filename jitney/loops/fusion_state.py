@@ -29,8 +29,8 @@ class FusionState:
         self.needed_by: dict[int, set[int]] = {i: set() for i in self.order}
         self.readers: dict[str, set[int]] = {}
         self.writers: dict[str, list[int]] = {}
-        self.reads: dict[int, list[str]] = {}
-        self.writes: dict[int, list[str]] = {}
+        self.reads: dict[int, tuple[str, ...]] = {}
+        self.writes: dict[int, tuple[str, ...]] = {}
         self.kept = {out.view.buffer for out in program.outputs if isinstance(out, ir.Output)}
         self.kept |= {b.name for b in program.buffers if b.kind != "temp"}
         self._fresh = 0
@@ -152,7 +152,7 @@ class FusionState:
             self.readers[name].update(readers)
             for reader in readers:
                 if name not in self.reads[reader]:
-                    self.reads[reader].append(name)
+                    self.reads[reader] += (name,)
         self.order[self.rank.pop(gone)] = HOLE
         self._forget(gone)
 

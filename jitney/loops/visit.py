@@ -88,8 +88,25 @@ def views(value: object) -> Iterator[ir.BufferView]:
             yield from views(item)
 
 
-def reads(node: ir.Node) -> list[str]:
-    """Names of the buffers a node may read, in order, once each."""
+def reads(node: ir.Node) -> tuple[str, ...]:
+    """Names of the buffers a node may read, in order, once each (found once per node)."""
+    found: tuple[str, ...] | None = node.__dict__.get("_reads")
+    if found is None:
+        found = tuple(dict.fromkeys(_reads(node)))
+        object.__setattr__(node, "_reads", found)
+    return found
+
+
+def writes(node: ir.Node) -> tuple[str, ...]:
+    """Names of the buffers a node writes, in order, once each (found once per node)."""
+    found: tuple[str, ...] | None = node.__dict__.get("_writes")
+    if found is None:
+        found = tuple(dict.fromkeys(_writes(node)))
+        object.__setattr__(node, "_writes", found)
+    return found
+
+
+def _reads(node: ir.Node) -> list[str]:
     if isinstance(node, ir.Together):
         names = [name for nest in node.nests for name in reads(nest)]
     elif isinstance(node, ir.LoopNest):
@@ -107,11 +124,10 @@ def reads(node: ir.Node) -> list[str]:
         names += [e.buffer for e in expr_nodes([node.scale]) if isinstance(e, ir.Load)]
     else:
         names = [v.buffer for v in views((node.args, [v for _, v in node.kwargs]))]
-    return list(dict.fromkeys(names))
+    return names
 
 
-def writes(node: ir.Node) -> list[str]:
-    """Names of the buffers a node writes, in order, once each."""
+def _writes(node: ir.Node) -> list[str]:
     if isinstance(node, ir.Together):
         names = [name for nest in node.nests for name in writes(nest)]
     elif isinstance(node, ir.LoopNest):
@@ -122,7 +138,7 @@ def writes(node: ir.Node) -> list[str]:
         names = [node.out.buffer] + ([node.logsumexp.buffer] if node.logsumexp else [])
     else:
         names = [n for n in node.outputs if n is not None] + list(node.mutates)
-    return list(dict.fromkeys(names))
+    return names
 
 
 def map_expr(expr: ir.Expr, leaf: Rewrite, memo: dict[int, ir.Expr]) -> ir.Expr:
