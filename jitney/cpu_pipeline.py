@@ -40,7 +40,7 @@ def transform(program: LoopProgram, target: Target) -> LoopProgram:
 
 
 def build(
-    program: LoopProgram, gm: fx.GraphModule, target: Target, options: Config | None
+    program: LoopProgram, gm: fx.GraphModule | None, target: Target, options: Config | None
 ) -> CpuCode:
-    """Native code of a planned program."""
+    """Native code of a planned program. (``gm``: `gpu_pipeline` has a use for it.)"""
     return CpuCode(make_native(program, target, options), target)

@@ -63,12 +63,13 @@ def transform(program: LoopProgram, target: Target) -> LoopProgram:
 
 
 def build(
-    program: LoopProgram, gm: fx.GraphModule, target: Target, options: Config | None
+    program: LoopProgram, gm: fx.GraphModule | None, target: Target, options: Config | None
 ) -> GpuCode:
-    """Kernels of a planned program."""
+    """Kernels of a planned program; ``gm``, what it was lowered from, is for CUDA graphs alone."""
     plan = build_program(program, target, None if options is None else open_cache(options))
-    graphs = options is not None and options.cuda_graphs
-    return GpuCode(plan, replay_facts(gm, program) if graphs else None)
+    if gm is None or options is None or not options.cuda_graphs:
+        return GpuCode(plan, None)
+    return GpuCode(plan, replay_facts(gm, program))
 
 
 def replay_facts(gm: fx.GraphModule, program: LoopProgram) -> ReplayFacts:

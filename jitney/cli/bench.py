@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from jitney.cli.device import check_device, clock_of
 from jitney.cli.first_call import FirstCall, first_call
 from jitney.cli.measure import NOISY, Timing, interleave
 from jitney.cli.sides import NEEDS, SIDES
@@ -40,6 +41,7 @@ class Result:
     target: str
     size: str
     dtype: str
+    device: str
     rows: tuple[Row, ...]
     report: Report
 
@@ -63,6 +65,7 @@ class Result:
             "target": self.target,
             "size": self.size,
             "dtype": self.dtype,
+            "device": self.device,
             "rows": rows,
             "report": as_data(self.report),
         }
@@ -76,12 +79,14 @@ def bench(
     runs: int = 50,
     seconds: float = 60.0,
     compile_time: bool = False,
+    device: str = "cpu",
 ) -> Result:
     """Compares outputs first, then times all sides interleaved, then measures first calls.
 
     A side that fails is a row that says so; the others go on.
     """
-    build = lambda kind: find(target).build(size, kind)  # noqa: E731
+    clock = clock_of(check_device(device))
+    build = lambda kind: find(target).build(size, kind, device=device)  # noqa: E731
     task = build(getattr(torch, dtype))
     expected = outputs(task.step(task.module))
     task.reset()
@@ -109,10 +114,11 @@ def bench(
         rows[side] = Row(side, None, largest_error(actual, expected), not found)
     calls = {side: (lambda fn=fn: task.step(fn)) for side, fn in compiled.items()}
     resets = dict.fromkeys(calls, task.reset)
-    for side, timing in interleave(calls, runs, seconds, reset=resets).items():
-        first = first_call(side, target, size, dtype) if compile_time and side != "eager" else None
+    for side, timing in interleave(calls, runs, seconds, reset=resets, clock=clock).items():
+        wanted = compile_time and side != "eager"
+        first = first_call(side, target, size, dtype, device) if wanted else None
         rows[side] = dataclasses.replace(rows[side], timing=timing, first=first)
-    return Result(target, size, dtype, tuple(rows.values()), made)
+    return Result(target, size, dtype, device, tuple(rows.values()), made)
 
 
 def outputs(result: Any) -> Any:
@@ -143,7 +149,10 @@ def as_text(result: Result) -> str:
     columns = ("side", "p50 ms", "mean", "std", "p99", "runs", "error", "equal", "cold s", "warm s",
                "peak MB")  # fmt: skip
     data = [cells(row) for row in result.rows]
-    lines = [f"{result.target} ({result.size}, {result.dtype})", *aligned(columns, data)]
+    lines = [
+        f"{result.target} ({result.size}, {result.dtype}, {result.device})",
+        *aligned(columns, data),
+    ]
     for row in result.rows:
         if row.failure:
             lines.append(f"  {row.side} failed: {row.failure}")

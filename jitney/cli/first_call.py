@@ -24,32 +24,44 @@ from jitney.cli.targets import find
 
 @dataclass(frozen=True)
 class FirstCall:
-    """Seconds of compile (first call minus a steady call) and peak resident memory in bytes."""
+    """Seconds of compile (first call minus a steady call) and peak memory in bytes."""
 
     cold: float
     warm: float
     peak_memory: int
 
 
-def measure(side: str, target: str, size: str, dtype: str) -> dict[str, float]:
+def measure(side: str, target: str, size: str, dtype: str, device: str) -> dict[str, float]:
     """In this process: first call minus the median of five later ones; imports excluded."""
-    task = find(target).build(size, getattr(torch, dtype))  # type: ignore[arg-type]
+    kind = getattr(torch, dtype)
+    task = find(target).build(size, kind, device=device)  # type: ignore[arg-type]
     torch.compile(lambda x: x)  # imports
     start = time.perf_counter()
     fn = SIDES[side](task)
     task.step(fn)
+    finish(device)
     first = time.perf_counter() - start
     steady = []
     for _ in range(5):
         task.reset()
         start = time.perf_counter()
         task.step(fn)
+        finish(device)
         steady.append(time.perf_counter() - start)
-    return {"compile": first - sorted(steady)[2], "peak_memory": peak_memory()}
+    return {"compile": first - sorted(steady)[2], "peak_memory": peak_memory(device)}
 
 
-def peak_memory() -> int:
-    """Most bytes this program had resident. Linux's own ``ru_maxrss`` counts the parent's too."""
+def finish(device: str) -> None:
+    """Waits for a GPU."""
+    if device != "cpu":
+        torch.cuda.synchronize(device)
+
+
+def peak_memory(device: str = "cpu") -> int:
+    """Most bytes this program had resident (Linux's own ``ru_maxrss`` counts the parent's too); on
+    a GPU, most bytes of tensors there."""
+    if device != "cpu":
+        return torch.cuda.max_memory_allocated(device)
     try:
         lines = Path("/proc/self/status").read_text().splitlines()
     except OSError:
@@ -58,15 +70,16 @@ def peak_memory() -> int:
     return int(facts["VmHWM"].split()[0]) * 1024
 
 
-def first_call(side: str, target: str, size: str, dtype: str) -> FirstCall:
+def first_call(side: str, target: str, size: str, dtype: str, device: str = "cpu") -> FirstCall:
     """Two fresh processes with one fresh cache."""
     with tempfile.TemporaryDirectory(prefix="jitney-bench-") as folder:
         environ = {
             **os.environ,
             "TORCHINDUCTOR_CACHE_DIR": f"{folder}/inductor",
+            "TRITON_CACHE_DIR": f"{folder}/triton",
             "JITNEY_CACHE_DIR": f"{folder}/jitney",
         }
-        command = [sys.executable, "-m", __spec__.name, side, target, size, dtype]
+        command = [sys.executable, "-m", __spec__.name, side, target, size, dtype, device]
         results = []
         for _ in range(2):
             done = subprocess.run(command, env=environ, capture_output=True, text=True)
@@ -84,4 +97,4 @@ def as_data(call: FirstCall) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(measure(*sys.argv[1:5])))
+    print(json.dumps(measure(*sys.argv[1:6])))

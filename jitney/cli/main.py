@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, cast
 
@@ -11,6 +12,7 @@ import torch
 import typer
 
 from jitney.cli import bench as benches
+from jitney.cli.device import check_device, measure_device
 from jitney.cli.host import measure_host
 from jitney.cli.sides import chosen
 from jitney.cli.targets import find
@@ -27,14 +29,18 @@ Targets = Annotated[
 ]
 SizeOption = Annotated[str, typer.Option(help="small or base")]
 DtypeOption = Annotated[str, typer.Option(help="float32, bfloat16, …")]
+DeviceOption = Annotated[str, typer.Option(help="cpu, cuda or cuda:1: built, run and timed there.")]
 
 
 @app.command()
 def bench(
     targets: Targets = None,
-    sides: Annotated[str, typer.Option(help="default, frozen, all, or names by comma")] = "default",
+    sides: Annotated[
+        str, typer.Option(help="default, graphs, frozen, all, or names by comma")
+    ] = "default",
     size: SizeOption = "base",
     dtype: DtypeOption = "float32",
+    device: DeviceOption = "cpu",
     runs: Annotated[int, typer.Option(help="Runs of each side, at least 50 unless slow.")] = 50,
     seconds: Annotated[float, typer.Option(help="Time after which a slow one stops.")] = 60.0,
     compile_time: Annotated[bool, typer.Option(help="Cold and warm start in processes.")] = True,
@@ -47,14 +53,14 @@ def bench(
         for workload in WORKLOADS.values():
             print(f"{workload.name:22} {workload.about}")
         return
-    machine = measure_host()
+    machine = measure_device(check_device(device), getattr(torch, dtype))
     print(f"host: {machine}; torch {torch.__version__}, Python {sys.version.split()[0]}")
     if host or not targets:
         return
     results = []
     for target in targets:
         result = benches.bench(
-            target, chosen(sides), cast(Size, size), dtype, runs, seconds, compile_time
+            target, chosen(sides), cast(Size, size), dtype, runs, seconds, compile_time, device
         )
         results.append(result)
         print(benches.as_text(result), flush=True)
@@ -68,11 +74,19 @@ def explain(
     target: Annotated[str, typer.Argument(help="A built-in name or package.module:factory.")],
     size: SizeOption = "small",
     dtype: DtypeOption = "float32",
+    device: DeviceOption = "cpu",
+    mode: Annotated[str, typer.Option(help="As of jitney.compile.")] = "default",
+    times: Annotated[bool, typer.Option(help="Time each kernel by itself.")] = True,
     form: Annotated[str, typer.Option("--format", help="text, json or html")] = "text",
 ) -> None:
-    """Compiles one workload and tells what happened to it."""
-    task = find(target).build(cast(Size, size), getattr(torch, dtype))
-    made = explain_step(task.module, task.step)
+    """Compiles one workload and tells what happened to it, and how near each kernel is to what
+    the machine can do."""
+    place, kind = check_device(device), getattr(torch, dtype)
+    task = find(target).build(cast(Size, size), kind, device=device)
+    made = explain_step(task.module, task.step, times=times, mode=mode)
+    if times:
+        machine = measure_device(place, kind)
+        made = replace(made, bandwidth=machine.bandwidth, peak=machine.peak)
     renderers = {"text": render.as_text, "json": render.as_json, "html": render.as_html}
     if form not in renderers:
         raise typer.BadParameter(f"there are: {', '.join(renderers)}")

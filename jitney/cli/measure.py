@@ -7,6 +7,10 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+import torch
+
+#: ``clock(call, reset, batch)``: seconds of one call, as a mean over ``batch``, after a reset.
+Clock = Callable[[Callable[[], object], Callable[[], None], int], float]
 NOISY = 0.05  # relative standard deviation from which a result carries a warning
 
 
@@ -60,23 +64,25 @@ def interleave(
     seconds: float = 60.0,
     warmup: int = 3,
     reset: Mapping[str, Callable[[], None]] | None = None,
+    clock: Clock | None = None,
 ) -> dict[str, Timing]:
     """Times every candidate ``runs`` times, one of each in turn.
 
     Stops early, after at least ten rounds, when ``seconds`` in all are spent: slow workloads get
     fewer runs. ``reset[name]`` is called, untimed, before each run. Calls shorter than 20 µs are
-    timed in batches, so that the clock does not count.
+    timed in batches, so that the clock does not count. ``clock``: `timed` unless given.
     """
+    clock = clock or timed
     resets = {name: (reset or {}).get(name, no_reset) for name in candidates}
     batch = {}
     for name, call in candidates.items():
-        single = min(timed(call, resets[name], 1) for _ in range(max(warmup, 1)))
+        single = min(clock(call, resets[name], 1) for _ in range(max(warmup, 1)))
         batch[name] = 1 if resets[name] is not no_reset else max(1, int(100e-6 / single))
     samples: dict[str, list[float]] = {name: [] for name in candidates}
     start = time.perf_counter()
     for done in range(runs):
         for name, call in candidates.items():
-            samples[name].append(timed(call, resets[name], batch[name]))
+            samples[name].append(clock(call, resets[name], batch[name]))
         if done >= 9 and time.perf_counter() - start > seconds:
             break
     return {name: Timing(tuple(times)) for name, times in samples.items()}
@@ -89,3 +95,16 @@ def timed(call: Callable[[], object], reset: Callable[[], None], batch: int) -> 
     for _ in range(batch):
         call()
     return (time.perf_counter() - start) / batch
+
+
+def timed_by_events(call: Callable[[], object], reset: Callable[[], None], batch: int) -> float:
+    """The same on the current CUDA device, from an idle GPU to its last kernel's end."""
+    reset()
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    torch.cuda.synchronize()
+    start.record()
+    for _ in range(batch):
+        call()
+    end.record()
+    end.synchronize()
+    return start.elapsed_time(end) / 1e3 / batch

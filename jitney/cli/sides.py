@@ -26,6 +26,11 @@ def torch_compile(task: Task) -> Callable[..., Any]:
     return torch.compile(task.module)
 
 
+def torch_compile_graphs(task: Task) -> Callable[..., Any]:
+    """With CUDA graphs."""
+    return torch.compile(task.module, mode="reduce-overhead")
+
+
 def torch_compile_frozen(task: Task) -> Callable[..., Any]:
     """Inductor's freezing with max-autotune: weights folded and packed ahead."""
     return torch.compile(task.module, options={"freezing": True, "max_autotune": True})
@@ -35,6 +40,13 @@ def jitney(task: Task) -> Callable[..., Any]:
     import jitney as package
 
     return package.compile(task.module)
+
+
+def jitney_graphs(task: Task) -> Callable[..., Any]:
+    """With CUDA graphs."""
+    import jitney as package
+
+    return package.compile(task.module, mode="reduce-overhead")
 
 
 def jitney_frozen(task: Task) -> Callable[..., Any]:
@@ -71,8 +83,10 @@ def openvino(task: Task) -> Callable[..., Any]:
 SIDES: dict[str, Side] = {
     "eager": eager,
     "torch.compile": torch_compile,
+    "torch.compile-graphs": torch_compile_graphs,
     "torch.compile-frozen": torch_compile_frozen,
     "jitney": jitney,
+    "jitney-graphs": jitney_graphs,
     "jitney-frozen": jitney_frozen,
     "jitney-capture": jitney_capture,
     "jitney-backend": jitney_backend,
@@ -80,13 +94,15 @@ SIDES: dict[str, Side] = {
     "openvino": openvino,
 }
 DEFAULT = ("eager", "torch.compile", "jitney")
+GRAPHS = ("eager", "torch.compile-graphs", "jitney-graphs")
 FROZEN = ("eager", "torch.compile-frozen", "jitney-frozen")
 NEEDS = {"onnxruntime": ("onnxruntime", "onnxscript"), "openvino": ("openvino",)}
 
 
 def chosen(names: str) -> tuple[str, ...]:
-    """Sides from a comma-separated list, "default", "frozen" or "all"; checks that they exist."""
-    groups = {"default": DEFAULT, "frozen": FROZEN, "all": tuple(SIDES)}
+    """Sides from a comma-separated list or a group: default, graphs, frozen, all. UserError for
+    one that does not exist."""
+    groups = {"default": DEFAULT, "graphs": GRAPHS, "frozen": FROZEN, "all": tuple(SIDES)}
     wanted = groups.get(names) or tuple(n.strip() for n in names.split(",") if n.strip())
     unknown = [n for n in wanted if n not in SIDES]
     if unknown:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
+from jitney.diagnostics.kernel_times import node_seconds
 from jitney.diagnostics.report import Report, report
 from jitney.events import Event, log
 
@@ -47,9 +48,13 @@ def explain(fn: Callable[..., Any], **options: Any) -> Callable[..., Report]:
 
 
 def explain_step(
-    fn: Callable[..., Any], step: Callable[[Callable[..., Any]], Any], **options: Any
+    fn: Callable[..., Any],
+    step: Callable[[Callable[..., Any]], Any],
+    times: bool = False,
+    **options: Any,
 ) -> Report:
-    """The same for a step that calls what it is given: ``step(fn)``, then ``step(compiled)``."""
+    """The same for a step that calls what it is given: ``step(fn)``, then ``step(compiled)``.
+    ``times``: time every distinct kernel by itself as well."""
     from jitney.api import compile as jit
 
     with CountOperations() as counter:
@@ -60,4 +65,4 @@ def explain_step(
         step(jit(fn, **options))
     finally:
         stop()
-    return report(events, counter.count)
+    return report(events, counter.count, node_seconds if times else None)

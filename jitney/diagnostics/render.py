@@ -8,8 +8,9 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from jitney.diagnostics.report import Report
+from jitney.diagnostics.report import Kernel, Report
 
+SPEEDS = ("µs", "GB/s", "GFLOP/s", "of roofline")
 Table = tuple[str, tuple[str, ...], list[Sequence[Any]]]
 
 
@@ -69,9 +70,17 @@ def tables(report: Report) -> list[Table]:
         ),
         (
             "Kernels, the largest first",
-            ("name", "kind", "shape", "MB moved", "MFLOP", "times"),
+            ("name", "kind", "shape", "MB moved", "MFLOP", "times", *SPEEDS),
             [
-                (k.name, k.kind, k.shape, f"{k.bytes / 1e6:.3f}", f"{k.flops / 1e6:.2f}", k.count)
+                (
+                    k.name,
+                    k.kind,
+                    k.shape,
+                    f"{k.bytes / 1e6:.3f}",
+                    f"{k.flops / 1e6:.2f}",
+                    k.count,
+                    *speeds(k, report),
+                )
                 for k in report.kernels
             ],
         ),
@@ -79,6 +88,18 @@ def tables(report: Report) -> list[Table]:
         ("Cache", ("what", "times"), list(report.cache.items())),
     ]
     return [table for table in found if table[2]]
+
+
+def speeds(kernel: Kernel, report: Report) -> tuple[str, ...]:
+    """One launch: microseconds, GB/s, GFLOP/s, and the roofline's time over the time taken. Bytes
+    are counted once, and caches are warm: more than 100% is the cache's."""
+    if not kernel.seconds:
+        return ("",) * len(SPEEDS)
+    rates = (kernel.bytes / kernel.seconds / 1e9, kernel.flops / kernel.seconds / 1e9)
+    share = ""
+    if report.bandwidth and report.peak:
+        share = f"{kernel.floor(report.bandwidth, report.peak) / kernel.seconds:.0%}"
+    return (f"{kernel.seconds * 1e6:.1f}", *(f"{rate:.1f}" for rate in rates), share)
 
 
 def as_text(report: Report, rows: int = 30) -> str:

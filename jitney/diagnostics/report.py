@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import linecache
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 from jitney.events import Event
 
+NodeClock = Callable[[Any, Any], float | None]
 FALLBACKS = {
     "frame_skipped": "frame",
     "compiler_bug": "frame, by a bug of ours",
@@ -61,7 +62,8 @@ class Stage:
 
 @dataclass(frozen=True)
 class Kernel:
-    """A kernel of ours or an extern call: ``bytes`` moved and ``flops`` done per launch."""
+    """A kernel of ours or an extern call: ``bytes`` moved, ``flops`` done and ``seconds`` taken per
+    launch (0 where not measured)."""
 
     name: str
     kind: str
@@ -69,6 +71,7 @@ class Kernel:
     bytes: int
     flops: int
     count: int = 1
+    seconds: float = 0.0
 
     def floor(self, bandwidth: float, peak: float) -> float:
         """Seconds a launch takes at least, given bytes/s and FLOP/s of the host (a roofline)."""
@@ -79,7 +82,8 @@ class Kernel:
 class Report:
     """Everything known about the compiles since the log was cleared.
 
-    ``lowered``, ``views`` and ``extern`` count ATen calls by name; ``captured`` counts torch calls
+    ``bandwidth`` (bytes/s) and ``peak`` (FLOP/s) of the machine, 0 when not measured. ``lowered``,
+    ``views`` and ``extern`` count ATen calls by name; ``captured`` counts torch calls
     inside graphs and ``operations`` those of an eager run (0 when not measured).
     """
 
@@ -96,6 +100,8 @@ class Report:
     views: dict[str, int] = field(default_factory=dict)
     extern: dict[str, int] = field(default_factory=dict)
     cache: dict[str, int] = field(default_factory=dict)
+    bandwidth: float = 0.0
+    peak: float = 0.0
 
     def __str__(self) -> str:
         from jitney.diagnostics.render import as_text
@@ -119,8 +125,9 @@ class Report:
         return ours / (ours + theirs) if ours + theirs else 1.0
 
 
-def report(events: Iterable[Event], operations: int = 0) -> Report:
-    """The report of a stretch of the log; ``operations`` is a count of eager's torch calls."""
+def report(events: Iterable[Event], operations: int = 0, clock: NodeClock | None = None) -> Report:
+    """The report of a stretch of the log; ``operations`` is a count of eager's torch calls.
+    ``clock(program, node)``: seconds of a launch, or None."""
     events = list(events)
     entries = [e.data for e in events if e.kind == "entry"]
     with_graph = [e for e in entries if e["nodes"]]
@@ -133,7 +140,7 @@ def report(events: Iterable[Event], operations: int = 0) -> Report:
         recompiles=recompiles_of(events),
         fallbacks=fallbacks_of(events),
         stages=stages_of(events),
-        kernels=kernels_of(events),
+        kernels=kernels_of(events, clock),
         lowered=added(events, "lowered"),
         views=added(events, "views"),
         extern=added(events, "extern"),
@@ -204,20 +211,22 @@ def stages_of(events: list[Event]) -> tuple[Stage, ...]:
     return tuple(Stage(name, sum(times), len(times)) for name, times in seconds.items())
 
 
-def kernels_of(events: list[Event]) -> tuple[Kernel, ...]:
+def kernels_of(events: list[Event], clock: NodeClock | None = None) -> tuple[Kernel, ...]:
     """The nodes of every program, same ones counted, those that take longest first."""
     rows: Counter[tuple[str, str, str, int, int]] = Counter()
+    seconds: dict[tuple[str, str, str, int, int], float] = {}
     for event in events:
-        if event.kind == "program":
-            rows.update(map(kernel_row, *nodes_of(event.data["program"])))
-    kernels = [Kernel(*row, count) for row, count in rows.items()]
-    return tuple(sorted(kernels, key=lambda k: -k.count * k.floor(20e9, 200e9)))
-
-
-def nodes_of(program: Any) -> tuple[tuple[Any, ...], list[dict[str, Any]]]:
-    """A program's nodes, and for each its buffers by name."""
-    buffers = {buffer.name: buffer for buffer in program.buffers}
-    return program.nodes, [buffers] * len(program.nodes)
+        if event.kind != "program":
+            continue
+        program = event.data["program"]
+        buffers = {buffer.name: buffer for buffer in program.buffers}
+        for node in program.nodes:
+            row = kernel_row(node, buffers)
+            rows[row] += 1
+            if clock is not None and row not in seconds:
+                seconds[row] = clock(program, node) or 0.0
+    kernels = [Kernel(*row, count, seconds.get(row, 0.0)) for row, count in rows.items()]
+    return tuple(sorted(kernels, key=lambda k: -k.count * (k.seconds or k.floor(20e9, 200e9))))
 
 
 def kernel_row(node: Any, buffers: dict[str, Any]) -> tuple[str, str, str, int, int]:

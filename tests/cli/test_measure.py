@@ -10,6 +10,7 @@ import torch
 from typer.testing import CliRunner
 
 from jitney.cli import bench as benches
+from jitney.cli.device import check_device
 from jitney.cli.host import Host, vector_bits
 from jitney.cli.main import app
 from jitney.cli.measure import Timing, interleave
@@ -92,7 +93,7 @@ def test_bench_reports_a_side_that_fails(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_command_line_writes_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     host = Host("a machine", 1, vector_bits(), 1e9, 1e9)
-    monkeypatch.setattr("jitney.cli.main.measure_host", lambda: host)
+    monkeypatch.setattr("jitney.cli.main.measure_device", lambda *_: host)
     file = tmp_path / "out.json"
     arguments = ["bench", "unet", "--size", "small", "--sides", "eager", "--no-compile-time"]
     done = CliRunner().invoke(app, [*arguments, "--seconds", "0.1", "--json", str(file)])
@@ -100,3 +101,10 @@ def test_command_line_writes_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert "a machine" in done.output
     data = json.loads(file.read_text())
     assert data["results"][0]["rows"][0]["timing"]["runs"] >= 10
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="wants a machine without a GPU")
+def test_a_device_that_is_not_there_is_named() -> None:
+    for name, why in (("cuda:0", "no CUDA device"), ("mps", "for cpu and cuda"), ("?", "called")):
+        with pytest.raises(UserError, match=why):
+            check_device(name)

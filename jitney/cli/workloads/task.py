@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -38,9 +39,17 @@ class Workload:
     about: str
     make: Callable[[Size, torch.dtype], Task]
 
-    def build(self, size: Size = "base", dtype: torch.dtype = torch.float32, seed: int = 0) -> Task:
-        """A fresh task; weights and inputs depend on name, size and seed only."""
-        with torch.random.fork_rng(devices=[]):
+    def build(
+        self,
+        size: Size = "base",
+        dtype: torch.dtype = torch.float32,
+        seed: int = 0,
+        device: str = "cpu",
+    ) -> Task:
+        """A fresh task; weights and inputs depend on name, size, seed and device only."""
+        elsewhere = [] if device == "cpu" else [torch.device(device)]
+        place = elsewhere[0] if elsewhere else nullcontext()
+        with torch.random.fork_rng(devices=elsewhere), place:
             torch.manual_seed(seed)
             return self.make(size, dtype)
 
