@@ -15,6 +15,7 @@ from jitney.kernels.triton.build_program import build_program
 from jitney.kernels.triton.choose_templates import choose_templates
 from jitney.kernels.triton.gpu_program import GpuProgram
 from jitney.kernels.triton.launch_plan import LaunchPlan
+from jitney.kernels.triton.pair_products import pair_products
 from jitney.kernels.triton.products_as_nests import products_as_nests
 from jitney.loops.fold_one_hot import fold_one_hot
 from jitney.loops.fuse_nests import fuse_nests
@@ -47,6 +48,8 @@ def transform(program: LoopProgram, target: Target) -> LoopProgram:
     """Everything between lowering and the memory plan."""
     program = choose_templates(program, target)
     check_step(program, "choosing templates")
+    program = pair_products(program)
+    check_step(program, "pairing products")
     program = products_as_nests(fuse_nests(program, target))
     check_step(program, "fusion")
     program = simplify_nests(fuse_nests(program, target))
