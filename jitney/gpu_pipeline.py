@@ -25,6 +25,7 @@ from jitney.loops.online_softmax import online_softmax
 from jitney.loops.recompute_small_rows import recompute_small_rows
 from jitney.loops.simplify_nest import simplify_nests
 from jitney.loops.split_reduction import split_reduction
+from jitney.loops.spread_memory import spread_memory
 from jitney.loops.target import Target
 from jitney.loops.verify import check_step
 from jitney.loops.visit import writes
@@ -62,7 +63,7 @@ def transform(program: LoopProgram, target: Target) -> LoopProgram:
     check_step(program, "splitting reductions")
     program = online_softmax(program)
     check_step(program, "softmax in one pass")
-    return group_launches(program)
+    return spread_memory(group_launches(program))
 
 
 def build(

@@ -67,7 +67,7 @@ def _node_class(facts: RegionFacts, forward: Compiled, backward: Backward) -> An
             for position, i in enumerate(expected)
             if position not in left_out
         ]
-        gradients = run(*ctx.sizes, *ctx.saved_tensors, *tangents)
+        gradients = _gradients(run, ctx, tangents)
         present = sum(1 << t for t, i in enumerate(expected) if grads[i] is not None)
         if present != everything:
             pairs = zip(gradients, facts.grad_tangents, strict=True)
@@ -97,6 +97,13 @@ def _node_class(facts: RegionFacts, forward: Compiled, backward: Backward) -> An
             return torch_api.not_differentiable(gradients)
 
     return CompiledRegion
+
+
+def _gradients(run: Any, ctx: Any, tangents: list[Any]) -> Any:
+    """Runs a backward graph, which frees saved tensors as it goes unless the graph is retained."""
+    values = [*ctx.sizes, *ctx.saved_tensors, *tangents]
+    ctx.maybe_clear_saved_tensors()
+    return run.consume(values) if hasattr(run, "consume") else run(*values)
 
 
 def _tangent_results(facts: RegionFacts) -> tuple[int, ...]:

@@ -79,7 +79,7 @@ class _Machine:
             if name in self.table:
                 self.flat[name] = _flat_view(value)
         for buffer in program.buffers:
-            if buffer.kind in ("output", "temp", "check"):
+            if buffer.kind in ("output", "temp", "large", "check"):
                 self.flat[buffer.name] = self._allocated(buffer)
 
     def _bind_sizes(self, name: str, tensor: Tensor) -> None:

@@ -342,7 +342,8 @@ class Buffer:
     """Storage a node reads or writes; indices into it count elements of ``dtype``.
 
     ``kind``: "input" (the caller's tensor; ``shape``/``strides`` as guarded), "output" (allocated
-    by torch for each call), "temp" (lives in the workspace), "extern" (made by an extern call),
+    by torch for each call), "temp" (lives in the workspace), "large" (a temp with memory of its
+    own, from its first use to its last), "extern" (made by an extern call),
     "constant" (a tensor lifted into the program, ``LoopProgram.constants``), "check" (one bool,
     true where an index was out of range: the call then raises `IndexOutOfRange`).
     """

@@ -16,7 +16,8 @@ from jitney.loops.forward_stores import drop_dead_stores, forward_stores
 from jitney.loops.fusion_state import HOLE, FusionState
 from jitney.loops.index import Axis, Index, index
 from jitney.loops.join_loops import join_loops
-from jitney.loops.score_fusion import worth_merging
+from jitney.loops.score_fusion import feeds_reduction, worth_merging
+from jitney.loops.split_reduction import chunks_wanted
 from jitney.loops.target import Target
 
 NEAR = 8  # siblings looked at per buffer
@@ -67,14 +68,25 @@ def _try_merge(
         else:
             flows = not set(state.writes[a]).isdisjoint(state.reads[b])
             verdict = worth_merging(alignment, flows, target)
+    both: ir.LoopNest | None = None
+    if verdict and alignment is not None:
+        both = merged_nest(state, alignment)
+        if feeds_reduction(alignment) and not _one_pass(both, target):
+            verdict = no("the reduction it feeds cannot take it in")
     state.note(verdict, "merge", first.name, second.name)
-    if not verdict or alignment is None:
+    if not verdict or both is None:
         refused.add((a, b))
         return False
-    merged = state.merge(a, b, merged_nest(state, alignment))
+    merged = state.merge(a, b, both)
     drop_dead_stores(state, merged)
     refused.difference_update([pair for pair in refused if b in pair])
     return True
+
+
+def _one_pass(nest: ir.LoopNest, target: Target | None) -> bool:
+    """Whether no loop is left beside the nest's reductions, which can be done in chunks."""
+    loops = any(isinstance(s, ir.Loop) for s in nest.body)
+    return not loops and target is not None and chunks_wanted(nest, target) > 1
 
 
 def merged_nest(state: FusionState, alignment: Alignment) -> ir.LoopNest:

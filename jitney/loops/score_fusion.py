@@ -86,6 +86,8 @@ def worth_merging(alignment: Alignment, flows: bool, target: Target | None) -> D
     What is gained is a pass over memory and a launch; what may be lost is parallel iterations.
     """
     a, b = alignment.a, alignment.b
+    if flows and target is not None and target.kind == "cuda" and feeds_reduction(alignment):
+        return yes("it becomes part of the reduction it feeds")
     shared = _count(tuple(y for _, y in alignment.pairs))
     alone = min(_count(a.axes), _count(b.axes))
     work = max(_points(a.body, _count(a.axes)), _points(b.body, _count(b.axes)))
@@ -108,6 +110,21 @@ def worth_merging(alignment: Alignment, flows: bool, target: Target | None) -> D
     if shared >= min(widest, lanes) or work <= 32768:
         return yes("it reads what the other has in registers" if flows else "they read the same")
     return no(f"{shared} parallel points would be left for {work} elements")
+
+
+def feeds_reduction(alignment: Alignment) -> bool:
+    """Whether ``a`` computes, element by element, what ``b`` reduces down its columns: stored on
+    the way, it is not read again for the reduction."""
+    a, b = alignment.a, alignment.b
+    ours, theirs = ({pair[side] for pair in alignment.pairs} for side in (0, 1))
+    rest = [x.extent for x in a.axes if x not in ours]
+    if not rest or a.axes[-1] not in ours or not theirs or theirs != set(b.axes):
+        return False
+    if not all(isinstance(s, ir.Let | ir.Store) for s in a.body):
+        return False
+    rows = [s for s in b.body if isinstance(s, ir.Loop | ir.Reduce)]
+    same = [isinstance(s, ir.Reduce) and [r.extent for r in s.axes] == rest for s in rows]
+    return bool(same) and all(same)
 
 
 def _fully_paired(alignment: Alignment) -> bool:

@@ -56,8 +56,9 @@ def split_reduction(program: LoopProgram, target: Target) -> LoopProgram:
     nodes: list[Node] = []
     made: list[Buffer] = []
     for node in program.nodes:
-        if isinstance(node, LoopNest) and can_split(node) and _wanted(node, target) > 1:
-            split = _Split(node, _wanted(node, target))
+        wanted = chunks_wanted(node, target) if isinstance(node, LoopNest) else 0
+        if isinstance(node, LoopNest) and wanted > 1:
+            split = _Split(node, wanted)
             device = program.buffer(reads(node)[0]).device
             nodes += split.nests()
             made += [replace(buffer, device=device) for buffer in split.buffers.values()]
@@ -82,8 +83,10 @@ def can_split(nest: LoopNest) -> Decision:
     return yes("its reductions combine")
 
 
-def _wanted(nest: LoopNest, target: Target) -> int:
-    """Into how many chunks a row should fall to fill the GPU; 0 if there are rows enough."""
+def chunks_wanted(nest: LoopNest, target: Target) -> int:
+    """Into how many chunks a row should fall to fill the GPU; 0 if it cannot or need not."""
+    if not can_split(nest):
+        return 0
     points = _product(nest.axes)
     length = max(_product(s.axes) for s in nest.body if isinstance(s, Reduce))
     rows = _reads_rows(nest)

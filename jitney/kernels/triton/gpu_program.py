@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -52,6 +52,10 @@ class GpuProgram:
         return made
 
     def __call__(self, *args: Any) -> tuple[Any, ...]:
+        return self.consume(list(args))
+
+    def consume(self, args: list[Any]) -> tuple[Any, ...]:
+        """As a call, but empties ``args``: what nobody else holds is freed after its last use."""
         try:
             table = self._tables.pop()
         except IndexError:
@@ -81,7 +85,7 @@ class GpuProgram:
 class _Call:
     """One call under way: its tensors by buffer name, its sizes."""
 
-    def __init__(self, owner: GpuProgram, table: LaunchTable, args: Sequence[Any]) -> None:
+    def __init__(self, owner: GpuProgram, table: LaunchTable, args: list[Any]) -> None:
         self.owner, self.values = owner, table.values
         self.table = table
         self.tensors: dict[str, torch.Tensor] = dict(owner.constants)
@@ -97,21 +101,22 @@ class _Call:
                 self._set(argument.name, _bits(value, argument.dtype))
             else:
                 self.tensors[argument] = value
+        args.clear()
         if self.sizes:
             table.set_sizes(self.sizes)
 
     def run(self) -> tuple[Any, ...]:
         owner, device = self.owner, self.owner.device
         for buffer in owner.made:
-            shape, strides, _ = owner.layout(buffer, self.sizes)
-            made = torch.empty_strided(shape, strides, dtype=buffer.dtype, device=device)
-            self.tensors[buffer.name] = made
+            self._make(buffer)
         self._lease_workspace()
         slots, values = owner.slots, self.values
         for name, tensor in self.tensors.items():
             values[slots[name]] = tensor.data_ptr()
         stream = current_stream(device)
-        for step, dead in zip(owner.steps, owner.plan.dead, strict=True):
+        for step, born, dead in zip(owner.steps, owner.plan.born, owner.plan.dead, strict=True):
+            for name in born:
+                self._set(name, self._make(owner.buffers[name]).data_ptr())
             if isinstance(step, Segment):
                 self.table.run(step.first, step.count, stream)
             else:
@@ -119,6 +124,13 @@ class _Call:
             for name in dead:
                 self.tensors.pop(name, None)
         return tuple([self._result(out) for out in owner.plan.outputs])
+
+    def _make(self, buffer: Buffer) -> torch.Tensor:
+        shape, strides, _ = self.owner.layout(buffer, self.sizes)
+        device = self.owner.device
+        made = torch.empty_strided(shape, strides, dtype=buffer.dtype, device=device)
+        self.tensors[buffer.name] = made
+        return made
 
     def _set(self, name: str, value: int) -> None:
         self.values[self.owner.slots[name]] = value

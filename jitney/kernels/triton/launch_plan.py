@@ -37,14 +37,16 @@ Step = Segment | Extern
 
 @dataclass(frozen=True)
 class LaunchPlan:
-    """``dead``: per step, buffers whose memory is free after it. ``offsets``: where in the
-    workspace (of ``workspace`` bytes) each temporary lies."""
+    """``born`` and ``dead``: per step, buffers that get memory before it, and whose memory is
+    free after it. ``offsets``: where in the workspace (of ``workspace`` bytes) each temporary
+    lies."""
 
     arguments: tuple[Argument, ...]
     buffers: tuple[Buffer, ...]
     outputs: tuple[ProgramOutput, ...]
     calls: tuple[KernelCall, ...]
     steps: tuple[Step, ...]
+    born: tuple[tuple[str, ...], ...]
     dead: tuple[tuple[str, ...], ...]
     offsets: Mapping[str, Index]
     workspace: Index
@@ -87,6 +89,7 @@ def plan_launches(
         outputs=program.outputs,
         calls=tuple(calls),
         steps=tuple(steps),
+        born=_born_before(program, nodes),
         dead=_dead_after(program, nodes),
         offsets=offsets,
         workspace=workspace,
@@ -94,10 +97,20 @@ def plan_launches(
     )
 
 
+def _born_before(program: LoopProgram, steps: Sequence[list[Node]]) -> tuple[tuple[str, ...], ...]:
+    waiting = {b.name for b in program.buffers if b.kind == "large"}
+    born: list[tuple[str, ...]] = []
+    for nodes in steps:
+        found = waiting & {b for n in nodes for b in visit.writes(n)}
+        born.append(tuple(sorted(found)))
+        waiting -= found
+    return tuple(born)
+
+
 def _dead_after(program: LoopProgram, steps: Sequence[list[Node]]) -> tuple[tuple[str, ...], ...]:
-    """Extern results and outputs of no later use, per step: their memory is free for the next."""
+    """Tensors of no later use, per step: the memory of those nobody else holds is free."""
     needed = {o.view.buffer for o in program.outputs if isinstance(o, Output)}
-    freed = {b.name for b in program.buffers if b.kind == "extern"}
+    freed = {b.name for b in program.buffers if b.kind in ("input", "large", "extern")}
     dead: list[tuple[str, ...]] = []
     for nodes in reversed(steps):
         touched = {b for n in nodes for b in (*visit.reads(n), *visit.writes(n))}
