@@ -18,6 +18,12 @@ def can_read_through(node: ir.Node, copy: PointwiseNest) -> Decision:
     """Whether every operand of the template that reads the copy may read its source instead."""
     if not copy.is_copy:
         return no(f"{node.name} needs {copy.store.buffer} in memory")
+    if (
+        isinstance(node, ir.Gemm)
+        and node.a_value is not None
+        and node.a.buffer == copy.store.buffer
+    ):
+        return no(f"{node.name} computes from {copy.store.buffer}")
     if isinstance(node, ir.Gemm):
         operands = [
             (node.a, (node.m, node.k), (node.k,)),

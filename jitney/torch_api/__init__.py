@@ -16,6 +16,7 @@ from jitney.torch_api.compiler import (
 )
 from jitney.torch_api.fakes import (
     below_fakes,
+    fake_in_format,
     fake_mode_of,
     fake_of,
     fake_tangent,
@@ -112,6 +113,7 @@ __all__ = [
     "dispatch_mode_class",
     "dispatch_modes_off",
     "expression_text",
+    "fake_in_format",
     "fake_mode_of",
     "fake_of",
     "fake_tangent",

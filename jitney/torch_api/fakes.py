@@ -100,6 +100,12 @@ def fake_tangent(fake_mode: Any, result: torch.Tensor) -> torch.Tensor:
         return torch.empty_like(result)
 
 
+def fake_in_format(fake: torch.Tensor, memory_format: torch.memory_format) -> torch.Tensor:
+    """A fake tensor like ``fake``, dense in ``memory_format``."""
+    with dispatch_modes_off(), fake_mode_of(fake), torch.no_grad():
+        return torch.empty_like(fake, memory_format=memory_format)
+
+
 def fake_tensor_class() -> Any:
     """torch's FakeTensor: ``FakeTensor(mode, meta tensor, device)`` makes one."""
     from torch._subclasses.fake_tensor import FakeTensor

@@ -67,9 +67,24 @@ def _complete(options: dict[str, Any], rank: int) -> dict[str, Any]:
     }
 
 
-def test_convolution_in_channels_last() -> None:
-    image = rand(2, 8, 19, 20).to(memory_format=torch.channels_last)
-    check(lambda x, w: F.conv2d(x, w, padding=1), image, rand(16, 8, 3, 3), rtol=1e-4, atol=1e-4)
+CHANNELS_LAST = (
+    *(c for c in CONVOLUTIONS if not c.endswith("dimensions") and c != "one_dimension"),
+    "many",
+)
+
+
+@pytest.mark.parametrize("name", CHANNELS_LAST)
+def test_convolution_in_channels_last(name: str) -> None:
+    many = ((2, 24, 9, 10), (40, 24, 3, 3), {"padding": 1, "stride": (1, 2)})
+    image, filters, options = CONVOLUTIONS.get(name, many)
+
+    def convolve(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+        return torch.convolution(x, w, bias, **_complete(options, 2)).relu()
+
+    x = rand(*image).to(memory_format=torch.channels_last)
+    check(convolve, x, rand(*filters), rand(filters[0]), rtol=1e-4, atol=1e-4)
+    weight = rand(*filters).to(memory_format=torch.channels_last)
+    check(convolve, x, weight, rand(filters[0]), rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from jitney.kernels.llvm.expressions import Scope
 from jitney.kernels.llvm.gemm_parts import GemmCode
+from jitney.kernels.llvm.gemm_patches import Patches, pointer_table
 from jitney.kernels.llvm.gemm_plan import row_offsets
 from jitney.kernels.llvm.gemm_tile import Routine, Tile, tile_routine
 from jitney.kernels.llvm.pack_columns import copy_routine, interleave_routine, transpose_routine
@@ -42,6 +43,7 @@ class _Panel:
     b: str
     b_step: str
     ahead: _Ahead | None = None
+    table: str = ""  # pointers to the pieces of the block's rows
 
 
 @dataclass(frozen=True)
@@ -69,6 +71,8 @@ def panel_phase(code: GemmCode) -> tuple[PhaseFunction, Index, float]:
         first = f.text.pure(f"mul nsw i64 {block}, {plan.block}")
         end = f.text.pure(f"add nsw i64 {first}, {plan.block}")
         end = f.smaller(end, f.size(gemm.m.extent))
+        if plan.patches is not None:
+            panel = _with_table(code, f, panel, plan.patches, (first, end))
         whole = _Columns(plan.vectors, False)
         last = _Columns(plan.last, plan.in_place and not _ends_whole(gemm.n.extent, plan.lanes))
         if whole == last:
@@ -180,6 +184,21 @@ def int_or(size: Index, otherwise: int) -> int:
     return int(size) if size.is_const else otherwise
 
 
+def _with_table(
+    code: GemmCode, f: PhaseFunction, panel: _Panel, patches: Patches, rows: tuple[str, str]
+) -> _Panel:
+    """The panel with a table in scratch memory of where the pieces of ``rows`` (from, to) lie;
+    as many rows more as a tile may take beyond the last."""
+    first, end = rows
+    start = -(-code.scratch_bytes // 64) * 64
+    table = f.text.pure(f"getelementptr i8, ptr %scratch, i64 {start}")
+    count = f.text.pure(f"sub i64 {end}, {first}")
+    count = f.text.pure(f"add i64 {count}, {code.plan.rows}")
+    pointer_table(f, code.gemm, patches, panel.scope, (first, count), table)
+    code.scratch_bytes = start + (code.plan.block + code.plan.rows) * patches.taps * 8
+    return replace(panel, table=table)
+
+
 # ---------------------------------------------------------------- the tiles of a panel
 
 
@@ -230,24 +249,42 @@ def _tile(
         plan.pairs,
         plan.b == "indexed",
         columns.masked,
+        plan.patches is not None,
     )
-    last = f.size(gemm.m.extent - 1)
-    wanted = [f.text.pure(f"add nsw i64 {m}, {r}") for r in range(tile.rows)]
-    if count != str(tile.rows):
-        wanted = [f.smaller(w, last) for w in wanted]
-    table = code.row_pointers(f, panel.scope, wanted, panel.batch)
     line = tile.width * plan.dtype.itemsize
     sums = f.text.allocate(tile.rows * line)
-    arguments = (
-        f"ptr {table}, i64 {code.a_step(f)}, ptr {panel.b}, "
-        f"{'ptr' if tile.indexed else 'i64'} {panel.b_step}, i64 {code.k_steps(f)}, ptr {sums}, "
-        f"i64 {line}, {_prefetched(code, f, panel, m)}"
-    )
+    a, b, pieces = _operands(code, f, panel, tile, rows)
+    arguments = f"{a}, {b}, ptr {sums}, i64 {line}, {_prefetched(code, f, panel, m)}"
     if tile.masked:
         left = f.text.pure(f"sub i64 {f.size(gemm.n.extent)}, {panel.column}")
         arguments += f", i64 {left}"
-    f.text.do(f"call void @{code.use(tile_routine(tile))}({arguments})")
+    f.text.do(f"call void @{code.use(tile_routine(tile))}({arguments}{pieces})")
     code.epilogue(f, panel.scope, m, count, panel.column, tile.width, sums)
+
+
+def _operands(
+    code: GemmCode, f: PhaseFunction, panel: _Panel, tile: Tile, rows: tuple[str, str]
+) -> tuple[str, str, str]:
+    """A tile's arguments for A, for B and k, and at the end for the pieces of A."""
+    gemm, plan = code.gemm, code.plan
+    m, count = rows
+    step, patches = panel.b_step, plan.patches
+    if patches is not None:
+        within = f.text.pure(f"urem i64 {m}, {plan.block}")
+        table = f.offset(panel.table, within, 8 * patches.taps)
+        along, across = (1, patches.run) if patches.outer else (patches.taps, 1)
+        steps = [f.text.pure(f"mul i64 {step}, {by}") for by in (along, across)]
+        a = f"ptr {table}, i64 {patches.step * gemm.a.dtype.itemsize}"
+        b = f"ptr {panel.b}, i64 {steps[0]}, i64 {patches.run}"
+        return a, b, f", i64 {patches.taps}, i64 {steps[1]}"
+    wanted = [f.text.pure(f"add nsw i64 {m}, {r}") for r in range(tile.rows)]
+    if count != str(tile.rows):
+        last = f.size(gemm.m.extent - 1)
+        wanted = [f.smaller(w, last) for w in wanted]
+    table = code.row_pointers(f, panel.scope, wanted, panel.batch)
+    a = f"ptr {table}, i64 {code.a_step(f)}"
+    kind = "ptr" if tile.indexed else "i64"
+    return a, f"ptr {panel.b}, {kind} {step}, i64 {code.k_steps(f)}", ""
 
 
 def _prefetched(code: GemmCode, f: PhaseFunction, panel: _Panel, m: str) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from jitney.kernels.llvm.gemm_patches import Patches, patches_of
 from jitney.kernels.llvm.isa import Isa
 from jitney.loops import ir
 from jitney.loops.decision import Decision, no, yes
@@ -33,8 +34,9 @@ class GemmPlan:
     """``style``: "panel" (tiles over panels of B), "row_dot" (few rows, B's k contiguous) or
     "stream" (few rows, B's n contiguous).
 
-    ``dtype`` accumulates. ``pairs``: bfloat16 dot products. ``a``: "direct" (read in place) or
-    "copied" (converted or computed into shared memory by a phase). ``b``: "direct"; "indexed" (in
+    ``dtype`` accumulates. ``pairs``: bfloat16 dot products. ``a``: "direct" (read in place),
+    "patches" (in place, in pieces: ``patches``) or "copied" (converted or computed into shared
+    memory by a phase). ``b``: "direct"; "indexed" (in
     place, rows found through a table of offsets); "packed" (laid out once, `packed_index`);
     packed into scratch by each work item from k-contiguous rows ("transposed", "converted" where
     the dtype differs), n-contiguous ones ("copied", "interleaved" for pairs) or any layout
@@ -52,6 +54,7 @@ class GemmPlan:
     b: str
     block: int
     last: int
+    patches: Patches | None = None
 
     @property
     def width(self) -> int:
@@ -102,9 +105,13 @@ def plan_gemm(gemm: ir.Gemm, isa: Isa, target: Target) -> GemmPlan:
     ):
         style, b, rows = "stream", "direct", int(gemm.m.extent)
         vectors = _stream_vectors(gemm, int(gemm.n.extent) // lanes, target)
+    patches = None
+    if a == "copied" and style == "panel" and b != "indexed" and not pairs:
+        patches = patches_of(gemm)
+        a = a if patches is None else "patches"
     block = _block_rows(gemm, vectors * lanes, target)
     last = _last_vectors(gemm.n.extent, lanes, vectors)
-    return GemmPlan(style, dtype, lanes, rows, vectors, pairs, a, b, block, last)
+    return GemmPlan(style, dtype, lanes, rows, vectors, pairs, a, b, block, last, patches)
 
 
 def packed_index(n: Axis, k: Axis, width: int, pairs: bool, base: Index | int = 0) -> Index:

@@ -8,6 +8,7 @@ packed, since 14 rows at a stride of 4 KiB fall into one L1 set (docs/decisions/
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -23,7 +24,8 @@ class Tile:
 
     ``pairs``: A and B hold bfloat16 pairs along k, multiplied by the AVX-512 BF16 dot product
     into f32; ``k`` then counts pairs. ``indexed``: where each row of B lies is read from a table
-    (a convolution's patches). ``masked``: columns from some number on are not read.
+    (a convolution's patches). ``masked``: columns from some number on are not read. ``patches``:
+    rows of A come in pieces, each found through a table, as do the rows of B that go with them.
     """
 
     rows: int
@@ -33,6 +35,7 @@ class Tile:
     pairs: bool = False
     indexed: bool = False
     masked: bool = False
+    patches: bool = False
 
     @property
     def width(self) -> int:
@@ -44,6 +47,7 @@ class Tile:
         """The function's name, unique to its content."""
         kind = "bf16pairs" if self.pairs else ELEMENT[self.dtype]
         flags = "_indexed" * self.indexed + "_masked" * self.masked
+        flags += "_patches" * self.patches
         return f"jitney_tile_{kind}_{self.rows}x{self.vectors}x{self.lanes}{flags}"
 
 
@@ -64,29 +68,66 @@ def tile_routine(tile: Tile) -> Routine:
     next in A, in B, from one row to the next of ``out``. One line of ``next + k * next_step`` is
     prefetched a step, to have the following panel near. Indexed: ``ptr b_offsets``, bytes from
     ``b`` to each row of B, in place of ``b_step``. Masked: one more ``i64 valid``, columns to read.
+    Patches: two more, ``i64 taps`` (pieces of ``k`` each; row r's piece t is at ``rows[r * taps +
+    t]``) and ``i64 tap_step`` (bytes from one piece's first row of B to the next's).
     """
     b_step = "ptr %b_offsets" if tile.indexed else "i64 %b_step"
     f = FunctionText(
         tile.name,
         ("ptr %rows", "i64 %a_step", "ptr %b", b_step, "i64 %k", "ptr %out")
         + ("i64 %out_step", "ptr %next", "i64 %next_step")
-        + (("i64 %valid",) if tile.masked else ()),
+        + (("i64 %valid",) if tile.masked else ())
+        + (("i64 %taps", "i64 %tap_step") if tile.patches else ()),
     )
-    rows = []
-    for r in range(tile.rows):
-        slot = f.pure(f"getelementptr i8, ptr %rows, i64 {8 * r}")
-        rows.append(f.emit(f"load ptr, ptr {slot}, align 8", "row"))
     zero = constant(0, tile.dtype, tile.lanes)
     offset = constant(0, torch.int64)
-    sums = [zero] * (tile.rows * tile.vectors)
-    with f.loop("0", "%k", carried=(offset, offset, offset, *sums), nonempty=True) as loop:
+    carried = (offset, *[zero] * (tile.rows * tile.vectors))
+    if tile.patches:
+        with f.loop("0", "%taps", carried=carried, nonempty=True) as loop:
+            rows = _row_pointers(f, tile, loop.index)
+            piece = f.emit(f"mul i64 {loop.index}, %tap_step")
+            piece = f.emit(f"getelementptr i8, ptr %b, i64 {piece}")
+            loop.next = _inner_product(f, tile, rows, piece, loop.carried)
+        sums = loop.results[1:]
+    else:
+        sums = _inner_product(f, tile, _row_pointers(f, tile, None), "%b", carried)[1:]
+    for r in range(tile.rows):
+        for v in range(tile.vectors):
+            value = sums[r * tile.vectors + v]
+            row = f.pure(f"mul i64 %out_step, {r}")
+            at = f.pure(f"getelementptr i8, ptr %out, i64 {row}")
+            at = f.pure(f"getelementptr i8, ptr {at}, i64 {_vector_bytes(tile) * v}")
+            f.do(f"store {value.typed}, ptr {at}, align {tile.dtype.itemsize}")
+    return Routine(tile.name, frozenset({f.finish(linkage="internal"), *f.declarations}))
+
+
+def _row_pointers(f: FunctionText, tile: Tile, tap: str | None) -> list[str]:
+    """Pointers to the rows of A, or to one piece of each."""
+    rows = []
+    for r in range(tile.rows):
+        if tap is None:
+            slot = f.pure(f"getelementptr i8, ptr %rows, i64 {8 * r}")
+        else:
+            first = f.pure(f"mul i64 %taps, {8 * r}")
+            slot = f.pure(f"getelementptr i8, ptr %rows, i64 {first}")
+            slot = f.emit(f"getelementptr i64, ptr {slot}, i64 {tap}")
+        rows.append(f.emit(f"load ptr, ptr {slot}, align 8", "row"))
+    return rows
+
+
+def _inner_product(
+    f: FunctionText, tile: Tile, rows: list[str], b: str, carried: Sequence[Ssa]
+) -> tuple[Ssa, ...]:
+    """(the offset into ``next``, then the sums) after ``k`` steps from ``b`` on."""
+    zero = constant(0, torch.int64)
+    with f.loop("0", "%k", carried=(zero, zero, *carried), nonempty=True) as loop:
         a_at, b_at, next_at, *sums = loop.carried
         if tile.indexed:
             slot = f.emit(f"getelementptr i64, ptr %b_offsets, i64 {loop.index}")
             here = f.emit(f"load i64, ptr {slot}, align 8")
         else:
             here = b_at.name
-        columns = _columns(f, tile, f.emit(f"getelementptr i8, ptr %b, i64 {here}"))
+        columns = _columns(f, tile, f.emit(f"getelementptr i8, ptr {b}, i64 {here}"))
         sums = _one_step(f, tile, rows, a_at, columns, sums)
         line = f.emit(f"getelementptr i8, ptr %next, i64 {next_at.name}")
         _prefetch(f, line)
@@ -97,14 +138,7 @@ def tile_routine(tile: Tile) -> Routine:
         )
         moved = [Ssa(f.emit(f"add i64 {x.name}, {s}"), torch.int64) for x, s in steps]
         loop.next = (*moved, *sums)
-    for r in range(tile.rows):
-        for v in range(tile.vectors):
-            value = loop.results[3 + r * tile.vectors + v]
-            row = f.pure(f"mul i64 %out_step, {r}")
-            at = f.pure(f"getelementptr i8, ptr %out, i64 {row}")
-            at = f.pure(f"getelementptr i8, ptr {at}, i64 {_vector_bytes(tile) * v}")
-            f.do(f"store {value.typed}, ptr {at}, align {tile.dtype.itemsize}")
-    return Routine(tile.name, frozenset({f.finish(linkage="internal"), *f.declarations}))
+    return loop.results[2:]
 
 
 def _columns(f: FunctionText, tile: Tile, row: str) -> list[str]:

@@ -10,15 +10,15 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 
-from jitney.loops.index import Axis, Index, floor_div, index, modulo
+from jitney.loops.index import Axis, Index, floor_div, index
 from jitney.loops.ir import Expr, Gemm, Ref, Stmt, Store
 from jitney.loops.lowerings.builder import Builder, Position
+from jitney.loops.lowerings.convolution_channels_last import channels_last, is_channels_last
 from jitney.loops.lowerings.expressions import (
-    add,
     all_of,
     apply,
     cast,
@@ -30,6 +30,7 @@ from jitney.loops.lowerings.expressions import (
 from jitney.loops.lowerings.patches import is_row_major, patch_product
 from jitney.loops.lowerings.registry import Refused, lowers
 from jitney.loops.lowerings.strided import StridedTensor
+from jitney.loops.lowerings.window import Window, digits, row_major, with_bias
 
 aten = torch.ops.aten
 
@@ -37,42 +38,6 @@ aten = torch.ops.aten
 UNROLLED = 49
 #: Columns computed for nothing, as a share of the result, that reading in whole vectors is worth.
 WASTE = 1.16
-
-
-@dataclass(frozen=True)
-class Window:
-    """A convolution's window by spatial dimension, in elements; ``out``: sizes of the result."""
-
-    size: tuple[int, ...]
-    stride: tuple[int, ...]
-    padding: tuple[int, ...]
-    dilation: tuple[int, ...]
-    out: tuple[int, ...]
-
-    def tiles(self) -> bool:
-        """Whether windows neither overlap nor leave the image, as patches of a transformer."""
-        return (
-            self.size == self.stride
-            and math.prod(self.size) > 1
-            and not any(self.padding)
-            and all(d == 1 for d in self.dilation)
-        )
-
-    def phases(self) -> list[int]:
-        """How many remainders modulo the stride the window's elements fall on."""
-        every = zip(self.size, self.stride, self.dilation, strict=True)
-        return [1 + max(t * d % s for t in range(k)) for k, s, d in every]
-
-    def spans(self) -> list[int]:
-        """How many places of one phase are read."""
-        every = zip(self.size, self.stride, self.dilation, self.out, strict=True)
-        return [n + (k - 1) * d // s for k, s, d, n in every]
-
-    def split(self, taps: Sequence[Index]) -> tuple[list[Index], list[Index]]:
-        """Elements of the window as phases and offsets within them."""
-        every = list(zip(taps, self.stride, self.dilation, strict=True))
-        phases = [modulo(t * d, index(s)) for t, s, d in every]
-        return phases, [floor_div(t * d, index(s)) for t, s, d in every]
 
 
 @lowers(aten.convolution.default)
@@ -107,6 +72,8 @@ def convolution(
         if not window.tiles() or groups > 1 or x.dtype.itemsize > 2 or not is_row_major(weight):
             raise Refused("cuDNN's convolution is faster")
         return patch_product(b, out, x, weight, bias)
+    if x.ndim == 4 and x.dtype in (torch.float32, torch.float64) and is_channels_last(out):
+        return channels_last(b, out, x, weight, bias, window, groups)
     image = _laid_out(b, x, window)
     if groups > 1 and weight.shape[1] == index(1):
         return _by_channel(b, out, image, weight, bias, window, groups)
@@ -124,8 +91,8 @@ def _laid_out(b: Builder, x: StridedTensor, window: Window) -> StridedTensor:
     shape = (*x.shape[:2], *map(index, phases), *map(index, spans))
     rank = len(spans)
     if all(s == 1 for s in window.stride) and not any(window.padding):
-        row_major = _row_major([size.const for size in x.shape[2:]])
-        if list(x.strides[2:]) == row_major and list(map(index, spans)) == list(x.shape[2:]):
+        dense = row_major([size.const for size in x.shape[2:]])
+        if list(x.strides[2:]) == dense and list(map(index, spans)) == list(x.shape[2:]):
             strides = (*x.strides[:2], *[index(0)] * rank, *x.strides[2:])
             return StridedTensor(x.buffer, x.dtype, shape, strides, x.offset)
     out = b.allocate_as(shape, x.dtype)
@@ -144,14 +111,6 @@ def _laid_out(b: Builder, x: StridedTensor, window: Window) -> StridedTensor:
         return x.load((*position[:2], *source), mask)
 
     return b.compute(out, value_at)
-
-
-def _row_major(sizes: Sequence[int]) -> list[Index]:
-    return [index(math.prod(sizes[d + 1 :])) for d in range(len(sizes))]
-
-
-def _with_bias(total: Expr, bias: StridedTensor | None, channel: Index) -> Expr:
-    return total if bias is None else add(total, cast(bias.load((channel,)), total.dtype))
 
 
 def _by_channel(
@@ -184,7 +143,7 @@ def _by_channel(
         reduced, at = b.axes([index(size) for size in window.size], "r")
         reduce, total = b.reduce(reduced, "sum", mul(*factors(at)))
         body = (reduce,)
-    result = cast(_with_bias(total, bias, position[1]), out.dtype)
+    result = cast(with_bias(total, bias, position[1]), out.dtype)
     b.emit(axes, (*body, Store(out.buffer, out.at(position), result)))
     return out
 
@@ -206,15 +165,15 @@ def _by_patches(
     channels, depth = floor_div(out.shape[1], index(groups)), weight.shape[1]
     batch, (sample, group) = b.axes((out.shape[0], index(groups)), "b")
     spans = window.spans()
-    steps = _row_major(spans)
+    steps = row_major(spans)
     extent = 1 + sum((n - 1) * s.const for n, s in zip(window.out, steps, strict=True))
     wide = extent <= WASTE * math.prod(window.out)
     m, k = Axis("m", channels), Axis("k", depth * math.prod(window.size))
     n = Axis("n", index(extent if wide else math.prod(window.out)))
     channel = group * channels + index(m)
-    from_k = _digits(index(k), (depth, *map(index, window.size)))
+    from_k = digits(index(k), (depth, *map(index, window.size)))
     phases, moved = window.split(from_k[1:])
-    place = [index(0)] * len(spans) if wide else _digits(index(n), out.shape[2:])
+    place = [index(0)] * len(spans) if wide else digits(index(n), out.shape[2:])
     start = [a + c for a, c in zip(place, moved, strict=True)]
     source = image.access((sample, group * depth + from_k[0], *phases, *start))
     target, at = out, out.at((sample, channel, *place))
@@ -223,7 +182,7 @@ def _by_patches(
         target = _wide_result(b, out, spans)
         at = target.at((sample, channel, *place)) + index(n)
     acc = compute_dtype(image.dtype)
-    value = cast(_with_bias(Ref("acc", acc), bias, channel), out.dtype)
+    value = cast(with_bias(Ref("acc", acc), bias, channel), out.dtype)
     b.nodes.append(
         Gemm(
             b.fresh(f"{b.node.name}_gemm"),
@@ -244,16 +203,7 @@ def _by_patches(
 def _wide_result(b: Builder, out: StridedTensor, spans: Sequence[int]) -> StridedTensor:
     """Where a product over whole rows goes: ``out`` if its rows are as long, else a temporary
     seen with the shape of ``out``."""
-    if list(out.strides[2:]) == _row_major(spans):
+    if list(out.strides[2:]) == row_major(spans):
         return out
     full = b.allocate_as((*out.shape[:2], out.shape[2], *map(index, spans[1:])), out.dtype)
     return StridedTensor(full.buffer, full.dtype, out.shape, full.strides)
-
-
-def _digits(number: Index, sizes: Sequence[Index]) -> list[Index]:
-    """``number`` as a row-major position in ``sizes``."""
-    digits: list[Index] = []
-    for size in reversed(sizes[1:]):
-        digits.insert(0, modulo(number, size))
-        number = floor_div(number, size)
-    return [number, *digits]

@@ -26,3 +26,27 @@ def test_every_pair_of_layouts(left: str, right: str, dtype: torch.dtype) -> Non
         jitney.reset()
         a, b = laid_out(m, k, left, dtype), laid_out(k, n, right, dtype)
         assert_equal_to_eager(torch.mm, jitney.compile(lambda a, b: torch.mm(a, b)), (a, b))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_rows_in_pieces(dtype: torch.dtype) -> None:
+    """Patches of an image with its channels last: c input, n output channels; inside, across and
+    beyond the border; few columns, few rows, groups, a batch."""
+    cases = (
+        (1, 32, 40, 9, 3, {"padding": 1}),
+        (2, 16, 70, 11, 3, {"padding": 2, "dilation": 2}),
+        (1, 16, 16, 12, 3, {"stride": 2, "padding": 1}),
+        (1, 3, 24, 20, 7, {"stride": 2, "padding": 3}),
+        (1, 64, 32, 2, 3, {"padding": 1}),
+        (2, 32, 64, 7, 3, {"padding": 1, "groups": 4}),
+        (1, 8, 8, 30, 5, {"padding": 2}),
+    )
+    for n, c, out, side, window, options in cases:
+        jitney.reset()
+        x = torch.randn(n, c, side, side + 1, dtype=dtype).to(memory_format=torch.channels_last)
+        w = torch.randn(out, c // options.get("groups", 1), window, window, dtype=dtype)
+
+        def convolve(x: torch.Tensor, w: torch.Tensor, o: dict[str, int] = options) -> torch.Tensor:
+            return torch.nn.functional.conv2d(x, w, **o)
+
+        assert_equal_to_eager(convolve, jitney.compile(convolve), (x, w))

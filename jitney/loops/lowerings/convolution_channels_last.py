@@ -1,0 +1,143 @@
+"""Convolution of images whose channels lie together: places are rows of a product.
+
+A row's k runs over the channels at each element of the window; elements in the border are zeros
+that the product reads under a mask, so the image is neither copied nor unfolded.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+from jitney.loops.index import Axis, Index, index
+from jitney.loops.ir import Expr, Gemm, Ref, Store
+from jitney.loops.lowerings.builder import Builder, Position
+from jitney.loops.lowerings.expressions import all_of, apply, cast, const, in_range
+from jitney.loops.lowerings.strided import StridedTensor
+from jitney.loops.lowerings.window import Window, digits, with_bias
+
+#: Fewer input channels than this are too short to be read by themselves.
+FEW = 8
+
+
+def is_channels_last(x: StridedTensor) -> bool:
+    """Whether [n, c, h, w] lies in memory as [n, h, w, c], dense."""
+    _, c, h, w = x.shape
+    wanted = (h * w * c, index(1), w * c, c)
+    pairs = zip(x.shape, x.strides, wanted, strict=True)
+    return c != index(1) and all(s == t for n, s, t in pairs if n != index(1))
+
+
+def channels_last(
+    b: Builder,
+    out: StridedTensor,
+    x: StridedTensor,
+    weight: StridedTensor,
+    bias: StridedTensor | None,
+    window: Window,
+    groups: int,
+) -> StridedTensor:
+    """Fills ``out``, which is dense channels-last; x and weight as `aten.convolution` has them."""
+    if groups > 1 and weight.shape[1] == index(1) and out.shape[1] == index(groups):
+        return _depthwise(b, out, x, weight, bias, window)
+    if x.strides[1] != index(1) or int(weight.shape[1]) < FEW:
+        x, window = _bordered(b, x, window)
+        weight = _taps_first(b, weight)
+    return _as_product(b, out, x, weight, bias, window, groups)
+
+
+def _bordered(b: Builder, x: StridedTensor, window: Window) -> tuple[StridedTensor, Window]:
+    """x as channels-last with its border of zeros around it, and the window without padding."""
+    n, c, *image = x.shape
+    sizes = [size + 2 * p for size, p in zip(image, window.padding, strict=True)]
+    dense = b.allocate_as((n, *sizes, c), x.dtype).permute((0, 3, 1, 2))
+
+    def value_at(position: Position) -> Expr:
+        source = [at - p for at, p in zip(position[2:], window.padding, strict=True)]
+        pairs = zip(source, image, strict=True)
+        mask = all_of(*(in_range(at, 0, size) for at, size in pairs))
+        return x.load((*position[:2], *source), mask)
+
+    return b.compute(dense, value_at), replace(window, padding=(0,) * len(image))
+
+
+def _taps_first(b: Builder, weight: StridedTensor) -> StridedTensor:
+    """The weight with its channels last in memory, as the rows of a bordered image have them."""
+    out, c, *size = weight.shape
+    dense = b.allocate_as((out, *size, c), weight.dtype).permute((0, 3, 1, 2))
+    return b.copy(dense, weight)
+
+
+def _as_product(
+    b: Builder,
+    out: StridedTensor,
+    x: StridedTensor,
+    weight: StridedTensor,
+    bias: StridedTensor | None,
+    window: Window,
+    groups: int,
+) -> StridedTensor:
+    """``out[place, g, n] = sum_k patch[place, g, k] * weight[g, n, k]``; k counts as the weight
+    lies in memory."""
+    channels, depth = int(out.shape[1]) // groups, int(weight.shape[1])
+    batch, (group,) = b.axes((index(groups),), "b")
+    m = Axis("m", out.shape[0] * math.prod(window.out))
+    n, k = Axis("n", index(channels)), Axis("k", index(depth * math.prod(window.size)))
+    sample, *place = digits(index(m), (out.shape[0], *map(index, window.out)))
+    sizes = list(map(index, window.size))
+    if depth > 1 and weight.strides[1] == index(1):
+        *taps, channel = digits(index(k), (*sizes, index(depth)))
+    else:
+        channel, *taps = digits(index(k), (index(depth), *sizes))
+    source = window.source(place, taps)
+    pairs = zip(source, x.shape[2:], strict=True)
+    mask = all_of(*(in_range(at, 0, size) for at, size in pairs))
+    position = (sample, group * depth + channel, *source)
+    acc = x.dtype
+    column = group * channels + n
+    value = cast(with_bias(Ref("acc", acc), bias, column), out.dtype)
+    b.nodes.append(
+        Gemm(
+            b.fresh(f"{b.node.name}_gemm"),
+            batch,
+            m,
+            n,
+            k,
+            x.access(position),
+            weight.access((column, channel, *taps)),
+            acc,
+            (Store(out.buffer, index(m) * out.shape[1] + column, value),),
+            a_value=None if mask is None else x.load(position, mask),
+            b_is_parameter=b.is_parameter(weight.buffer),
+            origins=(b.node.name,),
+        )
+    )
+    return out
+
+
+def _depthwise(
+    b: Builder,
+    out: StridedTensor,
+    x: StridedTensor,
+    weight: StridedTensor,
+    bias: StridedTensor | None,
+    window: Window,
+) -> StridedTensor:
+    """Each channel by itself, lanes along channels; the weight is laid out with them last."""
+    taps_last = b.allocate_as((*weight.shape[2:], weight.shape[0]), weight.dtype)
+    filters = b.copy(taps_last.permute((2, 0, 1)), weight.select(1, 0))
+
+    def value_at(position: Position) -> Expr:
+        total: Expr = const(0, x.dtype)
+        for taps in itertools.product(*map(range, window.size)):
+            at: Sequence[Index] = [index(t) for t in taps]
+            source = window.source(position[2:], at)
+            pairs = zip(source, x.shape[2:], strict=True)
+            mask = all_of(*(in_range(place, 0, size) for place, size in pairs))
+            element = x.load((*position[:2], *source), mask)
+            total = apply("fma", element, filters.load((position[1], *at)), total)
+        return with_bias(total, bias, position[1])
+
+    return b.compute(out, value_at)
