@@ -101,6 +101,34 @@ def test_patches_on_a_gpu_are_one_product(layout: Any, monkeypatch: pytest.Monke
     assert externs(overlapping) == ["aten.convolution.default"]
 
 
+TRANSFORMED: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
+    "whole_tiles": ((1, 64, 32, 32), (64, 64, 3, 3), {"padding": 1}),
+    "broken_tiles": ((2, 64, 21, 30), (80, 64, 3, 3), {"padding": 1}),
+    "no_border": ((1, 64, 33, 31), (64, 64, 3, 3), {}),
+    "wide_border": ((1, 64, 30, 30), (64, 64, 3, 3), {"padding": 2}),
+    "groups": ((1, 128, 40, 40), (128, 64, 3, 3), {"padding": 1, "groups": 2}),
+}
+
+
+@pytest.mark.parametrize("name", TRANSFORMED)
+def test_convolution_with_fewer_multiplications(name: str) -> None:
+    image, filters, options = TRANSFORMED[name]
+
+    def convolve(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+        return torch.convolution(x, w, bias, **_complete(options, 2)).relu()
+
+    inputs = (rand(*image).to(memory_format=torch.channels_last), rand(*filters), rand(filters[0]))
+    products = [n for n in lower(convolve, *inputs).nodes if isinstance(n, Gemm)]
+    assert [int(axis.extent) for axis in products[0].batch][:1] == [6]
+    check(convolve, *inputs, rtol=1e-4, atol=1e-3)
+
+
+def test_few_places_are_summed_plainly() -> None:
+    x = rand(1, 64, 4, 4).to(memory_format=torch.channels_last)
+    program = lower(lambda x, w: F.conv2d(x, w, padding=1), x, rand(64, 64, 3, 3))
+    assert all(not n.batch for n in program.nodes if isinstance(n, Gemm))
+
+
 def test_transposed_convolution_stays_a_library_call() -> None:
     program = lower(lambda x, w: F.conv_transpose2d(x, w), rand(1, 2, 5, 5), rand(2, 3, 3, 3))
     assert externs(program) == ["aten.convolution.default"]

@@ -72,12 +72,19 @@ def convolution(
         if not window.tiles() or groups > 1 or x.dtype.itemsize > 2 or not is_row_major(weight):
             raise Refused("cuDNN's convolution is faster")
         return patch_product(b, out, x, weight, bias)
-    if x.ndim == 4 and x.dtype in (torch.float32, torch.float64) and is_channels_last(out):
+    if _between_places(x, out):
         return channels_last(b, out, x, weight, bias, window, groups)
     image = _laid_out(b, x, window)
     if groups > 1 and weight.shape[1] == index(1):
         return _by_channel(b, out, image, weight, bias, window, groups)
     return _by_patches(b, out, image, weight, bias, window, groups)
+
+
+def _between_places(x: StridedTensor, out: StridedTensor) -> bool:
+    """Whether places are the rows of the product: the result's channels lie together."""
+    if x.dtype not in (torch.float32, torch.float64) or not is_channels_last(out):
+        return False
+    return is_channels_last(x) if out.shape[1] == index(1) else out.strides[1] == index(1)
 
 
 def _spread(values: Sequence[int], rank: int) -> tuple[int, ...]:

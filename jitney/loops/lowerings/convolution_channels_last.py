@@ -11,9 +11,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
+import torch
+
 from jitney.loops.index import Axis, Index, index
 from jitney.loops.ir import Expr, Gemm, Ref, Store
 from jitney.loops.lowerings.builder import Builder, Position
+from jitney.loops.lowerings.convolution_transformed import transformed, worth_transforming
 from jitney.loops.lowerings.expressions import all_of, apply, cast, const, in_range
 from jitney.loops.lowerings.strided import StridedTensor
 from jitney.loops.lowerings.window import Window, digits, with_bias
@@ -24,10 +27,12 @@ FEW = 8
 
 def is_channels_last(x: StridedTensor) -> bool:
     """Whether [n, c, h, w] lies in memory as [n, h, w, c], dense."""
+    if x.ndim != 4:
+        return False
     _, c, h, w = x.shape
     wanted = (h * w * c, index(1), w * c, c)
     pairs = zip(x.shape, x.strides, wanted, strict=True)
-    return c != index(1) and all(s == t for n, s, t in pairs if n != index(1))
+    return all(s == t for n, s, t in pairs if n != index(1))
 
 
 def channels_last(
@@ -45,6 +50,8 @@ def channels_last(
     if x.strides[1] != index(1) or int(weight.shape[1]) < FEW:
         x, window = _bordered(b, x, window)
         weight = _taps_first(b, weight)
+    if x.dtype == torch.float32 and worth_transforming(out, weight, window, groups):
+        return transformed(b, out, x, weight, bias, window, groups)
     return _as_product(b, out, x, weight, bias, window, groups)
 
 
@@ -98,19 +105,23 @@ def _as_product(
     acc = x.dtype
     column = group * channels + n
     value = cast(with_bias(Ref("acc", acc), bias, column), out.dtype)
+    rows = (m, x.access(position))
+    columns = (n, weight.access((column, channel, *taps)))
+    if out.shape[1] == index(1) and mask is None and math.prod(window.size) == 1:
+        rows, columns = columns, rows  # one channel: a product of few rows instead
     b.nodes.append(
         Gemm(
             b.fresh(f"{b.node.name}_gemm"),
             batch,
-            m,
-            n,
+            rows[0],
+            columns[0],
             k,
-            x.access(position),
-            weight.access((column, channel, *taps)),
+            rows[1],
+            columns[1],
             acc,
             (Store(out.buffer, index(m) * out.shape[1] + column, value),),
             a_value=None if mask is None else x.load(position, mask),
-            b_is_parameter=b.is_parameter(weight.buffer),
+            b_is_parameter=b.is_parameter(columns[1].buffer),
             origins=(b.node.name,),
         )
     )

@@ -40,6 +40,8 @@ def test_rows_in_pieces(dtype: torch.dtype) -> None:
         (1, 64, 32, 2, 3, {"padding": 1}),
         (2, 32, 64, 7, 3, {"padding": 1, "groups": 4}),
         (1, 8, 8, 30, 5, {"padding": 2}),
+        (1, 64, 64, 37, 3, {"padding": 1}),
+        (2, 32, 1, 9, 1, {}),
     )
     for n, c, out, side, window, options in cases:
         jitney.reset()
