@@ -1,7 +1,8 @@
 """Max pooling, where each maximum was found, and the gradient.
 
-On a GPU small windows are written out: neighbouring programs share what they read by the cache,
-and the gradient is gathered by the elements of the image, without atomics.
+Small windows are written out where places are wanted (on a GPU always: neighbouring programs share
+what they read by the cache), and the gradient is gathered by the elements of the image, without
+atomics, where that is cheap.
 """
 
 from __future__ import annotations
@@ -53,7 +54,8 @@ def _max_pool(rank: int) -> Lowering:
         out, indices = (b.allocate(fake) for fake in b.fake)
         window = window_of(kernel, stride, padding, dilation, rank)
         axes, position = b.axes(out.shape, strides=out.strides)
-        if b.target.kind == "cuda" and math.prod(window.kernel) <= UNROLLED:
+        wanted = b.target.kind == "cuda" or b.used(1)
+        if wanted and math.prod(window.kernel) <= UNROLLED:
             b.emit(axes, _tap_by_tap(b, x, window, position, out, indices))
             return out, indices
         source = window.source(position)
@@ -126,18 +128,25 @@ def _max_pool_backward(rank: int) -> Lowering:
     ) -> StridedTensor:
         """Each gradient added where its maximum was found; planes are independent."""
         window = window_of(kernel, stride, padding, dilation, rank)
-        if b.target.kind == "cuda" and math.prod(_reach(window)) <= UNROLLED:
+        if math.prod(_reach(window)) <= _most_gathered(b, grad):
             return _gathered(b, grad, window, indices)
         return add_at_maxima(b, grad, indices, rank)
 
     return lowering
 
 
+def _most_gathered(b: Builder, grad: StridedTensor) -> int:
+    """Windows over an element up to which its gradient is gathered: a CPU's vectors along a row
+    would meet windows at uneven places where those overlap; along channels they do not."""
+    along_channels = grad.strides[1] == index(1)
+    return UNROLLED if b.target.kind == "cuda" or along_channels else 1
+
+
 lowers(aten.max_pool2d_with_indices_backward.default)(_max_pool_backward(2))
 lowers(aten.max_pool3d_with_indices_backward.default)(_max_pool_backward(3))
 
 
-# ---------------------------------------------------------------- written out, for a GPU
+# ---------------------------------------------------------------- written out
 
 
 def _plane(place: Sequence[Index], shape: Sequence[Index]) -> Index:
