@@ -21,7 +21,10 @@ def is_tensor_subclass(value: torch.Tensor) -> bool:
 
 def bump_versions(*tensors: torch.Tensor) -> None:
     """Tells autograd that the tensors were written to (inference tensors keep no version)."""
-    torch._C._increment_version([t for t in tensors if not t.is_inference()])
+    try:
+        torch._C._increment_version(tensors)
+    except RuntimeError:  # at the first inference tensor; some versions may well rise twice
+        torch._C._increment_version([t for t in tensors if not t.is_inference()])
 
 
 def tensor_at(like: torch.Tensor, shape: tuple[int, ...], strides: tuple[int, ...]) -> torch.Tensor:

@@ -97,14 +97,21 @@ def _columns(points: int, width: int, target: Target) -> Schedule:
 
 
 def _one_row_product(nest: LoopNest, width: int) -> Schedule:
-    """Near the best of those measured at Llama's shapes (docs/decisions/011-gpu-gemv.md)."""
+    """Within 1% of the best measured at Llama's shapes (docs/decisions/011-gpu-gemv.md): rows in
+    turn share what a norm made of the vector; without one, small tiles start sooner."""
     products = [s for s in nest.body if isinstance(s, Reduce)]
+    weights, row = len(products[-1].results), power_of_two(width)
     if width > 8192:
         return Schedule(1, 1024, 0, 4)
-    if width > 2048:
+    if width > 4096:
         return Schedule(1, 2048, 0, 4, ahead=2)
-    weights = len(products[-1].results)
-    return Schedule(4 if len(products) > weights else 2, 1024, 0, 4, ahead=2 if weights == 1 else 1)
+    if len(products) > 1 and weights > 1:
+        return Schedule(1, row, 0, 4, ahead=1, turns=4)
+    if len(products) > 1:
+        return Schedule(2, row, 0, 8, ahead=1, turns=2)
+    if width > 2048:
+        return Schedule(2, 2048, 0, 8, ahead=1)
+    return Schedule(2, 1024, 0, 4, ahead=2)
 
 
 def _streams_weights(nest: LoopNest) -> bool:

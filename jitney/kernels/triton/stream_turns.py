@@ -11,7 +11,7 @@ from jitney.kernels.triton.kernel_source import RELEASE, WAIT
 from jitney.kernels.triton.schedule_nest import count, power_of_two
 from jitney.kernels.triton.stream_rows import STREAM_HINT, StreamEmitter
 from jitney.loops.index import Axis, Index, index
-from jitney.loops.ir import Expr, IndexValue, Load, Op, Reduce, Ref, Stmt
+from jitney.loops.ir import Expr, IndexValue, Let, Load, Op, Reduce, Ref, Stmt
 
 
 class TurnEmitter(StreamEmitter):
@@ -24,11 +24,13 @@ class TurnEmitter(StreamEmitter):
         """The reduction to take in turns: the last loop of the nest, a stream, after loops that
         do not depend on the row."""
         loops = [s for s in self.nest.body if isinstance(s, Reduce)]
-        if self.schedule.turns < 2 or not loops or len(loops[-1].axes) != 1 or loops[-1].body:
+        if self.schedule.turns < 2 or not loops or len(loops[-1].axes) != 1:
+            return None
+        if not all(isinstance(s, Let) for s in loops[-1].body):
             return None
         stmt, at = loops[-1], self.nest.body.index(loops[-1])
         fixed = all(a.extent.is_const for a in (*self.nest.axes, *stmt.axes))
-        if not fixed or self.wide or any(r.op != "sum" for r in stmt.results):
+        if not fixed or any(r.op != "sum" for r in stmt.results):
             return None
         before = self.nest.body[:at]
         if any(not isinstance(s, Reduce) and self._varies_with_rows(s) for s in before):
@@ -52,8 +54,7 @@ class TurnEmitter(StreamEmitter):
         self._line(WAIT)
         self._statements(self.nest.body[:at])
         self._bind_row(axis, width)
-        for result in stmt.results:
-            self._hoist(result.value)
+        own = self._hoist_shared(stmt)
         self._line(f"for turn in range(0, {turns}):")
         self.indent += 1
         self.memo.append({})
@@ -66,6 +67,7 @@ class TurnEmitter(StreamEmitter):
         self._bind_row(axis, width)
         for load, name in zip(loads, current, strict=True):
             self.given[load] = (name, frozenset(("x", "r")))
+        self._statements(own)
         for result in stmt.results:
             self._reduce_tile(result)
         self.masks.pop("r", None)
@@ -96,6 +98,7 @@ class TurnEmitter(StreamEmitter):
 
     def _bind_rows(self, block: str, rows: int, ragged: bool) -> None:
         size = self.schedule.x_block
+        block = f"({block}).to(tl.int64)" if self.wide else f"({block})"
         self._line(f"x = {block} * {size} + tl.arange(0, {size}){self._expand('x')}")
         if ragged:
             self._line(f"xmask = x < {rows}")
@@ -107,6 +110,21 @@ class TurnEmitter(StreamEmitter):
         self.atoms[axis], self.depends[axis] = "along", frozenset("r")
         if int(axis.extent) != width:
             self.masks["r"] = self._bind(f"along < {int(axis.extent)}", frozenset("r"))[0]
+
+    def _hoist_shared(self, stmt: Reduce) -> tuple[Stmt, ...]:
+        """Computes what all rows share; the statements of the reduction that are left."""
+        own: list[Stmt] = []
+        for let in stmt.body:
+            assert isinstance(let, Let)
+            if self._depends_on_rows(let.value):
+                self._hoist(let.value)
+                own.append(let)
+                self.refs[let.name] = ("", frozenset(("x", "r")))  # until its turn
+            else:
+                self._let(let)
+        for result in stmt.results:
+            self._hoist(result.value)
+        return tuple(own)
 
     def _hoist(self, expr: Expr) -> None:
         """Computes what does not depend on the row before the loop over rows."""

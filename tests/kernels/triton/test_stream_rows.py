@@ -13,7 +13,7 @@ from jitney.kernels.triton.emit_nest import emit_nest
 from jitney.kernels.triton.kernel_source import WAIT, join_sources
 from jitney.kernels.triton.schedule_nest import Schedule
 from jitney.loops.index import Axis, index
-from jitney.loops.ir import Load, LoopNest, Op, Reduce, Reduction, Ref, Store
+from jitney.loops.ir import Let, Load, LoopNest, Op, Reduce, Reduction, Ref, Store
 
 F32 = torch.float32
 FIXED = frozenset(("w0", "w1"))
@@ -59,12 +59,16 @@ def normed(rows, depth):
     first = Reduce((k,), (), (Reduction(("ss",), "sum", square, F32),))
     nest = product(rows, depth)
     (reduce, store), n = nest.body, nest.axes[0]
-    scaled = tuple(
-        Reduction(r.names, "sum", Op("mul", (r.value, Ref("ss", F32)), F32), F32)
-        for r in reduce.results
+    shared = Let("shared", Op("square", (Ref("ss", F32),), F32))
+    root = Op("sqrt", (Ref("shared", F32),), F32)
+    own = Let("own", Op("mul", (root, Load("w0", index(n) * depth + reduce.axes[0], F32)), F32))
+    again = Op("mul", (Ref("own", F32), Load("x", index(reduce.axes[0]), F32)), F32)
+    scaled = (
+        Reduction(("acc0",), "sum", again, F32),
+        Reduction(("acc1",), "sum", Op("mul", (reduce.results[1].value, root), F32), F32),
     )
     value = Op("add", (store.value, Load("b", index(n), F32)), F32)
-    body = (first, Reduce(reduce.axes, (), scaled), Store("out", index(n), value))
+    body = (first, Reduce(reduce.axes, (shared, own), scaled), Store("out", index(n), value))
     return LoopNest("normed", nest.axes, body)
 
 
