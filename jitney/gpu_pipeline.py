@@ -13,6 +13,7 @@ from jitney.config import Config
 from jitney.disk_cache import open_cache
 from jitney.kernels.triton.build_program import build_program
 from jitney.kernels.triton.choose_templates import choose_templates
+from jitney.kernels.triton.fold_into_attention import fold_into_attention
 from jitney.kernels.triton.gpu_program import GpuProgram
 from jitney.kernels.triton.launch_plan import LaunchPlan
 from jitney.kernels.triton.pair_products import pair_products
@@ -63,6 +64,8 @@ def transform(program: LoopProgram, target: Target) -> LoopProgram:
     check_step(program, "splitting reductions")
     program = online_softmax(program)
     check_step(program, "softmax in one pass")
+    program = fold_into_attention(program, target)
+    check_step(program, "folding into attention")
     return spread_memory(group_launches(program))
 
 

@@ -53,7 +53,8 @@ def node_operations(node: ir.Node) -> int:
         return outer * (2 * points((node.k,)) + body_operations(node.epilogue))
     if isinstance(node, ir.Attention):
         scores = points((*node.batch, node.s, node.t))
-        return scores * 2 * (points((node.d,)) + points((node.dv,)))
+        own = scores * 2 * (points((node.d,)) + points((node.dv,)))
+        return own + sum(map(node_operations, node.before))
     if isinstance(node, ir.Together):
         return sum(map(node_operations, node.nests))
     return 0

@@ -176,7 +176,7 @@ class Index:
                     found |= atom.numerator.atoms() | atom.denominator.atoms()
         return frozenset(found)
 
-    def coefficient(self, axis: Axis) -> Index | None:
+    def coefficient(self, axis: Axis | Value) -> Index | None:
         """The stride along ``axis``: how much the index grows when it grows by one.
 
         None when it does not enter linearly (inside `//` or `%`, or squared).

@@ -147,6 +147,8 @@ class _Machine:
         return self.full(self.load(access.buffer, access.index, scope), scope)
 
     def attention(self, node: ir.Attention) -> None:
+        for nest in node.before:
+            self.run(nest)
         work = torch.float64 if node.q.dtype == torch.float64 else torch.float32
         q = self.access(node.q, (*node.batch, node.s, node.d)).to(work)
         k = self.access(node.k, (*node.batch, node.t, node.d)).to(work)

@@ -113,6 +113,7 @@ def _attention_lines(node: ir.Attention, came: str) -> list[str]:
         options.append(f"window={node.window}")
     lines = [
         f"{head}  # {node.name}{came}",
+        *(_INDENT + line for nest in node.before for line in node_lines(nest)),
         f"{_INDENT}q={_access(node.q)}, k={_access(node.k)}, v={_access(node.v)}",
         f"{_INDENT}{', '.join(options)}",
         f"{_INDENT}{_access(node.out)} = out",

@@ -105,7 +105,8 @@ def _check_node(node: ir.Node, table: dict[str, ir.Buffer], written: set[str]) -
             raise Broken(f"unknown buffer {name}")
         if name not in written and name not in inside:
             raise Broken(f"{name} is read before it is written")
-    for nest in node.nests if isinstance(node, ir.Together) else (node,):
+    inner = node.before if isinstance(node, ir.Attention) else (node,)
+    for nest in node.nests if isinstance(node, ir.Together) else inner:
         if isinstance(nest, ir.LoopNest):
             _check_block(nest.body, _Scope(table, set()).inside(nest.axes))
         elif isinstance(nest, ir.Gemm):

@@ -119,7 +119,8 @@ def _reads(node: ir.Node) -> list[str]:
         names += [e.buffer for e in loads(node.row_prologue + node.epilogue)]
         names += [s.buffer for s in stores(node.epilogue) if s.combines]
     elif isinstance(node, ir.Attention):
-        names = [node.q.buffer, node.k.buffer, node.v.buffer]
+        names = [name for nest in node.before for name in reads(nest)]
+        names += [node.q.buffer, node.k.buffer, node.v.buffer]
         names += [node.mask.buffer] if node.mask is not None else []
         names += [e.buffer for e in expr_nodes([node.scale]) if isinstance(e, ir.Load)]
     else:
@@ -135,7 +136,8 @@ def _writes(node: ir.Node) -> list[str]:
     elif isinstance(node, ir.Gemm):
         names = [s.buffer for s in stores(node.row_prologue + node.epilogue)]
     elif isinstance(node, ir.Attention):
-        names = [node.out.buffer] + ([node.logsumexp.buffer] if node.logsumexp else [])
+        names = [name for nest in node.before for name in writes(nest)]
+        names += [node.out.buffer] + ([node.logsumexp.buffer] if node.logsumexp else [])
     else:
         names = [n for n in node.outputs if n is not None] + list(node.mutates)
     return names

@@ -10,14 +10,22 @@ positions that the mask leaves out (the unused end of a static cache) are not re
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeGuard
 
 import torch
 
+from jitney.kernels.triton.attention_prologue import (
+    Prologue,
+    key_position,
+    key_prologue,
+    query_prologue,
+)
+from jitney.kernels.triton.emit_tile import TileEmitter
 from jitney.kernels.triton.expressions import TYPES, index_text, literal
-from jitney.kernels.triton.kernel_source import RELEASE, WAIT, KernelSource, Parameter
+from jitney.kernels.triton.kernel_source import RELEASE, WAIT, KernelSource
 from jitney.kernels.triton.schedule_nest import count, power_of_two
 from jitney.loops.decision import Decision, no, yes
-from jitney.loops.index import Atom, Axis, Dim, index
+from jitney.loops.index import Atom, Axis, Dim, FloorDiv, index
 from jitney.loops.ir import Access, Attention, Const, ScalarArg
 
 #: Elements of keys that one step of a program's loop looks at, in a split kernel.
@@ -83,23 +91,23 @@ def emit_decode_attention(node: Attention, splits: int) -> tuple[KernelSource, .
     return _Writer(node, splits).stretch(), _Writer(node, splits).merge()
 
 
-class _Writer:
+def _groups(atom: Atom, axis: Axis) -> TypeGuard[FloorDiv]:
+    """Whether ``atom`` is ``axis // size``: several heads of the axis are one."""
+    return isinstance(atom, FloorDiv) and atom.numerator == index(axis)
+
+
+class _Writer(TileEmitter):
+    """Tiles have the cache's positions along ``y`` and a head's elements along ``x``."""
+
     def __init__(self, node: Attention, splits: int) -> None:
+        deep = power_of_two(int(node.d.extent))
+        super().__init__(("y", "x"), {"y": step_of(node, splits), "x": deep})
         self.node, self.splits = node, splits
-        self.lines: list[str] = []
-        self.parameters: dict[str, Parameter] = {}
-        self.atoms: dict[Atom, str] = {}
         self.heads = int(count(node.batch))
         self.width = int(node.dv.extent)
 
-    def _line(self, text: str, indent: int = 1) -> None:
-        self.lines.append("    " * indent + text)
-
-    def _pointer(self, name: str, dtype: torch.dtype) -> str:
-        if name not in self.parameters:
-            label = f"p{len(self.parameters)}"
-            self.parameters[name] = Parameter(name, "pointer", dtype, label)
-        return self.parameters[name].label
+    def _line(self, text: str, indent: int | None = None) -> None:
+        self.lines.append("    " * (indent or self.indent) + text)
 
     def _head(self) -> None:
         self._line(RELEASE)
@@ -127,22 +135,17 @@ class _Writer:
         if isinstance(scale, Const):
             return literal(scale.value, torch.float32)
         assert isinstance(scale, ScalarArg)
-        label = f"s{len(self.parameters)}"
-        self.parameters[scale.name] = Parameter(scale.name, "scalar", scale.dtype, label)
-        return label
+        return self._scalar(scale)
 
     def stretch(self) -> KernelSource:
         node = self.node
-        depth, positions = int(node.d.extent), int(node.t.extent)
-        deep, wide = power_of_two(depth), power_of_two(self.width)
+        positions, deep, wide = int(node.t.extent), self.sizes["x"], power_of_two(self.width)
         self._head()
         self._line("split = tl.program_id(1)" if self.splits > 1 else "split = 0")
         self._line(f"d = tl.arange(0, {deep})[None, :]")
         self._line(f"v = tl.arange(0, {wide})[None, :]")
-        q = self._at(node.q, d="d")
-        self._line(
-            f"q = tl.load({q}, mask=d < {depth}, other=0.0).to(tl.float32) * {self._scale()}"
-        )
+        self._line(f"q = {self._query()}.to(tl.float32) * {self._scale()}")
+        position = self._new_key() if node.before else None
         self._line('top = tl.full([1, 1], float("-inf"), tl.float32)')
         self._line("total = tl.zeros([1, 1], tl.float32)")
         self._line(f"acc = tl.zeros([1, {wide}], tl.float32)")
@@ -150,15 +153,56 @@ class _Writer:
         chunk = -(-positions // (self.splits * step)) * step
         self._line(f"for start in range(0, {chunk}, {step}):")
         self._line(f"t = split * {chunk} + start + tl.arange(0, {step})[:, None]", 2)
-        self._step(depth, positions)
+        self._step(positions, position)
         if self.splits == 1:
             self._store_result("acc", "total")
             return self._source("heads", (self.heads,), 16)
         self._store_partials()
         return self._source("stretch", (self.heads, self.splits))
 
-    def _step(self, depth: int, positions: int) -> None:
+    def _query(self) -> str:
+        """The head's query, loaded or made here."""
+        node, depth = self.node, int(self.node.d.extent)
+        if not node.before:
+            return f"tl.load({self._at(node.q, d='d')}, mask=d < {depth}, other=0.0)"
+        self.atoms[node.d], self.depends[node.d] = "d", frozenset("x")
+        if depth != self.sizes["x"]:
+            self.masks["x"] = self._bind(f"d < {depth}", frozenset("x"))[0]
+        return self._made(query_prologue(node.before[0], node))
+
+    def _made(self, prologue: Prologue | None) -> str:
+        """The element a nest before the attention makes, 0 past the head's end."""
+        assert prologue is not None
+        for let in prologue.lets:
+            self._let(let)
+        value = self._expr(prologue.store.value)[0]
+        if "x" not in self.masks:
+            return value
+        return self._bind(f"tl.where({self.masks['x']}, {value}, 0.0)", frozenset("x"))[0]
+
+    def _new_key(self) -> str:
+        """Makes ``fresh``, the new row of the cache, and stores it from one of the programs that
+        share it; no program loads that row. Its position."""
         node = self.node
+        prologue, at = key_prologue(node.before[1], node), key_position(node.before[1], node)
+        assert prologue is not None and at is not None
+        self._line(f"fresh = {self._made(prologue)}")
+        store, own, end = prologue.store, [], str(int(node.d.extent))
+        for number, axis in enumerate(node.batch):
+            shared = [a.denominator for a in store.index.atoms() if _groups(a, axis)]
+            own += [f"(b{number} % ({index_text(size, self.atoms)}) == 0)" for size in shared]
+            if axis not in store.index.atoms() and not shared:
+                own.append(f"(b{number} == 0)")
+        if own:
+            end = f"tl.where({' & '.join(own)}, {end}, 0)"
+        pointer = self._pointer(store.buffer, store.value.dtype)
+        where = f"{pointer} + {self._index(store.index)[0]}"
+        self._line(f"tl.store({where}, fresh, mask=d < {end})")
+        return self.atoms[at]
+
+    def _step(self, positions: int, new: str | None) -> None:
+        """One step along the cache; ``new``: the position whose key is ``fresh``."""
+        node, depth = self.node, int(self.node.d.extent)
         keep = f"(t < {positions})"
         if node.mask is not None:
             self._line(f"m = tl.load({self._at(node.mask, t='t')}, mask={keep}, other=0)", 2)
@@ -171,7 +215,10 @@ class _Writer:
                 keep = f"{keep} & (t > {offset} - {node.window})"
         self._line(f"keep = {keep}", 2)
         k, v = self._at(node.k, t="t", d="d"), self._at(node.v, t="t", dv="v")
-        self._line(f"k = tl.load({k}, mask=keep & (d < {depth}), other=0.0)", 2)
+        old = f"keep & (d < {depth})" + (f" & (t != {new})" if new else "")
+        self._line(f"k = tl.load({k}, mask={old}, other=0.0)", 2)
+        if new:
+            self._line(f"k = tl.where(t == {new}, fresh, k)", 2)
         self._line(f"value = tl.load({v}, mask=keep & (v < {self.width}), other=0.0)", 2)
         self._line("score = tl.sum(q * k.to(tl.float32), 1)[:, None]", 2)
         if node.mask is not None and node.mask.dtype != torch.bool:

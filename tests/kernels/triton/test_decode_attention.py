@@ -1,6 +1,7 @@
 """The decode attention kernels against torch's own attention."""
 
 import hashlib
+from dataclasses import replace
 
 import pytest
 import torch
@@ -14,10 +15,35 @@ from jitney.kernels.triton.decode_attention import (
     scratch_of,
     split_count,
 )
-from jitney.loops.index import Axis, index
-from jitney.loops.ir import Access, Attention, Const
+from jitney.kernels.triton.fold_into_attention import fold_into_attention
+from jitney.loops.index import Axis, Value, index
+from jitney.loops.interpret import interpret
+from jitney.loops.ir import (
+    Access,
+    Attention,
+    Buffer,
+    BufferView,
+    Const,
+    IndexValue,
+    Let,
+    Load,
+    LoopNest,
+    LoopProgram,
+    Op,
+    Output,
+    Store,
+)
+from jitney.loops.target import Target
+from jitney.loops.verify import verify
 
-F32 = torch.float32
+F32, I64 = torch.float32, torch.int64
+H200 = Target("cuda", "NVIDIA H200", multiprocessors=132, capability=(9, 0))
+
+
+def run(source, tensors):
+    text = source.text(interpret=True)
+    kernel = load_function(hashlib.sha256(text.encode()).hexdigest()[:32], text)
+    kernel[tuple(int(g) for g in source.grid)](*[tensors[p.name] for p in source.parameters])
 
 
 def attention(heads, kv_heads, positions, depth, mask_dtype):
@@ -53,9 +79,7 @@ def test_equals_torch(mask_dtype, positions, splits):
     sources = emit_decode_attention(node, splits)
     assert len(sources) == (1 if splits == 1 else 2)
     for source in sources:
-        text = source.text(interpret=True)
-        kernel = load_function(hashlib.sha256(text.encode()).hexdigest()[:32], text)
-        kernel[tuple(int(g) for g in source.grid)](*[tensors[p.name] for p in source.parameters])
+        run(source, tensors)
     want = torch.nn.functional.scaled_dot_product_attention(
         q[None, :, None], k[None], v[None], None if mask is None else mask[None], enable_gqa=True
     )[0, :, 0]
@@ -65,3 +89,75 @@ def test_equals_torch(mask_dtype, positions, splits):
 def test_short_caches_take_one_kernel_and_long_ones_fill_the_gpu():
     assert split_count(attention(32, 8, 512, 128, None), 132) == 1
     assert split_count(attention(32, 8, 8192, 128, None), 132) == 16
+
+
+def rotated(name, source, out, heads, depth, at=None):
+    """``out[h, d] = source[h, d] * c[d] + source[h, d ^ half] * 2``, at position ``at`` of a cache
+    of 96 positions if that is given."""
+    h, d = Axis(name + "_h", index(heads)), Axis(name + "_d", index(depth))
+    here, half = index(h) * depth + d, depth // 2
+    low = Op("lt", (IndexValue(index(d), I64), Const(half, I64)), torch.bool)
+    high = Op("not", (low,), torch.bool)
+    swapped = Op(
+        "where",
+        (low, Load(source, here + half, F32, low), Load(source, here - half, F32, high)),
+        F32,
+    )
+    value = Op("add", (
+        Op("mul", (Load(source, here, F32), Load("c", index(d), F32)), F32),
+        Op("mul", (swapped, Const(2.0, F32)), F32),
+    ), F32)  # fmt: skip
+    if at is None:
+        return LoopNest(name, (h, d), (Store(out, here, value),))
+    lets = (Let("place", Load(at, index(0), I64)),)
+    where = index(h) * 96 * depth + index(Value("place")) * depth + d
+    return LoopNest(name, (h, d), (*lets, Store(out, where, value)))
+
+
+def decode_step(heads, kv_heads, depth):
+    """Rotation of query and key, the key's store, attention, as separate nodes."""
+    nests = (
+        rotated("rotate_q", "raw_q", "q", heads, depth),
+        rotated("rotate_k", "raw_k", "k", kv_heads, depth, "at"),
+    )
+    node = attention(heads, kv_heads, 96, depth, torch.bool)
+    sizes = {"raw_q": heads * depth, "raw_k": kv_heads * depth, "c": depth, "at": 1, "mask": 96,
+             "k": kv_heads * 96 * depth, "v": kv_heads * 96 * depth}  # fmt: skip
+    dtypes = {"at": I64, "mask": torch.bool}
+    cpu = torch.device("cpu")
+    buffers = [
+        Buffer(n, "input", dtypes.get(n, F32), cpu, (index(s),), (index(1),))
+        for n, s in sizes.items()
+    ]
+    for name, kind in (("q", "temp"), ("out", "output")):
+        buffers.append(Buffer(name, kind, F32, cpu, (index(heads * depth),), (index(1),)))
+    out = Output(BufferView("out", (index(heads * depth),), (index(1),)))
+    return LoopProgram(tuple(sizes), tuple(buffers), (*nests, node), (out,))
+
+
+@pytest.mark.parametrize("heads,kv_heads,depth", [(4, 2, 16), (3, 3, 8), (4, 1, 12)])
+def test_rotation_and_the_new_key_in_the_attention(heads, kv_heads, depth):
+    program = decode_step(heads, kv_heads, depth)
+    folded = fold_into_attention(program, H200)
+    assert [type(n) for n in folded.nodes] == [Attention]
+    verify(folded, "folding")
+    inputs = {b.name: torch.randn(int(b.shape[0])) for b in program.buffers if b.kind == "input"}
+    inputs |= {"at": torch.tensor([41]), "mask": torch.arange(96) <= 41}
+    ours, theirs = ({n: t.clone() for n, t in inputs.items()} for _ in range(2))
+    (want,) = interpret(program, {}, list(theirs.values()))
+    (again,) = interpret(folded, {}, [t.clone() for t in inputs.values()])
+    assert torch.equal(want, again)
+    ours["k"].view(kv_heads, 96, depth)[:, 41] = float("nan")  # what is there must not be read
+    ours["out"] = torch.full((heads * depth,), 7.0)
+    (source,) = emit_decode_attention(folded.nodes[0], 1)
+    run(source, ours)
+    torch.testing.assert_close(ours["out"], want, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(ours["k"], theirs["k"])
+
+
+def test_a_query_that_is_read_again_stays_a_kernel_of_its_own():
+    program = decode_step(4, 2, 16)
+    i = Axis("again", index(64))
+    more = LoopNest("more", (i,), (Store("out", index(i), Load("q", index(i), F32)),))
+    program = replace(program, nodes=(*program.nodes, more))
+    assert fold_into_attention(program, H200) == program
