@@ -17,7 +17,7 @@ def kept(region) -> list[torch.Tensor]:
 
 def residual_stream(x, *weights):
     for weight in weights:
-        x = x + (x.bfloat16() @ weight).float()
+        x = x + ((x * x).bfloat16() @ weight).float()
     return x.square().sum()
 
 
