@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +12,7 @@ from torch import fx
 
 from jitney.config import Config
 from jitney.disk_cache import open_cache
+from jitney.errors import Unsupported
 from jitney.kernels.triton.build_program import build_program
 from jitney.kernels.triton.choose_templates import choose_templates
 from jitney.kernels.triton.fold_into_attention import fold_into_attention
@@ -29,8 +31,11 @@ from jitney.loops.split_reduction import split_reduction
 from jitney.loops.spread_memory import spread_memory
 from jitney.loops.target import Target
 from jitney.loops.verify import check_step
-from jitney.loops.visit import writes
+from jitney.loops.visit import reads, writes
 from jitney.run.cuda_graphs import ReplayedProgram, ReplayFacts
+
+OLDEST = (7, 5)  # compute capability that Triton compiles for
+BF16 = (8, 0)  # compute capability from which there is bfloat16
 
 
 @dataclass(frozen=True)
@@ -44,6 +49,28 @@ class GpuCode:
         """The callable of a program with these constants."""
         call = GpuProgram(self.plan, constants)
         return call if self.replay is None else ReplayedProgram(call, self.replay)
+
+
+def check_runnable(program: LoopProgram, target: Target) -> None:
+    """Raises Unsupported where kernels of ours cannot run ``program`` on the device but eager
+    can, or says best what is amiss."""
+    if importlib.util.find_spec("triton") is None:
+        raise Unsupported("no-triton", "Triton is not installed", "pip install triton")
+    if target.capability < OLDEST:
+        have, need = (".".join(map(str, c)) for c in (target.capability, OLDEST))
+        raise Unsupported("old-gpu", f"{target.name} has compute capability {have}, not {need}")
+    if target.capability < BF16 and any(b.dtype == torch.bfloat16 for b in program.buffers):
+        raise Unsupported("no-bf16", f"{target.name} has no bfloat16", "use float16 or float32")
+    devices = {b.name: b.device for b in program.buffers}
+    places = {b.device for b in program.buffers if b.device.type == "cuda"}
+    if len(places) > 1:
+        named = ", ".join(sorted(map(str, places)))
+        raise Unsupported("several-gpus", f"one graph computes on {named}")
+    for node in program.nodes:
+        if not isinstance(node, Extern):
+            for name in (*reads(node), *writes(node)):
+                if devices[name].type != "cuda":
+                    raise Unsupported("cpu-operand", f"{node.name} uses {name}, on the CPU")
 
 
 def transform(program: LoopProgram, target: Target) -> LoopProgram:
@@ -66,6 +93,7 @@ def transform(program: LoopProgram, target: Target) -> LoopProgram:
     check_step(program, "softmax in one pass")
     program = fold_into_attention(program, target)
     check_step(program, "folding into attention")
+    check_runnable(program, target)
     return spread_memory(group_launches(program))
 
 

@@ -5,9 +5,17 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
+
+from jitney import gpu_pipeline
+from jitney.errors import Unsupported
+from jitney.loops import ir
+from jitney.loops.index import Axis, index
+from jitney.loops.target import Target
 
 SCRIPT = """
 import pickle
@@ -59,3 +67,41 @@ def test_a_graph_becomes_data_and_each_kernel_is_built_once(tmp_path: Path) -> N
     kernels, compiled = done.stdout.split()
     assert int(kernels) > 0
     assert kernels == compiled
+
+
+H200 = Target(kind="cuda", name="H200", capability=(9, 0))
+
+
+def doubling(dtype: torch.dtype, *devices: str) -> ir.LoopProgram:
+    """``out = x + x`` with x and out on ``devices``."""
+    axis = Axis("i", index(8))
+    buffers = tuple(
+        ir.Buffer(name, kind, dtype, torch.device(device), (index(8),), (index(1),))
+        for name, kind, device in zip(("x", "out"), ("input", "output"), devices, strict=True)
+    )
+    load = ir.Load("x", index(axis), dtype)
+    store = ir.Store("out", index(axis), ir.Op("add", (load, load), dtype))
+    return ir.LoopProgram(("x",), buffers, (ir.LoopNest("n", (axis,), (store,), ()),), ())
+
+
+@pytest.mark.parametrize(
+    ("program", "target", "kind"),
+    [
+        (doubling(torch.bfloat16, "cuda:0", "cuda:0"), replace(H200, capability=(7, 5)), "no-bf16"),
+        (doubling(torch.float32, "cuda:0", "cuda:0"), replace(H200, capability=(7, 0)), "old-gpu"),
+        (doubling(torch.float32, "cuda:0", "cuda:1"), H200, "several-gpus"),
+        (doubling(torch.float32, "cpu", "cuda:0"), H200, "cpu-operand"),
+    ],
+)
+def test_what_kernels_cannot_run_is_left_to_eager(
+    program: ir.LoopProgram, target: Target, kind: str
+) -> None:
+    pytest.importorskip("triton")
+    with pytest.raises(Unsupported) as caught:
+        gpu_pipeline.check_runnable(program, target)
+    assert caught.value.kind == kind
+
+
+def test_plain_programs_are_runnable() -> None:
+    pytest.importorskip("triton")
+    gpu_pipeline.check_runnable(doubling(torch.bfloat16, "cuda:0", "cuda:0"), H200)

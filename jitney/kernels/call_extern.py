@@ -29,7 +29,11 @@ class ExternCall:
         """Calls the op; returns one value per entry of ``node.outputs``."""
         args = [_value(a, view, sizes, scalars) for a in self.node.args]
         kwargs = {name: _value(a, view, sizes, scalars) for name, a in self.node.kwargs}
-        result = self.overload(*args, **kwargs)
+        try:
+            result = self.overload(*args, **kwargs)
+        except RuntimeError as error:
+            error.add_note(f"in {self.node.target}")
+            raise
         if not self.node.outputs:
             return ()
         results = tuple(result) if isinstance(result, list | tuple) else (result,)

@@ -70,6 +70,7 @@ class ReplayedProgram:
         self.program, self.facts, self.name = program, facts, name
         self._recordings: dict[tuple[Any, ...], _Recording] = {}
         self._seen: set[tuple[Any, ...]] = set()
+        self._failed: set[tuple[Any, ...]] = set()
         self._moving: set[int] = set()
         self._lock = threading.Lock()
         if facts.refused:
@@ -82,14 +83,16 @@ class ReplayedProgram:
         with self._lock:
             recording = self._recordings.get(key)
             if recording is None:
+                if key in self._failed:
+                    return self.program(*args)
                 if key not in self._seen or len(self._recordings) >= RECORDING_LIMIT:
                     self._note_first(key)
                     return self.program(*args)
-                recording = self._recordings[key] = self._record(args)
+                recording = self._try_to_record(key, args)
             elif not recording.in_place(args):
                 self._note_moves(recording, args)
-                recording = self._recordings[key] = self._record(args)
-            return self._replay(recording, args)
+                recording = self._try_to_record(key, args)
+            return self.program(*args) if recording is None else self._replay(recording, args)
 
     def _note_first(self, key: tuple[Any, ...]) -> None:
         if key in self._seen:
@@ -102,6 +105,21 @@ class ReplayedProgram:
         self._moving |= moved - self.facts.static
         reason = f"inputs {sorted(moved)} moved"
         log.emit("cuda_graph_rerecorded", name=self.name, reason=reason)
+
+    def _try_to_record(self, key: tuple[Any, ...], args: tuple[Any, ...]) -> _Recording | None:
+        """A recording for these sizes; None, now and later, where an op cannot be recorded or
+        memory does not suffice. While recording nothing runs, so a plain call may follow."""
+        self._recordings.pop(key, None)
+        try:
+            recording = self._recordings[key] = self._record(args)
+        except RuntimeError as error:
+            self._failed.add(key)
+            if isinstance(error, torch.OutOfMemoryError):
+                self._recordings.clear()  # what they hold, the call may need
+            reason = "; ".join([str(error).partition("\n")[0], *getattr(error, "__notes__", ())])
+            log.emit("cuda_graph_refused", name=self.name, reason=f"recording failed: {reason}")
+            return None
+        return recording
 
     def _record(self, args: tuple[Any, ...]) -> _Recording:
         inputs, copied, addresses = list(args), [], {}

@@ -21,7 +21,6 @@ from jitney.loops.ir import IndexValue, Let, Load, Loop, LoopNest, Reduce, Ref, 
 from jitney.loops.simplify_nest import indices
 from jitney.loops.visit import body_exprs, loads, stores
 
-
 #: Elements a thread may hold that are not used yet; a quarter of its registers are left.
 MOST_AHEAD = 192
 

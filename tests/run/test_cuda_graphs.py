@@ -1,0 +1,57 @@
+"""What cannot be recorded as a CUDA graph runs without, and the log says why. No GPU needed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from jitney.events import log
+from jitney.kernels.call_extern import ExternCall
+from jitney.loops.ir import Extern
+from jitney.run.cuda_graphs import ReplayedProgram, ReplayFacts
+
+
+@pytest.fixture(autouse=True)
+def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    log.clear()
+    yield
+
+
+def program(*args: Any) -> tuple[Any, ...]:
+    return (args[0] + 1,)
+
+
+def reasons() -> list[str]:
+    return [e.data["reason"] for e in log.events("cuda_graph_refused")]
+
+
+def test_a_failed_recording_is_told_once_and_calls_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuses(self: ReplayedProgram, args: Any) -> Any:
+        error = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate\nand more")
+        error.add_note("in aten.sort.default")
+        raise error
+
+    monkeypatch.setattr(ReplayedProgram, "_record", refuses)
+    call = ReplayedProgram(program, ReplayFacts())
+    x = torch.zeros(2)
+    for _ in range(4):
+        assert call(x)[0].tolist() == [1, 1]
+    (reason,) = reasons()
+    assert reason.endswith("Tried to allocate; in aten.sort.default")
+
+
+def test_the_reason_for_not_recording_is_told() -> None:
+    call = ReplayedProgram(program, ReplayFacts(refused="buffer_3 lives on the CPU"))
+    assert call(torch.zeros(1))[0].item() == 1
+    assert reasons() == ["buffer_3 lives on the CPU"]
+
+
+def test_an_extern_that_fails_is_named() -> None:
+    node = Extern("e", "aten.mm.default", (torch.ones(2, 3), torch.ones(2, 3)), (), ("out",))
+    with pytest.raises(RuntimeError) as caught:
+        ExternCall(node).run(lambda view: torch.ones(0), {}, {})
+    assert caught.value.__notes__ == ["in aten.mm.default"]
