@@ -45,6 +45,7 @@ from jitney.run.gc_paused import gc_paused
 from jitney.run.session import Session
 
 
+@torch_api.saved_hooks_off()
 @gc_paused()
 def compile_frame(request: Request, session: Session, backend: Backend) -> Entry:
     """Captures a frame, compiles its graph with ``backend``, builds its check and its glue."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from jitney import torch_api
 from jitney.capture import state
 from jitney.capture.changes import effects_of
 from jitney.capture.custom_gradient import CustomGradient
@@ -85,7 +86,7 @@ def _refusal(cls: type, reason: str) -> BreakCapture:
 
 
 def _set_grad(interpreter: Interpreter, enabled: bool) -> None:
-    state.apply(interpreter, _GRAD_MODE, torch._C._set_grad_enabled, [enabled], {})
+    state.apply(interpreter, _GRAD_MODE, torch_api.state_setter("grad_enabled"), [enabled], {})
 
 
 def _forward(interpreter: Interpreter, cls: Any, context: Context, inputs: list[Any]) -> Any:

@@ -85,8 +85,10 @@ def _checkpoint(
     force = interpreter.world.force
     options = {k: force(kwargs[k]) for k in CHECKPOINT_OPTIONS if k in kwargs}
     rest = {k: v for k, v in kwargs.items() if k not in options}
+    reentrant = torch.is_grad_enabled() and options.get("use_reentrant") is not False
     if torch.is_grad_enabled():
-        if options.get("use_reentrant") is not False:
+        inputs = [force(a) for a in args[1:]]
+        if reentrant and ("use_reentrant" not in options or not _differentiable(inputs, any)):
             hint = "pass use_reentrant=False to checkpoint"
             raise BreakCapture("checkpoint", "a reentrant checkpoint is called", hint)
         if "context_fn" in options or options.get("debug"):
@@ -96,9 +98,18 @@ def _checkpoint(
     recorder.checkpoints += 1
     recorder.checkpoint = recorder.checkpoints
     try:
-        return interpreter.call(args[0], tuple(args[1:]), rest, None)
+        result = interpreter.call(args[0], tuple(args[1:]), rest, None)
     finally:
         recorder.checkpoint = outer
+    if reentrant and not _differentiable(result if isinstance(result, tuple) else (result,), all):
+        interpreter.native_broke = True  # its body has been recorded: break before it
+        raise BreakCapture("checkpoint", "a reentrant checkpoint returns what has no gradient")
+    return result
+
+
+def _differentiable(values: Any, quantifier: Callable[[Any], bool]) -> bool:
+    """Whether all (or any) of the tensors among ``values`` require grad."""
+    return quantifier([x.requires_grad for x in values if isinstance(x, torch.Tensor)])
 
 
 CHECKPOINT_OPTIONS = (

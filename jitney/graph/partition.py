@@ -3,7 +3,8 @@
 What the backward graph needs of the forward pass is either saved or recomputed from what is
 saved; the cheapest set to save is a minimum cut of the graph, a value's capacity being its size
 (the idea of "Min-cut optimal recomputation", H. He and S. Yu, MLSys 2023). Only ops that cost next
-to nothing once fused are recomputed; everything else runs once.
+to nothing once fused are recomputed, and what ``torch.utils.checkpoint`` asks to; everything else
+runs once.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import torch
 from torch import fx
 
 from jitney import torch_api
+from jitney.graph.checkpoints import checkpoint_of, is_internal
 from jitney.graph.effects import is_effect, is_view
 from jitney.graph.min_cut import INFINITE, FlowNetwork
 
@@ -148,8 +150,11 @@ def _choose(
     joins = _joins(nodes)
     network = FlowNetwork(2 * len(nodes) + 2)
     for node, entry in number.items():
-        network.add_edge(entry, entry + 1, INFINITE if node in written else _cost(node))
-        once = node in joins or not can_recompute(node)
+        internal = is_internal(node, early)
+        never = node in written or internal
+        network.add_edge(entry, entry + 1, INFINITE if never else _cost(node))
+        leaves_region = not internal and checkpoint_of(node) is not None
+        once = leaves_region or not internal and (node in joins or not can_recompute(node))
         if node.op == "placeholder" or (node in early and once):
             network.add_edge(source, entry, INFINITE)
         if node in wanted or any(user in late for user in node.users):

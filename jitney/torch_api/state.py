@@ -35,6 +35,20 @@ def preserved_modes() -> Iterator[None]:
             torch.set_autocast_dtype(kind, dtype)
 
 
+@contextmanager
+def saved_hooks_off() -> Iterator[None]:
+    """A scope in which users' saved-tensor hooks are not called: what is saved are fakes."""
+    if torch._C._autograd._top_saved_tensors_default_hooks(True) is None:
+        yield
+        return
+    with torch.autograd.graph.saved_tensors_hooks(_itself, _itself):
+        yield
+
+
+def _itself(value: Any) -> Any:
+    return value
+
+
 def _autocast_state() -> tuple[Any, ...]:
     per_device = (
         (torch.is_autocast_enabled(device), torch.get_autocast_dtype(device))
@@ -95,6 +109,11 @@ def state_names() -> tuple[str, ...]:
 def state_reader(name: str) -> Callable[[], Any]:
     """The function that reads a piece of process or thread state (KeyError: unknown name)."""
     return _STATE[name][0]
+
+
+def state_setter(name: str) -> Callable[[Any], None]:
+    """The function that changes it."""
+    return _STATE[name][1]
 
 
 def read_state(name: str) -> Any:

@@ -224,7 +224,7 @@ def test_checkpoint_marks_its_nodes() -> None:
     assert result.graph is not None
     marks = [n.meta.get("checkpoint") for n in result.graph.graph.nodes if n.op == "call_method"]
     assert marks == [1, 1, None]
-    assert broken(lambda v: checkpoint(torch.sin, v, use_reentrant=True), x).kind == "checkpoint"
+    assert broken(lambda v: checkpoint(torch.sin, v, use_reentrant=True), X).kind == "checkpoint"
 
 
 def test_compilers_are_seen() -> None:

@@ -372,3 +372,17 @@ def gradients_that_cannot_be_captured(C: Any) -> Any:
         _gradients_of(C(lambda x: [Sparing.apply(x)[0] + 1], backend="eager"), (3,)),
     ]
     return seen, list(CALLED)
+
+
+@program
+def saved_tensor_hooks_see_no_fakes(C: Any) -> Any:
+    kinds = set()
+
+    def pack(x: Any) -> Any:
+        kinds.add(type(x).__name__)
+        return x
+
+    x = torch.randn(3, requires_grad=True)
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
+        C(lambda x: x.sin().exp())(x).sum().backward()
+    return sorted(kinds - {"Parameter"}), x.grad

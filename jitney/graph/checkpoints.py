@@ -1,0 +1,29 @@
+"""Which nodes a ``torch.utils.checkpoint`` region has computed again in the backward pass."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from torch import fx
+
+from jitney.graph.effects import is_effect
+
+
+def checkpoint_of(node: fx.Node) -> int | None:
+    """The number of the region that the node is computed in and can be computed again; None
+    outside of regions, and for what must run once (random numbers, which are saved)."""
+    origin = node.meta.get("origin")
+    if origin is None or node.op != "call_function" or is_effect(node):
+        return None
+    found: int | None = origin.meta.get("checkpoint")
+    return found
+
+
+def is_internal(node: fx.Node, early: Collection[fx.Node]) -> bool:
+    """Whether the forward pass (``early``) needs the value in its own region alone: it is never
+    saved."""
+    region = checkpoint_of(node)
+    if region is None:
+        return False
+    users = [user for user in node.users if user in early or user.op == "output"]
+    return all(user.op != "output" and checkpoint_of(user) == region for user in users)
