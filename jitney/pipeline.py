@@ -27,6 +27,7 @@ from jitney.graph.drop_tangents import drop_tangents
 from jitney.graph.fold_attention_masks import fold_attention_masks
 from jitney.graph.lay_out_channels_last import lay_out_channels_last
 from jitney.graph.mark_static import mark_static
+from jitney.graph.mark_statistics import mark_statistics
 from jitney.graph.rerun_eagerly import rerun_eagerly
 from jitney.graph.stitch import stitch
 from jitney.graph.tangent_variants import TangentVariants, unlikely_tangents
@@ -117,6 +118,8 @@ def build_region(
         region = trace_region(fold_attention_masks(gm), example_inputs, keep=lowered_ops())
     mark_static(gm, region.forward)
     if region.backward is None:
+        if options is not None and options.freeze:
+            mark_statistics(region.forward.graph)
         lay_out_channels_last(region.forward.graph)
         return BuiltRegion(region.facts, build_graph(region.forward, options), None)
     options = without_cuda_graphs(options)

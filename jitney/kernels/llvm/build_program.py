@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import llvmlite
@@ -19,12 +19,14 @@ from jitney.kernels.llvm import native_runtime
 from jitney.kernels.llvm.emit_call import emit_call
 from jitney.kernels.llvm.emit_node import NodeEmitter
 from jitney.kernels.llvm.emit_segment import emit_run
-from jitney.kernels.llvm.freeze_weights import FrozenCall, PackedWeight, freeze_weights
+from jitney.kernels.llvm.freeze_weights import FrozenCall, FrozenParts, freeze_weights
+from jitney.kernels.llvm.hoist_parameters import hoist_parameters
 from jitney.kernels.llvm.machine_code import LoadedObject, compile_text, provide_cell
 from jitney.kernels.llvm.native_function import native_function
 from jitney.kernels.llvm.run_steps import RunSteps, is_plain
 from jitney.kernels.llvm.segments import Segment, Step, cut_segments
-from jitney.loops.ir import Extern, LoopProgram
+from jitney.loops import visit
+from jitney.loops.ir import Extern, LoopProgram, Output
 from jitney.loops.target import Target, target_text
 
 Callee = Callable[..., Any]
@@ -44,8 +46,9 @@ class NativeProgram:
     """A built program as data, which `load_program` makes a callable of in any process.
 
     ``constants``: names of the constant buffers each function holds. ``parts``: the program and
-    its steps where more than one native call is needed. ``frozen``: the arguments of the caller
-    and the weights to pack for it. ``checks``: a call may raise `IndexOutOfRange`.
+    its steps where more than one native call is needed. ``frozen``: what a frozen program
+    is called with, and the program that prepares it, if any. ``checks``: a call may raise
+    `IndexOutOfRange`.
     """
 
     machine_code: bytes
@@ -53,7 +56,7 @@ class NativeProgram:
     imports: tuple[str, ...]
     constants: tuple[tuple[str, ...], ...]
     parts: tuple[LoopProgram, tuple[Step, ...]] | None
-    frozen: tuple[tuple[Any, ...], tuple[PackedWeight, ...]] | None
+    frozen: tuple[FrozenParts, NativeProgram | None] | None
     checks: bool = False
 
 
@@ -83,9 +86,7 @@ def make_native(
         cache = open_cache(options)
     frozen = None
     if options is not None and options.freeze:
-        arguments = program.arguments
-        program, weights = freeze_weights(program, target)
-        frozen = (arguments, weights) if weights else None
+        program, frozen = _frozen(program, target, cache)
     emitter = NodeEmitter(target)
     with log.stage("kernel text", nodes=len(program.nodes)):
         steps = cut_segments(program, _refused(program, emitter))
@@ -101,6 +102,27 @@ def make_native(
         frozen=frozen,
         checks=any(b.kind == "check" for b in program.buffers),
     )
+
+
+def _frozen(
+    program: LoopProgram, target: Target, cache: DiskCache | None
+) -> tuple[LoopProgram, tuple[FrozenParts, NativeProgram | None] | None]:
+    """The program as it runs once its parameters are known, and how to come by what it takes."""
+    main, preparation = hoist_parameters(program)
+    main, weights = freeze_weights(main, target)
+    if preparation is None and not weights:
+        return program, None
+    own, read = program.arguments, {name for node in main.nodes for name in visit.reads(node)}
+    more = [a for a in main.arguments[len(own) :] if isinstance(a, str)]
+    extra = tuple(name for name in more if name in read)
+    buffers = tuple(b for b in main.buffers if b.name in read or b.name not in more)
+    main = replace(main, arguments=own + extra, buffers=buffers)
+    if preparation is None:
+        return main, (FrozenParts(own, extra, (), (), weights), None)
+    given = tuple(a for a in preparation.arguments if isinstance(a, str))
+    made = tuple(o.view.buffer for o in preparation.outputs if isinstance(o, Output))
+    native = make_native(preparation, target, None, cache)
+    return main, (FrozenParts(own, extra, given, made, weights), native)
 
 
 def load_program(
@@ -121,7 +143,11 @@ def load_program(
         for name, names in zip(native.functions, native.constants, strict=True)
     ]
     call: Callee = calls[0] if native.parts is None else RunSteps(*native.parts, calls, constants)
-    return FrozenCall(call, *native.frozen) if native.frozen else call
+    if native.frozen is None:
+        return call
+    parts, preparation = native.frozen
+    prepare = None if preparation is None else load_program(preparation, {}, target)
+    return FrozenCall(call, parts, prepare)
 
 
 def _refused(program: LoopProgram, emitter: NodeEmitter) -> dict[int, str]:

@@ -1,11 +1,13 @@
 """``freeze``: weights of matrix products laid out once, at the first call.
 
-The user promises that parameters no longer change. A parameter moved to other memory is noticed
-and laid out again; one written in place is not, which is why this is an option and no default.
+The user promises that parameters, and statistics of batch norms in evaluation, no longer change.
+One moved to other memory is noticed, and everything laid out again; one written in place is not,
+which is why this is an option and no default.
 """
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -22,13 +24,14 @@ from jitney.loops.target import Target
 
 @dataclass(frozen=True)
 class PackedWeight:
-    """Argument ``source`` seen as [n, k] (``strides`` and ``offset`` in elements), to be laid out
-    in panels of ``width`` columns of ``dtype``, for the argument ``buffer``."""
+    """Argument ``source`` seen as [batch…, n, k] (``strides`` and ``offset`` in elements), each
+    matrix to be laid out in panels of ``width`` columns of ``dtype``, for the argument ``buffer``.
+    """
 
     buffer: str
     source: str
-    shape: tuple[int, int]
-    strides: tuple[int, int]
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
     offset: int
     width: int
     pairs: bool
@@ -37,19 +40,20 @@ class PackedWeight:
     @property
     def elements(self) -> int:
         """Elements of the packed buffer."""
-        n, k = self.shape
-        return -(-n // self.width) * self.width * k
+        *batch, n, k = self.shape
+        return math.prod(batch) * -(-n // self.width) * self.width * k
 
     def pack(self, tensor: torch.Tensor) -> torch.Tensor:
         """The weight laid out as `packed_index` says."""
-        n, k = self.shape
+        *_, n, k = self.shape
         start = tensor.storage_offset() + self.offset
         rows = tensor.detach().as_strided(self.shape, self.strides, start).to(self.dtype)
         panels = -(-n // self.width)
-        padded = torch.zeros(panels * self.width, k, dtype=self.dtype)
-        padded[:n] = rows
+        rows = rows.reshape(-1, n, k)
+        padded = torch.zeros(len(rows), panels * self.width, k, dtype=self.dtype)
+        padded[:, :n] = rows
         group = 2 if self.pairs else 1
-        split = padded.view(panels, self.width, k // group, group)
+        split = padded.view(len(rows) * panels, self.width, k // group, group)
         return split.transpose(1, 2).contiguous().view(-1)
 
 
@@ -90,18 +94,22 @@ def _frozen(
     weight = _weight(node, plan, view, len(found))
     key = (weight.source, weight.shape, weight.strides, weight.offset, weight.width, weight.pairs)
     weight = found.setdefault(key, weight)
-    position = packed_index(node.n, node.k, weight.width, weight.pairs)
+    number = index(0)
+    for axis, size in zip(node.batch, weight.shape, strict=False):
+        number = number * size + axis
+    matrix = weight.elements // math.prod(weight.shape[:-2])
+    position = packed_index(node.n, node.k, weight.width, weight.pairs, number * matrix)
     return replace(node, b=Access(weight.buffer, position, weight.dtype))
 
 
 def _weight(
-    node: Gemm, plan: GemmPlan, view: tuple[tuple[int, int], int], number: int
+    node: Gemm, plan: GemmPlan, view: tuple[tuple[int, ...], int], number: int
 ) -> PackedWeight:
     strides, offset = view
     return PackedWeight(
         buffer=f"packed{number}_{node.b.buffer}",
         source=node.b.buffer,
-        shape=(int(node.n.extent), int(node.k.extent)),
+        shape=tuple(int(axis.extent) for axis in (*node.batch, node.n, node.k)),
         strides=strides,
         offset=offset,
         width=plan.width,
@@ -110,45 +118,60 @@ def _weight(
     )
 
 
-def _as_matrix(node: Gemm) -> tuple[tuple[int, int], int] | None:
-    """((stride of n, stride of k), offset) where B is one matrix of known size."""
-    parts: list[Index | None] = [
-        node.b.index.coefficient(node.n),
-        node.b.index.coefficient(node.k),
-        node.b.index.substitute({node.n: 0, node.k: 0}),
-        node.n.extent,
-        node.k.extent,
-    ]
-    if any(p is None or not p.is_const for p in parts):
+def _as_matrix(node: Gemm) -> tuple[tuple[int, ...], int] | None:
+    """((strides of the batch, n and k), offset) where B is a matrix, or some, of known size."""
+    axes = (*node.batch, node.n, node.k)
+    strides: list[Index | None] = [node.b.index.coefficient(axis) for axis in axes]
+    offset = node.b.index.substitute(dict.fromkeys(axes, 0))
+    if any(p is None or not p.is_const for p in (*strides, offset, *(a.extent for a in axes))):
         return None
-    by_n, by_k, offset = (int(p) for p in parts[:3] if p is not None)
-    return (by_n, by_k), offset
+    return tuple(int(p) for p in strides if p is not None), int(offset)
+
+
+@dataclass(frozen=True)
+class FrozenParts:
+    """What a frozen program is called with: ``arguments`` of the caller, then ``extra`` ones, some
+    of which a preparing program of the caller's ``given`` makes (``made``), the others packed
+    ``weights``."""
+
+    arguments: tuple[Any, ...]
+    extra: tuple[str, ...]
+    given: tuple[str, ...]
+    made: tuple[str, ...]
+    weights: tuple[PackedWeight, ...]
 
 
 class FrozenCall:
-    """Calls a frozen program: lays its weights out at the first call, and anew when one of them
-    lies in other memory than before. Thread-safe."""
+    """Calls a frozen program: makes its extra arguments at the first call, and anew when what they
+    come from lies in other memory than before. Thread-safe."""
 
     def __init__(
         self,
         call: Callable[..., Any],
-        arguments: Sequence[Any],
-        weights: Sequence[PackedWeight],
+        parts: FrozenParts,
+        prepare: Callable[..., Sequence[torch.Tensor]] | None,
     ) -> None:
-        self._call, self._weights = call, tuple(weights)
-        self._positions = tuple(arguments.index(w.source) for w in weights)
+        self._call, self._parts, self._prepare = call, parts, prepare
+        own = [w.source for w in parts.weights if w.source not in parts.made]
+        self._names = tuple(dict.fromkeys((*parts.given, *own)))
+        self._positions = tuple(parts.arguments.index(name) for name in self._names)
         self._lock = threading.Lock()
-        self._packed: tuple[tuple[int, ...], tuple[torch.Tensor, ...], list[Any]] | None = None
+        self._kept: tuple[tuple[int, ...], tuple[torch.Tensor, ...], list[Any]] | None = None
 
     def __call__(self, *args: Any) -> Any:
-        addresses = tuple(args[p].data_ptr() for p in self._positions)
-        packed = self._packed
-        if packed is None or packed[0] != addresses:
+        addresses = tuple([args[p].data_ptr() for p in self._positions])
+        kept = self._kept
+        if kept is None or kept[0] != addresses:
             with self._lock:
-                tensors = tuple(
-                    w.pack(args[p]) for w, p in zip(self._weights, self._positions, strict=True)
-                )
                 # The sources are kept: a freed one's address could come back as another weight.
-                packed = (addresses, tensors, [args[p].detach() for p in self._positions])
-                self._packed = packed
-        return self._call(*args, *packed[1])
+                sources = [args[p].detach() for p in self._positions]
+                kept = self._kept = (addresses, self._made_of(sources), sources)
+        return self._call(*args, *kept[1])
+
+    def _made_of(self, sources: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+        values = dict(zip(self._names, sources, strict=True))
+        if self._prepare is not None:
+            results = self._prepare(*(values[name] for name in self._parts.given))
+            values.update(zip(self._parts.made, results, strict=True))
+        values.update({w.buffer: w.pack(values[w.source]) for w in self._parts.weights})
+        return tuple(values[name] for name in self._parts.extra)

@@ -49,8 +49,32 @@ def _normalised(
     weight: Maybe,
     bias: Maybe,
 ) -> None:
-    """``(x - mean) * rstd * weight + bias``; ``spread`` is a variance if ``eps`` is given."""
+    """``(x - mean) * rstd * weight + bias``; ``spread`` is a variance if ``eps`` is given.
+
+    On a CPU, with ``eps``: ``x * scale + shift``, as eager computes it, from two vectors made
+    first, so that what ends up in a convolution's epilogue is one multiply-add.
+    """
     acc = compute_dtype(x.dtype)
+    if eps is not None and b.target.kind == "cpu":
+        scale, shift = (b.allocate_as((x.shape[1],), acc) for _ in range(2))
+
+        def scale_at(position: Position) -> Expr:
+            inverse = _inverse_spread(spread, eps, acc, position)
+            return inverse if weight is None else mul(inverse, _element(weight, position, acc))
+
+        def shift_at(position: Position) -> Expr:
+            moved = mul(_element(mean, position, acc), scale.load(position))
+            given = const(0, acc) if bias is None else _element(bias, position, acc)
+            return sub(given, moved)
+
+        def linear_at(position: Position) -> Expr:
+            factor, constant = (v.load(position[1:2]) for v in (scale, shift))
+            return add(mul(_element(x, position, acc), factor), constant)
+
+        b.compute(scale, scale_at)
+        b.compute(shift, shift_at)
+        b.compute(out, linear_at)
+        return
 
     def value_at(position: Position) -> Expr:
         channel = position[1:2]

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 import pytest
 import torch
 
+import jitney
 from jitney import config
+from jitney.events import log
 from jitney.kernels.llvm.build_program import build_program
 from jitney.kernels.llvm.freeze_weights import FrozenCall, freeze_weights
+from jitney.kernels.llvm.hoist_parameters import hoist_parameters
 from jitney.kernels.llvm.host import host_target
+from jitney.loops.ir import LoopProgram
 from jitney.loops.lower_graph import lower_graph
 from jitney.loops.plan_memory import plan_memory
+from tests.equal import assert_equal_to_eager
 
 FROZEN = config.with_options(config.current(), {"freeze": True})
 
@@ -62,3 +69,66 @@ def test_one_weight_read_twice_is_laid_out_once() -> None:
     program, _, _ = _program(Twice(), torch.randn(20, 48))
     _, weights = freeze_weights(program, host_target())
     assert len(weights) == 1
+
+
+class Norms(torch.nn.Module):
+    """Convolutions that are transformed, grouped, by channel and plain, each with a norm."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        kinds = ((3, 64, 1), (64, 64, 1), (64, 64, 2), (64, 64, 64), (64, 70, 1))
+        self.layers = torch.nn.ModuleList(
+            torch.nn.Conv2d(a, b, 3, padding=1, groups=g, bias=g == 1) for a, b, g in kinds
+        )
+        self.norms = torch.nn.ModuleList(torch.nn.BatchNorm2d(b) for _, b, _ in kinds)
+        for norm in self.norms:
+            torch.nn.init.uniform_(norm.weight, 0.5, 1.5)
+            norm.running_mean.uniform_(-0.5, 0.5)
+            norm.running_var.uniform_(0.5, 1.5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer, norm in zip(self.layers, self.norms, strict=True):
+            y = norm(layer(x)).relu()
+            x = y + x if y.shape == x.shape else y
+        return x
+
+
+def test_frozen_convolutions_and_norms() -> None:
+    module, x = Norms().eval(), torch.randn(1, 3, 33, 34)
+    frozen = jitney.compile(module, options={"freeze": True, "cache": False})
+    for _ in range(2):
+        assert_equal_to_eager(module, frozen, (x,))
+    for norm in module.norms:  # other memory is noticed
+        norm.running_var = norm.running_var * 2
+        norm.bias = torch.nn.Parameter(norm.bias + 1)
+    assert_equal_to_eager(module, frozen, (x,))
+
+
+def test_what_parameters_determine_is_computed_once() -> None:
+    seen: list[LoopProgram] = []
+    module, x = Norms().eval(), torch.randn(1, 3, 33, 34)
+    stop = log.listen(lambda e: seen.append(e.data["program"]) if e.kind == "program" else None)
+    with torch.no_grad():
+        jitney.compile(module, options={"freeze": True, "cache": False})(x)
+    stop()
+    program = LoopProgram(*(getattr(seen[0], f.name) for f in fields(LoopProgram)))
+    main, preparation = hoist_parameters(program)
+    assert preparation is not None
+    assert len(main.nodes) + len(preparation.nodes) == len(program.nodes)
+    parameters = {b.name for b in program.buffers if b.is_parameter}
+    assert parameters.issuperset(a for a in preparation.arguments if isinstance(a, str))
+    assert len(preparation.outputs) >= 2 * len(module.norms)
+    _, weights = freeze_weights(main, host_target())
+    assert {len(w.shape) for w in weights} >= {2, 3}
+
+
+def test_statistics_in_training_are_no_parameters() -> None:
+    def step(x: torch.Tensor, mean: torch.Tensor, var: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.batch_norm(x, mean, var, training=True)
+
+    inputs = [torch.randn(4, 8, 5, 5), torch.zeros(8), torch.ones(8)]
+    theirs = [t.clone() for t in inputs]
+    frozen = jitney.compile(step, options={"freeze": True, "cache": False})
+    for _ in range(2):
+        torch.testing.assert_close(frozen(*inputs), step(*theirs))
+        torch.testing.assert_close(inputs, theirs)
