@@ -64,3 +64,12 @@ def test_a_view_saved_for_backward_keeps_its_strides() -> None:
 
     x = torch.randn(3, 5, generator=torch.Generator().manual_seed(0), requires_grad=True)
     assert_equal_to_eager(decompose, jitney.compile(decompose), (x,), training=True)
+
+
+def test_a_tile_of_a_mask_is_aligned_to_its_few_bytes() -> None:
+    def program(m: torch.Tensor, t: torch.Tensor, count: torch.Tensor) -> torch.Tensor:
+        return torch.where(m, t / count.sum(2, keepdim=True), 0.0)
+
+    mask, count = torch.tensor([[True, False]] * 3).view(3, 1, 1, 2), torch.ones(3, 2, 1, 2) > 0
+    values = (mask, torch.arange(12.0).view(3, 2, 1, 2), count)
+    assert_equal_to_eager(program, jitney.compile(program), values)

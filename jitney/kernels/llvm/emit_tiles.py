@@ -74,9 +74,9 @@ def _fill(
         rows.append(row.emit(load))
     for t, column in enumerate(transpose(text, rows)):
         column = cast(text, column, torch.uint8) if column.dtype == torch.bool else column
-        offset = t * lanes.count * load.dtype.itemsize
-        pointer = text.pure(f"getelementptr i8, ptr {stack}, i64 {offset}")
-        text.do(f"store {column.typed}, ptr {pointer}, align 16")
+        size = lanes.count * load.dtype.itemsize
+        pointer = text.pure(f"getelementptr i8, ptr {stack}, i64 {t * size}")
+        text.do(f"store {column.typed}, ptr {pointer}, align {min(size, 16)}")
 
 
 def _run(emitter: BodyEmitter, scope: Scope, tile: TiledBody, stacks: list[str], rows: str) -> None:
@@ -88,7 +88,8 @@ def _run(emitter: BodyEmitter, scope: Scope, tile: TiledBody, stacks: list[str],
         for name, load, stack in zip(tile.names, tile.loads, stacks, strict=True):
             kind = memory_type(load.dtype, lanes)
             pointer = text.pure(f"getelementptr {kind}, ptr {stack}, i64 {loop.index}")
-            value = text.emit(f"load {kind}, ptr {pointer}, align 16")
+            alignment = min(lanes * load.dtype.itemsize, 16)
+            value = text.emit(f"load {kind}, ptr {pointer}, align {alignment}")
             dtype = torch.uint8 if load.dtype == torch.bool else load.dtype
             inner.bind(name, cast(text, Ssa(value, dtype, lanes), load.dtype))
         emitter.block([inner], tile.body)
