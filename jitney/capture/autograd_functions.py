@@ -50,6 +50,8 @@ def apply(
     context.needs_input_grad = tuple([_wants_gradient(x) for x in inputs])
     if not any(context.needs_input_grad) or not torch.is_grad_enabled():
         return _forward(interpreter, cls, context, inputs)
+    if cls is torch.nn.modules._functions.BackwardHookFunction:
+        raise _refusal(cls, "is looked up in the autograd graph by its name")
     try:
         return _differentiated(interpreter, cls, context, inputs)
     except BreakCapture:

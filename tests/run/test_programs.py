@@ -386,3 +386,14 @@ def saved_tensor_hooks_see_no_fakes(C: Any) -> Any:
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
         C(lambda x: x.sin().exp())(x).sum().backward()
     return sorted(kinds - {"Parameter"}), x.grad
+
+
+@program
+def backward_hooks_of_modules(C: Any) -> Any:
+    seen = []
+    net = torch.nn.Linear(3, 3)
+    net.register_full_backward_hook(lambda m, gi, go: seen.append((gi[0], go[0].clone())))
+    net.register_full_backward_pre_hook(lambda m, go: (go[0] * 3,))
+    x = torch.randn(2, 3, requires_grad=True)
+    C(net, backend="eager")(x).sum().backward()
+    return seen, net.weight.grad, x.grad
