@@ -216,7 +216,11 @@ def _tensor(arming: Arming, place: Place, facts: TensorFacts) -> bool:
     slot = place.slot
     words = arming.data(tensor_words(value, facts.sizes, facts.strides))
     if place.fixed:
-        arming.late += (int(Op.CONST), 0, id(value), arming.scratch)
+        # The check asks for the word that an instruction's first operand names well before it
+        # runs that: here for the lines of the tensor's implementation, which TENSOR reads.
+        impl = torch_api.impl_address(value)
+        for line in (id(value), impl, impl + 64, impl + 128):
+            arming.late += (int(Op.CONST), line, id(value), arming.scratch)
         arming.late += (int(Op.TENSOR), arming.scratch, words, 0)
     elif slot is not None:
         arming.add(Op.TENSOR, slot, words)

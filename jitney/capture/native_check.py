@@ -133,7 +133,7 @@ def make_pick(
     for program, run in programs:
         header += [id(run), start + len(body), start + len(body) + len(program.code)]
         body += program.code + program.words
-    table = _as_bytes(header + body + [0] * 128)  # prefetches read past the end
+    table = _as_bytes(header + body + [0] * 256)  # prefetches read past the end
     keep = (miss, [(program.keep, run) for program, run in programs])
     new = ctypes.pythonapi.PyCFunction_NewEx
     new.restype = ctypes.py_object

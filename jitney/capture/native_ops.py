@@ -11,7 +11,7 @@ from jitney.capture.layouts import FLOAT_VALUE, LIST_ITEMS, OB_TYPE
 I64, I32, I1 = ir.IntType(64), ir.IntType(32), ir.IntType(1)
 PTR = I64.as_pointer()
 BYTES = ir.IntType(8).as_pointer()
-PREFETCH = 16  # instructions ahead whose word is asked for: a cold check is bound by latency
+PREFETCH = 48  # instructions ahead whose word is asked for: a cold check is bound by latency
 _METHODS = {"IS": "is_"}
 
 

@@ -104,7 +104,7 @@ def _one_row_product(nest: LoopNest, width: int) -> Schedule:
     if width > 8192:
         return Schedule(1, 1024, 0, 4)
     if width > 4096:
-        return Schedule(1, 2048, 0, 4, ahead=2)
+        return Schedule(2, row, 0, 16, ahead=1, turns=4)
     if len(products) > 1 and weights > 1:
         return Schedule(1, row, 0, 4, ahead=1, turns=4)
     if len(products) > 1:
