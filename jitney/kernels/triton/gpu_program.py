@@ -32,7 +32,11 @@ class GpuProgram:
             self.slots.setdefault(name, len(self.slots))
         self.launches = self._launches()
         self.steps = [ExternCall(s) if isinstance(s, Extern) else s for s in plan.steps]
-        self.made = [b for b in plan.buffers if b.kind == "output"]
+        born = {name for names in plan.born for name in names}
+        self.unwritten = [b for b in plan.buffers if b.kind == "output" and b.name not in born]
+        places = [(self.slots[name], offset) for name, offset in plan.offsets.items()]
+        self.fixed = [(slot, int(offset)) for slot, offset in places if offset.is_const]
+        self.sized = [(slot, offset) for slot, offset in places if not offset.is_const]
         self._tables: list[LaunchTable] = []
         self._layouts: dict[int, Layout] = {}
 
@@ -107,7 +111,7 @@ class _Call:
 
     def run(self) -> tuple[Any, ...]:
         owner, device = self.owner, self.owner.device
-        for buffer in owner.made:
+        for buffer in owner.unwritten:
             self._make(buffer)
         self._lease_workspace()
         slots, values = owner.slots, self.values
@@ -138,9 +142,11 @@ class _Call:
     def _lease_workspace(self) -> None:
         size = self.owner.plan.workspace.evaluate(self.sizes)
         self.workspace = torch.empty(size, dtype=torch.uint8, device=self.owner.device)
-        base = self.workspace.data_ptr()
-        for name, offset in self.owner.plan.offsets.items():
-            self._set(name, base + offset.evaluate(self.sizes))
+        base, values = self.workspace.data_ptr(), self.values
+        for slot, place in self.owner.fixed:
+            values[slot] = base + place
+        for slot, offset in self.owner.sized:
+            values[slot] = base + offset.evaluate(self.sizes)
 
     def _extern(self, step: ExternCall) -> None:
         results = step.run(self.view, self.sizes, self.scalars)

@@ -98,7 +98,7 @@ def plan_launches(
 
 
 def _born_before(program: LoopProgram, steps: Sequence[list[Node]]) -> tuple[tuple[str, ...], ...]:
-    waiting = {b.name for b in program.buffers if b.kind == "large"}
+    waiting = {b.name for b in program.buffers if b.kind in ("large", "output")}
     born: list[tuple[str, ...]] = []
     for nodes in steps:
         found = waiting & {b for n in nodes for b in visit.writes(n)}
