@@ -20,6 +20,7 @@ from jitney.kernels.triton.gpu_program import GpuProgram
 from jitney.kernels.triton.launch_plan import LaunchPlan
 from jitney.kernels.triton.pair_products import pair_products
 from jitney.kernels.triton.products_as_nests import products_as_nests
+from jitney.kernels.triton.tune import open_tuner
 from jitney.loops.fold_one_hot import fold_one_hot
 from jitney.loops.fuse_nests import fuse_nests
 from jitney.loops.group_launches import group_launches
@@ -101,7 +102,9 @@ def build(
     program: LoopProgram, gm: fx.GraphModule | None, target: Target, options: Config | None
 ) -> GpuCode:
     """Kernels of a planned program; ``gm``, what it was lowered from, is for CUDA graphs alone."""
-    plan = build_program(program, target, None if options is None else open_cache(options))
+    cache = None if options is None else open_cache(options)
+    tuner = None if options is None else open_tuner(target.name, options)
+    plan = build_program(program, target, cache, tuner)
     if gm is None or options is None or not options.cuda_graphs:
         return GpuCode(plan, None)
     return GpuCode(plan, replay_facts(gm, program))

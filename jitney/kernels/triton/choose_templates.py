@@ -9,7 +9,7 @@ reaches 0.5 to 0.8 of it), its bias riding along.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import replace
 from typing import TypeGuard
 
@@ -17,11 +17,13 @@ import torch
 
 from jitney.kernels.triton.decode_attention import can_split_decode
 from jitney.kernels.triton.epilogues import map_stmt, wide_axes, with_accumulator, without_units
-from jitney.kernels.triton.schedule_gemm import can_tile_gemm, schedule_gemm
+from jitney.kernels.triton.schedule_gemm import can_persist, can_tile_gemm, schedule_gemm
+from jitney.kernels.triton.short_attention import can_attend_short
 from jitney.kernels.triton.split_product import split_product
 from jitney.loops.decision import Decision, no, yes
 from jitney.loops.index import Axis, FloorDiv, Index, index
 from jitney.loops.inline_copies import can_read_through, through_copy
+from jitney.loops.invert_index import points
 from jitney.loops.ir import (
     Access,
     Attention,
@@ -43,10 +45,21 @@ from jitney.loops.ir import (
 from jitney.loops.plan_memory import size_in_bytes
 from jitney.loops.pointwise_nest import PointwiseNest, pointwise
 from jitney.loops.target import Target
-from jitney.loops.visit import map_expr, reads, statements, stmt_exprs, writes
+from jitney.loops.visit import (
+    body_exprs,
+    expr_nodes,
+    loads,
+    map_expr,
+    reads,
+    statements,
+    stmt_exprs,
+    writes,
+)
 
 #: Up to this many rows of A a product is a row reduction over B.
 FEW_ROWS = 1
+#: Opcodes of many instructions, as in GELU.
+HEAVY = frozenset(("erf", "tanh"))
 #: A product over so few elements is no product.
 SHORT = 4
 
@@ -88,6 +101,10 @@ class _Choices:
         self.alike = Counter((g.a.buffer, g.m.extent, g.k.extent) for g in products)
         self.writers = Counter(name for n in program.nodes for name in set(writes(n)))
         self.copies = _final_copies(program, self.writers)
+        self.readers: dict[str, list[Node]] = defaultdict(list)
+        for node in program.nodes:
+            for name in set(reads(node)):
+                self.readers[name].append(node)
         self.nodes: list[Node] = []
         self.buffers: dict[str, Buffer] = {b.name: b for b in program.buffers}
 
@@ -97,12 +114,32 @@ class _Choices:
                 self.nodes.append(node)
             elif can_tile_gemm(node):
                 self._tiled_gemm(node)
+            elif can_persist(node, self.target) and self._has_heavy_reader(node):
+                self.nodes.append(node)
             else:
                 self._library_gemm(node)
-        elif isinstance(node, Attention) and not can_split_decode(node):
+        elif isinstance(node, Attention) and not (can_split_decode(node) or can_attend_short(node)):
             self._library_attention(node)
         else:
             self.nodes.append(node)
+
+    def _has_heavy_reader(self, gemm: Gemm) -> Decision:
+        """Whether the result is only read by arithmetic that would wait for memory and units of
+        its own: as the product's epilogue it costs less than the library's tiles gain."""
+        made = {s.buffer for s in gemm.epilogue if isinstance(s, Store)}
+        (name, *more) = made
+        readers = self.readers[name]
+        if more or self.buffers[name].kind != "temp" or len(readers) != 1:
+            return no("its result has several readers")
+        nest = pointwise(readers[0]) if isinstance(readers[0], LoopNest) else None
+        if nest is None or points(nest.nest.axes) != points((gemm.m, gemm.n)):
+            return no("its result is not read element by element")
+        ops = {e.op for e in expr_nodes(body_exprs(nest.nest.body)) if isinstance(e, Op)}
+        if not ops & HEAVY:
+            return no("its reader is light")
+        if any(e.buffer != name for e in loads(nest.nest.body)):
+            return no("its reader reads more")
+        return yes("the reader's arithmetic hides behind the product's memory traffic")
 
     def _temporary(self, name: str, like: Buffer, shape: tuple[Index, ...]) -> Buffer:
         strides, step = [], index(1)

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 from jitney.disk_cache import DiskCache, cache_directory
-from jitney.errors import CompilerBug
 from jitney.events import log
 from jitney.kernels.triton.fork_map import fork_map
 from jitney.kernels.triton.kernel_source import KernelSource
@@ -115,9 +114,8 @@ def compile_kernel(source: KernelSource, arch: int) -> Binary:
     facts = {"target": target, **options.__dict__}
     for step in passes.values():
         code = step(code, facts)
-    if facts.get("global_scratch_size"):
-        raise CompilerBug(f"{source.name} needs scratch memory, which no launch hands it")
-    return Binary(facts["name"], code, facts["shared"], facts["num_warps"], early)
+    scratch = facts.get("global_scratch_size") or 0
+    return Binary(facts["name"], code, facts["shared"], facts["num_warps"], early, scratch)
 
 
 def _starts_early(source: KernelSource, arch: int) -> bool:

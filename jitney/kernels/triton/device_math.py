@@ -39,6 +39,17 @@ def erf_plus_one(x, t):
 
 
 @triton.jit
+def gelu(x, t):
+    # max(x, 0) - |x| erfc(|x| / sqrt 2) / 2, the last as in `erf_plus_one` with t = 1 / (1 +
+    # 0.375 |x|), to a relative error of 2.9e-5: for results of 16 bits. Infinity times 0 is kept
+    # from the positive side only, as in x / 2 (1 + erf).
+    p = 0.08262030 + t * (0.20151012 - t * 0.09098237)
+    p = t * (0.14894094 + t * (0.15790548 + t * p))
+    e = p * tl.exp2(x * x * -0.72134752)
+    return tl.maximum(x, 0.0) - tl.maximum(-x, tl.minimum(x, 1e38)) * e
+
+
+@triton.jit
 def expm1(x):
     s = x * (1.0 + x * (0.5 + x * (0.16666667 + x * (0.041666668 + x * 0.008333334))))
     return tl.where(tl.abs(x) < 0.2, s, tl.exp(x) - 1.0)

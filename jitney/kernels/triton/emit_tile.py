@@ -15,6 +15,7 @@ from jitney.kernels.triton.expressions import (
     erf_plus_one,
     index_text,
     literal,
+    narrow_gelu,
     operation,
 )
 from jitney.kernels.triton.kernel_source import Parameter
@@ -93,6 +94,12 @@ class TileEmitter:
         return self._operation(expr)
 
     def _operation(self, expr: Op) -> tuple[str, Depends]:
+        x = narrow_gelu(expr)
+        if x is not None:
+            value, on = self._expr(x)
+            one = self._expr(Const(1.0, torch.float32))[0]
+            scaled = f"lib.fast_dividef({one}, {one} + 0.37476659 * tl.abs({value}))"
+            return self._bind(f"dm.gelu({value}, {scaled}).to({TYPES[expr.dtype]})", on)
         inner = erf_plus_one(expr)
         if inner is not None:
             value, on = self._expr(inner)

@@ -189,6 +189,32 @@ def erf_plus_one(expr: Op) -> Expr | None:
     return None
 
 
+def narrow_gelu(expr: Op) -> Expr | None:
+    """``x`` where ``expr`` is GELU of the float32 ``x`` rounded to 16 bits, which half as many
+    instructions give as for its parts: they count where it follows a matrix product."""
+    if expr.op != "cast" or expr.dtype not in (torch.bfloat16, torch.float16):
+        return None
+    product = expr.args[0]
+    if not isinstance(product, Op) or product.op != "mul":
+        return None
+    for halved, sum_ in (product.args, product.args[::-1]):
+        inner = erf_plus_one(sum_) if isinstance(sum_, Op) else None
+        x = None if inner is None else _times(inner, math.sqrt(0.5))
+        if x is not None and _times(halved, 0.5) == x:
+            return x
+    return None
+
+
+def _times(expr: Expr, factor: float) -> Expr | None:
+    """``x`` where ``expr`` is ``x * factor``."""
+    if not isinstance(expr, Op) or expr.op != "mul":
+        return None
+    for x, other in (expr.args, expr.args[::-1]):
+        if isinstance(other, Const) and abs(float(other.value) - factor) < 1e-6:
+            return x
+    return None
+
+
 def index_text(value: Index, names: dict[Atom, str]) -> str:
     """An index as text, each atom under the name it has in the kernel."""
     parts = []

@@ -34,6 +34,10 @@ class GemmEmitter(TileEmitter):
         self._line(RELEASE)
         self._line(WAIT)
         self._product()
+        self._epilogue()
+        return self._source(programs)
+
+    def _epilogue(self) -> None:
         for stmt in self.gemm.epilogue:
             if isinstance(stmt, Let):
                 self._let(stmt)
@@ -41,6 +45,8 @@ class GemmEmitter(TileEmitter):
                 self._store(stmt)
             else:
                 raise CompilerBug("an epilogue with a loop reached the Triton backend")
+
+    def _source(self, programs: int) -> KernelSource:
         return KernelSource(
             name=self.gemm.name,
             body="\n".join(self.lines),

@@ -50,8 +50,9 @@ class GpuProgram:
             slots = tuple(self.slots[name] for name in call.parameters)
             follows = at not in first and all(size.is_const for size in made[-1].grid)
             early = binary.waits and follows
+            own = self.slots[call.scratch] if call.scratch else None
             made.append(
-                Launch(known.function, call.grid, known.threads, known.shared, slots, early)
+                Launch(known.function, call.grid, known.threads, known.shared, slots, early, own)
             )
         return made
 

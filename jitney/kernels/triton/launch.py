@@ -85,7 +85,8 @@ done:
 @dataclass(frozen=True)
 class Launch:
     """One kernel launch. ``slots``: where in the table each parameter lies. ``early``: it may
-    start before the launch before it has ended, for whose results it waits itself."""
+    start before the launch before it has ended, for whose results it waits itself. ``scratch``:
+    the slot of memory of its own, if it needs any."""
 
     function: int
     grid: tuple[Index, ...]
@@ -93,6 +94,7 @@ class Launch:
     shared: int
     slots: tuple[int, ...]
     early: bool = False
+    scratch: int | None = None
 
 
 class LaunchTable:
@@ -106,7 +108,8 @@ class LaunchTable:
         self._lists = []
         self._symbolic: list[tuple[_Record, int, Index]] = []
         for launch, record in zip(launches, self._records, strict=False):
-            places = (*launch.slots, null, null)
+            scratch = null if launch.scratch is None else launch.scratch
+            places = (*launch.slots, scratch, null)
             pointers = (ctypes.c_int64 * len(places))(*[base + 8 * s for s in places])
             self._lists.append(pointers)
             grid = launch.grid + (Index((), 1),) * (3 - len(launch.grid))

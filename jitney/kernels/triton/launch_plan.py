@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -17,11 +18,13 @@ Argument = str | Dim | ScalarArg
 
 @dataclass(frozen=True)
 class KernelCall:
-    """One launch. ``kernel``: which binary; ``parameters``: names of buffers, sizes, scalars."""
+    """One launch. ``kernel``: which binary; ``parameters``: names of buffers, sizes, scalars;
+    ``scratch``: what of the workspace is its own ("": nothing)."""
 
     kernel: str
     grid: tuple[Index, ...]
     parameters: tuple[str, ...]
+    scratch: str = ""
 
 
 @dataclass(frozen=True)
@@ -75,7 +78,12 @@ def plan_launches(
         first = len(calls)
         for source in sources[node.name]:
             names = tuple(p.name for p in source.parameters)
-            calls.append(KernelCall(source.key, source.grid, names))
+            own = ""
+            if binaries[source.key].scratch:  # not shared: the next launch may start early
+                own, programs = f"{node.name}_scratch{len(calls)}", math.prod(map(int, source.grid))
+                offsets[own] = workspace
+                workspace = workspace + (programs * binaries[source.key].scratch + 255) // 256 * 256
+            calls.append(KernelCall(source.key, source.grid, names, own))
         last, added = steps[-1] if steps else None, len(calls) - first
         if isinstance(last, Segment):
             steps[-1] = Segment(last.first, last.count + added)

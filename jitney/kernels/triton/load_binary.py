@@ -25,13 +25,15 @@ _MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 @dataclass(frozen=True)
 class Binary:
     """Code for one GPU architecture. ``shared``: bytes of shared memory a program needs;
-    ``waits``: it waits for the launch before it by itself."""
+    ``waits``: it waits for the launch before it by itself; ``scratch``: bytes of global memory a
+    program needs for itself."""
 
     name: str
     code: bytes
     shared: int
     num_warps: int
     waits: bool = False
+    scratch: int = 0
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ import torch
 
 from jitney.kernels.triton.schedule_nest import count, power_of_two
 from jitney.loops.decision import Decision, no, yes
+from jitney.loops.index import index
 from jitney.loops.ir import Gemm, Let, Store
 from jitney.loops.target import Target
 
@@ -27,7 +28,8 @@ ADDING = 2000.0
 @dataclass(frozen=True)
 class GemmSchedule:
     """One program makes ``m_block`` x ``n_block`` results in steps of ``k_block``; the product is
-    split into ``splits`` stretches of k whose sums are added afterwards."""
+    split into ``splits`` stretches of k whose sums are added afterwards. ``programs``: 0 for one
+    program per tile, else so many walk the tiles (`gemm_persistent`)."""
 
     m_block: int
     n_block: int
@@ -35,6 +37,7 @@ class GemmSchedule:
     num_warps: int = 4
     num_stages: int = 4
     splits: int = 1
+    programs: int = 0
     reason: str = ""
 
 
@@ -64,6 +67,38 @@ def can_tile_gemm(gemm: Gemm) -> Decision:
     return yes("few rows: launches and latency count, not the inner loop")
 
 
+def can_persist(gemm: Gemm, target: Target) -> Decision:
+    """Whether `emit_persistent_gemm` serves the product."""
+    if target.capability < (9, 0):
+        return no("the GPU has no tensor memory descriptors")
+    if gemm.batch or not all(a.extent.is_const for a in (gemm.m, gemm.n, gemm.k)):
+        return no("it has a batch, or symbolic sizes")
+    if gemm.a_value is not None or gemm.row_prologue:
+        return no("its left operand is computed")
+    if gemm.a.dtype not in (torch.bfloat16, torch.float16) or gemm.b.dtype != gemm.a.dtype:
+        return no("matrix units take bf16 and f16")
+    if gemm.acc_dtype != torch.float32:
+        return no(f"it accumulates in {gemm.acc_dtype}")
+    if any(not isinstance(s, Let | Store) for s in gemm.epilogue):
+        return no("its epilogue loops")
+    for access, axis in ((gemm.a, gemm.m), (gemm.b, gemm.n)):
+        step, stride = (access.index.coefficient(x) for x in (gemm.k, axis))
+        start = access.index.substitute({axis: index(0), gemm.k: index(0)})
+        if step != index(1) or stride is None or not stride.is_const or not start.is_const:
+            return no("an operand is not contiguous along the reduced axis")
+        if stride.const % 8 or start.const % 8 or stride.const <= 0:
+            return no("rows of an operand are not aligned to 16 bytes")
+    return yes("both operands are rows that descriptors can fetch")
+
+
+def schedule_persistent(gemm: Gemm, target: Target) -> GemmSchedule:
+    """The best of the tiles measured on BERT's and ViT's products (docs/decisions)."""
+    wide = int(gemm.n.extent) >= 256
+    block = 256 if wide else 128
+    reason = f"128 x {block} tiles, walked by {target.multiprocessors} programs"
+    return GemmSchedule(128, block, 64, 8, 4, 1, target.multiprocessors, reason)
+
+
 def schedule_gemm(gemm: Gemm, target: Target, beside: int = 1, split: bool = True) -> GemmSchedule:
     """The cheapest tiles by `_nanoseconds`. ``beside``: like products in the same launch."""
     options = [
@@ -90,7 +125,7 @@ def candidates(gemm: Gemm) -> Iterator[GemmSchedule]:
                 k_block = max(16, min(k_block, power_of_two(depth // splits)))
                 warps = 8 if m_block * n_block >= 128 * 128 else 4
                 reason = f"{m_block} x {n_block} tiles, {splits} stretches of k"
-                yield GemmSchedule(m_block, n_block, k_block, warps, 4, splits, reason)
+                yield GemmSchedule(m_block, n_block, k_block, warps, 4, splits, reason=reason)
 
 
 def tiles(gemm: Gemm, schedule: GemmSchedule) -> tuple[int, int]:

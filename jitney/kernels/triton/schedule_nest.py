@@ -79,7 +79,8 @@ def _reduction(nest: LoopNest, points: int, width: int, target: Target) -> Sched
         return _one_row_product(nest, width)
     if width <= ROW_LIMIT:
         tile = power_of_two(width)
-        x_block = max(1, min(1024 // tile, power_of_two(points)))
+        most = 2048 if points >= 16 * max(target.multiprocessors, 1) else 1024
+        x_block = max(1, min(most // tile, power_of_two(points)))
         warps = 1 if tile * x_block <= 256 else min(16, max(2, tile * x_block // 512))
         return Schedule(x_block, tile, ROW_LIMIT, power_of_two(warps))
     return Schedule(1, 4096, 0, 8)

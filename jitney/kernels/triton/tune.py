@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import torch
-import triton
 
-from jitney.disk_cache import DiskCache, cache_directory
+from jitney.config import Config
+from jitney.disk_cache import DiskCache, open_cache
 from jitney.events import log
 
 Choice = TypeVar("Choice")
@@ -28,6 +28,8 @@ class Tuner:
     """Answers `choose`. ``cache`` None: nothing is kept. Used while one graph is compiled."""
 
     def __init__(self, device: str, cache: DiskCache | None, seconds: float = SECONDS) -> None:
+        import triton  # slow to import, and a graph that is built already needs none of it
+
         self.machine = f"{device} torch {torch.__version__} triton {triton.__version__}"
         self.cache, self.left = cache, seconds
         self._known: dict[str, str] = {}
@@ -69,12 +71,14 @@ class Tuner:
         return self._known.get(key)
 
     def _path(self, key: str) -> str:
-        return f"{self.machine}\n{key}"
+        return f"tuned {self.machine}\n{key}"
 
 
-def open_tuner(device: str, keep: bool) -> Tuner:
-    """A tuner that remembers under the cache directory, if ``keep``."""
-    return Tuner(device, DiskCache(cache_directory() / "tuned") if keep else None)
+def open_tuner(device: str, settings: Config) -> Tuner | None:
+    """The tuner a configuration asks for; it remembers where other things are kept."""
+    if not settings.max_autotune or not torch.cuda.is_available():
+        return None
+    return Tuner(device, open_cache(settings))
 
 
 def microseconds(run: Callable[[], object]) -> float:
@@ -93,7 +97,7 @@ def microseconds(run: Callable[[], object]) -> float:
 def _replayed(run: Callable[[], object], repeats: int) -> float:
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
         for _ in range(repeats):
             run()
     times = []

@@ -102,6 +102,22 @@ def test_one_plus_erf_is_one_function_without_cancellation():
         torch.testing.assert_close(out.double(), want, rtol=5e-6, atol=1e-37, equal_nan=True)
 
 
+def test_gelu_of_sixteen_bits_is_one_function_with_eagers_special_values():
+    special = [float("nan"), float("inf"), -float("inf"), 0.0, -0.0, 3e38, -3e38]
+    x = torch.cat([torch.linspace(-8, 8, 3001), torch.tensor(special)])
+    (i,) = axes(x.numel())
+    a = Load("a", index(i), F32)
+    scaled = Op("mul", (a, Const(0.5**0.5, F32)), F32)
+    sum_ = Op("add", (Const(1.0, F32), Op("erf", (scaled,), F32)), F32)
+    value = Op("mul", (Op("mul", (a, Const(0.5, F32)), F32), sum_), F32)
+    nest = LoopNest("n", (i,), (Store("o0", index(i), Op("cast", (value,), torch.float16)),))
+    assert "dm.gelu" in emit_nest(nest, schedule_nest(nest, H200)).body
+    out = torch.full(x.shape, 7.0, dtype=torch.float16)
+    run(nest, {"a": x, "o0": out}, None, None)
+    want = torch.nn.functional.gelu(x.double())
+    torch.testing.assert_close(out, want.half(), rtol=2e-3, atol=2e-7, equal_nan=True)
+
+
 def test_broadcast_and_transpose():
     i, j = axes(40, 70)
     value = Op("add", (Load("a", index(j) * 40 + i, F32), Load("b", index(j), F32)), F32)

@@ -1,0 +1,153 @@
+"""Which of several kernels for a node is fastest on this GPU, measured one node at a time.
+
+A node's first variant is the model's choice; the others are its neighbours. Equal nodes (the
+layers of a network) are measured once. Operands are zeros, in as many copies as keep them out of
+the L2 cache.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from jitney.disk_cache import DiskCache
+from jitney.kernels.triton.compile_kernels import compile_kernels
+from jitney.kernels.triton.kernel_source import KernelSource
+from jitney.kernels.triton.launch import Launch, LaunchTable
+from jitney.kernels.triton.load_binary import Binary, current_stream, load_binary
+from jitney.kernels.triton.tune import Tuner, microseconds
+from jitney.loops.ir import Buffer, LoopProgram
+
+#: The kernels of a node, in order.
+Variant = tuple[KernelSource, ...]
+
+#: Bytes of operands that no cache holds, and copies of them at most.
+COLD, MOST_COPIES = 150 << 20, 16
+
+
+def fastest_variants(
+    program: LoopProgram,
+    variants: Mapping[str, Sequence[Variant]],
+    tuner: Tuner,
+    capability: tuple[int, int],
+    cache: DiskCache | None,
+) -> dict[str, Variant]:
+    """The kernels of every node, by its name."""
+    asked = {name: _Question(name, tuple(several)) for name, several in variants.items()}
+    buffers = program.buffer_table()
+    waiting = {
+        q.key: q
+        for q in asked.values()
+        if len(q.variants) > 1 and _can_measure(q, buffers) and tuner.known(q.key, q.labels) is None
+    }
+    sources = [s for q in waiting.values() for variant in q.variants for s in variant]
+    binaries = compile_kernels(sources, capability, cache) if tuner.left > 0 else {}
+    found: dict[str, Variant] = {}
+    for name, question in asked.items():
+        chosen = tuner.known(question.key, question.labels)
+        if chosen is None and question.key in waiting:
+            bench = _Bench(question, buffers, binaries)
+            chosen = tuner.choose(question.key, question.labels, bench.measure)
+        at = 0 if chosen is None else question.labels.index(chosen)
+        found[name] = question.variants[at]
+    return found
+
+
+@dataclass(frozen=True)
+class _Question:
+    """A node and its variants; ``key``: the model's choice, its sizes and layout in the text."""
+
+    name: str
+    variants: tuple[Variant, ...]
+
+    @property
+    def key(self) -> str:
+        grids = [[str(size) for size in source.grid] for source in self.variants[0]]
+        return f"kernels {_label(self.variants[0])} on {grids} of {len(self.variants)}"
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        return tuple(_label(variant) for variant in self.variants)
+
+
+def _label(variant: Variant) -> str:
+    return " ".join(source.key for source in variant)
+
+
+def _can_measure(question: _Question, buffers: Mapping[str, Buffer]) -> bool:
+    """Whether all operands are buffers of known size, and all grids known."""
+    for source in (s for variant in question.variants for s in variant):
+        if not all(size.is_const for size in source.grid):
+            return False
+        for parameter in source.parameters:
+            buffer = buffers.get(parameter.name)
+            if parameter.kind != "pointer" or buffer is None:
+                return False
+            if not all(x.is_const for x in (*buffer.shape, *buffer.strides)):
+                return False
+    return True
+
+
+class _Bench:
+    """Memory for one node's operands, and the time of each of its variants."""
+
+    def __init__(
+        self,
+        question: _Question,
+        buffers: Mapping[str, Buffer],
+        binaries: Mapping[str, Binary],
+    ) -> None:
+        self.question, self.binaries = question, binaries
+        names = {p.name for v in question.variants for s in v for p in s.parameters}
+        self.sizes = {name: _bytes(buffers[name]) for name in names}
+        self.device = torch.device("cuda", torch.cuda.current_device())
+        self.copies = max(1, min(MOST_COPIES, COLD // max(1, sum(self.sizes.values()))))
+
+    def measure(self, label: str) -> float:
+        """Microseconds; infinity for a variant this GPU cannot run."""
+        variant = self.question.variants[self.question.labels.index(label)]
+        memory: list[torch.Tensor] = []
+        values: list[int] = []
+        launches: list[Launch] = []
+
+        def slot(size: int) -> int:
+            memory.append(torch.zeros(max(size, 16), dtype=torch.uint8, device=self.device))
+            values.append(memory[-1].data_ptr())
+            return len(values) - 1
+
+        try:
+            for _ in range(self.copies):
+                slots = {name: slot(size) for name, size in self.sizes.items()}
+                for source in variant:
+                    binary = self.binaries[source.key]
+                    known = load_binary(binary, self.device)
+                    where = tuple(slots[p.name] for p in source.parameters)
+                    own = math.prod(map(int, source.grid)) * binary.scratch
+                    scratch = slot(own) if own else None
+                    launches.append(
+                        Launch(
+                            known.function,
+                            source.grid,
+                            known.threads,
+                            known.shared,
+                            where,
+                            scratch=scratch,
+                        )
+                    )
+            table = LaunchTable(launches, len(values))
+            for at, value in enumerate(values):
+                table.values[at] = value
+            run = lambda: table.run(0, len(launches), current_stream(self.device))  # noqa: E731
+            return microseconds(run) / self.copies
+        except RuntimeError:
+            return math.inf
+
+
+def _bytes(buffer: Buffer) -> int:
+    """The memory a buffer spans."""
+    pairs = zip(buffer.shape, buffer.strides, strict=True)
+    last = sum((int(size) - 1) * int(stride) for size, stride in pairs)
+    return (last + 1) * buffer.dtype.itemsize

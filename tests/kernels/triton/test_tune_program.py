@@ -1,0 +1,89 @@
+"""Variants of kernels compute the same; the fastest of them is taken, once for equal nodes."""
+
+import hashlib
+from dataclasses import replace
+
+import pytest
+import torch
+
+pytest.importorskip("triton")
+
+from jitney.kernels.triton import tune_program
+from jitney.kernels.triton.compile_kernels import load_function
+from jitney.kernels.triton.kernel_variants import node_variants
+from jitney.kernels.triton.tune import Tuner
+from jitney.loops.index import Axis, index
+from jitney.loops.ir import Load, Loop, LoopNest, Op, Reduce, Reduction, Ref, Store
+from tests.kernels.triton.test_gemm_tile import F16, F32, H200, operands, product, program
+from tests.kernels.triton.test_short_attention import attention
+
+
+def scaled_rows(name="rows", source="a", result="o0", rows=24, columns=70):
+    i, j = Axis("i", index(rows)), Axis("j", index(columns))
+    x = Load(source, index(i) * columns + j, F32)
+    scaled = Op("div", (x, Ref("s", F32)), F32)
+    body = (
+        Reduce((j,), (), (Reduction(("s",), "sum", Op("mul", (x, x), F32), F32),)),
+        Loop((j,), (Store(result, index(i) * columns + j, scaled),)),
+    )
+    return LoopNest(name, (i,), body)
+
+
+def run(source, tensors):
+    text = source.text(interpret=True)
+    kernel = load_function(hashlib.sha256(text.encode()).hexdigest()[:32], text)
+    kernel[tuple(int(g) for g in source.grid)](*[tensors[p.name] for p in source.parameters])
+
+
+def test_all_variants_of_a_nest_compute_the_same():
+    x = torch.randn(24, 70)
+    every = node_variants(scaled_rows(), H200, frozenset())
+    assert len(every) > 4
+    for (source,) in every:
+        out = torch.full_like(x, 7.0)
+        run(source, {"a": x, "o0": out})
+        torch.testing.assert_close(out, x / (x * x).sum(1, keepdim=True))
+
+
+def test_products_and_attentions_have_variants():
+    for node in (product(64, 128, 256, F16), attention(1, 4, 4, 128, 128, 64, False)):
+        every = node_variants(node, H200, frozenset())
+        assert len({source.key for (source,) in every}) == len(every) > 2
+    every = node_variants(product(64, 64, 64, F16), H200, frozenset())
+    inputs = operands(64, 64, 64)
+    for (source,) in every:
+        out = torch.zeros(64, 64, dtype=F16)
+        run(source, {**inputs, "o0": out})
+        torch.testing.assert_close(out, inputs["a"] @ inputs["b"].t(), rtol=1e-2, atol=1e-2)
+
+
+def test_equal_nodes_are_measured_once_and_the_fastest_taken(monkeypatch):
+    first, second = scaled_rows(), scaled_rows("again", "o0", "o1")
+    out = torch.zeros(24, 70)
+    whole = program((first, second), {"a": out}, {"o0": out, "o1": out})
+    variants = {n.name: node_variants(n, H200, frozenset()) for n in (first, second)}
+    measured = []
+
+    def measure(bench, label):
+        measured.append(label)
+        return 1.0 if label == bench.question.labels[2] else 2.0
+
+    monkeypatch.setattr(tune_program._Bench, "measure", measure)
+    monkeypatch.setattr(tune_program, "compile_kernels", lambda *_: {})
+    monkeypatch.setattr(tune_program._Bench, "__init__", set_question)
+    chosen = tune_program.fastest_variants(whole, variants, Tuner("gpu", None), (9, 0), None)
+    assert chosen == {name: several[2] for name, several in variants.items()}
+    assert len(measured) == len(variants["rows"])
+
+
+def set_question(bench, question, _buffers, _binaries):
+    bench.question = question
+
+
+def test_what_cannot_be_measured_keeps_the_models_choice():
+    node = scaled_rows()
+    whole = program((node,), {"a": torch.zeros(24, 70)}, {"o0": torch.zeros(24, 70)})
+    unknown = replace(whole, buffers=whole.buffers[:1])
+    variants = {"rows": node_variants(node, H200, frozenset())}
+    chosen = tune_program.fastest_variants(unknown, variants, Tuner("gpu", None), (9, 0), None)
+    assert chosen == {"rows": variants["rows"][0]}
