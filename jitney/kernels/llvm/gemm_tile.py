@@ -17,6 +17,10 @@ import torch
 from jitney.kernels.llvm.ssa import ELEMENT, Ssa, constant, intrinsic_suffix, is_float
 from jitney.kernels.llvm.text import FunctionText
 
+#: Steps whose products are summed in registers before they are added to the blocks before: a
+#: float32 sum of 1,152 terms has an error of 1.2e-7 so, as torch's has, and 3.3e-7 in one chain.
+BLOCK = 256
+
 
 @dataclass(frozen=True)
 class Tile:
@@ -79,25 +83,25 @@ def tile_routine(tile: Tile) -> Routine:
         + (("i64 %valid",) if tile.masked else ())
         + (("i64 %taps", "i64 %tap_step") if tile.patches else ()),
     )
-    zero = constant(0, tile.dtype, tile.lanes)
-    offset = constant(0, torch.int64)
-    carried = (offset, *[zero] * (tile.rows * tile.vectors))
+    zero = constant(0, torch.int64)
     if tile.patches:
-        with f.loop("0", "%taps", carried=carried, nonempty=True) as loop:
-            rows = _row_pointers(f, tile, loop.index)
-            piece = f.emit(f"mul i64 {loop.index}, %tap_step")
-            piece = f.emit(f"getelementptr i8, ptr %b, i64 {piece}")
-            loop.next = _inner_product(f, tile, rows, piece, loop.carried)
-        sums = loop.results[1:]
+        with f.loop("0", "%taps", carried=(zero,), nonempty=True) as piece:
+            rows = _row_pointers(f, tile, piece.index)
+            b = f.emit(f"mul i64 {piece.index}, %tap_step")
+            b = f.emit(f"getelementptr i8, ptr %b, i64 {b}")
+            starts = (zero, zero, *piece.carried)
+            (*_, ahead), sums = _sum_block(f, tile, rows, b, ("0", "%k"), starts)
+            piece.next = (ahead,)
+            _add_to_out(f, tile, piece.index, sums)
     else:
-        sums = _inner_product(f, tile, _row_pointers(f, tile, None), "%b", carried)[1:]
-    for r in range(tile.rows):
-        for v in range(tile.vectors):
-            value = sums[r * tile.vectors + v]
-            row = f.pure(f"mul i64 %out_step, {r}")
-            at = f.pure(f"getelementptr i8, ptr %out, i64 {row}")
-            at = f.pure(f"getelementptr i8, ptr {at}, i64 {_vector_bytes(tile) * v}")
-            f.do(f"store {value.typed}, ptr {at}, align {tile.dtype.itemsize}")
+        rows = _row_pointers(f, tile, None)
+        with f.loop("0", "%k", step=BLOCK, carried=(zero, zero, zero), nonempty=True) as block:
+            left = f.pure(f"sub i64 %k, {block.index}")
+            whole = f.pure(f"icmp sgt i64 {left}, {BLOCK}")
+            count = f.pure(f"select i1 {whole}, i64 {BLOCK}, i64 {left}")
+            steps = (block.index, count)
+            block.next, sums = _sum_block(f, tile, rows, "%b", steps, block.carried)
+            _add_to_out(f, tile, block.index, sums)
     return Routine(tile.name, frozenset({f.finish(linkage="internal"), *f.declarations}))
 
 
@@ -115,15 +119,23 @@ def _row_pointers(f: FunctionText, tile: Tile, tap: str | None) -> list[str]:
     return rows
 
 
-def _inner_product(
-    f: FunctionText, tile: Tile, rows: list[str], b: str, carried: Sequence[Ssa]
-) -> tuple[Ssa, ...]:
-    """(the offset into ``next``, then the sums) after ``k`` steps from ``b`` on."""
-    zero = constant(0, torch.int64)
-    with f.loop("0", "%k", carried=(zero, zero, *carried), nonempty=True) as loop:
+def _sum_block(
+    f: FunctionText,
+    tile: Tile,
+    rows: list[str],
+    b: str,
+    steps: tuple[str, str],
+    starts: tuple[Ssa, ...],
+) -> tuple[tuple[Ssa, ...], tuple[Ssa, ...]]:
+    """The sums of the products of some steps, given by the first's number and how many; with them
+    the offsets into A, B and ``next`` that began at ``starts``, after those steps."""
+    first, count = steps
+    zeros = [constant(0, tile.dtype, tile.lanes)] * (tile.rows * tile.vectors)
+    with f.loop("0", count, carried=(*starts, *zeros), nonempty=True) as loop:
         a_at, b_at, next_at, *sums = loop.carried
         if tile.indexed:
-            slot = f.emit(f"getelementptr i64, ptr %b_offsets, i64 {loop.index}")
+            step = f.emit(f"add i64 {first}, {loop.index}")
+            slot = f.emit(f"getelementptr i64, ptr %b_offsets, i64 {step}")
             here = f.emit(f"load i64, ptr {slot}, align 8")
         else:
             here = b_at.name
@@ -131,14 +143,30 @@ def _inner_product(
         sums = _one_step(f, tile, rows, a_at, columns, sums)
         line = f.emit(f"getelementptr i8, ptr %next, i64 {next_at.name}")
         _prefetch(f, line)
-        steps = (
+        moves = (
             (a_at, "%a_step"),
             (b_at, "0" if tile.indexed else "%b_step"),
             (next_at, "%next_step"),
         )
-        moved = [Ssa(f.emit(f"add i64 {x.name}, {s}"), torch.int64) for x, s in steps]
+        moved = [Ssa(f.emit(f"add i64 {x.name}, {s}"), torch.int64) for x, s in moves]
         loop.next = (*moved, *sums)
-    return loop.results[2:]
+    return loop.results[:3], loop.results[3:]
+
+
+def _add_to_out(f: FunctionText, tile: Tile, number: str, sums: Sequence[Ssa]) -> None:
+    """Adds the sums of block ``number`` to those of the blocks before it."""
+    is_first = f.pure(f"icmp eq i64 {number}, 0")
+    add = "fadd" if is_float(tile.dtype) else "add"
+    for position, value in enumerate(sums):
+        r, v = divmod(position, tile.vectors)
+        row = f.pure(f"mul i64 %out_step, {r}")
+        at = f.pure(f"getelementptr i8, ptr %out, i64 {row}")
+        at = f.pure(f"getelementptr i8, ptr {at}, i64 {_vector_bytes(tile) * v}")
+        kind = value.type
+        before = f.emit(f"load {kind}, ptr {at}, align {tile.dtype.itemsize}")
+        before = f.emit(f"select i1 {is_first}, {kind} zeroinitializer, {kind} {before}")
+        total = f.emit(f"{add} {kind} {before}, {value.name}")
+        f.do(f"store {kind} {total}, ptr {at}, align {tile.dtype.itemsize}")
 
 
 def _columns(f: FunctionText, tile: Tile, row: str) -> list[str]:
