@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from jitney.errors import IndexOutOfRange
+from jitney.errors import IndexOutOfRange, Unsupported
 from jitney.loops.interpret import interpret
 from jitney.loops.ir import LoopNest, LoopProgram
 from jitney.loops.lower_graph import lower_graph
@@ -179,3 +179,17 @@ def test_views_follow_a_base_whose_strides_a_pass_has_changed() -> None:
     program, constants = lower_graph(gm, CPU)
     verify(program)
     torch.testing.assert_close(interpret(program, constants, [X[:1].clone()])[0], run(X[:1]))
+
+
+@pytest.mark.parametrize("place", [([3, 2], [4, 1], 1), ([3, 4], [4, 1], 0), ([4], [3], None)])
+def test_scatter_by_storage_offset(place: Any) -> None:
+    """Of a temporary, whose storage is not its own (a channels-last flatten's gradient)."""
+
+    src = torch.randn(place[0])
+    check(lambda x, y: aten.as_strided_scatter(x * 2, y, *place) + 1, torch.randn(3, 4), src)
+
+
+def test_scatter_by_storage_offset_into_a_view_runs_eager() -> None:
+
+    with pytest.raises(Unsupported):
+        lower(lambda x: aten.as_strided_scatter((x * 2).t(), x[0], [4], [1], 0), torch.randn(3, 4))

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 
+from jitney.errors import Unsupported
+from jitney.loops.index import Index, index
 from jitney.loops.ir import Expr
 from jitney.loops.lowerings.builder import Builder
 from jitney.loops.lowerings.check_range import check_range
@@ -197,3 +199,41 @@ def _put_rows(
     value = mul(cast(value, x.dtype), as_expr(factor, x.dtype))
     scatter(b, axes, (position[dim],), lets, x, target, value, mode)
     return result
+
+
+@lowers(aten.as_strided_scatter.default)
+def as_strided_scatter(
+    b: Builder,
+    x: StridedTensor,
+    src: StridedTensor,
+    size: Sequence[int | Index],
+    stride: Sequence[int | Index],
+    storage_offset: int | Index | None = None,
+) -> StridedTensor:
+    """``x`` with ``src`` in places counted from where its storage begins.
+
+    A temporary's storage is the workspace, so that no library call can be told those places.
+    """
+    fake: torch.Tensor = b.node.args[0].meta["val"]  # type: ignore[union-attr]
+    sizes, strides = tuple(map(index, size)), tuple(map(index, stride))
+    known = all(s.is_const for s in (*sizes, *strides, *x.shape)) and fake.storage_offset() == 0
+    if not known or not fake.is_contiguous() or x.offset != index(0) or _overlaps(sizes, strides):
+        if any(buffer.name == x.buffer and buffer.kind == "input" for buffer in b.buffers):
+            raise Refused("a scatter into storage that is not a plain tensor's")
+        raise Unsupported("as-strided", "a scatter by storage offset into a view")
+    out = b.allocate()
+    if math.prod(map(int, sizes)) < math.prod(map(int, x.shape)):
+        b.copy(out, x)
+    place = StridedTensor(out.buffer, out.dtype, sizes, strides, index(storage_offset or 0))
+    b.copy(place, src)
+    return out
+
+
+def _overlaps(sizes: Sequence[Index], strides: Sequence[Index]) -> bool:
+    """Whether two positions may be one place."""
+    reach = 0
+    for step, size in sorted((int(t), int(n)) for n, t in zip(sizes, strides, strict=True)):
+        if size > 1 and step <= reach:
+            return True
+        reach += step * (size - 1)
+    return False
