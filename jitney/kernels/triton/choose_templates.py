@@ -118,7 +118,9 @@ class _Choices:
                 self.nodes.append(node)
             else:
                 self._library_gemm(node)
-        elif isinstance(node, Attention) and not (can_split_decode(node) or can_attend_short(node)):
+        elif isinstance(node, Attention) and not (
+            can_split_decode(node) or can_attend_short(node, self.target.shared_memory)
+        ):
             self._library_attention(node)
         else:
             self.nodes.append(node)

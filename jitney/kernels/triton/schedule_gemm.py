@@ -19,6 +19,8 @@ MOST_ROWS = 256
 MOST_WORK = 1 << 30
 #: Bytes a multiprocessor gets from the L2 cache in a nanosecond while all of them read.
 L2_RATE = 41.0
+#: Bytes of shared memory a program of `gemm_persistent` needs.
+PERSISTENT_SHARED = 229_408
 #: Nanoseconds until a program's first tile has arrived.
 START = 1200.0
 #: Nanoseconds the kernel that adds up the parts of a split product takes.
@@ -71,6 +73,8 @@ def can_persist(gemm: Gemm, target: Target) -> Decision:
     """Whether `emit_persistent_gemm` serves the product."""
     if target.capability < (9, 0):
         return no("the GPU has no tensor memory descriptors")
+    if 0 < target.shared_memory < PERSISTENT_SHARED:
+        return no("its tiles need more shared memory")
     if gemm.batch or not all(a.extent.is_const for a in (gemm.m, gemm.n, gemm.k)):
         return no("it has a batch, or symbolic sizes")
     if gemm.a_value is not None or gemm.row_prologue:

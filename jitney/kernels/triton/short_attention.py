@@ -26,8 +26,9 @@ SHORT = 1024
 SHORT_NARROW = 256
 
 
-def can_attend_short(node: Attention) -> Decision:
-    """Whether `emit_short_attention` serves ``node`` and is likely to beat the library."""
+def can_attend_short(node: Attention, shared_memory: int = 0) -> Decision:
+    """Whether `emit_short_attention` serves ``node`` and is likely to beat the library.
+    ``shared_memory``: bytes a program may have; 0: enough."""
     axes = (*node.batch, node.s, node.t, node.d, node.dv)
     if not all(a.extent.is_const for a in axes):
         return no("its sizes are symbolic")
@@ -47,6 +48,11 @@ def can_attend_short(node: Attention) -> Decision:
         return no("heads are not 16, 32, 64 or 128 wide")
     if node.causal and node.causal_offset.const < 0:
         return no("some queries see no key")
+    queries, keys, _, stages = tiles_of(node)
+    width = int(node.d.extent) + int(node.dv.extent)
+    need = (stages * keys * width + queries * int(node.d.extent)) * node.q.dtype.itemsize
+    if 0 < shared_memory < need:
+        return no("its tiles need more shared memory")
     return yes("short rows: launches and latency count, not the matrix units")
 
 

@@ -66,7 +66,8 @@ def test_equals_torch(kv_heads, queries, positions, causal, offset):
 
 
 def test_what_the_library_does_better_stays_its():
-    assert can_attend_short(attention(1, 32, 8, 512, 512, 128, True))
+    assert can_attend_short(attention(1, 32, 8, 512, 512, 128, True), 232448)
+    assert not can_attend_short(attention(1, 32, 8, 512, 512, 128, True), 101376)
     assert not can_attend_short(attention(1, 32, 8, 4096, 4096, 128, True))
     assert not can_attend_short(attention(1, 32, 8, 1, 512, 128, False))
     assert not can_attend_short(attention(1, 32, 8, 64, 64, 80, False))
