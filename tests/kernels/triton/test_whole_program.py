@@ -8,7 +8,7 @@ import torch
 pytest.importorskip("triton")
 
 import jitney
-from jitney.gpu_pipeline import transform
+from jitney import gpu_pipeline
 from jitney.graph.fold_attention_masks import fold_attention_masks
 from jitney.graph.stitch import stitch
 from jitney.graph.trace_region import trace_region
@@ -30,8 +30,9 @@ class Interpreted:
     """The backend of a GPU whose kernels run in Triton's interpreter, on the CPU's memory."""
 
     def __init__(self, monkeypatch):
-        # The graph's tensors say "cpu", which the check of a GPU's lowering would refuse.
+        # The graph's tensors say "cpu", which the checks of a GPU's path would refuse.
         monkeypatch.setattr(lowering, "_check_tensors", lambda *_: None)
+        monkeypatch.setattr(gpu_pipeline, "check_runnable", lambda *_: None)
         monkeypatch.setattr(building, "compile_kernels", lambda *_: {})
         monkeypatch.setattr(building, "plan_launches", lambda _, sources, *rest: (sources, rest))
         self.programs = []
@@ -39,7 +40,7 @@ class Interpreted:
     def __call__(self, gm, example_inputs):
         region = trace_region(fold_attention_masks(gm), example_inputs, keep=lowered_ops())
         program, constants = lowering.lower_graph(region.forward, SMALL_GPU)
-        program = plan_memory(transform(program, SMALL_GPU))
+        program = plan_memory(gpu_pipeline.transform(program, SMALL_GPU))
         sources, (_, scratch) = building.build_program(program, SMALL_GPU)
         self.programs.append(program)
 
