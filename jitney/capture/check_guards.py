@@ -115,6 +115,9 @@ def _tensor(writer: Writer, source: Source, facts: TensorFacts) -> str:
     is_class = f"{writer.constant(type)}({value}) is {writer.constant(facts.cls)}"
     if facts.cls not in PLAIN_TENSORS or facts.layout is not torch.strided:
         return f"{is_class} and {writer.constant(tensor_has)}({value}, {writer.constant(facts)})"
+    if None not in facts.sizes and (facts.strides is None or None not in facts.strides):
+        # A call, not the terms below: a model has hundreds, and Python compiles slowly.
+        return f"{writer.constant(plain_tensor_is)}({value}, {writer.constant(facts)})"
     terms = [
         is_class,
         f"{value}.dtype is {writer.constant(facts.dtype)}",
@@ -217,6 +220,23 @@ def tensor_has(value: torch.Tensor, facts: TensorFacts) -> bool:
         if facts.is_leaf is not None and value.is_leaf is not facts.is_leaf:
             return False
         return facts.is_inference is None or value.is_inference() is facts.is_inference
+
+
+def plain_tensor_is(value: torch.Tensor, facts: TensorFacts) -> bool:
+    """Whether ``value`` is a strided tensor or parameter as ``facts`` say, all sizes known."""
+    return (
+        type(value) is facts.cls
+        and value.dtype is facts.dtype
+        and value.shape == facts.sizes
+        and value.device == facts.device
+        and value.layout is torch.strided
+        and value.requires_grad is facts.requires_grad
+        and value.is_conj() is facts.is_conj
+        and value.is_neg() is facts.is_neg
+        and (facts.strides is None or value.stride() == facts.strides)
+        and (facts.is_leaf is None or value.is_leaf is facts.is_leaf)
+        and (facts.is_inference is None or value.is_inference() is facts.is_inference)
+    )
 
 
 def _matches(actual: Sequence[int], expected: Sequence[int | None]) -> bool:
