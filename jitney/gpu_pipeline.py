@@ -26,13 +26,14 @@ from jitney.loops.fuse_nests import fuse_nests
 from jitney.loops.group_launches import group_launches
 from jitney.loops.ir import Dim, Extern, LoopProgram, ScalarArg
 from jitney.loops.online_softmax import online_softmax
+from jitney.loops.read_sizes import sizes_to_read
 from jitney.loops.recompute_small_rows import recompute_small_rows
 from jitney.loops.simplify_nest import simplify_nests
 from jitney.loops.split_reduction import split_reduction
 from jitney.loops.spread_memory import spread_memory
 from jitney.loops.target import Target
 from jitney.loops.verify import check_step
-from jitney.loops.visit import reads, writes
+from jitney.loops.visit import writes
 from jitney.run.cuda_graphs import ReplayedProgram, ReplayFacts
 
 OLDEST = (7, 5)  # compute capability that Triton compiles for
@@ -62,16 +63,10 @@ def check_runnable(program: LoopProgram, target: Target) -> None:
         raise Unsupported("old-gpu", f"{target.name} has compute capability {have}, not {need}")
     if target.capability < BF16 and any(b.dtype == torch.bfloat16 for b in program.buffers):
         raise Unsupported("no-bf16", f"{target.name} has no bfloat16", "use float16 or float32")
-    devices = {b.name: b.device for b in program.buffers}
     places = {b.device for b in program.buffers if b.device.type == "cuda"}
     if len(places) > 1:
         named = ", ".join(sorted(map(str, places)))
         raise Unsupported("several-gpus", f"one graph computes on {named}")
-    for node in program.nodes:
-        if not isinstance(node, Extern):
-            for name in (*reads(node), *writes(node)):
-                if devices[name].type != "cuda":
-                    raise Unsupported("cpu-operand", f"{node.name} uses {name}, on the CPU")
 
 
 def transform(program: LoopProgram, target: Target) -> LoopProgram:
@@ -94,7 +89,6 @@ def transform(program: LoopProgram, target: Target) -> LoopProgram:
     check_step(program, "softmax in one pass")
     program = fold_into_attention(program, target)
     check_step(program, "folding into attention")
-    check_runnable(program, target)
     return spread_memory(group_launches(program))
 
 
@@ -102,6 +96,7 @@ def build(
     program: LoopProgram, gm: fx.GraphModule | None, target: Target, options: Config | None
 ) -> GpuCode:
     """Kernels of a planned program; ``gm``, what it was lowered from, is for CUDA graphs alone."""
+    check_runnable(program, target)
     cache = None if options is None else open_cache(options)
     tuner = None if options is None else open_tuner(target.name, options)
     plan = build_program(program, target, cache, tuner)
@@ -123,7 +118,8 @@ def replay_facts(gm: fx.GraphModule, program: LoopProgram) -> ReplayFacts:
             static.add(position)
         if argument in written:
             mutated.add(position)
-    return ReplayFacts(tuple(sizes), frozenset(static), frozenset(mutated), _refusal(program))
+    axes = tuple((s.position, s.axis) for s in sizes_to_read(program, program.arguments))
+    return ReplayFacts(tuple(sizes), axes, frozenset(static), frozenset(mutated), _refusal(program))
 
 
 def _refusal(program: LoopProgram) -> str:

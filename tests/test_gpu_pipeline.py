@@ -13,8 +13,11 @@ import torch
 
 from jitney import gpu_pipeline
 from jitney.errors import Unsupported
+from jitney.kernels.triton.emit_nest import emit_nest
+from jitney.kernels.triton.launch_plan import plan_launches
+from jitney.kernels.triton.schedule_nest import schedule_nest
 from jitney.loops import ir
-from jitney.loops.index import Axis, index
+from jitney.loops.index import Axis, Dim, index
 from jitney.loops.target import Target
 
 SCRIPT = """
@@ -90,7 +93,6 @@ def doubling(dtype: torch.dtype, *devices: str) -> ir.LoopProgram:
         (doubling(torch.bfloat16, "cuda:0", "cuda:0"), replace(H200, capability=(7, 5)), "no-bf16"),
         (doubling(torch.float32, "cuda:0", "cuda:0"), replace(H200, capability=(7, 0)), "old-gpu"),
         (doubling(torch.float32, "cuda:0", "cuda:1"), H200, "several-gpus"),
-        (doubling(torch.float32, "cpu", "cuda:0"), H200, "cpu-operand"),
     ],
 )
 def test_what_kernels_cannot_run_is_left_to_eager(
@@ -100,6 +102,21 @@ def test_what_kernels_cannot_run_is_left_to_eager(
     with pytest.raises(Unsupported) as caught:
         gpu_pipeline.check_runnable(program, target)
     assert caught.value.kind == kind
+
+
+def test_symbolic_sizes_are_read_off_the_arguments() -> None:
+    size = Dim("s0", low=2, hint=8)
+    axis, kept = Axis("i", index(size)), doubling(torch.float32, "cuda:0", "cuda:0")
+    buffers = tuple(replace(b, shape=(index(size),)) for b in kept.buffers)
+    (nest,) = kept.nodes
+    assert isinstance(nest, ir.LoopNest)
+    load = ir.Load("x", index(axis), torch.float32)
+    store = ir.Store("out", index(axis), ir.Op("add", (load, load), torch.float32))
+    program = replace(kept, buffers=buffers, nodes=(replace(nest, axes=(axis,), body=(store,)),))
+    source = emit_nest(program.nodes[0], schedule_nest(program.nodes[0], H200))
+    plan = plan_launches(program, {"n": (source,)}, {})
+    assert [(s.dim, s.position, s.axis) for s in plan.sizes] == [(size, 0, 0)]
+    assert "s0" in plan.calls[0].parameters
 
 
 def test_plain_programs_are_runnable() -> None:

@@ -28,11 +28,13 @@ RECORDING_LIMIT = 16
 
 @dataclass(frozen=True)
 class ReplayFacts:
-    """What a recording must know. ``sizes``: positions of inputs that are numbers; ``static``:
-    positions of inputs that keep their place; ``mutated``: positions of inputs the program
-    writes; ``refused``: why it cannot be recorded ("" when it can)."""
+    """What a recording must know. ``sizes``: positions of inputs that are numbers; ``axes``:
+    positions of inputs and their dimensions of symbolic size; ``static``: positions of inputs that
+    keep their place; ``mutated``: positions of inputs the program writes; ``refused``: why it
+    cannot be recorded ("" when it can)."""
 
     sizes: tuple[int, ...] = ()
+    axes: tuple[tuple[int, int], ...] = ()
     static: frozenset[int] = frozenset()
     mutated: frozenset[int] = frozenset()
     refused: str = ""
@@ -79,7 +81,8 @@ class ReplayedProgram:
     def __call__(self, *args: Any) -> tuple[Any, ...]:
         if self.facts.refused or torch.cuda.is_current_stream_capturing():
             return self.program(*args)
-        key = tuple([args[i] for i in self.facts.sizes])
+        numbers = [args[i] for i in self.facts.sizes]
+        key = (*numbers, *[args[i].shape[axis] for i, axis in self.facts.axes])
         with self._lock:
             recording = self._recordings.get(key)
             if recording is None:

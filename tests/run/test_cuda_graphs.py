@@ -55,3 +55,12 @@ def test_an_extern_that_fails_is_named() -> None:
     with pytest.raises(RuntimeError) as caught:
         ExternCall(node).run(lambda view: torch.ones(0), {}, {})
     assert caught.value.__notes__ == ["in aten.mm.default"]
+
+
+def test_every_set_of_sizes_is_recorded_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    keys: list[Any] = []
+    monkeypatch.setattr(ReplayedProgram, "_try_to_record", lambda self, key, args: keys.append(key))
+    call = ReplayedProgram(lambda n, x: (x + n,), ReplayFacts(sizes=(0,), axes=((1, 0),)))
+    for number, length in ((1, 2), (1, 2), (1, 3), (1, 3), (5, 3), (5, 3)):
+        assert call(number, torch.zeros(length))[0].tolist() == [number] * length
+    assert keys == [(1, 2), (1, 3), (5, 3)]

@@ -17,10 +17,11 @@ from jitney.kernels.llvm.emit_segment import RELEASE_GIL, SegmentCode, any_check
 from jitney.kernels.llvm.expressions import Scope
 from jitney.kernels.llvm.native_runtime import constant_list
 from jitney.kernels.llvm.operands import Operands
-from jitney.kernels.llvm.segments import ReadSize, Segment
+from jitney.kernels.llvm.segments import Segment
 from jitney.kernels.llvm.text import FunctionText
 from jitney.loops.index import Index
 from jitney.loops.ir import Buffer, LoopProgram
+from jitney.loops.read_sizes import ReadSize
 
 #: PyTupleObject: reference count, type, length, then the items.
 _TUPLE_ITEMS = 24

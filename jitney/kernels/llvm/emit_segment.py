@@ -12,11 +12,12 @@ from jitney.kernels.llvm.isa import isa_of
 from jitney.kernels.llvm.native_runtime import constant_list
 from jitney.kernels.llvm.node_code import NodeCode, Phase
 from jitney.kernels.llvm.operands import Operands
-from jitney.kernels.llvm.segments import ReadSize, Segment, sizes_to_read
+from jitney.kernels.llvm.segments import Segment
 from jitney.kernels.llvm.text import FunctionText
 from jitney.loops import visit
 from jitney.loops.index import Dim, Index
 from jitney.loops.ir import LoopProgram, ScalarArg
+from jitney.loops.read_sizes import ReadSize, sizes_to_read
 from jitney.loops.target import Target
 
 #: Serial nanoseconds each thread of a parallel region should save at least.

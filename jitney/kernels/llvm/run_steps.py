@@ -11,16 +11,15 @@ import torch
 from jitney.kernels.call_extern import ExternCall
 from jitney.kernels.llvm.segments import (
     Interpreted,
-    ReadSize,
     Segment,
     Step,
     node_of,
-    sizes_to_read,
 )
 from jitney.loops import visit
 from jitney.loops.index import Atom, Dim, Index
 from jitney.loops.interpret import interpret
 from jitney.loops.ir import Buffer, BufferView, Extern, IntOutput, LoopProgram, Output, ScalarArg
+from jitney.loops.read_sizes import ReadSize, sizes_to_read
 
 
 def is_plain(program: LoopProgram, steps: Sequence[Step]) -> bool:

@@ -28,6 +28,7 @@ class GpuProgram:
         self.device = _device(plan)
         self.slots = {name: i for i, name in enumerate(self.buffers)}
         names = [a.name for a in plan.arguments if isinstance(a, Dim | ScalarArg)]
+        names += [size.dim.name for size in plan.sizes]
         for name in (*names, *plan.offsets):
             self.slots.setdefault(name, len(self.slots))
         self.launches = self._launches()
@@ -106,6 +107,9 @@ class _Call:
                 self._set(argument.name, _bits(value, argument.dtype))
             else:
                 self.tensors[argument] = value
+        for size in owner.plan.sizes:
+            self.sizes[size.dim] = args[size.position].shape[size.axis]
+            self._set(size.dim.name, self.sizes[size.dim])
         args.clear()
         if self.sizes:
             table.set_sizes(self.sizes)

@@ -12,6 +12,7 @@ from jitney.kernels.triton.load_binary import Binary
 from jitney.loops import visit
 from jitney.loops.index import Dim, Index
 from jitney.loops.ir import Buffer, Extern, LoopProgram, Node, Output, ProgramOutput, ScalarArg
+from jitney.loops.read_sizes import ReadSize, sizes_to_read
 
 Argument = str | Dim | ScalarArg
 
@@ -40,11 +41,12 @@ Step = Segment | Extern
 
 @dataclass(frozen=True)
 class LaunchPlan:
-    """``born`` and ``dead``: per step, buffers that get memory before it, and whose memory is
-    free after it. ``offsets``: where in the workspace (of ``workspace`` bytes) each temporary
-    lies."""
+    """``sizes``: symbolic ones to read off the arguments. ``born`` and ``dead``: per step, buffers
+    that get memory before it, and whose memory is free after it. ``offsets``: where in the
+    workspace (of ``workspace`` bytes) each temporary lies."""
 
     arguments: tuple[Argument, ...]
+    sizes: tuple[ReadSize, ...]
     buffers: tuple[Buffer, ...]
     outputs: tuple[ProgramOutput, ...]
     calls: tuple[KernelCall, ...]
@@ -93,6 +95,7 @@ def plan_launches(
             nodes.append([node])
     return LaunchPlan(
         arguments=program.arguments,
+        sizes=sizes_to_read(program, program.arguments),
         buffers=program.buffers,
         outputs=program.outputs,
         calls=tuple(calls),
