@@ -157,7 +157,7 @@ def build_graph(gm: torch.fx.GraphModule, options: Any = None) -> BuiltGraph:
     target = target_of(gm, options)
     backend = gpu_pipeline if target.kind == "cuda" else cpu_pipeline
     with log.stage("lower"):
-        program, constants = lower_graph(gm, target)
+        program, constants = lower_graph(gm, target, options is not None and options.freeze)
     with log.stage("fuse"):
         check_step(program, "lowering")
         program = backend.transform(program, target)

@@ -70,14 +70,17 @@ _SCALAR_OPS = {
 }
 
 
-def lower_graph(gm: fx.GraphModule, target: Target) -> tuple[LoopProgram, dict[str, torch.Tensor]]:
+def lower_graph(
+    gm: fx.GraphModule, target: Target, frozen: bool = False
+) -> tuple[LoopProgram, dict[str, torch.Tensor]]:
     """Lowers a functional graph whose nodes carry fake tensors in ``meta["val"]``.
 
     Placeholders may be tensors, symbolic ints and floats. The second result holds tensors the
-    graph owns, by buffer name. Whatever has no lowering is an `Extern` with a reason.
+    graph owns, by buffer name. Whatever has no lowering is an `Extern` with a reason. ``frozen``:
+    parameters are constants, so work on them alone costs no call anything.
     Raises `Unsupported` for a graph with calls that are not ATen-like operators.
     """
-    b = Builder(target)
+    b = Builder(target, frozen)
     live = analyse_liveness(gm.graph)
     values: Lowered = {}
     arguments: list[str | Dim | ScalarArg] = []

@@ -47,10 +47,11 @@ class Builder:
     """Collects buffers and nodes; ``node`` is the FX node being lowered, ``fake`` its meta value.
 
     ``may_overwrite``: the storage of the node's first argument is free once the node has run.
+    ``frozen``: what is computed from parameters alone is computed once, not in each call.
     """
 
-    def __init__(self, target: Target) -> None:
-        self.target = target
+    def __init__(self, target: Target, frozen: bool = False) -> None:
+        self.target, self.frozen = target, frozen
         self.buffers: list[Buffer] = []
         self.nodes: list[Node] = []
         self.constants: dict[str, torch.Tensor] = {}

@@ -50,7 +50,8 @@ def channels_last(
     if x.strides[1] != index(1) or int(weight.shape[1]) < FEW:
         x, window = _bordered(b, x, window)
         weight = _taps_first(b, weight)
-    if x.dtype == torch.float32 and worth_transforming(out, weight, window, groups):
+    once = b.frozen and b.is_parameter(weight.buffer)
+    if x.dtype == torch.float32 and worth_transforming(out, weight, window, groups, once):
         return transformed(b, out, x, weight, bias, window, groups)
     return _as_product(b, out, x, weight, bias, window, groups)
 

@@ -45,14 +45,16 @@ RESULT = (
     (0, 1, 1, 0.25, 4, 0),
     (0, 1, -1, 0.125, -8, 1),
 )
-#: Multiply-adds in the time one element of the image, the result or the filter is transformed.
-MOVE, FILTER_MOVE = 28, 40
+#: Multiply-adds in the time one element of the image, the result or the filter is transformed, or
+#: one more element of the filter is read.
+MOVE, FILTER_MOVE, FILTER_READ = 28, 40, 14
 
 
 def worth_transforming(
-    out: StridedTensor, weight: StridedTensor, window: Window, groups: int
+    out: StridedTensor, weight: StridedTensor, window: Window, groups: int, once: bool
 ) -> Decision:
-    """Whether the multiplications saved outweigh what is moved."""
+    """Whether the multiplications saved outweigh what is moved; ``once``: the filter is not
+    transformed in each call."""
     if (window.size, window.stride, window.dilation) != ((3, 3), (1, 1), (1, 1)):
         return no("only a 3x3 window that moves by one has such a form here")
     if not out.shape[0].is_const:
@@ -63,7 +65,8 @@ def worth_transforming(
     plain = 9 * depth * channels * rows * window.out[1]
     fewer = 3 * TAKEN * depth * channels * tiles
     moved = TAKEN * tiles * (depth * groups + channels) * MOVE
-    moved += 3 * TAKEN * depth * channels * FILTER_MOVE
+    filters = 9 * FILTER_READ if once else 3 * TAKEN * FILTER_MOVE
+    moved += filters * depth * channels
     if 1.1 * (fewer + moved) > plain:
         return no(f"moving costs {moved / plain:.2f} of the sum, {fewer / plain:.2f} remain")
     return yes(f"{fewer / plain:.2f} of the multiplications, moving costs {moved / plain:.2f}")
