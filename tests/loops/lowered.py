@@ -49,6 +49,7 @@ def check(
     """The lowered function equals eager: values, dtypes, shapes, strides and mutated inputs."""
     gm = trace(fn, *args)
     program, constants = lower_for(gm, target)
+    program = on_cpu(program)
     verify(program)
     if not allow_extern:
         kept = externs(program)
@@ -67,16 +68,20 @@ def check(
 
 
 def lower_for(gm: fx.GraphModule, target: Target) -> tuple[LoopProgram, dict[str, torch.Tensor]]:
-    """`lower_graph`; for a GPU, the graph's tensors are said to live there, the program's not."""
+    """`lower_graph`; for a GPU, the graph's tensors are said to live there."""
     if target.kind == "cpu":
         return lower_graph(gm, target)
     with FakeTensorMode():
         for node in gm.graph.nodes:
             if "val" in node.meta:
                 node.meta["val"] = tree_map_only(torch.Tensor, _on_gpu, node.meta["val"])
-    program, constants = lower_graph(gm, target)
+    return lower_graph(gm, target)
+
+
+def on_cpu(program: LoopProgram) -> LoopProgram:
+    """The program for the interpreter: its buffers are said to live on the CPU."""
     buffers = tuple(replace(b, device=torch.device("cpu")) for b in program.buffers)
-    return replace(program, buffers=buffers), constants
+    return replace(program, buffers=buffers)
 
 
 def _on_gpu(fake: torch.Tensor) -> torch.Tensor:
