@@ -10,10 +10,15 @@ from jitney.capture.guard import ABSENT
 
 
 def fully_equal(value: Any, expected: Any) -> bool:
-    """Same type and same value all the way down: 1 is not True, 0.0 is not -0.0, nan is nan."""
+    """Same type and same value all the way down: 1 is not True, 0.0 is not -0.0, nan is nan.
+
+    A frozen set stands for the contents of a set of either type.
+    """
     if value is expected:
         return True
     kind = type(expected)
+    if kind is frozenset and isinstance(value, set | frozenset):
+        return value == expected and _types_of(value) == _types_of(expected)
     if type(value) is not kind:
         return False
     if kind is float:
@@ -24,8 +29,6 @@ def fully_equal(value: Any, expected: Any) -> bool:
         if len(value) != len(expected):
             return False
         return all(fully_equal(a, b) for a, b in zip(value, expected))
-    if isinstance(expected, frozenset | set):
-        return value == expected and _types_of(value) == _types_of(expected)
     if isinstance(expected, dict):
         if len(value) != len(expected):
             return False

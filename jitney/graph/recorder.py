@@ -255,6 +255,9 @@ class Recorder(torch_api.dispatch_mode_class()):  # type: ignore[misc]
         return self.lift(value) if type(value) in _REAL else value
 
     def _record(self, func: OpOverload, args: Any, kwargs: Any, view: bool) -> Any:
+        if str(func) in _FUNCTIONAL_NAMES.values() and not _first_tensor(args).is_contiguous():
+            # Eager's order of drawing differs with the processor's vendor.
+            raise Unsupported("strided-random", f"{func} of a tensor that is not contiguous")
         out = self._fake_result(func, args, kwargs, view)
         if not isinstance(out, torch.Tensor | tuple | list | torch.SymInt | torch.SymFloat):
             return out

@@ -397,3 +397,25 @@ def backward_hooks_of_modules(C: Any) -> Any:
     x = torch.randn(2, 3, requires_grad=True)
     C(net, backend="eager")(x).sum().backward()
     return seen, net.weight.grad, x.grad
+
+
+@program
+def sets_of_before_the_call(C: Any) -> Any:
+    seen, kinds = {1, 2}, set()
+
+    @C(backend="eager", fullgraph=True)
+    def f(x: Any) -> Any:
+        seen.add(x.shape[0])
+        seen.discard(1)
+        return x + len(kinds) + (3 in seen)
+
+    results = [f(torch.ones(3))]
+    kinds.add("a")
+    return [*results, f(torch.ones(3)), f(torch.ones(4))], sorted(seen)
+
+
+@program
+def dropout_of_a_transposed_tensor(C: Any) -> Any:
+    layer = torch.nn.TransformerEncoderLayer(8, 2, 16, dropout=0.5, batch_first=True)
+    f = C(lambda x: torch.nn.functional.dropout(x.t() * 2, 0.5))
+    return f(torch.ones(3, 5)), C(layer)(torch.randn(2, 5, 8))
