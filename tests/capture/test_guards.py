@@ -69,7 +69,7 @@ SENTINEL = object()
         (Kind.EQUALS, "text here", ["text here"], ["text", b"text here"]),
         (Kind.EQUALS, (1, (2.0, "a")), [(1, (2.0, "a"))], [(1, (2, "a")), (True, (2.0, "a")), [1]]),
         (Kind.EQUALS, slice(1, 2), [slice(1, 2)], [slice(1, 2, 1), None]),
-        (Kind.EQUALS, frozenset({1}), [frozenset({1})], [frozenset({True}), {1}]),
+        (Kind.EQUALS, frozenset({1}), [frozenset({1}), {1}], [frozenset({True}), {2}, [1]]),
         (Kind.LENGTH, 2, [[1, 2], "ab"], [[1], 3]),
         (Kind.KEYS, ("a", "b"), [{"a": 1, "b": 2}, OrderedDict(a=1, b=2)], [{"b": 1, "a": 2}, {}]),
         (Kind.KEYS, (), [{}], [{"a": 1}]),
