@@ -15,6 +15,7 @@ from jitney import gpu_pipeline
 from jitney.errors import Unsupported
 from jitney.kernels.triton.emit_nest import emit_nest
 from jitney.kernels.triton.launch_plan import plan_launches
+from jitney.kernels.triton.load_binary import Binary
 from jitney.kernels.triton.schedule_nest import schedule_nest
 from jitney.loops import ir
 from jitney.loops.index import Axis, Dim, index
@@ -114,7 +115,8 @@ def test_symbolic_sizes_are_read_off_the_arguments() -> None:
     store = ir.Store("out", index(axis), ir.Op("add", (load, load), torch.float32))
     program = replace(kept, buffers=buffers, nodes=(replace(nest, axes=(axis,), body=(store,)),))
     source = emit_nest(program.nodes[0], schedule_nest(program.nodes[0], H200))
-    plan = plan_launches(program, {"n": (source,)}, {})
+    binaries = {source.key: Binary("kernel", b"", 0, 4)}
+    plan = plan_launches(program, {"n": (source,)}, binaries)
     assert [(s.dim, s.position, s.axis) for s in plan.sizes] == [(size, 0, 0)]
     assert "s0" in plan.calls[0].parameters
 
