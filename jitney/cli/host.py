@@ -29,6 +29,9 @@ class Host:
     bandwidth: float
 
     def __str__(self) -> str:
+        if not self.vector_bits:  # a GPU: its multiprocessors are counted as threads
+            rates = f"{self.peak / 1e12:.0f} TFLOP/s, {self.bandwidth / 1e12:.2f} TB/s copied"
+            return f"{self.name}, {self.threads} multiprocessors, {rates}"
         return (
             f"{self.name}, {self.threads} threads, {self.vector_bits}-bit vectors, "
             f"{self.peak / 1e9:.0f} GFLOP/s fp32, {self.bandwidth / 1e9:.1f} GB/s read"
