@@ -37,7 +37,7 @@ def expose_statistics(graph: fx.Graph) -> None:
             if norm is not None and node.args[2] == 0:
                 _Writer(graph, node).sign_of_batch_norm(norm)
         elif node.target is aten.max_pool2d_with_indices_backward.default:
-            _Writer(graph, node).narrow_places(7)
+            _Writer(graph, node).unpooled()
 
 
 def _read_late(node: fx.Node) -> bool:
@@ -102,15 +102,20 @@ class _Writer:
             result = self.call(aten._to_copy.default, result, dtype=dtype)
         self.node.update_arg(1, result)
 
-    def narrow_places(self, argument: int) -> None:
-        """An index into a plane below 2**15 places, kept as i16 and widened where it is read."""
-        places: Any = self.node.args[argument]
-        image: Any = self.node.args[1]
+    def unpooled(self) -> None:
+        """Max pooling's gradient: its image, asked for its shape alone, may be what the norm
+        before it read; places in a plane of less than 2**15 are kept as i16."""
+        arguments: Any = self.node.args
+        image, places = arguments[1], arguments[7]
         shape = image.meta["val"].shape
-        if shape[-1] * shape[-2] >= 2**15 or places.meta.get("backward"):
-            return
-        kept = self.call(aten._to_copy.default, places, dtype=torch.int16)
-        self.node.update_arg(argument, self.call(aten._to_copy.default, kept, dtype=torch.int64))
+        norm = _norm_under_relu(image)
+        if norm is not None:
+            x: Any = norm.args[0]
+            if x.meta["val"].stride() == image.meta["val"].stride():
+                self.node.update_arg(1, x)
+        if shape[-1] * shape[-2] < 2**15 and not places.meta.get("backward"):
+            kept = self.call(aten._to_copy.default, places, dtype=torch.int16)
+            self.node.update_arg(7, self.call(aten._to_copy.default, kept, dtype=torch.int64))
 
     def by_channel(self, value: fx.Node, x: fx.Node) -> fx.Node:
         """A vector of channels, to be broadcast along dimension 1 of ``x``."""
