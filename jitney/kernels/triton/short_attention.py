@@ -24,6 +24,8 @@ from jitney.loops.ir import Access, Attention, Const
 SHORT = 1024
 #: The same where all keys are seen and heads are narrow.
 SHORT_NARROW = 256
+#: Programs below which the library is faster (BERT of one sentence).
+LEAST_PROGRAMS = 96
 
 
 def can_attend_short(node: Attention, shared_memory: int = 0) -> Decision:
@@ -49,6 +51,8 @@ def can_attend_short(node: Attention, shared_memory: int = 0) -> Decision:
     if node.causal and node.causal_offset.const < 0:
         return no("some queries see no key")
     queries, keys, _, stages = tiles_of(node)
+    if int(count(node.batch)) * -(-int(node.s.extent) // queries) < LEAST_PROGRAMS:
+        return no("so few tiles leave the GPU idle")
     width = int(node.d.extent) + int(node.dv.extent)
     need = (stages * keys * width + queries * int(node.d.extent)) * node.q.dtype.itemsize
     if 0 < shared_memory < need:
