@@ -83,6 +83,9 @@ def _reduction(nest: LoopNest, points: int, width: int, target: Target) -> Sched
         x_block = max(1, min(most // tile, power_of_two(points)))
         warps = 1 if tile * x_block <= 256 else min(16, max(2, tile * x_block // 512))
         return Schedule(x_block, tile, ROW_LIMIT, power_of_two(warps))
+    results = [r for s in nest.body if isinstance(s, Reduce) for r in s.results]
+    if any(r.op == "softmax" for r in results):
+        return Schedule(1, 2048, 0, 4)  # 426 µs for 16,384 rows of 50,304; 481 with twice of both
     return Schedule(1, 4096, 0, 8)
 
 
