@@ -25,7 +25,7 @@ from jitney.loops.target import Target
 #: Opcodes of a value that a GPU computes again rather than reads.
 MOST_AGAIN = 16
 #: The cost (`score_fusion`) of a value that a GPU computes again in the time of a load.
-CHEAP_AGAIN = 64.0
+CHEAP_AGAIN = 40.0
 
 Virtual = dict[str, PointwiseNest]
 
