@@ -37,6 +37,9 @@ from jitney.loops.visit import writes
 from jitney.run.cuda_graphs import ReplayedProgram, ReplayFacts
 
 OLDEST = (7, 5)  # compute capability that Triton compiles for
+#: Parts of the names of ops that copy to the host or wait for the GPU in between.
+WAITS = ("linalg", "svd", "eig", "lstsq", "nonzero", "unique", "masked_select", "bincount",
+         "histc", "local_scalar")  # fmt: skip
 BF16 = (8, 0)  # compute capability from which there is bfloat16
 
 
@@ -126,6 +129,8 @@ def _refusal(program: LoopProgram) -> str:
     for node in program.nodes:
         if isinstance(node, Extern) and node.effectful:
             return f"{node.target} has an effect that a replay would not repeat"
+        if isinstance(node, Extern) and any(part in node.target for part in WAITS):
+            return f"{node.target} waits for the GPU, which a recording cannot"
     for buffer in program.buffers:
         if buffer.device.type == "cpu" and buffer.shape and buffer.kind != "constant":
             return f"{buffer.name} lives on the CPU"
