@@ -187,6 +187,7 @@ def main(case: str, mode: str) -> None:
         work.reset()
         want = None if work.train else work.step(work.model).float()
         work.reset()
+        torch.cuda.reset_peak_memory_stats()
         call = compiled(work.model, mode)
         start = time.perf_counter()
         got = work.step(call).detach().float()
