@@ -33,11 +33,12 @@ class Unsupported(JitneyError):
         self.kind, self.message, self.hint, self.where = kind, message, hint, where
 
 
-class IndexOutOfRange(JitneyError, IndexError):
-    """A compiled graph met an index outside its dimension; `run_eagerly_on_error` has eager tell
-    which. Nobody but a direct caller of a compiled graph sees it."""
+class LeftToEager(JitneyError):
+    """A check of a compiled graph found what eager answers otherwise: an index outside its
+    dimension, numbers a transformed convolution would spread. `rerun_eagerly` has eager run
+    instead; nobody but a direct caller of a compiled graph sees it."""
 
-    id = "index-out-of-range"
+    id = "left-to-eager"
 
 
 class CompilerBug(JitneyError):

@@ -88,7 +88,7 @@ class Code(Protocol):
 @dataclass(frozen=True)
 class BuiltGraph:
     """A compiled graph as data. ``counts``: which ops became what; ``checks``: whether a
-    call may raise `IndexOutOfRange`; ``program``: for the log."""
+    call may raise `LeftToEager`; ``program``: for the log."""
 
     code: Code
     constants: Mapping[str, torch.Tensor]

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from jitney.errors import CompilerBug, IndexOutOfRange
+from jitney.errors import CompilerBug, LeftToEager
 from jitney.loops import ir
 from jitney.loops.index import Atom, Axis, Dim, FloorDiv, Index, Mod, Value, bare_dim, index
 from jitney.loops.interpret_ops import apply_op, reduce_all
@@ -28,13 +28,13 @@ def interpret(
     """Runs ``program``: ``args`` as its ``arguments`` say, ``constants`` by buffer name.
 
     Returns one value per output; inputs the program mutates are written in place. Raises
-    IndexOutOfRange where a check of the program finds one.
+    LeftToEager where a check of the program finds one.
     """
     machine = _Machine(program, constants, args)
     for node in program.nodes:
         machine.run(node)
     if any(b.kind == "check" and bool(machine.flat[b.name].any()) for b in program.buffers):
-        raise IndexOutOfRange("an index is out of range")
+        raise LeftToEager("a check of the program failed")
     return [machine.output(out) for out in program.outputs]
 
 
@@ -91,7 +91,8 @@ class _Machine:
     def _allocated(self, buffer: ir.Buffer) -> Tensor:
         shape, strides = self.ints(buffer.shape), self.ints(buffer.strides)
         fresh = torch.empty(_span(shape, strides), dtype=buffer.dtype)
-        return fresh.fill_(math.nan) if buffer.dtype.is_floating_point else fresh.fill_(1)
+        unwritten = math.nan if buffer.dtype.is_floating_point else buffer.kind != "check"
+        return fresh.fill_(unwritten)
 
     def ints(self, sizes: Sequence[Index]) -> list[int]:
         return [size.evaluate(self.dims) for size in sizes]

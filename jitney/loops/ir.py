@@ -348,7 +348,8 @@ class Buffer:
     by torch for each call), "temp" (lives in the workspace), "large" (a temp with memory of its
     own, from its first use to its last), "extern" (made by an extern call),
     "constant" (a tensor lifted into the program, ``LoopProgram.constants``), "check" (one bool,
-    true where an index was out of range: the call then raises `IndexOutOfRange`).
+    true where eager's answer is another, as of an index out of range: the call then raises
+    `LeftToEager`).
     """
 
     name: str

@@ -31,6 +31,7 @@ from torch import fx
 from torch._ops import OpOverload
 
 from jitney.errors import Unsupported
+from jitney.graph.effects import is_effect
 from jitney.loops.index import Dim, Index, bare_dim
 from jitney.loops.ir import (
     IndexValue,
@@ -80,7 +81,7 @@ def lower_graph(
     parameters are constants, so work on them alone costs no call anything.
     Raises `Unsupported` for a graph with calls that are not ATen-like operators.
     """
-    b = Builder(target, frozen)
+    b = Builder(target, frozen, _rerunnable(gm.graph))
     live = analyse_liveness(gm.graph)
     values: Lowered = {}
     arguments: list[str | Dim | ScalarArg] = []
@@ -101,6 +102,12 @@ def lower_graph(
     _check_sizes(b, arguments)
     program = LoopProgram(tuple(arguments), tuple(b.buffers), tuple(b.nodes), outputs)
     return _allocate_outputs(program), b.constants
+
+
+def _rerunnable(graph: fx.Graph) -> bool:
+    """Whether a call can be given up for eager: it writes no input, draws no random number, and
+    is no backward pass, which eager cannot run alone."""
+    return not any(is_effect(node) or node.meta.get("backward") for node in graph.nodes)
 
 
 def _placeholder(b: Builder) -> tuple[Any, str | Dim | ScalarArg]:

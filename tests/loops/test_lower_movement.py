@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from jitney.errors import IndexOutOfRange, Unsupported
+from jitney.errors import LeftToEager, Unsupported
 from jitney.loops.interpret import interpret
 from jitney.loops.ir import LoopNest, LoopProgram
 from jitney.loops.lower_graph import lower_graph
@@ -92,7 +92,7 @@ def test_positions_outside_are_never_read() -> None:
     _, nest = program.nodes
     assert isinstance(nest, LoopNest)
     assert "max(0, min(" in str(_printed(program))
-    with pytest.raises(IndexOutOfRange):
+    with pytest.raises(LeftToEager):
         interpret(program, {}, [X, AT + 2])
 
 

@@ -68,10 +68,7 @@ def _load_uniform(scope: Scope, node: Load, own: Ssa | None) -> Ssa:
 def _load_uniform_where_any(scope: Scope, node: Load, own: Ssa) -> Ssa:
     wanted = _both(scope, own, scope.mask)
     assert wanted is not None
-    some = Ssa(
-        scope.text.call("i1", f"llvm.vector.reduce.or.v{wanted.lanes}i1", wanted.typed), torch.bool
-    )
-    value = _load_uniform(scope, node, some)
+    value = _load_uniform(scope, node, Ssa(_any_lane(scope, wanted), torch.bool))
     return select(scope.text, own, value, constant(node.other, node.dtype))
 
 
@@ -154,8 +151,12 @@ def store(scope: Scope, node: Store, value: Ssa, own: Ssa | None) -> None:
     if stride == _ZERO and not scope.width:
         _store_scalar(scope, node, value, own)
         return
-    value = broadcast(scope.text, value, scope.width or value.lanes)
     mask = _both(scope, scope.mask, own)
+    if stride == _ZERO and mask is not None and not value.lanes and not node.combines:
+        with scope.text.when(_any_lane(scope, mask)):
+            _write(scope, node, value, address(scope, node.buffer, node.index, dtype))
+        return
+    value = broadcast(scope.text, value, scope.width or value.lanes)
     if node.combines and (stride is None or not stride.is_const or stride == _ZERO):
         _store_each_lane(scope, node, value, mask)
         return
@@ -166,6 +167,10 @@ def store(scope: Scope, node: Store, value: Ssa, own: Ssa | None) -> None:
         there = _gather(scope, Load(node.buffer, node.index, dtype), mask)
         value = emit_op(scope.text, node.mode, [there, value], dtype)
     _scatter(scope, node, value, mask)
+
+
+def _any_lane(scope: Scope, mask: Ssa) -> str:
+    return scope.text.call("i1", f"llvm.vector.reduce.or.v{mask.lanes}i1", mask.typed)
 
 
 def _to_memory(scope: Scope, value: Ssa) -> Ssa:

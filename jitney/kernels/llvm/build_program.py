@@ -13,7 +13,7 @@ import torch
 
 from jitney.config import Config
 from jitney.disk_cache import DiskCache, open_cache
-from jitney.errors import CompilerBug, IndexOutOfRange
+from jitney.errors import CompilerBug, LeftToEager
 from jitney.events import log
 from jitney.kernels.llvm import native_runtime
 from jitney.kernels.llvm.emit_call import emit_call
@@ -48,7 +48,7 @@ class NativeProgram:
     ``constants``: names of the constant buffers each function holds. ``parts``: the program and
     its steps where more than one native call is needed. ``frozen``: what a frozen program
     is called with, and the program that prepares it, if any. ``checks``: a call may raise
-    `IndexOutOfRange`.
+    `LeftToEager`.
     """
 
     machine_code: bytes
@@ -137,7 +137,7 @@ def load_program(
         native_function(
             name,
             loaded.addresses[name],
-            (*(constants[c] for c in names), IndexOutOfRange),
+            (*(constants[c] for c in names), LeftToEager),
             loaded,
         )
         for name, names in zip(native.functions, native.constants, strict=True)

@@ -3,7 +3,7 @@
 It is a ``METH_FASTCALL`` C function: reads data pointers through torch's C interface, allocates
 the results, leases a workspace, runs the segment (without the GIL when it takes long), and wraps
 the results. Its ``self`` is a tuple: the segment's constants, then the exception class to raise
-where an index was out of range.
+where a check failed.
 """
 
 from __future__ import annotations

@@ -48,10 +48,11 @@ class Builder:
 
     ``may_overwrite``: the storage of the node's first argument is free once the node has run.
     ``frozen``: what is computed from parameters alone is computed once, not in each call.
+    ``rerunnable``: a call may be given up at any point, and eager run instead.
     """
 
-    def __init__(self, target: Target, frozen: bool = False) -> None:
-        self.target, self.frozen = target, frozen
+    def __init__(self, target: Target, frozen: bool = False, rerunnable: bool = False) -> None:
+        self.target, self.frozen, self.rerunnable = target, frozen, rerunnable
         self.buffers: list[Buffer] = []
         self.nodes: list[Node] = []
         self.constants: dict[str, torch.Tensor] = {}
@@ -98,6 +99,12 @@ class Builder:
         buffer = Buffer(name, "temp", dtype, device, tuple(shape), tuple(strides))
         self.buffers.append(buffer)
         return StridedTensor(name, dtype, tuple(shape), tuple(strides))
+
+    def check(self) -> str:
+        """A bool of a CPU program that starts out false; stored true, it has eager run instead."""
+        name = self.fresh(f"{self.node.name}_check")
+        self.buffers.append(Buffer(name, "check", torch.bool, torch.device("cpu"), (), ()))
+        return name
 
     def device(self) -> torch.device:
         """The device of the node's (first) result."""

@@ -10,7 +10,7 @@ import torch
 
 from jitney.loops import visit
 from jitney.loops.index import Index, index
-from jitney.loops.ir import Buffer, Store
+from jitney.loops.ir import Store
 from jitney.loops.lowerings.builder import Builder
 from jitney.loops.lowerings.expressions import apply, cast, const, index_expr
 from jitney.loops.lowerings.strided import StridedTensor
@@ -42,8 +42,7 @@ def check_range(b: Builder, positions: StridedTensor, size: Index, wraps: bool) 
     low = index_expr(index(0) - size) if wraps else const(0, torch.int64)
     outside = apply("or", apply("lt", value, low), apply("ge", value, extent))
     reduce, found = b.reduce(axes, "any", outside)
-    name = b.fresh(f"{b.node.name}_check")
-    b.buffers.append(Buffer(name, "check", torch.bool, torch.device("cpu"), (), ()))
+    name = b.check()
     b.emit((), (reduce, Store(name, index(0), found)))
     b.checks[key] = name
 

@@ -51,7 +51,11 @@ def channels_last(
         x, window = _bordered(b, x, window)
         weight = _taps_first(b, weight)
     once = b.frozen and b.is_parameter(weight.buffer)
-    if x.dtype == torch.float32 and worth_transforming(out, weight, window, groups, once):
+    if (
+        x.dtype == torch.float32
+        and b.rerunnable
+        and worth_transforming(out, weight, window, groups, once)
+    ):
         return transformed(b, out, x, weight, bias, window, groups)
     return _as_product(b, out, x, weight, bias, window, groups)
 

@@ -5,12 +5,17 @@ transformed space (Winograd 1980; Lavin and Gray 2016, section 4.1). Rows of the
 values for every 4 places, of which one batched product over (channels, window rows) makes the
 transformed results. Points 0, 1, -1, 1/2, -2 and infinity lose the least: the mean error is 3.4
 times that of the plain sum, against 7 for the same in both directions.
-An infinite or NaN element makes up to four places of its rows NaN that the plain sum leaves alone.
+An infinite or NaN element makes up to four places of its rows NaN that the plain sum leaves alone,
+and a very large one takes the digits of small neighbours. Infinity and NaN stay such on the way
+and the error goes with the products, so these tell: where one is not below `LARGEST` a check
+leaves the call to eager.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+
+import torch
 
 from jitney.loops.decision import Decision, no, yes
 from jitney.loops.index import Axis, Index, floor_div, index, modulo
@@ -45,6 +50,9 @@ RESULT = (
     (0, 1, 1, 0.25, 4, 0),
     (0, 1, -1, 0.125, -8, 1),
 )
+#: Products below this in magnitude make finite results, and leave neighbours of a large element
+#: within 0.2 of the plain sum. Activations stay below it, values that stand for "masked" do not.
+LARGEST = 1e6
 #: Multiply-adds in the time one element of the image, the result or the filter is transformed, or
 #: one more element of the filter is read.
 MOVE, FILTER_MOVE, FILTER_READ = 28, 40, 14
@@ -161,6 +169,9 @@ def _multiply(
     sample, row, tile = digits(index(m), (samples, rows, tiles))
     channel, tap = digits(index(k), (depth, height))
     column = group * channels + n
+    check = b.check()
+    acc = Ref("acc", products.dtype)
+    small = apply("lt", apply("abs", acc), const(LARGEST, products.dtype))
     b.nodes.append(
         Gemm(
             b.fresh(f"{b.node.name}_gemm"),
@@ -171,8 +182,8 @@ def _multiply(
             image.access((i, sample, row + tap, tile, group * depth + channel)),
             filters.access((i, column, channel, tap)),
             products.dtype,
-            (Store(products.buffer, products.at((i, sample, row, tile, column)),
-                   Ref("acc", products.dtype)),),
+            (Store(products.buffer, products.at((i, sample, row, tile, column)), acc),
+             Store(check, index(0), const(True, torch.bool), apply("not", small))),
             origins=(b.node.name,),
         )
     )  # fmt: skip
