@@ -48,11 +48,15 @@ def apply(
     context = Context()
     interpreter.owned[id(context)] = context
     context.needs_input_grad = tuple([_wants_gradient(x) for x in inputs])
-    if not any(context.needs_input_grad) or not torch.is_grad_enabled():
+    if kwargs:
+        raise _refusal(cls, "is given keywords")
+    if not torch.is_grad_enabled():
         return _forward(interpreter, cls, context, inputs)
-    if cls is torch.nn.modules._functions.BackwardHookFunction:
-        raise _refusal(cls, "is looked up in the autograd graph by its name")
     try:
+        if not any(context.needs_input_grad):
+            return _forward_without_grad(interpreter, cls, context, inputs)
+        if cls is torch.nn.modules._functions.BackwardHookFunction:
+            raise _refusal(cls, "is looked up in the autograd graph by its name")
         return _differentiated(interpreter, cls, context, inputs)
     except BreakCapture:
         interpreter.native_broke = True  # much of the call has been recorded: break before it
@@ -61,8 +65,7 @@ def apply(
 
 def _differentiated(interpreter: Interpreter, cls: Any, context: Context, inputs: list[Any]) -> Any:
     written = set(interpreter.recorder.mutated)
-    _set_grad(interpreter, False)
-    result = _forward(interpreter, cls, context, inputs)
+    result = _forward_without_grad(interpreter, cls, context, inputs)
     results = result if isinstance(result, tuple) else (result,)
     outputs = [x for x in results if isinstance(x, torch.Tensor)]
     if context.dirty_tensors or interpreter.recorder.mutated - written:
@@ -72,7 +75,6 @@ def _differentiated(interpreter: Interpreter, cls: Any, context: Context, inputs
     if not outputs:
         raise _refusal(cls, "returns no tensor")
     gradient, used = _backward(interpreter, cls, context, results)
-    _set_grad(interpreter, True)
     wanted = [x for x, want in zip(inputs, context.needs_input_grad, strict=True) if want]
     tied = iter(interpreter.recorder.call(gradient, (*outputs, *wanted, *used), {}))
     values = tuple([next(tied) if isinstance(x, torch.Tensor) else x for x in results])
@@ -89,6 +91,20 @@ def _refusal(cls: type, reason: str) -> BreakCapture:
 
 def _set_grad(interpreter: Interpreter, enabled: bool) -> None:
     state.apply(interpreter, _GRAD_MODE, torch_api.state_setter("grad_enabled"), [enabled], {})
+
+
+def _forward_without_grad(
+    interpreter: Interpreter, cls: Any, context: Context, inputs: list[Any]
+) -> Any:
+    """The forward as eager runs it, whatever else it reads that requires grad."""
+    _set_grad(interpreter, False)
+    try:
+        result = _forward(interpreter, cls, context, inputs)
+    except Raised:  # the program may handle it and go on
+        _set_grad(interpreter, True)
+        raise
+    _set_grad(interpreter, True)
+    return result
 
 
 def _forward(interpreter: Interpreter, cls: Any, context: Context, inputs: list[Any]) -> Any:
@@ -114,7 +130,7 @@ def _backward(
         given = [torch.empty_like(x) for x in outputs]
     each = iter(given)
     gradients = [next(each) if isinstance(x, torch.Tensor) else None for x in results]
-    with recorder.aside(given) as graph:
+    with recorder.aside(given) as graph, torch_api.modes_of_backward():
         found = _gradients_by_inputs(interpreter, cls, context, gradients)
         graph.output(tuple([recorder.argument(x) for x in found]))
     used = [value for value, _ in recorder.lifted.values()]

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from jitney.capture.custom_gradient import CustomGradient
 from jitney.errors import Unsupported
 from jitney.graph.functionalize import Direct
 from jitney.graph.recorder import OpKind, Recorder, op_kind
@@ -149,6 +150,8 @@ class _Outputs:
             item = None
             if node.target is operator.getitem:
                 node, item = node.args[0], node.args[1]  # type: ignore[assignment]
+            if output.requires_grad and _has_own_gradient(node):
+                raise Unsupported("grad-of-view", "a view whose gradient its author wrote")
             if not _is_view_step(node):
                 raise Unsupported("shared-outputs", f"an output shares memory through {node}")
             args = tuple(self._step_argument(a) for a in node.args[1:])
@@ -171,3 +174,9 @@ def _is_view_step(node: fx.Node) -> bool:
     if node.target is operator.getitem:
         return True
     return isinstance(node.target, torch._ops.OpOverload) and op_kind(node.target) is OpKind.VIEW
+
+
+def _has_own_gradient(node: fx.Node) -> bool:
+    """Whether a `torch.autograd.Function` returned the view."""
+    origin = node.meta.get("origin")
+    return origin is not None and isinstance(origin.target, CustomGradient)

@@ -59,7 +59,8 @@ class FakeResults:
             layout = (*value.shape, *value.stride(), value.storage_offset())
             if any(type(size) is not int for size in layout):  # a symbol that a guard made constant
                 raise _NoKey
-            return value.dtype, value.shape, value.stride(), value.storage_offset()
+            place = value.stride(), value.storage_offset(), value.fake_device
+            return value.dtype, value.shape, *place
         if kind is tuple or kind is list:
             return tuple([self._key(item) for item in value])
         if kind in _PLAIN:

@@ -87,10 +87,11 @@ def _follow(graph: fx.Graph, node: fx.Node, traced: dict[fx.Node, Any]) -> None:
     if op_kind(target) in (OpKind.VIEW, OpKind.ALIAS) or "view" in target._opname:
         value = None if "strided" in target._opname else _viewed(node)
         if value is None:
-            for source in [s for s in node.all_input_nodes if s in traced]:
-                _restore(graph, node, source, traced[source])
+            _restore_operands(graph, node, traced)
         else:
             _change(node, value, traced)
+    elif torch.Tag.nondeterministic_seeded in target.tags:  # numbers are drawn in memory's order
+        _restore_operands(graph, node, traced)
     elif _follows(node, target):
         value = node.meta["val"]
         if isinstance(value, torch.Tensor):
@@ -121,6 +122,11 @@ def _viewed(node: fx.Node) -> torch.Tensor | None:
     except (RuntimeError, ValueError):  # fake kernels raise either
         return None
     return value if isinstance(value, torch.Tensor) else None
+
+
+def _restore_operands(graph: fx.Graph, user: fx.Node, traced: dict[fx.Node, Any]) -> None:
+    for source in [s for s in user.all_input_nodes if s in traced]:
+        _restore(graph, user, source, traced[source])
 
 
 def _restore(graph: fx.Graph, user: fx.Node, source: fx.Node, value: torch.Tensor) -> None:

@@ -233,8 +233,7 @@ def _differentiate(
         tangents.append(layer.feed(fake))
     recorder.in_backward = True
     recorder.origin = None
-    for kind in ("cpu", "cuda"):
-        torch.set_autocast_enabled(kind, False)
+    torch_api.autocast_off()
     leaves = [trace.leaves[i] for i in wanted]
     grads = torch.autograd.grad(
         [tensor for _, tensor in outputs], leaves, tangents, allow_unused=True

@@ -36,6 +36,22 @@ def preserved_modes() -> Iterator[None]:
 
 
 @contextmanager
+def modes_of_backward() -> Iterator[None]:
+    """A scope with the modes that ``backward()`` usually runs a custom backward in: no gradients,
+    no autocast."""
+    with preserved_modes():
+        torch.set_grad_enabled(False)
+        autocast_off()
+        yield
+
+
+def autocast_off() -> None:
+    """Switches autocast off on a CPU and on GPUs."""
+    for kind in ("cpu", "cuda"):
+        torch.set_autocast_enabled(kind, False)
+
+
+@contextmanager
 def saved_hooks_off() -> Iterator[None]:
     """A scope in which users' saved-tensor hooks are not called: what is saved are fakes."""
     if torch._C._autograd._top_saved_tensors_default_hooks(True) is None:

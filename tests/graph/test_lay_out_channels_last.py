@@ -64,3 +64,15 @@ def test_equal_to_eager_whatever_reads_the_images() -> None:
     for function in (_net, _returns_inside, _views, _as_strided, _mixed):
         jitney.reset()
         assert_equal_to_eager(function, jitney.compile(function), (X, W, V))
+
+
+def test_random_numbers_are_eager_s() -> None:
+    def noisy(x: Tensor, w: Tensor, v: Tensor) -> Tensor:
+        a = F.conv2d(x, w)
+        return F.conv2d(F.dropout(a + torch.randn_like(a) * torch.rand_like(a)), v)
+
+    results = []
+    for function in (noisy, jitney.compile(noisy)):
+        torch.manual_seed(0)
+        results.append(function(X, W, V))
+    torch.testing.assert_close(*results, rtol=1e-4, atol=1e-4)

@@ -144,3 +144,12 @@ def test_cat_with_a_tensor_of_no_elements() -> None:
     x = torch.randn(2, 3)
     assert "cat.default" not in ops(function, x)
     same(function, x)
+
+
+def test_a_remembered_result_is_on_its_operand_s_device() -> None:
+    def f(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return x + 1, y + 1
+
+    graph = trace(f, torch.ones(3), torch.ones(3, device="meta")).forward.graph
+    devices = [n.meta["val"].device.type for n in graph.nodes if n.op == "call_function"]
+    assert devices == ["cpu", "meta"]

@@ -334,6 +334,64 @@ def gradients_of_their_authors(C: Any) -> Any:
     return seen
 
 
+WEIGHT = torch.randn(3, requires_grad=True)
+
+
+class Weighted(Reversed):
+    """Reads what requires grad from outside its inputs; raises where they do."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any) -> Any:
+        if x.requires_grad:
+            raise ValueError
+        return x * WEIGHT
+
+
+class Wide(Product):
+    """Its backward looks at what autocast made of a product."""
+
+    @staticmethod
+    def forward(x: Any, y: Any) -> Any:
+        return x @ y
+
+    @staticmethod
+    def backward(ctx: Any, g: Any) -> Any:
+        x, y = ctx.saved_tensors
+        found = g.float() @ y.t()
+        return found * (2 if found.dtype is torch.bfloat16 else 1), x.t() @ g.float()
+
+
+@program
+def views_with_their_authors_gradients(C: Any) -> Any:
+    def f(x: Any) -> Any:
+        a = x * 1
+        return Reversed.apply(x), Reversed.apply(a), a
+
+    return _gradients_of(C(f), (3,)), _gradients_of(C(lambda x: [Reversed.apply(x)]), (3,))
+
+
+@program
+def a_function_s_forward_has_no_gradient(C: Any) -> Any:
+    def f(x: Any) -> Any:
+        try:
+            Weighted.apply(x)
+        except ValueError:
+            pass
+        return Weighted.apply(x.detach()), x * 2
+
+    WEIGHT.grad = None
+    return _gradients_of(C(f), (3,)), WEIGHT.grad
+
+
+@program
+def a_function_s_backward_has_no_autocast(C: Any) -> Any:
+    def f(x: Any, y: Any) -> Any:
+        with torch.autocast("cpu", torch.bfloat16):
+            return [Wide.apply(x, y).float()]
+
+    return _gradients_of(C(f), (3, 4), (4, 5))
+
+
 CALLED: list[str] = []
 
 
