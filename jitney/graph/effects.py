@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import fx
@@ -16,11 +18,30 @@ def is_effect(node: fx.Node) -> bool:
     merged, recomputed or moved past another such node."""
     if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
         return False
-    if torch.Tag.nondeterministic_seeded in node.target.tags:
+    return torch.Tag.nondeterministic_seeded in node.target.tags or _acts(node.target)
+
+
+def can_repeat(node: fx.Node) -> bool:
+    """Whether running the node once more changes nothing. More can than are no effect: attention
+    without dropout."""
+    if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
         return True
-    if op_kind(node.target) in (OpKind.IN_PLACE, OpKind.MUTATES):
+    return not (_acts(node.target) or draws_random(node.target, node.args, node.kwargs))
+
+
+def draws_random(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether a call of an op with these arguments draws random numbers."""
+    if torch.Tag.nondeterministic_seeded not in getattr(target, "tags", ()):
+        return False
+    names = [a.name for a in target._schema.arguments]
+    given = dict(zip(names, args, strict=False)) | dict(kwargs)
+    return "dropout_p" not in names or bool(given.get("dropout_p", 0.0))
+
+
+def _acts(target: torch._ops.OpOverload) -> bool:
+    if op_kind(target) in (OpKind.IN_PLACE, OpKind.MUTATES):
         return True
-    return torch_api.has_side_effects(node.target)
+    return torch_api.has_side_effects(target)
 
 
 #: Views whose schema does not say so.

@@ -31,7 +31,7 @@ from torch import fx
 from torch._ops import OpOverload
 
 from jitney.errors import Unsupported
-from jitney.graph.effects import is_effect
+from jitney.graph.effects import can_repeat
 from jitney.loops.index import Dim, Index, bare_dim
 from jitney.loops.ir import (
     IndexValue,
@@ -107,7 +107,7 @@ def lower_graph(
 def _rerunnable(graph: fx.Graph) -> bool:
     """Whether a call can be given up for eager: it writes no input, draws no random number, and
     is no backward pass, which eager cannot run alone."""
-    return not any(is_effect(node) or node.meta.get("backward") for node in graph.nodes)
+    return all(can_repeat(node) and not node.meta.get("backward") for node in graph.nodes)
 
 
 def _placeholder(b: Builder) -> tuple[Any, str | Dim | ScalarArg]:

@@ -79,6 +79,18 @@ def test_frozen_filters() -> None:
     assert len(log.events("rerun_eagerly")) == 1
 
 
+def test_beside_attention_without_dropout() -> None:
+    def attending(x: Tensor, w: Tensor) -> Tensor:
+        y = convolved(x, w).flatten(2).mT
+        return F.scaled_dot_product_attention(y, y, y)
+
+    x, w = image(), rand(80, 64, 3, 3) / 24
+    log.clear()
+    found = jitney.compile(attending)(x, w)
+    torch.testing.assert_close(found, attending(x, w), rtol=1e-4, atol=1e-4)
+    assert transforms() == 1
+
+
 def test_what_cannot_run_twice_is_summed_plainly() -> None:
     def counting(x: Tensor, w: Tensor, seen: Tensor) -> Tensor:
         seen.add_(1)

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from jitney.graph.effects import draws_random
 from jitney.loops.index import Axis, Index, IndexLike, Value, index
 from jitney.loops.ir import (
     Buffer,
@@ -247,10 +248,6 @@ class Builder:
             None if fake is None else self.add_buffer(self.node.name, "extern", fake)
             for fake in fakes
         )
-        random = torch.Tag.nondeterministic_seeded in getattr(target, "tags", ())
-        if random and "dropout_p" in (names := [a.name for a in target._schema.arguments]):
-            given = dict(zip(names, args, strict=False)) | kwargs
-            random = bool(given.get("dropout_p", 0.0))
         self.nodes.append(
             Extern(
                 self.fresh(f"{self.node.name}_call"),
@@ -259,7 +256,7 @@ class Builder:
                 tuple((key, _extern_argument(arg)) for key, arg in kwargs.items()),
                 tuple(None if result is None else result.buffer for result in results),
                 mutates=tuple(written.buffer for written in mutates),
-                effectful=random,
+                effectful=draws_random(target, args, kwargs),
                 reason=reason,
                 origins=(self.node.name,),
             )
