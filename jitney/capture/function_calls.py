@@ -153,7 +153,20 @@ def _masked_fill(
     return interpreter.call_python(torch_api.fill_masked_out, args, kwargs, None)
 
 
+def _module_init(
+    interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Frame | None
+) -> Any:
+    """``nn.Module.__init__`` as `torch.compile` leaves it behind in a process that has used it: a
+    wrapper that also counts generations for its own guards."""
+    names, cells = function.__code__.co_freevars, function.__closure__
+    original = cells[names.index("init")].cell_contents
+    return interpreter.call(original, tuple(args), kwargs, site)
+
+
 HANDLERS: dict[str, Handler] = {
+    "torch._dynamo.mutation_guard.install_generation_tagging_init.<locals>.patched_init": (
+        _module_init
+    ),
     "torch.autograd.profiler.record_function.__enter__": _enter_profiler_label,
     "torch.compiler.is_compiling": _is_compiling,
     "torch.backends.mha.get_fastpath_enabled": _attention_fastpath,

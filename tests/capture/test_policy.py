@@ -38,6 +38,7 @@ ELSEWHERE = {
     "builtins.dict_keyiterator", "builtins.dict_valueiterator", "builtins.dict_itemiterator",
     "builtins.range_iterator", "builtins.list_reverseiterator",
     "torch._compile._disable_dynamo.<locals>.inner", "torch._C._cuda_getDeviceCount",
+    "torch._dynamo.mutation_guard.install_generation_tagging_init.<locals>.patched_init",
 }  # fmt: skip
 
 
@@ -70,3 +71,14 @@ def test_functions_that_call_back_are_inlined():
     compiled = jitney.compile(program, backend="eager", fullgraph=True)
     torch.testing.assert_close(compiled(x, mask), program(x, mask))
     assert compiled(x, None)[1].equal(x.sum(1))
+
+
+def test_module_made_in_a_process_that_has_used_torch_compile() -> None:
+    """Dynamo leaves a wrapper of its own round ``nn.Module.__init__``."""
+    torch._dynamo.mutation_guard.install_generation_tagging_init()
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return torch.nn.ReLU()(x) + torch.nn.Sequential(torch.nn.Tanh())(x)
+
+    x = torch.randn(5)
+    torch.testing.assert_close(jitney.compile(f, fullgraph=True)(x), f(x))
