@@ -117,9 +117,7 @@ class ReplayedProgram:
             recording = self._recordings[key] = self._record(args)
         except RuntimeError as error:
             self._failed.add(key)
-            for (
-                generator
-            ) in torch.cuda.default_generators:  # a torn recording leaves them recording
+            for generator in torch.cuda.default_generators:  # left recording by a torn recording
                 generator.graphsafe_set_state(generator.clone_state())
             if isinstance(error, torch.OutOfMemoryError):
                 self._recordings.clear()  # what they hold, the call may need

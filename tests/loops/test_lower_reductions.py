@@ -31,7 +31,7 @@ REDUCTIONS: dict[str, Callable[[Any], Any]] = {
         x[:, :1, :1].var(0),
         x[0, 0, 0].sum(),
     ),
-    "scans": lambda x: (x.cumsum(1), x.cumprod(0), x.logcumsumexp(2), (x > 0).cumsum(1)),
+    "scans": lambda x: (x.cumsum(1), x.long().cumprod(0), x.logcumsumexp(2), (x > 0).cumsum(1)),
     "scan_with_special_values": lambda x: (
         (x / (x > 0)).cumsum(1),
         (x / (x > 0)).cummax(1),
@@ -47,6 +47,11 @@ REDUCTIONS: dict[str, Callable[[Any], Any]] = {
 @pytest.mark.parametrize("name", REDUCTIONS)
 def test_reduction(name: str) -> None:
     check(REDUCTIONS[name], ROWS)
+
+
+def test_running_products_do_not_overflow_before_eager_s() -> None:
+    far = torch.tensor([[0.0, 1e30, 1e30, 1e30], [1e30, 1e-30, 1e-30, 1e30]])
+    check(lambda x: x.cumprod(1), far, allow_extern=True)
 
 
 def test_nothing_to_reduce() -> None:

@@ -98,8 +98,19 @@ def _log_add_exp(x: Expr, y: Expr) -> Expr:
 
 
 lowers(aten.cumsum.default)(_scan(add, 0))
-lowers(aten.cumprod.default)(_scan(mul, 1))
 lowers(aten.logcumsumexp.default)(_scan(_log_add_exp, -math.inf))
+_running_product = _scan(mul, 1)
+
+
+@lowers(aten.cumprod.default)
+def cumprod(
+    b: Builder, x: StridedTensor, dim: int, *, dtype: torch.dtype | None = None
+) -> StridedTensor:
+    """Of integers: floats far from 1 overflow (or vanish) in the product of a row's later part,
+    where eager has multiplied by the zero (or the small number) at its beginning."""
+    if b.fake.dtype.is_floating_point:
+        raise Refused("a part of a row may overflow where the row does not")
+    return _running_product(b, x, dim, dtype=dtype)
 
 
 def _running_extreme(op: str) -> Lowering:
