@@ -33,14 +33,14 @@ from jitney.loops.split_reduction import split_reduction
 from jitney.loops.spread_memory import spread_memory
 from jitney.loops.target import Target
 from jitney.loops.verify import check_step
-from jitney.loops.visit import writes
+from jitney.loops.visit import reads, writes
 from jitney.run.cuda_graphs import ReplayedProgram, ReplayFacts
 
 OLDEST = (7, 5)  # compute capability that Triton compiles for
+BF16 = (8, 0)  # compute capability from which there is bfloat16
 #: Parts of the names of ops that copy to the host or wait for the GPU in between.
 WAITS = ("linalg", "svd", "eig", "lstsq", "nonzero", "unique", "masked_select", "bincount",
          "histc", "local_scalar")  # fmt: skip
-BF16 = (8, 0)  # compute capability from which there is bfloat16
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,14 @@ def replay_facts(gm: fx.GraphModule, program: LoopProgram) -> ReplayFacts:
         if argument in written:
             mutated.add(position)
     axes = tuple((s.position, s.axis) for s in sizes_to_read(program, program.arguments))
-    return ReplayFacts(tuple(sizes), axes, frozenset(static), frozenset(mutated), _refusal(program))
+    return ReplayFacts(
+        tuple(sizes),
+        axes,
+        frozenset(static),
+        frozenset(mutated),
+        _refusal(program),
+        next((b.device for b in program.buffers if b.device.type == "cuda"), None),
+    )
 
 
 def _refusal(program: LoopProgram) -> str:
@@ -131,7 +138,10 @@ def _refusal(program: LoopProgram) -> str:
             return f"{node.target} has an effect that a replay would not repeat"
         if isinstance(node, Extern) and any(part in node.target for part in WAITS):
             return f"{node.target} waits for the GPU, which a recording cannot"
+    used = {name for node in program.nodes for name in reads(node)}
     for buffer in program.buffers:
-        if buffer.device.type == "cpu" and buffer.shape and buffer.kind != "constant":
-            return f"{buffer.name} lives on the CPU"
+        if buffer.device.type != "cpu" or buffer.kind == "constant":
+            continue
+        if buffer.shape or (buffer.kind == "input" and buffer.name in used):
+            return f"{buffer.name} lives on the CPU"  # of one number a recording keeps the value
     return ""

@@ -124,3 +124,25 @@ def test_symbolic_sizes_are_read_off_the_arguments() -> None:
 def test_plain_programs_are_runnable() -> None:
     pytest.importorskip("triton")
     gpu_pipeline.check_runnable(doubling(torch.bfloat16, "cuda:0", "cuda:0"), H200)
+
+
+def test_a_number_on_the_cpu_is_not_recorded() -> None:
+    program = doubling(torch.float32, "cuda:0", "cuda:0")
+    number = ir.Buffer("factor", "input", torch.float32, torch.device("cpu"), (), ())
+    view = ir.BufferView("factor", (), ())
+    product = ir.Extern("e", "aten.mul.Tensor", (view, 2.0), (), ("product",))
+    made = replace(number, name="product", kind="extern", device=torch.device("cuda", 0))
+    changed = replace(
+        program,
+        arguments=("x", "factor"),
+        buffers=(*program.buffers, number, made),
+        nodes=(*program.nodes, product),
+    )
+    graph = torch.fx.Graph()
+    graph.output((graph.placeholder("x"), graph.placeholder("factor")))
+    gm = torch.fx.GraphModule({}, graph)
+    facts = gpu_pipeline.replay_facts(gm, changed)
+    assert facts.refused == "factor lives on the CPU"
+    assert facts.device == torch.device("cuda", 0)
+    unread = gpu_pipeline.replay_facts(gm, replace(changed, nodes=program.nodes))
+    assert unread.refused == ""

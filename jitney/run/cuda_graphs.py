@@ -31,13 +31,14 @@ class ReplayFacts:
     """What a recording must know. ``sizes``: positions of inputs that are numbers; ``axes``:
     positions of inputs and their dimensions of symbolic size; ``static``: positions of inputs that
     keep their place; ``mutated``: positions of inputs the program writes; ``refused``: why it
-    cannot be recorded ("" when it can)."""
+    cannot be recorded ("" when it can); ``device``: where it runs (None: on no GPU)."""
 
     sizes: tuple[int, ...] = ()
     axes: tuple[tuple[int, int], ...] = ()
     static: frozenset[int] = frozenset()
     mutated: frozenset[int] = frozenset()
     refused: str = ""
+    device: torch.device | None = None
 
 
 @dataclass
@@ -54,19 +55,20 @@ class _Recording:
     written_back: list[tuple[int, torch.Tensor]]
 
 
-_pools: dict[int, Any] = {}
+_pools: dict[tuple[torch.device | None, int], Any] = {}
 
 
-def shared_pool(device: int) -> Any:
-    """The memory pool all recordings on ``device`` share."""
-    if device not in _pools:
-        _pools[device] = torch.cuda.graph_pool_handle()
-    return _pools[device]
+def shared_pool(device: torch.device | None, stream: int) -> Any:
+    """The memory pool that all recordings share which are replayed on ``stream`` of ``device``,
+    one after the other."""
+    if (device, stream) not in _pools:
+        _pools[device, stream] = torch.cuda.graph_pool_handle()
+    return _pools[device, stream]
 
 
 class ReplayedProgram:
-    """``program`` behind CUDA graphs, one recording per set of symbolic sizes. Thread-safe:
-    recordings share memory, so calls run one at a time."""
+    """``program`` behind CUDA graphs, one recording per stream and set of symbolic sizes.
+    Thread-safe: recordings share memory, and a stream replays one at a time."""
 
     def __init__(self, program: Program, facts: ReplayFacts, name: str = "graph") -> None:
         self.program, self.facts, self.name = program, facts, name
@@ -81,8 +83,13 @@ class ReplayedProgram:
     def __call__(self, *args: Any) -> tuple[Any, ...]:
         if self.facts.refused or torch.cuda.is_current_stream_capturing():
             return self.program(*args)
+        device = self.facts.device
+        if device is not None and torch_api.is_other_gpu(device):
+            with torch.cuda.device(device):
+                return self(*args)
+        stream = 0 if device is None else torch_api.raw_cuda_stream(device)
         numbers = [args[i] for i in self.facts.sizes]
-        key = (*numbers, *[args[i].shape[axis] for i, axis in self.facts.axes])
+        key = (stream, *numbers, *[args[i].shape[axis] for i, axis in self.facts.axes])
         with self._lock:
             recording = self._recordings.get(key)
             if recording is None:
@@ -114,7 +121,7 @@ class ReplayedProgram:
         memory does not suffice. While recording nothing runs, so a plain call may follow."""
         self._recordings.pop(key, None)
         try:
-            recording = self._recordings[key] = self._record(args)
+            recording = self._recordings[key] = self._record(args, key[0])
         except RuntimeError as error:
             self._failed.add(key)
             for generator in torch.cuda.default_generators:  # left recording by a torn recording
@@ -126,7 +133,7 @@ class ReplayedProgram:
             return None
         return recording
 
-    def _record(self, args: tuple[Any, ...]) -> _Recording:
+    def _record(self, args: tuple[Any, ...], stream: int) -> _Recording:
         inputs, copied, addresses = list(args), [], {}
         for position, value in enumerate(args):
             if not isinstance(value, torch.Tensor) or value.device.type != "cuda":
@@ -140,12 +147,10 @@ class ReplayedProgram:
             inputs[position] = own
             copied.append((position, own.copy_(value)))
         graph = torch.cuda.CUDAGraph()
-        device = torch.cuda.current_device()
+        pool = shared_pool(self.facts.device, stream)
         with log.stage("cuda_graph", graph=self.name):
             torch.cuda.synchronize()
-            with torch.cuda.graph(
-                graph, pool=shared_pool(device), capture_error_mode="thread_local"
-            ):
+            with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
                 outputs = self.program(*inputs)
         where = {id(value): position for position, value in enumerate(inputs)}
         given = tuple([where.get(id(o)) if _is_tensor(o) else None for o in outputs])

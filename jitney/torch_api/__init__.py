@@ -46,6 +46,7 @@ from jitney.torch_api.modes import (
 from jitney.torch_api.native import (
     c_symbol,
     impl_address,
+    is_other_gpu,
     native_state,
     raw_cuda_stream,
     raw_key_set,
@@ -141,6 +142,7 @@ __all__ = [
     "is_data_dependent_error",
     "is_fake",
     "is_masked_tensor",
+    "is_other_gpu",
     "is_symbolic",
     "is_symbolic_value",
     "is_tensor_subclass",

@@ -93,6 +93,11 @@ def raw_cuda_stream(device: torch.device) -> int:
     return int(torch._C._cuda_getCurrentRawStream(number))
 
 
+def is_other_gpu(device: torch.device) -> bool:
+    """Whether ``device`` is a GPU, but not the one that CUDA calls of this thread go to."""
+    return device.index is not None and device.index != torch.cuda.current_device()
+
+
 def tensor_handle_offset() -> int:
     """Bytes from a Python tensor object to the ``at::Tensor`` in it, which torch's C interface
     takes the address of; found by looking for the TensorImpl's address. RuntimeError if hidden."""

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from jitney import torch_api
 from jitney.events import log
 from jitney.kernels.call_extern import ExternCall
 from jitney.loops.ir import Extern
@@ -30,7 +31,7 @@ def reasons() -> list[str]:
 
 
 def test_a_failed_recording_is_told_once_and_calls_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuses(self: ReplayedProgram, args: Any) -> Any:
+    def refuses(self: ReplayedProgram, args: Any, stream: int) -> Any:
         error = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate\nand more")
         error.add_note("in aten.sort.default")
         raise error
@@ -63,4 +64,29 @@ def test_every_set_of_sizes_is_recorded_apart(monkeypatch: pytest.MonkeyPatch) -
     call = ReplayedProgram(lambda n, x: (x + n,), ReplayFacts(sizes=(0,), axes=((1, 0),)))
     for number, length in ((1, 2), (1, 2), (1, 3), (1, 3), (5, 3), (5, 3)):
         assert call(number, torch.zeros(length))[0].tolist() == [number] * length
-    assert keys == [(1, 2), (1, 3), (5, 3)]
+    assert keys == [(0, 1, 2), (0, 1, 3), (0, 5, 3)]
+
+
+def test_streams_are_recorded_apart_where_the_program_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    keys: list[Any] = []
+    entered: list[Any] = []
+    streams = iter((7, 7, 9, 9))
+
+    class Entered:
+        def __init__(self, device: torch.device) -> None:
+            entered.append(device.index)
+
+        def __enter__(self) -> None:
+            monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
+
+        def __exit__(self, *_: Any) -> None:
+            monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "device", Entered)
+    monkeypatch.setattr(torch_api, "raw_cuda_stream", lambda device: next(streams))
+    monkeypatch.setattr(ReplayedProgram, "_try_to_record", lambda self, key, args: keys.append(key))
+    call = ReplayedProgram(program, ReplayFacts(device=torch.device("cuda", 1)))
+    for _ in range(4):
+        assert call(torch.zeros(1))[0].item() == 1
+    assert (keys, entered) == ([(7,), (9,)], [1] * 4)

@@ -19,7 +19,7 @@ from typing import Any
 from jitney.disk_cache import DiskCache, cache_directory
 from jitney.events import log
 from jitney.kernels.triton.fork_map import fork_map
-from jitney.kernels.triton.kernel_source import KernelSource
+from jitney.kernels.triton.kernel_source import ALIGNED, KernelSource
 from jitney.kernels.triton.load_binary import Binary
 
 
@@ -95,12 +95,10 @@ def compile_kernel(source: KernelSource, arch: int) -> Binary:
 
     target, backend = _compiler(arch)
     early = _starts_early(source, arch)
-    function = load_function(source.key + "e" * early, source.text(early=early))
+    function = load_function(source.text(early=early))
     signature = {p.label: p.signature for p in source.parameters}
-    aligned = [["tt.divisibility", 16]]
-    attributes = {
-        (i,): aligned for i, p in enumerate(source.parameters) if p.kind == "pointer" and p.aligned
-    }
+    aligned = [["tt.divisibility", ALIGNED]]
+    attributes = {(i,): aligned for i, p in enumerate(source.parameters) if p.kind == "pointer"}
     tree = ASTSource(function, signature, {}, attributes)
     chosen = {"num_warps": source.num_warps, "num_stages": source.num_stages}
     options = backend.parse_options({**chosen, "enable_fp_fusion": True, **tree.parse_options()})
@@ -124,8 +122,9 @@ def _starts_early(source: KernelSource, arch: int) -> bool:
 
 
 @lru_cache(maxsize=4096)
-def load_function(key: str, text: str) -> Any:
+def load_function(text: str) -> Any:
     """The `triton.jit` function of a module text; Triton reads its source from a file."""
+    key = hashlib.sha256(text.encode()).hexdigest()[:32]
     folder = Path(cache_directory()) / "triton_sources"
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"k{key}.py"

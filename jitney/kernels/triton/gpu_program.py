@@ -7,8 +7,10 @@ from typing import Any
 
 import torch
 
+from jitney import torch_api
 from jitney.errors import CompilerBug
 from jitney.kernels.call_extern import ExternCall
+from jitney.kernels.triton.kernel_source import ALIGNED
 from jitney.kernels.triton.launch import Launch, LaunchTable
 from jitney.kernels.triton.launch_plan import LaunchPlan, Segment
 from jitney.kernels.triton.load_binary import current_stream, load_binary
@@ -62,6 +64,9 @@ class GpuProgram:
 
     def consume(self, args: list[Any]) -> tuple[Any, ...]:
         """As a call, but empties ``args``: what nobody else holds is freed after its last use."""
+        if torch_api.is_other_gpu(self.device):
+            with torch.cuda.device(self.device):
+                return self.consume(args)
         try:
             table = self._tables.pop()
         except IndexError:
@@ -120,8 +125,12 @@ class _Call:
             self._make(buffer)
         self._lease_workspace()
         slots, values = owner.slots, self.values
+        astray: dict[str, torch.Tensor] = {}
         for name, tensor in self.tensors.items():
-            values[slots[name]] = tensor.data_ptr()
+            values[slots[name]] = address = tensor.data_ptr()
+            if address % ALIGNED:
+                astray[name] = tensor
+        copies = self._stand_in(astray)
         stream = current_stream(device)
         for step, born, dead in zip(owner.steps, owner.plan.born, owner.plan.dead, strict=True):
             for name in born:
@@ -132,7 +141,19 @@ class _Call:
                 self._extern(step)
             for name in dead:
                 self.tensors.pop(name, None)
+        for name, tensor in astray.items():
+            if name in owner.plan.written:
+                tensor.copy_(copies[name])
+            self.tensors[name] = tensor
         return tuple([self._result(out) for out in owner.plan.outputs])
+
+    def _stand_in(self, astray: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Copies of tensors that begin inside others, where kernels do not expect them."""
+        copies = {name: _copied_whole(tensor) for name, tensor in astray.items()}
+        for name, copy in copies.items():
+            self.tensors[name] = copy
+            self._set(name, copy.data_ptr())
+        return copies
 
     def _make(self, buffer: Buffer) -> torch.Tensor:
         shape, strides, _ = self.owner.layout(buffer, self.sizes)
@@ -160,7 +181,9 @@ class _Call:
                 continue
             buffer = self.owner.buffers[name]
             _, strides, _ = self.owner.layout(buffer, self.sizes)
-            if len(strides) == result.dim() and not _laid_out(result, strides):
+            if len(strides) != result.dim():
+                strides = result.stride()
+            if result.data_ptr() % ALIGNED or not _laid_out(result, strides):
                 wanted = torch.empty_strided(
                     result.shape, strides, dtype=result.dtype, device=result.device
                 )
@@ -202,6 +225,13 @@ def _laid_out(tensor: torch.Tensor, strides: tuple[int, ...]) -> bool:
         have == want or size <= 1
         for have, want, size in zip(tensor.stride(), strides, tensor.shape, strict=True)
     )
+
+
+def _copied_whole(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy with all strides, gaps and repetitions."""
+    pairs = zip(tensor.shape, tensor.stride(), strict=True)
+    span = 1 + sum((size - 1) * stride for size, stride in pairs)
+    return tensor.as_strided((span,), (1,)).clone().as_strided(tensor.shape, tensor.stride())
 
 
 def _device(plan: LaunchPlan) -> torch.device:

@@ -27,18 +27,19 @@ def {name}({parameters}):
 #: one that lets the next launch start. Every kernel has both, on every path.
 WAIT = "gdc_wait()"
 RELEASE = "gdc_launch_dependents()"
+#: Bytes that every address handed to a kernel is a multiple of.
+ALIGNED = 16
 
 
 @dataclass(frozen=True)
 class Parameter:
-    """``name`` in the program; ``kind`` "pointer", "dim" or "scalar"; ``label`` in the source.
-    ``aligned``: the address is known to be a multiple of 16 bytes."""
+    """``name`` in the program; ``kind`` "pointer" (to a multiple of `ALIGNED` bytes), "dim" or
+    "scalar"; ``label`` in the source."""
 
     name: str
     kind: str
     dtype: torch.dtype
     label: str
-    aligned: bool = True
 
     @property
     def signature(self) -> str:
@@ -90,7 +91,7 @@ class KernelSource:
     @cached_property
     def key(self) -> str:
         """Equal for kernels that compile to the same code, whatever buffers they are used on."""
-        signature = [p.signature + "!" * p.aligned for p in self.parameters]
+        signature = [p.signature for p in self.parameters]
         facts = (self.body, self.functions, signature, self.num_warps, self.num_stages)
         return hashlib.sha256(repr(facts).encode()).hexdigest()[:32]
 

@@ -43,7 +43,7 @@ Step = Segment | Extern
 class LaunchPlan:
     """``sizes``: symbolic ones to read off the arguments. ``born`` and ``dead``: per step, buffers
     that get memory before it, and whose memory is free after it. ``offsets``: where in the
-    workspace (of ``workspace`` bytes) each temporary lies."""
+    workspace (of ``workspace`` bytes) each temporary lies. ``written``: what any node writes."""
 
     arguments: tuple[Argument, ...]
     sizes: tuple[ReadSize, ...]
@@ -55,6 +55,7 @@ class LaunchPlan:
     dead: tuple[tuple[str, ...], ...]
     offsets: Mapping[str, Index]
     workspace: Index
+    written: frozenset[str]
     binaries: Mapping[str, Binary]
 
 
@@ -104,6 +105,7 @@ def plan_launches(
         dead=_dead_after(program, nodes),
         offsets=offsets,
         workspace=workspace,
+        written=frozenset(name for node in program.nodes for name in visit.writes(node)),
         binaries=binaries,
     )
 
