@@ -80,8 +80,8 @@ def _one_hot(value: ir.Expr, axis: Axis) -> ir.Expr | None:
     if wanted is None:
         return None
     low = ir.Op("ge", (wanted, ir.Const(0, wanted.dtype)), torch.bool)
-    size = ir.IndexValue(axis.extent, wanted.dtype)
-    for part in (low, ir.Op("lt", (wanted, size), torch.bool)):
+    last = ir.IndexValue(axis.extent - 1, wanted.dtype)  # the extent itself may not fit the dtype
+    for part in (low, ir.Op("le", (wanted, last), torch.bool)):
         kept.append(part)
     condition = kept[0]
     for part in kept[1:]:

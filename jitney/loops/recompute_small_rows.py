@@ -13,7 +13,16 @@ from dataclasses import dataclass, replace
 from jitney.loops.decision import Decision, no, yes
 from jitney.loops.index import Axis, index
 from jitney.loops.ir import Expr, Let, Load, Loop, LoopNest, LoopProgram, Node, Reduce, Stmt, Store
-from jitney.loops.visit import Renaming, bound_names, inner_axes, map_expr, reads, stores, writes
+from jitney.loops.visit import (
+    Renaming,
+    bound_names,
+    inner_axes,
+    loads,
+    map_expr,
+    reads,
+    stores,
+    writes,
+)
 
 #: Elements of a row that every program of the consumer may read again.
 LIMIT = 16384
@@ -69,6 +78,9 @@ def can_recompute(producer: LoopNest, consumer: LoopNest) -> Decision:
         return no("the consumer is too light to hide the row")
     if set(writes(consumer)) & set(reads(producer)):
         return no("the consumer overwrites the row")
+    made = set(writes(producer))
+    if any(load.mask is not None and load.buffer in made for load in loads(consumer.body)):
+        return no("the consumer also reads beside the row")
     for stmt in producer.body:
         for store in stmt.body if isinstance(stmt, Loop) else ():
             assert isinstance(stmt, Loop) and isinstance(store, Store)

@@ -108,23 +108,26 @@ def test_layer_norm_by_its_statistics_is_the_layer_norm():
         torch.testing.assert_close(got.float(), want, rtol=2e-2, atol=2e-2)
 
 
-@pytest.mark.parametrize("place", [-1, 0, 4, 7, 8])
-def test_one_hot_sums(place):
-    row, column = Axis("i", index(3)), Axis("r", index(8))
-    wanted = ir.Load("t", index(row), torch.int64)
-    here = ir.Op("eq", (ir.IndexValue(index(column), torch.int64), wanted), torch.bool)
+@pytest.mark.parametrize(
+    ("place", "classes", "dtype"),
+    [*((place, 8, torch.int64) for place in (-1, 0, 4, 7, 8)), (127, 128, torch.int8)],
+)
+def test_one_hot_sums(place, classes, dtype):
+    row, column = Axis("i", index(3)), Axis("r", index(classes))
+    wanted = ir.Load("t", index(row), dtype)
+    here = ir.Op("eq", (ir.IndexValue(index(column), dtype), wanted), torch.bool)
     value = ir.Load("v", index(row), torch.float32)
     picked = ir.Op("where", (here, value, ir.Const(0, torch.float32)), torch.float32)
     reduce = ir.Reduce((column,), (), (ir.Reduction(("s",), "sum", picked, torch.float32),))
     store = ir.Store("o", index(row), ir.Ref("s", torch.float32))
     cpu, shape, strides = torch.device("cpu"), (index(3),), (index(1),)
-    kinds = (("t", "input", torch.int64), ("v", "input", torch.float32))
+    kinds = (("t", "input", dtype), ("v", "input", torch.float32))
     buffers = [ir.Buffer(n, kind, dtype, cpu, shape, strides) for n, kind, dtype in kinds]
     buffers.append(ir.Buffer("o", "output", torch.float32, cpu, shape, strides))
     outputs = (ir.Output(ir.BufferView("o", shape, strides)),)
     nest = ir.LoopNest("n", (row,), (reduce, store))
     program = ir.LoopProgram(("t", "v"), tuple(buffers), (nest,), outputs)
-    given = [torch.tensor([place, 2, place]), torch.tensor([3.0, 4.0, float("inf")])]
+    given = [torch.tensor([place, 2, place], dtype=dtype), torch.tensor([3.0, 4.0, float("inf")])]
     folded = fold_one_hot(program)
     verify(folded)
     assert not any(isinstance(s, ir.Reduce) for s in folded.nodes[0].body)
