@@ -23,7 +23,7 @@ from jitney.kernels.triton.attention_prologue import (
 from jitney.kernels.triton.emit_tile import TileEmitter
 from jitney.kernels.triton.expressions import TYPES, index_text, literal
 from jitney.kernels.triton.kernel_source import RELEASE, WAIT, KernelSource
-from jitney.kernels.triton.schedule_nest import count, power_of_two
+from jitney.kernels.triton.schedule_nest import all_fit_32_bits, count, power_of_two
 from jitney.loops.decision import Decision, no, yes
 from jitney.loops.index import Atom, Axis, Dim, FloorDiv, index
 from jitney.loops.ir import Access, Attention, Const, ScalarArg
@@ -53,6 +53,9 @@ def can_split_decode(node: Attention) -> Decision:
         return no("heads are wider than 256")
     if node.logsumexp is not None:
         return no("the backward pass needs the log-sum-exp")
+    operands = [x for x in (node.q, node.k, node.v, node.mask, node.out) if x is not None]
+    if not all_fit_32_bits(x.index for x in operands):
+        return no("an operand has more than 2^31 elements")
     if not isinstance(node.scale, Const | ScalarArg):
         return no("the scale is computed")
     return yes("one query position: bound by reading the cache")

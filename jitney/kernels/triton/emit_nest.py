@@ -14,7 +14,7 @@ from jitney.errors import CompilerBug
 from jitney.kernels.triton.emit_tile import NONE, Depends
 from jitney.kernels.triton.expressions import TYPES
 from jitney.kernels.triton.kernel_source import RELEASE, WAIT, KernelSource
-from jitney.kernels.triton.schedule_nest import Schedule, count, power_of_two
+from jitney.kernels.triton.schedule_nest import Schedule, count, fits_32_bits, power_of_two
 from jitney.kernels.triton.stream_turns import TurnEmitter
 from jitney.loops.index import Axis, Index, index
 from jitney.loops.ir import IndexValue, Let, Load, Loop, LoopNest, Reduce, Ref, Stmt, Store
@@ -42,7 +42,7 @@ class NestEmitter(TurnEmitter):
         sizes = {"x": schedule.x_block, "y": schedule.y_block, "r": schedule.r_block}
         super().__init__(dims, sizes)
         self.nest, self.schedule, self.fixed = nest, schedule, fixed
-        self.wide = _needs_wide_indices(nest)
+        self.wide = not all(map(fits_32_bits, indices(nest.body)))
         self.inside_rows = False
 
     def emit(self) -> KernelSource:
@@ -254,9 +254,3 @@ class NestEmitter(TurnEmitter):
             elif isinstance(expr, Ref) and expr.name in self.refs:
                 on |= self.refs[expr.name][1]
         return on
-
-
-def _needs_wide_indices(nest: LoopNest) -> bool:
-    """Whether an index of the nest may not fit 32 bits."""
-    ends = (where.bounds()[1] for where in indices(nest.body))
-    return any(end is None or end >= 2**31 for end in ends)

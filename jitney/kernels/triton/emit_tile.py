@@ -186,7 +186,7 @@ class TileEmitter:
 
     def _forget_loads(self, pointer: str) -> None:
         for known in self.memo:
-            for text in [t for t in known if t.startswith(f"tl.load({pointer} ")]:
+            for text in [t for t in known if t.startswith("tl.load(") and f"({pointer} " in t]:
                 del known[text]
 
     def _name(self, stem: str) -> str:

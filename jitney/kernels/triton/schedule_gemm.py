@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 import torch
 
-from jitney.kernels.triton.schedule_nest import count, power_of_two
+from jitney.kernels.triton.schedule_nest import all_fit_32_bits, count, power_of_two
 from jitney.loops.decision import Decision, no, yes
 from jitney.loops.index import index
 from jitney.loops.ir import Gemm, Let, Store
+from jitney.loops.simplify_nest import indices
 from jitney.loops.target import Target
 
 #: Rows of A from which on the library's own tiles fill the GPU.
@@ -63,8 +64,7 @@ def can_tile_gemm(gemm: Gemm) -> Decision:
         return no("it is too narrow for matrix units")
     if int(count(gemm.batch)) * rows * columns * depth > MOST_WORK:
         return no("so much work is the library's")
-    highest = [x.index.bounds()[1] for x in (gemm.a, gemm.b)]
-    if any(h is None or h >= 2**31 for h in highest):
+    if not all_fit_32_bits((gemm.a.index, gemm.b.index, *indices(gemm.epilogue))):
         return no("an operand has more than 2^31 elements")
     return yes("few rows: launches and latency count, not the inner loop")
 
@@ -92,11 +92,13 @@ def can_persist(gemm: Gemm, target: Target) -> Decision:
             return no("an operand is not contiguous along the reduced axis")
         if stride.const % 8 or start.const % 8 or stride.const <= 0:
             return no("rows of an operand are not aligned to 16 bytes")
+    if not all_fit_32_bits(indices(gemm.epilogue)):
+        return no("its result has more than 2^31 elements")
     return yes("both operands are rows that descriptors can fetch")
 
 
 def schedule_persistent(gemm: Gemm, target: Target) -> GemmSchedule:
-    """The best of the tiles measured on BERT's and ViT's products (docs/decisions)."""
+    """The best tiles measured at BERT's and ViT's shapes (docs/decisions/025-gpu-many-rows.md)."""
     wide = int(gemm.n.extent) >= 256
     block = 256 if wide else 128
     reason = f"128 x {block} tiles, walked by {target.multiprocessors} programs"

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-from jitney.loops.index import Axis, Index, index
+from jitney.loops.index import Axis, Index, Value, index
 from jitney.loops.ir import Loop, LoopNest, Reduce, Stmt, Store
 from jitney.loops.score_fusion import GPU_ROW
 from jitney.loops.simplify_nest import indices
@@ -48,6 +49,20 @@ def count(axes: tuple[Axis, ...]) -> Index:
     for axis in axes:
         total = total * axis.extent
     return total
+
+
+def fits_32_bits(where: Index) -> bool:
+    """Whether an index surely fits the 32 bits that kernels count with."""
+    low, high = where.bounds()
+    return low is not None and high is not None and -(2**31) <= low and high < 2**31
+
+
+def all_fit_32_bits(places: Iterable[Index]) -> bool:
+    """The same of several, but for what depends on numbers read from memory, which have 64."""
+    return all(
+        fits_32_bits(p.substitute({a: index(0) for a in p.atoms() if isinstance(a, Value)}))
+        for p in places
+    )
 
 
 def widest_row(body: tuple[Stmt, ...]) -> int | None:

@@ -15,7 +15,7 @@ import torch
 
 from jitney.kernels.triton.expressions import TYPES, index_text, literal
 from jitney.kernels.triton.kernel_source import RELEASE, WAIT, KernelSource, Parameter
-from jitney.kernels.triton.schedule_nest import count, power_of_two
+from jitney.kernels.triton.schedule_nest import all_fit_32_bits, count, power_of_two
 from jitney.loops.decision import Decision, no, yes
 from jitney.loops.index import Atom, Axis, index
 from jitney.loops.ir import Access, Attention, Const
@@ -42,7 +42,11 @@ def can_attend_short(node: Attention, shared_memory: int = 0) -> Decision:
         return no("matrix units take bf16 and f16")
     if len({node.q.dtype, node.k.dtype, node.v.dtype}) > 1:
         return no("its operands differ in dtype")
-    if not 16 <= int(node.t.extent) <= SHORT or int(node.s.extent) < 16:
+    if not all_fit_32_bits(x.index for x in (node.q, node.k, node.v, node.out)):
+        return no("an operand has more than 2^31 elements")
+    if int(node.t.extent) < 16 or int(node.s.extent) < 16:
+        return no("it is too short for matrix units")
+    if int(node.t.extent) > SHORT:
         return no(f"the library is faster beyond {SHORT} keys")
     if not node.causal and int(node.d.extent) <= 64 and int(node.t.extent) > SHORT_NARROW:
         return no("the library is as fast where all keys are seen")

@@ -13,8 +13,6 @@ from jitney.loops.index import Axis
 from jitney.loops.ir import Load, LoopNest, Reduce, Stmt
 from jitney.loops.visit import body_exprs
 
-STREAM_HINT = ""
-
 
 class StreamEmitter(ReductionEmitter):
     """A reduction emitter that knows which buffers are ``fixed`` while the program runs."""
@@ -72,8 +70,8 @@ class StreamEmitter(ReductionEmitter):
         if turn is None or (turn + 1) * block > row:
             masks.append(f"({start} + ahead < {row})")
         if not masks:
-            return f"tl.load({pointer}{STREAM_HINT})"
-        return f"tl.load({pointer}, mask={' & '.join(masks)}, other=0.0{STREAM_HINT})"
+            return f"tl.load({pointer})"
+        return f"tl.load({pointer}, mask={' & '.join(masks)}, other=0.0)"
 
     def _finish_stream(self, stmt: Reduce, varies: Depends) -> None:
         """The loop over tiles: each turn asks for the tile ``ahead`` turns later."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from jitney.kernels.triton.emit_tile import NONE, Depends
 from jitney.kernels.triton.kernel_source import RELEASE, WAIT
 from jitney.kernels.triton.schedule_nest import count, power_of_two
-from jitney.kernels.triton.stream_rows import STREAM_HINT, StreamEmitter
+from jitney.kernels.triton.stream_rows import StreamEmitter
 from jitney.loops.index import Axis, Index, index
 from jitney.loops.ir import Expr, IndexValue, Let, Load, Op, Reduce, Ref, Stmt
 
@@ -93,7 +93,7 @@ class TurnEmitter(StreamEmitter):
                 self._address(load.buffer, load.dtype, where, on), on, frozenset(("x", "r"))
             )
             mask = f", mask={' & '.join(masks)}, other=0.0" if masks else ""
-            self._line(f"{name} = tl.load({pointer}{mask}{STREAM_HINT})")
+            self._line(f"{name} = tl.load({pointer}{mask})")
         self.memo.pop()
 
     def _bind_rows(self, block: str, rows: int, ragged: bool) -> None:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import torch
 
 from jitney.disk_cache import DiskCache
+from jitney.errors import CompilerBug
 from jitney.kernels.triton.compile_kernels import compile_kernels
 from jitney.kernels.triton.kernel_source import KernelSource
 from jitney.kernels.triton.launch import Launch, LaunchTable
@@ -142,7 +143,7 @@ class _Bench:
                 table.values[at] = value
             run = lambda: table.run(0, len(launches), current_stream(self.device))  # noqa: E731
             return microseconds(run) / self.copies
-        except RuntimeError:
+        except (RuntimeError, CompilerBug):  # torch's, the driver's
             return math.inf
 
 

@@ -1,7 +1,5 @@
 """Triton kernels of loop nests, run in Triton's interpreter against the reference interpreter."""
 
-import hashlib
-
 import pytest
 import torch
 
@@ -16,6 +14,7 @@ from jitney.loops.ir import (
     Buffer,
     BufferView,
     Const,
+    IndexValue,
     Load,
     Loop,
     LoopNest,
@@ -29,7 +28,7 @@ from jitney.loops.ir import (
 )
 from jitney.loops.target import Target
 
-F32 = torch.float32
+F32, I64 = torch.float32, torch.int64
 H200 = Target("cuda", "NVIDIA H200", multiprocessors=132, capability=(9, 0))
 
 
@@ -37,7 +36,7 @@ def run(nest, tensors, out_dtypes, schedule=None):
     """Runs ``nest`` in Triton's interpreter; outputs (named o0, o1, …) are written in place."""
     source = emit_nest(nest, schedule or schedule_nest(nest, H200))
     text = source.text(interpret=True)
-    kernel = load_function(hashlib.sha256(text.encode()).hexdigest()[:32], text)
+    kernel = load_function(text)
     grid = tuple(int(g) for g in source.grid) or (1,)
     kernel[grid](*[tensors[p.name] for p in source.parameters])
 
@@ -272,3 +271,22 @@ def test_columns_of_a_layer_norm_lie_side_by_side():
     reduce = Reduce((j,), (), (Reduction(("s",), "sum", value, F32),))
     nest = LoopNest("n", (i,), (reduce, Store("o0", index(i), Ref("s", F32))))
     assert schedule_nest(nest, H200).x_block >= 8
+
+
+def test_numbers_far_below_zero_need_wide_indices():
+    (i,) = axes(4000)
+    nest = LoopNest("n", (i,), (Store("o0", index(i), IndexValue(index(i) * -1000000, I64)),))
+    check(nest, {}, {"o0": torch.zeros(4000, dtype=I64)})
+
+
+def test_a_load_under_a_mask_is_repeated_after_a_store():
+    i, j = axes(6, 32)
+    inside = Op("lt", (IndexValue(index(j), I64), Const(3, I64)), torch.bool)
+    known = Load("o0", index(i), F32, inside, 1.0)
+    first, second = (Loop((j,), (Store(o, index(i) * 32 + j, known),)) for o in ("o1", "o2"))
+    store = Store("o0", index(i), Load("a", index(i), F32))
+    nest = LoopNest("n", (i,), (first, store, second))
+    source = emit_nest(nest, schedule_nest(nest, H200))
+    pointer = next(p.label for p in source.parameters if p.name == "o0")
+    loads = [line for line in source.body.splitlines() if "tl.load(" in line]
+    assert sum(f"({pointer} + " in line for line in loads) == 2
