@@ -97,13 +97,19 @@ def _checkpoint(
     outer = recorder.checkpoint
     recorder.checkpoints += 1
     recorder.checkpoint = recorder.checkpoints
+    versions = recorder.versions()
     try:
         result = interpreter.call(args[0], tuple(args[1:]), rest, None)
     finally:
         recorder.checkpoint = outer
+    reason = ""
     if reentrant and not _differentiable(result if isinstance(result, tuple) else (result,), all):
+        reason = "a reentrant checkpoint returns what has no gradient"
+    elif torch.is_grad_enabled() and recorder.has_written(versions):
+        reason = "a checkpoint writes to what it did not make: eager writes once more in backward"
+    if reason:
         interpreter.native_broke = True  # its body has been recorded: break before it
-        raise BreakCapture("checkpoint", "a reentrant checkpoint returns what has no gradient")
+        raise BreakCapture("checkpoint", reason)
     return result
 
 

@@ -178,6 +178,17 @@ class Recorder:
     def _version(fake: Any) -> int | None:
         return None if fake.is_inference() else fake._version
 
+    def versions(self) -> dict[int, int | None]:
+        """The versions of all tensors known by now, by id."""
+        fakes = [fake for fake, _ in self.nodes.values() if isinstance(fake, torch.Tensor)]
+        return {id(fake): self._version(fake) for fake in fakes}
+
+    def has_written(self, before: dict[int, int | None]) -> bool:
+        """Whether a tensor known when `versions` gave ``before``, or any input of the graph, has
+        been written to since."""
+        old = {**self._versions, **before}
+        return any(i in old and old[i] != version for i, version in self.versions().items())
+
     # ------------------------------------------------------------ calls
 
     def call(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

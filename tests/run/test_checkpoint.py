@@ -64,3 +64,18 @@ def test_regions_are_computed_again(reentrant: bool) -> None:
     assert_equal(found, step(eager, eager)[0])
     inputs_and_masks = 6 * 16 * 8 * 4
     assert kept <= inputs_and_masks + 16 * 8 * 4 < all_kept / 4
+
+
+def test_statistics_are_updated_twice_as_in_eager() -> None:
+    found = []
+    for compiled in (False, True):
+        torch.manual_seed(0)
+        net, x = torch.nn.BatchNorm1d(8), torch.randn(4, 8, requires_grad=True)
+
+        def f(x: torch.Tensor, net: Any = net) -> torch.Tensor:
+            return checkpoint(net, x.sin(), use_reentrant=False).cos()
+
+        (jitney.compile(f) if compiled else f)(x).sum().backward()
+        found.append((x.grad, net.running_mean, net.running_var, net.num_batches_tracked))
+    assert int(found[0][3]) == 2
+    assert_equal(found[1], found[0])
