@@ -15,6 +15,7 @@ from typing import TypeGuard
 
 import torch
 
+from jitney.errors import Unsupported
 from jitney.kernels.triton.decode_attention import can_split_decode
 from jitney.kernels.triton.epilogues import map_stmt, wide_axes, with_accumulator, without_units
 from jitney.kernels.triton.schedule_gemm import can_persist, can_tile_gemm, schedule_gemm
@@ -39,6 +40,7 @@ from jitney.loops.ir import (
     Node,
     Op,
     Ref,
+    ScalarArg,
     Stmt,
     Store,
 )
@@ -221,8 +223,7 @@ class _Choices:
         q, k, v = self._attention_operands(node)
         mask = None if node.mask is None else strided_view(node.mask, (*node.batch, node.s, node.t))
         grouped = q.shape[-3] != k.shape[-3]
-        scale = node.scale.value if isinstance(node.scale, Const) else None
-        kwargs = (("scale", scale), ("enable_gqa", grouped))
+        kwargs = (("scale", _scale_argument(node)), ("enable_gqa", grouped))
         target = "aten.scaled_dot_product_attention.default"
         args = (q, k, v, mask, 0.0, node.causal)
         old = self.buffers[node.out.buffer]
@@ -247,6 +248,20 @@ class _Choices:
             return _query_key_value(node)
         alike = found[1].shape[:-2] == found[2].shape[:-2]
         return found if alike else _query_key_value(node)
+
+
+def _scale_argument(node: Attention) -> float | ScalarArg:
+    """The scale as the library takes it. Raises Unsupported for what it could not be asked for."""
+    if node.window is not None or node.causal_offset != index(0):
+        raise Unsupported("attention-window", "the library has no windows, nor triangles set off")
+    scale = node.scale
+    while _is_cast(scale):
+        scale = scale.args[0]
+    if isinstance(scale, Const):
+        return float(scale.value)
+    if not isinstance(scale, ScalarArg):
+        raise Unsupported("attention-scale", "an attention's scale is computed")
+    return scale
 
 
 def _query_key_value(node: Attention) -> tuple[BufferView, BufferView, BufferView]:

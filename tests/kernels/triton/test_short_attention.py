@@ -1,14 +1,19 @@
 """The attention kernel for short sequences against torch's own attention."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 pytest.importorskip("triton")
 
+from jitney.errors import Unsupported
+from jitney.kernels.triton.choose_templates import choose_templates
 from jitney.kernels.triton.compile_kernels import load_function
 from jitney.kernels.triton.short_attention import can_attend_short, emit_short_attention
 from jitney.loops.index import Axis, Index, index
-from jitney.loops.ir import Access, Attention, Const
+from jitney.loops.ir import Access, Attention, Buffer, Const, LoopProgram, Op, ScalarArg
+from jitney.loops.target import Target
 
 F16 = torch.float16
 
@@ -75,3 +80,23 @@ def test_what_the_library_does_better_stays_its():
 def test_indices_beyond_32_bits_are_the_librarys():
     assert can_attend_short(attention(512, 12, 12, 128, 128, 64, False))
     assert not can_attend_short(attention(1 << 15, 12, 12, 128, 128, 64, False))
+
+
+def test_the_library_is_given_the_scale_or_not_asked():
+    node = attention(1, 2, 2, 8, 8, 8, False)
+    accesses = (node.q, node.k, node.v, node.out)
+    buffers = tuple(
+        Buffer(a.buffer, "input", F16, torch.device("cuda", 0), (index(128),), (index(1),))
+        for a in accesses
+    )
+    number = ScalarArg("number", torch.float64)
+    given = Op("cast", (number,), torch.float32)
+
+    def chosen(scale):
+        program = LoopProgram((number, "q", "k", "v"), buffers, (replace(node, scale=scale),), ())
+        return choose_templates(program, Target("cuda", "a GPU", capability=(9, 0))).nodes[0]
+
+    assert dict(chosen(Const(0.5, torch.float32)).kwargs)["scale"] == 0.5
+    assert dict(chosen(given).kwargs)["scale"] == number
+    with pytest.raises(Unsupported):
+        chosen(Op("rsqrt", (given,), torch.float32))
