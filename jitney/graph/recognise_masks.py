@@ -1,4 +1,4 @@
-"""Attention masks that are constants: none, causal or a window, instead of a table of numbers."""
+"""Attention masks that are constants: none or causal, instead of a table of numbers."""
 
 from __future__ import annotations
 
@@ -11,11 +11,8 @@ _ATTENTION = "_scaled_dot_product_flash_attention_for_cpu"
 
 
 def recognise_masks(graph: fx.Graph, constants: dict[str, torch.Tensor]) -> None:
-    """Drops masks that let everything through, and turns lower triangles into ``is_causal``.
-
-    A causal window of ``w`` keys keeps its mask and gets ``meta["attention_window"] = w``.
-    """
-    found: dict[str, str | int | None] = {}
+    """Drops masks that let everything through, and turns lower triangles into ``is_causal``."""
+    found: dict[str, str | None] = {}
     for node in graph.nodes:
         if getattr(node.target, "_opname", "") != _ATTENTION:
             continue
@@ -33,11 +30,8 @@ def _is_causal(node: fx.Node) -> bool:
     return len(node.args) > 4 and bool(node.args[4])
 
 
-def _apply(node: fx.Node, kind: str | int | None) -> None:
+def _apply(node: fx.Node, kind: str | None) -> None:
     if kind is None:
-        return
-    if isinstance(kind, int):
-        node.meta["attention_window"] = kind
         return
     node.kwargs = {k: v for k, v in node.kwargs.items() if k != "attn_mask"}
     if kind == "causal":
@@ -45,9 +39,9 @@ def _apply(node: fx.Node, kind: str | int | None) -> None:
         node.args = (query, key, value, rest[0] if rest else 0.0, True)
 
 
-def mask_kind(mask: torch.Tensor) -> str | int | None:
-    """What a mask of shape (…, queries, keys) lets through: "all", "causal", the width of a causal
-    window, or None for anything else.
+def mask_kind(mask: torch.Tensor) -> str | None:
+    """What a mask of shape (…, queries, keys) lets through: "all", "causal", or None for anything
+    else.
 
     Boolean masks keep what is true; additive ones must hold 0 and -inf (or the dtype's minimum).
     """
@@ -65,9 +59,4 @@ def mask_kind(mask: torch.Tensor) -> str | int | None:
     if queries != keys:
         return None
     behind = torch.arange(queries)[:, None] - torch.arange(keys)[None, :]
-    if bool((kept == (behind >= 0)).all()):
-        return "causal"
-    window = int(kept.reshape(-1, keys)[queries - 1].sum())
-    if bool((kept == ((behind >= 0) & (behind < window))).all()):
-        return window
-    return None
+    return "causal" if bool((kept == (behind >= 0)).all()) else None

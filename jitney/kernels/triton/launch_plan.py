@@ -16,6 +16,9 @@ from jitney.loops.read_sizes import ReadSize, sizes_to_read
 
 Argument = str | Dim | ScalarArg
 
+#: Bytes; tensor memory descriptors need 128.
+SCRATCH_ALIGNMENT = 256
+
 
 @dataclass(frozen=True)
 class KernelCall:
@@ -66,10 +69,10 @@ def plan_launches(
     scratch: Iterable[Scratch] = (),
 ) -> LaunchPlan:
     """The plan of a program whose nodes became ``sources``, compiled to ``binaries``."""
-    offsets, workspace = dict(program.slots), program.workspace
-    for extra in scratch:  # stands beside the planned workspace, aligned as it is
+    offsets, workspace = dict(program.slots), _rounded(program.workspace)
+    for extra in scratch:
         offsets[extra.name] = workspace
-        workspace = workspace + (4 * extra.elements + 255) // 256 * 256
+        workspace = _rounded(workspace + 4 * extra.elements)
     calls: list[KernelCall] = []
     steps: list[Step] = []
     nodes: list[list[Node]] = []
@@ -85,7 +88,7 @@ def plan_launches(
             if binaries[source.key].scratch:  # not shared: the next launch may start early
                 own, programs = f"{node.name}_scratch{len(calls)}", math.prod(map(int, source.grid))
                 offsets[own] = workspace
-                workspace = workspace + (programs * binaries[source.key].scratch + 255) // 256 * 256
+                workspace = _rounded(workspace + programs * binaries[source.key].scratch)
             calls.append(KernelCall(source.key, source.grid, names, own))
         last, added = steps[-1] if steps else None, len(calls) - first
         if isinstance(last, Segment):
@@ -108,6 +111,11 @@ def plan_launches(
         written=frozenset(name for node in program.nodes for name in visit.writes(node)),
         binaries=binaries,
     )
+
+
+def _rounded(size: Index) -> Index:
+    """Room that ends where descriptors and partial sums, planned after the temporaries, may lie."""
+    return (size + (SCRATCH_ALIGNMENT - 1)) // SCRATCH_ALIGNMENT * SCRATCH_ALIGNMENT
 
 
 def _born_before(program: LoopProgram, steps: Sequence[list[Node]]) -> tuple[tuple[str, ...], ...]:
