@@ -19,6 +19,19 @@ from jitney.capture.options import CaptureOptions
 from jitney.capture.result import Break, Capture, Return
 from jitney.capture.source import Roots, Source
 
+X = torch.tensor([1.0, 2.0, -3.0])
+
+
+class Scaler:
+    """A plain object with a method."""
+
+    def __init__(self, factor: float = 2.0) -> None:
+        self.factor = factor
+        self.parts = [1, 2]
+
+    def scale(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.factor
+
 
 def bound(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
     """The frame's locals at entry."""
@@ -74,6 +87,15 @@ def rejects(result: Capture, function: Any, arguments: dict[str, Any]) -> bool:
     """Whether some guard fails on these arguments."""
     roots = Roots(arguments, function)
     return not all(holds(guard, roots) for guard in result.guards)
+
+
+def holds_again(function: Callable[..., Any], before: Any, after: Any) -> tuple[bool, bool]:
+    """Whether a capture on ``before`` holds for ``before`` and for ``after``."""
+    result = capture(function, *before)
+    return (
+        not rejects(result, function, bound(function, before, {})),
+        not rejects(result, function, bound(function, after, {})),
+    )
 
 
 def same(a: Any, b: Any) -> bool:

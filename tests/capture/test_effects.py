@@ -5,9 +5,7 @@ from __future__ import annotations
 
 import logging
 import os
-import types
 import warnings
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,6 +13,8 @@ import torch
 
 from jitney.capture.guard import Kind
 from tests.capture.run_capture import (
+    Scaler,
+    X,
     assert_same,
     bound,
     broken,
@@ -25,31 +25,7 @@ from tests.capture.run_capture import (
     run_again,
 )
 
-X = torch.tensor([1.0, 2.0, -3.0])
-PROXY = types.MappingProxyType({"weight": torch.ones(3)})
-ITERATOR = iter([1, 2, 3])
-KEYED = {X: "x"}
 SWITCH = {"on": True}
-
-
-class Scaler:
-    """A plain object with a method."""
-
-    def __init__(self, factor: float = 2.0) -> None:
-        self.factor = factor
-        self.parts = [1, 2]
-
-    def scale(self, x: torch.Tensor) -> torch.Tensor:
-        return x * self.factor
-
-
-def holds_again(function: Callable[..., Any], before: Any, after: Any) -> tuple[bool, bool]:
-    """Whether a capture on ``before`` holds for ``before`` and for ``after``."""
-    result = capture(function, *before)
-    return (
-        not rejects(result, function, bound(function, before, {})),
-        not rejects(result, function, bound(function, after, {})),
-    )
 
 
 # ---------------------------------------------------------------- mutation

@@ -9,7 +9,6 @@ import random
 import time
 import types
 import weakref
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -18,41 +17,21 @@ import torch
 
 from jitney import torch_api
 from tests.capture.run_capture import (
+    Scaler,
+    X,
     assert_same,
-    bound,
     broken,
     capture,
     check,
+    holds_again,
     rejects,
     run,
     run_again,
 )
 
-X = torch.tensor([1.0, 2.0, -3.0])
 PROXY = types.MappingProxyType({"weight": torch.ones(3)})
 ITERATOR = iter([1, 2, 3])
 KEYED = {X: "x"}
-SWITCH = {"on": True}
-
-
-class Scaler:
-    """A plain object with a method."""
-
-    def __init__(self, factor: float = 2.0) -> None:
-        self.factor = factor
-        self.parts = [1, 2]
-
-    def scale(self, x: torch.Tensor) -> torch.Tensor:
-        return x * self.factor
-
-
-def holds_again(function: Callable[..., Any], before: Any, after: Any) -> tuple[bool, bool]:
-    """Whether a capture on ``before`` holds for ``before`` and for ``after``."""
-    result = capture(function, *before)
-    return (
-        not rejects(result, function, bound(function, before, {})),
-        not rejects(result, function, bound(function, after, {})),
-    )
 
 
 # ---------------------------------------------------------------- lookups

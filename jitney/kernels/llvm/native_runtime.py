@@ -100,64 +100,6 @@ parallel:
   ret void
 }
 
-; table[k] = the data pointer of tensor args[where[k]]
-define internal void @jitney.collect(ptr %args, ptr %where, i64 %count, i64 %handle,
-                                     ptr %table) nounwind {
-entry:
-  br label %loop
-loop:
-  %k = phi i64 [ 0, %entry ], [ %next, %loop ]
-  %w = getelementptr i32, ptr %where, i64 %k
-  %position = load i32, ptr %w
-  %slot = getelementptr ptr, ptr %args, i32 %position
-  %item = load ptr, ptr %slot
-  %tensor = getelementptr i8, ptr %item, i64 %handle
-  %entry.k = getelementptr ptr, ptr %table, i64 %k
-  %code = call i32 @aoti_torch_get_data_ptr(ptr %tensor, ptr %entry.k)
-  %next = add i64 %k, 1
-  %more = icmp slt i64 %next, %count
-  br i1 %more, label %loop, label %done
-done:
-  ret void
-}
-
-; table[k] = base + offsets[k]
-define internal void @jitney.place(ptr %base, ptr %offsets, i64 %count, ptr %table) nounwind {
-entry:
-  br label %loop
-loop:
-  %k = phi i64 [ 0, %entry ], [ %next, %loop ]
-  %o = getelementptr i64, ptr %offsets, i64 %k
-  %offset = load i64, ptr %o
-  %pointer = getelementptr i8, ptr %base, i64 %offset
-  %entry.k = getelementptr ptr, ptr %table, i64 %k
-  store ptr %pointer, ptr %entry.k
-  %next = add i64 %k, 1
-  %more = icmp slt i64 %next, %count
-  br i1 %more, label %loop, label %done
-done:
-  ret void
-}
-
-; table[k] = from[where[k]], eight bytes each
-define internal void @jitney.pick(ptr %from, ptr %where, i64 %count, ptr %table) nounwind {
-entry:
-  br label %loop
-loop:
-  %k = phi i64 [ 0, %entry ], [ %next, %loop ]
-  %w = getelementptr i32, ptr %where, i64 %k
-  %position = load i32, ptr %w
-  %source = getelementptr i64, ptr %from, i32 %position
-  %word = load i64, ptr %source
-  %entry.k = getelementptr i64, ptr %table, i64 %k
-  store i64 %word, ptr %entry.k
-  %next = add i64 %k, 1
-  %more = icmp slt i64 %next, %count
-  br i1 %more, label %loop, label %done
-done:
-  ret void
-}
-
 define internal i64 @jitney.threads() nounwind {
   %serial = load i64, ptr @jitney_serial
   %alone = icmp ne i64 %serial, 0
@@ -213,6 +155,58 @@ define internal void @jitney.release(ptr %data) nounwind {
   ret void
 }
 """
+
+_FILLER = """
+; table[k] = {meaning}
+define internal void @jitney.{name}({parameters}, ptr %table) nounwind {{
+entry:
+  br label %loop
+loop:
+  %k = phi i64 [ 0, %entry ], [ %next, %loop ]
+  {body}
+  %next = add i64 %k, 1
+  %more = icmp slt i64 %next, %count
+  br i1 %more, label %loop, label %done
+done:
+  ret void
+}}
+"""
+
+TEXT += _FILLER.format(
+    name="collect",
+    meaning="the data pointer of tensor args[where[k]]",
+    parameters="ptr %args, ptr %where, i64 %count, i64 %handle",
+    body="""%w = getelementptr i32, ptr %where, i64 %k
+  %position = load i32, ptr %w
+  %slot = getelementptr ptr, ptr %args, i32 %position
+  %item = load ptr, ptr %slot
+  %tensor = getelementptr i8, ptr %item, i64 %handle
+  %entry.k = getelementptr ptr, ptr %table, i64 %k
+  %code = call i32 @aoti_torch_get_data_ptr(ptr %tensor, ptr %entry.k)""",
+)
+
+TEXT += _FILLER.format(
+    name="place",
+    meaning="base + offsets[k]",
+    parameters="ptr %base, ptr %offsets, i64 %count",
+    body="""%o = getelementptr i64, ptr %offsets, i64 %k
+  %offset = load i64, ptr %o
+  %pointer = getelementptr i8, ptr %base, i64 %offset
+  %entry.k = getelementptr ptr, ptr %table, i64 %k
+  store ptr %pointer, ptr %entry.k""",
+)
+
+TEXT += _FILLER.format(
+    name="pick",
+    meaning="from[where[k]], eight bytes each",
+    parameters="ptr %from, ptr %where, i64 %count",
+    body="""%w = getelementptr i32, ptr %where, i64 %k
+  %position = load i32, ptr %w
+  %source = getelementptr i64, ptr %from, i32 %position
+  %word = load i64, ptr %source
+  %entry.k = getelementptr i64, ptr %table, i64 %k
+  store i64 %word, ptr %entry.k""",
+)
 
 
 def constant_list(kind: str, values: Sequence[int]) -> tuple[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 
@@ -36,73 +37,45 @@ def flash_attention_for_cpu(
     return out, logsumexp
 
 
+@lowers(
+    aten._scaled_dot_product_efficient_attention.default,
+    aten._scaled_dot_product_cudnn_attention.default,
+)
+def attention_on_gpu(
+    b: Builder,
+    query: StridedTensor,
+    key: StridedTensor,
+    value: StridedTensor,
+    attn_bias: StridedTensor | None,
+    compute_log_sumexp: bool,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    return_debug_mask: bool = False,
+    *,
+    scale: Operand | None = None,
+) -> tuple[StridedTensor | None, ...]:
+    """As `flash_attention_for_cpu` (``attn_bias`` is added to the scores); results after the
+    output serve the backward pass, and are not made: nothing may use them."""
+    if dropout_p:
+        raise Refused("attention with dropout draws eager's random numbers")
+    if any(b.used(result) for result in range(1, len(b.fake))):
+        raise Refused("the backward pass needs what the library saves")
+    out = b.allocate(b.fake[0])
+    emit_attention(b, query, key, value, out, None, attn_bias, is_causal, scale)
+    return (out, *[None] * (len(b.fake) - 1))
+
+
 @lowers(aten._scaled_dot_product_flash_attention.default)
 def flash_attention(
     b: Builder,
     query: StridedTensor,
     key: StridedTensor,
     value: StridedTensor,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    return_debug_mask: bool = False,
-    *,
+    *options: Any,
     scale: Operand | None = None,
 ) -> tuple[StridedTensor | None, ...]:
-    """As `flash_attention_for_cpu`, on a GPU; further results serve the backward pass."""
-    return _only_output(b, (query, key, value), dropout_p, None, is_causal, scale)
-
-
-@lowers(aten._scaled_dot_product_efficient_attention.default)
-def efficient_attention(
-    b: Builder,
-    query: StridedTensor,
-    key: StridedTensor,
-    value: StridedTensor,
-    attn_bias: StridedTensor | None,
-    compute_log_sumexp: bool,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    *,
-    scale: Operand | None = None,
-) -> tuple[StridedTensor | None, ...]:
-    """As `flash_attention`, with an additive mask."""
-    return _only_output(b, (query, key, value), dropout_p, attn_bias, is_causal, scale)
-
-
-@lowers(aten._scaled_dot_product_cudnn_attention.default)
-def cudnn_attention(
-    b: Builder,
-    query: StridedTensor,
-    key: StridedTensor,
-    value: StridedTensor,
-    attn_bias: StridedTensor | None,
-    compute_log_sumexp: bool,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    return_debug_mask: bool = False,
-    *,
-    scale: Operand | None = None,
-) -> tuple[StridedTensor | None, ...]:
-    """As `efficient_attention`."""
-    return _only_output(b, (query, key, value), dropout_p, attn_bias, is_causal, scale)
-
-
-def _only_output(
-    b: Builder,
-    operands: tuple[StridedTensor, StridedTensor, StridedTensor],
-    dropout: float,
-    mask: StridedTensor | None,
-    causal: bool,
-    scale: Operand | None,
-) -> tuple[StridedTensor | None, ...]:
-    """Attention on a GPU whose backward pass is not asked for: other results are not made."""
-    if dropout:
-        raise Refused("attention with dropout draws eager's random numbers")
-    if any(b.used(result) for result in range(1, len(b.fake))):
-        raise Refused("the backward pass needs what the library saves")
-    out = b.allocate(b.fake[0])
-    emit_attention(b, *operands, out, None, mask, causal, scale)
-    return (out, *[None] * (len(b.fake) - 1))
+    """As `attention_on_gpu`, without a mask."""
+    return attention_on_gpu(b, query, key, value, None, False, *options, scale=scale)
 
 
 def emit_attention(

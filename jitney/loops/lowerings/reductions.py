@@ -116,20 +116,17 @@ def _sum_dtype(b: Builder) -> torch.dtype:
     return compute_dtype(b.fake.dtype)
 
 
-@lowers(aten.sum)
-def total(
-    b: Builder,
-    x: StridedTensor,
-    dim: Dims = None,
-    keepdim: bool = False,
-    dtype: torch.dtype | None = None,
-) -> StridedTensor:
-    return reduction(b, x, dim, keepdim, "sum", _sum_dtype(b))
+def _accumulated(op: str, empty: int) -> Callable[..., StridedTensor]:
+    def lowering(
+        b: Builder, x: StridedTensor, dim: Dims = None, keepdim: bool = False, **_dtype: Any
+    ) -> StridedTensor:
+        return reduction(b, x, dim, keepdim, op, _sum_dtype(b), empty=empty)
+
+    return lowering
 
 
-@lowers(prims.sum)
-def prims_sum(b: Builder, x: StridedTensor, dims: Dims, **_options: Any) -> StridedTensor:
-    return total(b, x, dims)
+lowers(aten.sum, prims.sum)(_accumulated("sum", 0))
+lowers(aten.prod)(_accumulated("prod", 1))
 
 
 @lowers(aten.mean)
@@ -144,17 +141,6 @@ def mean(
     return reduction(
         b, x, dim, keepdim, "sum", acc, finish=lambda t, n: div(t, as_expr(n, acc)), empty=math.nan
     )
-
-
-@lowers(aten.prod)
-def product(
-    b: Builder,
-    x: StridedTensor,
-    dim: Dims = None,
-    keepdim: bool = False,
-    dtype: torch.dtype | None = None,
-) -> StridedTensor:
-    return reduction(b, x, dim, keepdim, "prod", _sum_dtype(b), empty=1)
 
 
 def _extreme(op: str) -> Callable[..., StridedTensor]:
