@@ -111,6 +111,17 @@ def floordiv(a, b):
 
 
 @triton.jit
+def floordiv_float(a, b, rest):
+    # c10::div_floor_floating, rest = fmod(a, b): exact where a / b would round up to an integer.
+    whole = (a - rest) / b
+    whole = tl.where((rest != 0) & ((b < 0) != (rest < 0)), whole - 1.0, whole)
+    floor = tl.floor(whole)
+    floor = tl.where(whole - floor > 0.5, floor + 1.0, floor)
+    quotient = a / b
+    return tl.where(b == 0, quotient, tl.where(whole == 0, quotient * 0.0, floor))
+
+
+@triton.jit
 def remainder_int(a, b):
     r = a % b
     return tl.where((r != 0) & ((r < 0) != (b < 0)), r + b, r)

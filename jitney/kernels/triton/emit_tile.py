@@ -17,6 +17,7 @@ from jitney.kernels.triton.expressions import (
     literal,
     narrow_gelu,
     operation,
+    rounds_quotient,
 )
 from jitney.kernels.triton.kernel_source import Parameter
 from jitney.loops.index import Atom, Dim, Index, Value
@@ -106,12 +107,20 @@ class TileEmitter:
             one = self._expr(Const(1.0, torch.float32))[0]
             scaled = f"lib.fast_dividef({one}, {one} + 0.37 * tl.abs({value}))"
             return self._bind(f"dm.erf_plus_one({value}, {scaled})", on)
-        parts = [self._expr(arg) for arg in expr.args]
+        if rounds_quotient(expr):
+            parts = [self._exact_quotient(expr.args[0])]
+        else:
+            parts = [self._expr(arg) for arg in expr.args]
         on = frozenset[str]().union(*(p[1] for p in parts))
         operand = expr.args[-1].dtype
         if expr.op == "cast" and operand == expr.dtype:
             return parts[0]
         return self._bind(operation(expr.op, [p[0] for p in parts], operand, expr.dtype), on)
+
+    def _exact_quotient(self, expr: Expr) -> tuple[str, Depends]:
+        assert isinstance(expr, Op)
+        (a, a_on), (b, b_on) = (self._expr(arg) for arg in expr.args)
+        return self._bind(f"tl.div_rn({a}, {b})", a_on | b_on)
 
     def _load(self, expr: Load) -> tuple[str, Depends]:
         where, on = self._index(expr.index)

@@ -68,7 +68,7 @@ _SAME_FOR_ALL: dict[str, str] = {
 
 _FLOAT: dict[str, str] = {
     "div": "{0} / {1}",
-    "floordiv": "tl.floor({0} / {1})",
+    "floordiv": "dm.floordiv_float({0}, {1}, lib.fmod({0}, {1}))",
     "truncdiv": "dm.trunc({0} / {1})",
     "remainder": "dm.remainder({0}, {1}, lib.fmod({0}, {1}))",
     "fmod": "lib.fmod({0}, {1})",
@@ -108,6 +108,12 @@ _FLOAT: dict[str, str] = {
         name: f"lib.{name}({{0}})"
         for name in "sin cos tan asin acos atan asinh acosh atanh erfc erfinv lgamma".split()
     },
+}
+
+#: What float64 takes instead: the others are exact to float32 alone, or not made for it.
+_FLOAT64: dict[str, str] = {
+    "sqrt": "tl.sqrt({0})",
+    **{name: f"lib.{name}({{0}})" for name in "tanh expm1 log1p sinh cosh".split()},
 }
 
 _INTEGER: dict[str, str] = {
@@ -170,7 +176,20 @@ def has_operation(op: str, operand: torch.dtype) -> bool:
 
 
 def _own(op: str, operand: torch.dtype) -> str | None:
+    if operand == torch.float64 and op in _FLOAT64:
+        return _FLOAT64[op]
     return (_FLOAT if operand.is_floating_point else _INTEGER).get(op)
+
+
+def rounds_quotient(expr: Op) -> bool:
+    """Whether ``expr`` rounds a float32 quotient to an integer: Triton's ``/``, which may be two
+    units off, would make the integer another one."""
+    quotient = expr.args[0]
+    rounds = expr.op in ("trunc", "floor", "ceil", "round")
+    return rounds and isinstance(quotient, Op) and (quotient.op, quotient.dtype) == _QUOTIENT
+
+
+_QUOTIENT = ("div", torch.float32)
 
 
 def erf_plus_one(expr: Op) -> Expr | None:

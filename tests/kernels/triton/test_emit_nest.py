@@ -78,6 +78,30 @@ def test_pointwise(size, op):
     check(nest, {"a": x}, {"o0": torch.full((size,), 7.0)})
 
 
+@pytest.mark.parametrize("op", ["tanh", "expm1", "log1p", "sinh", "cosh", "sqrt", "sigmoid"])
+def test_float64_is_exact_to_float64(op):
+    (i,) = axes(64)
+    value = Op(op, (Load("a", index(i), torch.float64),), torch.float64)
+    nest = LoopNest("n", (i,), (Store("o0", index(i), value),))
+    a = torch.linspace(0.01, 2, 64, dtype=torch.float64)
+    check(nest, {"a": a}, {"o0": torch.zeros(64, dtype=torch.float64)}, tolerance=1e-13)
+
+
+def test_quotients_are_rounded_as_eager_rounds_them():
+    inf, nan = float("inf"), float("nan")
+    a = torch.tensor([1.0, -1.0, 41.0, 6.0, -7.0, 7.0, 0.0, 0.0, 3.0, -3.0, inf, 5.0, nan, 0.3])
+    b = torch.tensor([0.1, 0.1, 41.0, 3.0, 2.0, -2.0, -3.0, 0.0, 0.0, inf, 2.0, inf, 1.0, 0.1])
+    (i,) = axes(len(a))
+    pair = (Load("a", index(i), F32), Load("b", index(i), F32))
+    floor, trunc = Op("floordiv", pair, F32), Op("trunc", (Op("div", pair, F32),), F32)
+    nest = LoopNest("n", (i,), (Store("o0", index(i), floor), Store("o1", index(i), trunc)))
+    outputs = {"o0": torch.zeros(len(a)), "o1": torch.zeros(len(a))}
+    check(nest, {"a": a, "b": b}, outputs, tolerance=0)
+    signs = torch.signbit(torch.div(a, b, rounding_mode="floor"))
+    assert torch.equal(torch.signbit(outputs["o0"])[:-2], signs[:-2])
+    assert "tl.div_rn(" in emit_nest(nest, schedule_nest(nest, H200)).body
+
+
 def test_special_values_are_kept():
     x = torch.tensor([float("nan"), float("inf"), -float("inf"), 0.0, -0.0, 1e-38, 88.0, -88.0])
     (i,) = axes(8)
