@@ -49,14 +49,9 @@ def can_tile_gemm(gemm: Gemm) -> Decision:
     axes = (*gemm.batch, gemm.m, gemm.n, gemm.k)
     if not all(a.extent.is_const for a in axes):
         return no("its sizes are symbolic")
-    if gemm.a_value is not None or gemm.row_prologue:
-        return no("its left operand is computed")
-    if gemm.a.dtype not in (torch.bfloat16, torch.float16) or gemm.b.dtype != gemm.a.dtype:
-        return no("matrix units take bf16 and f16")
-    if gemm.acc_dtype != torch.float32:
-        return no(f"it accumulates in {gemm.acc_dtype}")
-    if any(not isinstance(s, Let | Store) for s in gemm.epilogue):
-        return no("its epilogue loops")
+    suited = _suits_matrix_units(gemm)
+    if not suited:
+        return suited
     rows, columns, depth = int(gemm.m.extent), int(gemm.n.extent), int(gemm.k.extent)
     if rows > MOST_ROWS:
         return no(f"{rows} rows: the library's tiles fill the GPU")
@@ -69,14 +64,7 @@ def can_tile_gemm(gemm: Gemm) -> Decision:
     return yes("few rows: launches and latency count, not the inner loop")
 
 
-def can_persist(gemm: Gemm, target: Target) -> Decision:
-    """Whether `emit_persistent_gemm` serves the product."""
-    if target.capability < (9, 0):
-        return no("the GPU has no tensor memory descriptors")
-    if 0 < target.shared_memory < PERSISTENT_SHARED:
-        return no("its tiles need more shared memory")
-    if gemm.batch or not all(a.extent.is_const for a in (gemm.m, gemm.n, gemm.k)):
-        return no("it has a batch, or symbolic sizes")
+def _suits_matrix_units(gemm: Gemm) -> Decision:
     if gemm.a_value is not None or gemm.row_prologue:
         return no("its left operand is computed")
     if gemm.a.dtype not in (torch.bfloat16, torch.float16) or gemm.b.dtype != gemm.a.dtype:
@@ -85,6 +73,20 @@ def can_persist(gemm: Gemm, target: Target) -> Decision:
         return no(f"it accumulates in {gemm.acc_dtype}")
     if any(not isinstance(s, Let | Store) for s in gemm.epilogue):
         return no("its epilogue loops")
+    return yes("matrix units take it")
+
+
+def can_persist(gemm: Gemm, target: Target) -> Decision:
+    """Whether `emit_persistent_gemm` serves the product."""
+    if target.capability < (9, 0):
+        return no("the GPU has no tensor memory descriptors")
+    if 0 < target.shared_memory < PERSISTENT_SHARED:
+        return no("its tiles need more shared memory")
+    if gemm.batch or not all(a.extent.is_const for a in (gemm.m, gemm.n, gemm.k)):
+        return no("it has a batch, or symbolic sizes")
+    suited = _suits_matrix_units(gemm)
+    if not suited:
+        return suited
     for access, axis in ((gemm.a, gemm.m), (gemm.b, gemm.n)):
         step, stride = (access.index.coefficient(x) for x in (gemm.k, axis))
         start = access.index.substitute({axis: index(0), gemm.k: index(0)})
