@@ -35,7 +35,8 @@ class _Attached(torch.autograd.Function):
     def forward(ctx: Any, rule: CustomGradient, *tensors: torch.Tensor) -> Any:
         ctx.rule = rule
         ctx.save_for_backward(*tensors[rule.outputs + rule.inputs :])
-        outputs = tuple([x.view_as(x) for x in tensors[: rule.outputs]])
+        # No views: what a Function returns of its own may be written in place, in part too.
+        outputs = tuple([x.detach() for x in tensors[: rule.outputs]])
         ctx.mark_non_differentiable(*[outputs[i] for i in rule.fixed])
         return outputs
 

@@ -107,6 +107,8 @@ class _Outputs:
         follows = output.grad_fn is not None or not torch.is_grad_enabled()
         if output.requires_grad and not (owner.requires_grad and follows):
             raise Unsupported("grad-of-view", "a view that requires grad where its base does not")
+        if output.requires_grad and _has_own_gradient(output, owner):
+            raise Unsupported("grad-of-view", "a view whose gradient its author wrote")
         steps = self._steps(output, root)
         detached = not output.requires_grad and (owner.requires_grad or not steps)
         return View(base, steps, detached)
@@ -150,8 +152,6 @@ class _Outputs:
             item = None
             if node.target is operator.getitem:
                 node, item = node.args[0], node.args[1]  # type: ignore[assignment]
-            if output.requires_grad and _has_own_gradient(node):
-                raise Unsupported("grad-of-view", "a view whose gradient its author wrote")
             if not _is_view_step(node):
                 raise Unsupported("shared-outputs", f"an output shares memory through {node}")
             args = tuple(self._step_argument(a) for a in node.args[1:])
@@ -176,7 +176,11 @@ def _is_view_step(node: fx.Node) -> bool:
     return isinstance(node.target, torch._ops.OpOverload) and op_kind(node.target) is OpKind.VIEW
 
 
-def _has_own_gradient(node: fx.Node) -> bool:
-    """Whether a `torch.autograd.Function` returned the view."""
-    origin = node.meta.get("origin")
-    return origin is not None and isinstance(origin.target, CustomGradient)
+def _has_own_gradient(view: torch.Tensor, base: torch.Tensor) -> bool:
+    """Whether a `torch.autograd.Function` is among what made ``view`` of ``base``."""
+    step: Any = view.grad_fn
+    while step is not None and step is not base.grad_fn:
+        if isinstance(getattr(step, "rule", None), CustomGradient):
+            return True
+        step = step.next_functions[0][0] if step.next_functions else None
+    return False

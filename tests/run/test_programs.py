@@ -371,6 +371,16 @@ def views_with_their_authors_gradients(C: Any) -> Any:
 
 
 @program
+def results_written_in_part(C: Any) -> Any:
+    def f(x: Any, y: Any) -> Any:
+        z = Product.apply(x, y)
+        z[0] = 2 * z[1]
+        return [z * x]
+
+    return _gradients_of(C(f), (3, 4), (3, 4))
+
+
+@program
 def a_function_s_forward_has_no_gradient(C: Any) -> Any:
     def f(x: Any) -> Any:
         try:
