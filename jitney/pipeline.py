@@ -28,6 +28,7 @@ from jitney.graph.fold_attention_masks import fold_attention_masks
 from jitney.graph.lay_out_channels_last import lay_out_channels_last
 from jitney.graph.mark_static import mark_static
 from jitney.graph.mark_statistics import mark_statistics
+from jitney.graph.region import RegionFacts
 from jitney.graph.rerun_eagerly import rerun_eagerly
 from jitney.graph.stitch import stitch
 from jitney.graph.tangent_variants import TangentVariants, unlikely_tangents
@@ -104,7 +105,7 @@ def compile_graph(
             entry.save(built)
     backward: Any = None if built.backward is None else built.backward.load()
     if built.facts.unlikely_tangents:
-        general = partial(general_backward, gm, example_inputs, options, Ambient.now())
+        general = partial(general_backward, gm, example_inputs, options, built.facts, Ambient.now())
         backward = TangentVariants(backward, built.facts.unlikely_tangents, general)
     call = stitch(built.facts, built.forward.load(), backward)
     return rerun_eagerly(gm, call) if built.forward.checks else call
@@ -130,12 +131,20 @@ def build_region(
 
 
 def general_backward(
-    gm: torch.fx.GraphModule, example_inputs: Sequence[Any], options: Any, ambient: Ambient
+    gm: torch.fx.GraphModule,
+    example_inputs: Sequence[Any],
+    options: Any,
+    facts: RegionFacts,
+    ambient: Ambient,
 ) -> Callable[..., Any]:
-    """The backward graph of ``gm``, traced under ``ambient``, that takes every gradient."""
+    """The backward graph of ``gm``, traced under ``ambient``, that takes every gradient; of what
+    is saved as the region with ``facts`` saves it."""
     with log.stage("graph"), ambient.restored():
         region = trace_region(fold_attention_masks(gm), example_inputs, keep=lowered_ops())
     assert region.backward is not None
+    now, then = ((f.saved_sizes, f.saved_tensors, f.grad_inputs) for f in (region.facts, facts))
+    if now != then:
+        raise CompilerBug("a graph traced again keeps other tensors for its backward pass")
     return build_graph(region.backward, without_cuda_graphs(options)).load()
 
 

@@ -1,4 +1,4 @@
-"""What the pipeline does with a program that a pass has broken."""
+"""What the pipeline does with a program that a pass has broken; which gradients it can give."""
 
 from __future__ import annotations
 
@@ -73,3 +73,27 @@ def test_a_tile_of_a_mask_is_aligned_to_its_few_bytes() -> None:
     mask, count = torch.tensor([[True, False]] * 3).view(3, 1, 1, 2), torch.ones(3, 2, 1, 2) > 0
     values = (mask, torch.arange(12.0).view(3, 2, 1, 2), count)
     assert_equal_to_eager(program, jitney.compile(program), values)
+
+
+@pytest.mark.parametrize(
+    "picks", [((0,),), ((1,),), ((0, 1), (0,), (2,)), ((2,), (1, 2), (0, 2)), ((3,), (0, 3))]
+)
+def test_any_of_several_results_is_differentiated(picks: tuple[tuple[int, ...], ...]) -> None:
+    """A loss beside other results: first what is likely, then whatever is asked for."""
+
+    def heads(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        logits = torch.nn.functional.dropout(torch.tanh(x @ w) + b, 0.3)
+        return logits.square().mean(), logits, b * 3, x[0]
+
+    gradients: list[list[torch.Tensor | None]] = [[], []]
+    for call, found in zip((heads, jitney.compile(heads)), gradients, strict=True):
+        torch.manual_seed(1)
+        given = [torch.randn(*s).requires_grad_() for s in ((4, 8), (8, 6), (6,))]
+        results = call(*given)
+        for pick in picks:
+            total = torch.stack([results[i].sum() * (i + 1) for i in pick]).sum()
+            found += torch.autograd.grad(total, given, retain_graph=True, allow_unused=True)
+    for want, got in zip(*gradients, strict=True):
+        assert (want is None) == (got is None)
+        if want is not None:
+            torch.testing.assert_close(got, want)
