@@ -6,6 +6,8 @@ launch before it, and from then on loads each tile some turns before it is used.
 
 from __future__ import annotations
 
+from abc import abstractmethod
+
 from jitney.kernels.triton.emit_reductions import ReductionEmitter
 from jitney.kernels.triton.emit_tile import Depends
 from jitney.kernels.triton.schedule_nest import Schedule
@@ -24,8 +26,9 @@ class StreamEmitter(ReductionEmitter):
     inside_rows: bool
     wide: bool
 
+    @abstractmethod
     def _statements(self, body: tuple[Stmt, ...]) -> None:
-        raise NotImplementedError
+        """Emits the statements of a block."""
 
     def _is_stream(self, stmt: Reduce) -> bool:
         """Whether the reduction reads a fixed buffer along its only axis, in a loop of tiles."""

@@ -6,19 +6,24 @@ while one block of rows is multiplied, the next is under way.
 
 from __future__ import annotations
 
+from abc import abstractmethod
+
 from jitney.kernels.triton.emit_tile import NONE, Depends
 from jitney.kernels.triton.kernel_source import RELEASE, WAIT
 from jitney.kernels.triton.schedule_nest import count, power_of_two
 from jitney.kernels.triton.stream_rows import StreamEmitter
 from jitney.loops.index import Axis, Index, index
 from jitney.loops.ir import Expr, IndexValue, Let, Load, Op, Reduce, Ref, Stmt
+from jitney.loops.simplify_nest import indices
+from jitney.loops.visit import stores
 
 
 class TurnEmitter(StreamEmitter):
     """A stream emitter that can also go over blocks of rows in turn."""
 
+    @abstractmethod
     def _unflatten(self, name: str, axes: tuple[Axis, ...], on: Depends) -> None:
-        raise NotImplementedError
+        """Names each axis's value, made of the flat index ``name``."""
 
     def _turned(self) -> Reduce | None:
         """The reduction to take in turns: the last loop of the nest, a stream, after loops that
@@ -150,9 +155,6 @@ class TurnEmitter(StreamEmitter):
 
     def _varies_with_rows(self, stmt: Stmt) -> bool:
         """Whether a statement names a parallel axis anywhere."""
-        from jitney.loops.simplify_nest import indices
-        from jitney.loops.visit import stores
-
         if stores((stmt,)):
             return True
         axes = set(self.nest.axes)
