@@ -17,7 +17,9 @@ from jitney.capture import state
 from jitney.capture.changes import effects_of
 from jitney.capture.custom_gradient import CustomGradient
 from jitney.capture.frame import BreakCapture, Frame, Raised
+from jitney.capture.guard import Guard, Kind
 from jitney.capture.rebuild import CannotRebuild, Rebuilder
+from jitney.capture.source import Fixed
 
 if TYPE_CHECKING:
     from jitney.capture.interpret import Interpreter
@@ -125,6 +127,7 @@ def _backward(
     recorder = interpreter.recorder
     before, written = _changes(interpreter, cls), set(recorder.mutated)
     asked, recorder.strides_asked = recorder.strides_asked, False
+    known = len(interpreter.world.guards)
     outputs = [x for x in results if isinstance(x, torch.Tensor)]
     with recorder.fake_mode:
         given = [torch.empty_like(x) for x in outputs]
@@ -136,6 +139,7 @@ def _backward(
     used = [value for value, _ in recorder.lifted.values()]
     if any(id(x) in recorder.mutated - written for x in (*given, *used)):
         raise _refusal(cls, "writes in place in backward")
+    _refuse_state(cls, list(interpreter.world.guards.values())[known:])
     if recorder.strides_asked or _changes(interpreter, cls) != before:
         raise _refusal(cls, "has effects in backward, or asks for a gradient's strides")
     recorder.strides_asked = asked
@@ -143,6 +147,20 @@ def _backward(
     module = torch.fx.GraphModule(torch.nn.Module(), graph)
     name = f"{cls.__name__}_gradient"
     return CustomGradient(name, module, len(outputs), len(found), tuple(fixed)), used
+
+
+def _refuse_state(cls: type, guards: list[Guard]) -> None:
+    """Breaks where a backward reads what the program may change between forward and backward: its
+    guards are checked before the forward alone."""
+    ours = Fixed(Context)
+    for guard in (g for g in guards if g.source != ours):
+        value = guard.expected[1] if guard.kind in (Kind.TYPE_ATTR, Kind.CLASS_ATTR) else None
+        if guard.kind in _VALUES or isinstance(value, bool | int | float | str | tuple | list):
+            raise _refusal(cls, f"reads {guard.source} in backward")
+
+
+# What a program may change: numbers, containers, tensors.
+_VALUES = (Kind.EQUALS, Kind.LENGTH, Kind.KEYS, Kind.TENSOR)
 
 
 def _gradients_by_inputs(
