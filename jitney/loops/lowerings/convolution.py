@@ -30,7 +30,7 @@ from jitney.loops.lowerings.expressions import (
 from jitney.loops.lowerings.patches import is_row_major, patch_product
 from jitney.loops.lowerings.registry import Refused, lowers
 from jitney.loops.lowerings.strided import StridedTensor
-from jitney.loops.lowerings.window import Window, digits, row_major, with_bias
+from jitney.loops.lowerings.window import Convolution, Window, digits, row_major
 
 aten = torch.ops.aten
 
@@ -72,12 +72,13 @@ def convolution(
         if not window.tiles() or groups > 1 or x.dtype.itemsize > 2 or not is_row_major(weight):
             raise Refused("cuDNN's convolution is faster")
         return patch_product(b, out, x, weight, bias)
+    whole = Convolution(out, x, weight, bias, window, groups)
     if _between_places(x, out):
-        return channels_last(b, out, x, weight, bias, window, groups)
-    image = _laid_out(b, x, window)
-    if groups > 1 and weight.shape[1] == index(1):
-        return _by_channel(b, out, image, weight, bias, window, groups)
-    return _by_patches(b, out, image, weight, bias, window, groups)
+        return channels_last(b, whole)
+    whole = replace(whole, x=_laid_out(b, x, window))
+    if groups > 1 and whole.depth == 1:
+        return _by_channel(b, whole)
+    return _by_patches(b, whole)
 
 
 def _between_places(x: StridedTensor, out: StridedTensor) -> bool:
@@ -120,18 +121,12 @@ def _laid_out(b: Builder, x: StridedTensor, window: Window) -> StridedTensor:
     return b.compute(out, value_at)
 
 
-def _by_channel(
-    b: Builder,
-    out: StridedTensor,
-    image: StridedTensor,
-    weight: StridedTensor,
-    bias: StridedTensor | None,
-    window: Window,
-    groups: int,
-) -> StridedTensor:
-    """Each output channel reads one input channel: a sum over the window alone."""
+def _by_channel(b: Builder, whole: Convolution) -> StridedTensor:
+    """Each output channel reads one input channel of the laid out image: a sum over the window
+    alone."""
+    out, image, weight, window = whole.out, whole.x, whole.weight, whole.window
     axes, position = b.axes(out.shape, strides=out.strides)
-    channel = floor_div(position[1], floor_div(out.shape[1], index(groups)))
+    channel = floor_div(position[1], index(whole.channels))
     acc = compute_dtype(image.dtype)
 
     def factors(taps: Sequence[Index]) -> tuple[Expr, Expr]:
@@ -150,27 +145,20 @@ def _by_channel(
         reduced, at = b.axes([index(size) for size in window.size], "r")
         reduce, total = b.reduce(reduced, "sum", mul(*factors(at)))
         body = (reduce,)
-    result = cast(with_bias(total, bias, position[1]), out.dtype)
+    result = cast(whole.with_bias(total, position[1]), out.dtype)
     b.emit(axes, (*body, Store(out.buffer, out.at(position), result)))
     return out
 
 
-def _by_patches(
-    b: Builder,
-    out: StridedTensor,
-    image: StridedTensor,
-    weight: StridedTensor,
-    bias: StridedTensor | None,
-    window: Window,
-    groups: int,
-) -> StridedTensor:
+def _by_patches(b: Builder, whole: Convolution) -> StridedTensor:
     """``out[n, g, m, place] = sum_k weight[g, m, k] * image[n, g, k's patch, place]``.
 
     k counts (channel, window). Places count the result's, or, where little is lost, the image's
     rows in full (``wide``): then B is read in vectors, and the result is cut out of a wider one.
     """
-    channels, depth = floor_div(out.shape[1], index(groups)), weight.shape[1]
-    batch, (sample, group) = b.axes((out.shape[0], index(groups)), "b")
+    out, image, weight, window = whole.out, whole.x, whole.weight, whole.window
+    channels, depth = index(whole.channels), index(whole.depth)
+    batch, (sample, group) = b.axes((out.shape[0], index(whole.groups)), "b")
     spans = window.spans()
     steps = row_major(spans)
     extent = 1 + sum((n - 1) * s.const for n, s in zip(window.out, steps, strict=True))
@@ -189,7 +177,7 @@ def _by_patches(
         target = _wide_result(b, out, spans)
         at = target.at((sample, channel, *place)) + index(n)
     acc = compute_dtype(image.dtype)
-    value = cast(with_bias(Ref("acc", acc), bias, channel), out.dtype)
+    value = cast(whole.with_bias(Ref("acc", acc), channel), out.dtype)
     b.nodes.append(
         Gemm(
             b.fresh(f"{b.node.name}_gemm"),

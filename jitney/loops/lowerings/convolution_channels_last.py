@@ -19,7 +19,7 @@ from jitney.loops.lowerings.builder import Builder, Position
 from jitney.loops.lowerings.convolution_transformed import transformed, worth_transforming
 from jitney.loops.lowerings.expressions import all_of, apply, cast, const, in_range
 from jitney.loops.lowerings.strided import StridedTensor
-from jitney.loops.lowerings.window import Window, digits, with_bias
+from jitney.loops.lowerings.window import Convolution, digits
 
 #: Fewer input channels than this are too short to be read by themselves.
 FEW = 8
@@ -35,33 +35,22 @@ def is_channels_last(x: StridedTensor) -> bool:
     return all(s == t for n, s, t in pairs if n != index(1))
 
 
-def channels_last(
-    b: Builder,
-    out: StridedTensor,
-    x: StridedTensor,
-    weight: StridedTensor,
-    bias: StridedTensor | None,
-    window: Window,
-    groups: int,
-) -> StridedTensor:
+def channels_last(b: Builder, whole: Convolution) -> StridedTensor:
     """Fills ``out``, which is dense channels-last; x and weight as `aten.convolution` has them."""
-    if groups > 1 and weight.shape[1] == index(1) and out.shape[1] == index(groups):
-        return _depthwise(b, out, x, weight, bias, window)
-    if x.strides[1] != index(1) or int(weight.shape[1]) < FEW:
-        x, window = _bordered(b, x, window)
-        weight = _taps_first(b, weight)
+    x, weight = whole.x, whole.weight
+    if whole.groups > 1 and whole.depth == whole.channels == 1:
+        return _depthwise(b, whole)
+    if x.strides[1] != index(1) or whole.depth < FEW:
+        whole = replace(_bordered(b, whole), weight=_taps_first(b, weight))
     once = b.frozen and b.is_parameter(weight.buffer)
-    if (
-        x.dtype == torch.float32
-        and b.rerunnable
-        and worth_transforming(out, weight, window, groups, once)
-    ):
-        return transformed(b, out, x, weight, bias, window, groups)
-    return _as_product(b, out, x, weight, bias, window, groups)
+    if x.dtype == torch.float32 and b.rerunnable and worth_transforming(whole, once):
+        return transformed(b, whole)
+    return _as_product(b, whole)
 
 
-def _bordered(b: Builder, x: StridedTensor, window: Window) -> tuple[StridedTensor, Window]:
+def _bordered(b: Builder, whole: Convolution) -> Convolution:
     """x as channels-last with its border of zeros around it, and the window without padding."""
+    x, window = whole.x, whole.window
     n, c, *image = x.shape
     sizes = [size + 2 * p for size, p in zip(image, window.padding, strict=True)]
     dense = b.allocate_as((n, *sizes, c), x.dtype).permute((0, 3, 1, 2))
@@ -72,7 +61,8 @@ def _bordered(b: Builder, x: StridedTensor, window: Window) -> tuple[StridedTens
         mask = all_of(*(in_range(at, 0, size) for at, size in pairs))
         return x.load((*position[:2], *source), mask)
 
-    return b.compute(dense, value_at), replace(window, padding=(0,) * len(image))
+    inside = replace(window, padding=(0,) * len(image))
+    return replace(whole, x=b.compute(dense, value_at), window=inside)
 
 
 def _taps_first(b: Builder, weight: StridedTensor) -> StridedTensor:
@@ -82,19 +72,12 @@ def _taps_first(b: Builder, weight: StridedTensor) -> StridedTensor:
     return b.copy(dense, weight)
 
 
-def _as_product(
-    b: Builder,
-    out: StridedTensor,
-    x: StridedTensor,
-    weight: StridedTensor,
-    bias: StridedTensor | None,
-    window: Window,
-    groups: int,
-) -> StridedTensor:
+def _as_product(b: Builder, whole: Convolution) -> StridedTensor:
     """``out[place, g, n] = sum_k patch[place, g, k] * weight[g, n, k]``; k counts as the weight
     lies in memory."""
-    channels, depth = int(out.shape[1]) // groups, int(weight.shape[1])
-    batch, (group,) = b.axes((index(groups),), "b")
+    out, x, weight, window = whole.out, whole.x, whole.weight, whole.window
+    channels, depth = whole.channels, whole.depth
+    batch, (group,) = b.axes((index(whole.groups),), "b")
     m = Axis("m", out.shape[0] * math.prod(window.out))
     n, k = Axis("n", index(channels)), Axis("k", index(depth * math.prod(window.size)))
     sample, *place = digits(index(m), (out.shape[0], *map(index, window.out)))
@@ -109,7 +92,7 @@ def _as_product(
     position = (sample, group * depth + channel, *source)
     acc = x.dtype
     column = group * channels + n
-    value = cast(with_bias(Ref("acc", acc), bias, column), out.dtype)
+    value = cast(whole.with_bias(Ref("acc", acc), column), out.dtype)
     rows = (m, x.access(position))
     columns = (n, weight.access((column, channel, *taps)))
     if out.shape[1] == index(1) and mask is None and math.prod(window.size) == 1:
@@ -133,15 +116,9 @@ def _as_product(
     return out
 
 
-def _depthwise(
-    b: Builder,
-    out: StridedTensor,
-    x: StridedTensor,
-    weight: StridedTensor,
-    bias: StridedTensor | None,
-    window: Window,
-) -> StridedTensor:
+def _depthwise(b: Builder, whole: Convolution) -> StridedTensor:
     """Each channel by itself, lanes along channels; the weight is laid out with them last."""
+    x, weight, window = whole.x, whole.weight, whole.window
     taps_last = b.allocate_as((*weight.shape[2:], weight.shape[0]), weight.dtype)
     filters = b.copy(taps_last.permute((2, 0, 1)), weight.select(1, 0))
 
@@ -154,6 +131,6 @@ def _depthwise(
             mask = all_of(*(in_range(place, 0, size) for place, size in pairs))
             element = x.load((*position[:2], *source), mask)
             total = apply("fma", element, filters.load((position[1], *at)), total)
-        return with_bias(total, bias, position[1])
+        return whole.with_bias(total, position[1])
 
-    return b.compute(out, value_at)
+    return b.compute(whole.out, value_at)

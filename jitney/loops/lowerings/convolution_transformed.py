@@ -23,7 +23,7 @@ from jitney.loops.ir import Expr, Gemm, Let, Ref, Stmt, Store
 from jitney.loops.lowerings.builder import Builder, Position
 from jitney.loops.lowerings.expressions import all_of, apply, const, in_range, index_expr, mul
 from jitney.loops.lowerings.strided import StridedTensor
-from jitney.loops.lowerings.window import Window, digits, with_bias
+from jitney.loops.lowerings.window import Convolution, Window, digits
 
 #: Places a tile gives, and values it takes: 4 results of a filter of 3.
 GIVEN, TAKEN = 4, 6
@@ -58,21 +58,20 @@ LARGEST = 1e6
 MOVE, FILTER_MOVE, FILTER_READ = 28, 40, 14
 
 
-def worth_transforming(
-    out: StridedTensor, weight: StridedTensor, window: Window, groups: int, once: bool
-) -> Decision:
+def worth_transforming(whole: Convolution, once: bool) -> Decision:
     """Whether the multiplications saved outweigh what is moved; ``once``: the filter is not
     transformed in each call."""
+    out, window = whole.out, whole.window
     if (window.size, window.stride, window.dilation) != ((3, 3), (1, 1), (1, 1)):
         return no("only a 3x3 window that moves by one has such a form here")
     if not out.shape[0].is_const:
         return no("the batch is symbolic")
-    depth, channels = int(weight.shape[1]), int(out.shape[1])
+    depth, channels = whole.depth, int(out.shape[1])
     rows = int(out.shape[0]) * window.out[0]
     tiles = rows * -(-window.out[1] // GIVEN)
     plain = 9 * depth * channels * rows * window.out[1]
     fewer = 3 * TAKEN * depth * channels * tiles
-    moved = TAKEN * tiles * (depth * groups + channels) * MOVE
+    moved = TAKEN * tiles * (depth * whole.groups + channels) * MOVE
     filters = 9 * FILTER_READ if once else 3 * TAKEN * FILTER_MOVE
     moved += filters * depth * channels
     if 1.1 * (fewer + moved) > plain:
@@ -80,23 +79,16 @@ def worth_transforming(
     return yes(f"{fewer / plain:.2f} of the multiplications, moving costs {moved / plain:.2f}")
 
 
-def transformed(
-    b: Builder,
-    out: StridedTensor,
-    x: StridedTensor,
-    weight: StridedTensor,
-    bias: StridedTensor | None,
-    window: Window,
-    groups: int,
-) -> StridedTensor:
+def transformed(b: Builder, whole: Convolution) -> StridedTensor:
     """Fills ``out`` [n, c, h, w], channels-last, from a channels-last x."""
+    out, window = whole.out, whole.window
     tiles = -(-window.out[1] // GIVEN)
-    image = _image(b, x, window, tiles)
-    filters = _filters(b, weight)
+    image = _image(b, whole.x, window, tiles)
+    filters = _filters(b, whole.weight)
     products = b.allocate_as(
         (index(TAKEN), out.shape[0], index(window.out[0]), index(tiles), out.shape[1]), out.dtype
     )
-    _multiply(b, products, image, filters, groups)
+    _multiply(b, products, image, filters, whole.groups)
 
     def value_at(position: Position) -> Expr:
         n, channel, row, column = position
@@ -107,7 +99,7 @@ def transformed(
             value = products.load((index(i), n, row, tile, channel))
             total = mul(factor, value) if total is None else apply("fma", factor, value, total)
         assert total is not None
-        return with_bias(total, bias, channel)
+        return whole.with_bias(total, channel)
 
     return b.compute(out, value_at)
 

@@ -1,4 +1,4 @@
-"""What lowerings of convolutions share: the window, positions as digits, the bias."""
+"""What lowerings of convolutions share: the window, the operands, positions as digits."""
 
 from __future__ import annotations
 
@@ -53,12 +53,36 @@ class Window:
         return phases, [floor_div(t * d, index(s)) for t, s, d in every]
 
 
+@dataclass(frozen=True)
+class Convolution:
+    """One convolution: ``out`` [n, channels, place…] of ``x`` [n, c, image…] with ``weight``
+    [channels, c / groups, window…] and ``bias`` [channels]."""
+
+    out: StridedTensor
+    x: StridedTensor
+    weight: StridedTensor
+    bias: StridedTensor | None
+    window: Window
+    groups: int
+
+    @property
+    def channels(self) -> int:
+        """Output channels of a group."""
+        return int(self.out.shape[1]) // self.groups
+
+    @property
+    def depth(self) -> int:
+        """Input channels of a group."""
+        return int(self.weight.shape[1])
+
+    def with_bias(self, total: Expr, channel: Index) -> Expr:
+        if self.bias is None:
+            return total
+        return add(total, cast(self.bias.load((channel,)), total.dtype))
+
+
 def row_major(sizes: Sequence[int]) -> list[Index]:
     return [index(math.prod(sizes[d + 1 :])) for d in range(len(sizes))]
-
-
-def with_bias(total: Expr, bias: StridedTensor | None, channel: Index) -> Expr:
-    return total if bias is None else add(total, cast(bias.load((channel,)), total.dtype))
 
 
 def digits(number: Index, sizes: Sequence[Index]) -> list[Index]:
