@@ -14,11 +14,10 @@ from jitney.loops.interpret import interpret
 from jitney.loops.lower_graph import lower_graph
 from jitney.loops.online_softmax import online_softmax
 from jitney.loops.simplify_nest import simplify_nests
-from jitney.loops.target import Target
 from jitney.loops.verify import verify
 from tests.loops.lowered import CPU, trace
+from tests.targets import H200
 
-H200 = Target("cuda", "NVIDIA H200", multiprocessors=132, capability=(9, 0))
 CLASSES = 20000
 aten = torch.ops.aten
 

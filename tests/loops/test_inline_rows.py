@@ -20,9 +20,9 @@ from jitney.loops.ir import (
     Store,
 )
 from jitney.loops.target import Target
+from tests.targets import H200
 
 F32 = torch.float32
-H200 = Target("cuda", "NVIDIA H200", multiprocessors=132, capability=(9, 0))
 CPU = Target("cpu", "test", cores=2)
 
 

@@ -22,10 +22,9 @@ from jitney.loops.ir import (
     Store,
 )
 from jitney.loops.split_reduction import can_split, split_reduction
-from jitney.loops.target import Target
 from jitney.loops.verify import verify
+from tests.targets import H200
 
-H200 = Target("cuda", "NVIDIA H200", multiprocessors=132, capability=(9, 0))
 CPU = torch.device("cpu")
 
 

@@ -73,32 +73,21 @@ def log_softmax(b: Builder, x: StridedTensor, dim: int, half_to_float: bool) -> 
     return out
 
 
-@lowers(aten._softmax_backward_data)
+@lowers(aten._softmax_backward_data, aten._log_softmax_backward_data)
 def softmax_backward(
     b: Builder, grad: StridedTensor, y: StridedTensor, dim: int, input_dtype: torch.dtype
 ) -> StridedTensor:
-    """``y * (grad - sum(grad * y))``."""
+    """``y * (grad - sum(grad * y))``; of the logarithm ``grad - exp(y) * sum(grad)``."""
     out = b.allocate()
     s = _rows(b, y, dim, out)
     acc = compute_dtype(y.dtype)
     g, value = cast(grad.load(s.source), acc), cast(y.load(s.source), acc)
-    sums, total = b.reduce(s.reduced, "sum", mul(g, value))
-    result = mul(value, sub(g, total))
-    b.emit(s.kept, (sums, *b.loop(s.reduced, (store(out, s.source, result),))))
-    return out
-
-
-@lowers(aten._log_softmax_backward_data)
-def log_softmax_backward(
-    b: Builder, grad: StridedTensor, y: StridedTensor, dim: int, input_dtype: torch.dtype
-) -> StridedTensor:
-    """``grad - exp(y) * sum(grad)``."""
-    out = b.allocate()
-    s = _rows(b, y, dim, out)
-    acc = compute_dtype(y.dtype)
-    g, value = cast(grad.load(s.source), acc), cast(y.load(s.source), acc)
-    sums, total = b.reduce(s.reduced, "sum", g)
-    result = sub(g, mul(apply("exp", value), total))
+    of_logarithm = b.node.target is aten._log_softmax_backward_data.default
+    sums, total = b.reduce(s.reduced, "sum", g if of_logarithm else mul(g, value))
+    if of_logarithm:
+        result = sub(g, mul(apply("exp", value), total))
+    else:
+        result = mul(value, sub(g, total))
     b.emit(s.kept, (sums, *b.loop(s.reduced, (store(out, s.source, result),))))
     return out
 

@@ -32,11 +32,10 @@ from jitney.loops.ir import (
     Output,
     Store,
 )
-from jitney.loops.target import Target
 from jitney.loops.verify import verify
+from tests.targets import H200
 
 F32, I64 = torch.float32, torch.int64
-H200 = Target("cuda", "NVIDIA H200", multiprocessors=132, capability=(9, 0))
 
 
 def run(source, tensors):

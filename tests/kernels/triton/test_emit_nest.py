@@ -26,10 +26,9 @@ from jitney.loops.ir import (
     Ref,
     Store,
 )
-from jitney.loops.target import Target
+from tests.targets import H200
 
 F32, I64 = torch.float32, torch.int64
-H200 = Target("cuda", "NVIDIA H200", multiprocessors=132, capability=(9, 0))
 
 
 def run(nest, tensors, out_dtypes, schedule=None):

@@ -36,11 +36,10 @@ from jitney.loops.ir import (
     Store,
     Together,
 )
-from jitney.loops.target import Target
 from jitney.loops.verify import verify
+from tests.targets import H200
 
 F32, F16, BF16 = torch.float32, torch.float16, torch.bfloat16
-H200 = Target("cuda", "NVIDIA H200", multiprocessors=132, capability=(9, 0))
 ACC = Ref("acc", F32)
 
 

@@ -10,10 +10,9 @@ from jitney.kernels.triton.compile_kernels import load_function
 from jitney.loops.group_launches import group_launches
 from jitney.loops.index import Axis, index
 from jitney.loops.ir import Buffer, Load, LoopNest, LoopProgram, Op, Store, Together
-from jitney.loops.target import Target
+from tests.targets import H200
 
 F32 = torch.float32
-H200 = Target("cuda", "NVIDIA H200", multiprocessors=132, capability=(9, 0))
 
 
 def scaled(name, source, out, size, op):
