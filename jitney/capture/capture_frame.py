@@ -11,6 +11,7 @@ from typing import Any
 from jitney import torch_api
 from jitney.capture import handlers_data, handlers_flow, handlers_stack, state
 from jitney.capture.changes import effects_of
+from jitney.capture.checkpoints import refuse_late_writes
 from jitney.capture.finish import add_input_guards, finish_graph, forget_idle_strides
 from jitney.capture.frame import BreakCapture, Frame, Raised, Restart, Unread
 from jitney.capture.functions import globals_source, know_cells
@@ -111,6 +112,7 @@ def _close(
     vm: Interpreter, rebuilder: Rebuilder, before: dict[str, Any], cause: BreakCapture | None
 ) -> Capture:
     """Rebuilds what is left, restores the state, and puts the capture together."""
+    refuse_late_writes(vm)
     effects = effects_of_or_restart(vm, rebuilder, cause)
     end = _exit(vm, rebuilder, cause)
     effects.extend(rebuilder.effects)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from jitney import torch_api
-from jitney.capture import autograd_functions
+from jitney.capture import autograd_functions, checkpoints
 from jitney.capture.frame import BreakCapture, Frame, Unread
 
 if TYPE_CHECKING:
@@ -77,52 +77,6 @@ def _wraps(
     return interpreter.native(functools.wraps, *args, **kwargs)
 
 
-def _checkpoint(
-    interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Frame | None
-) -> Any:
-    """``torch.utils.checkpoint.checkpoint``: its function is inlined, its nodes are marked to be
-    computed again in the backward pass."""
-    force = interpreter.world.force
-    options = {k: force(kwargs[k]) for k in CHECKPOINT_OPTIONS if k in kwargs}
-    rest = {k: v for k, v in kwargs.items() if k not in options}
-    reentrant = torch.is_grad_enabled() and options.get("use_reentrant") is not False
-    if torch.is_grad_enabled():
-        inputs = [force(a) for a in args[1:]]
-        if reentrant and ("use_reentrant" not in options or not _differentiable(inputs, any)):
-            hint = "pass use_reentrant=False to checkpoint"
-            raise BreakCapture("checkpoint", "a reentrant checkpoint is called", hint)
-        if "context_fn" in options or options.get("debug"):
-            raise BreakCapture("checkpoint", "a checkpoint with a context is called")
-    recorder = interpreter.recorder
-    outer = recorder.checkpoint
-    recorder.checkpoints += 1
-    recorder.checkpoint = recorder.checkpoints
-    versions = recorder.versions()
-    try:
-        result = interpreter.call(args[0], tuple(args[1:]), rest, None)
-    finally:
-        recorder.checkpoint = outer
-    reason = ""
-    if reentrant and not _differentiable(result if isinstance(result, tuple) else (result,), all):
-        reason = "a reentrant checkpoint returns what has no gradient"
-    elif torch.is_grad_enabled() and recorder.has_written(versions):
-        reason = "a checkpoint writes to what it did not make: eager writes once more in backward"
-    if reason:
-        interpreter.native_broke = True  # its body has been recorded: break before it
-        raise BreakCapture("checkpoint", reason)
-    return result
-
-
-def _differentiable(values: Any, quantifier: Callable[[Any], bool]) -> bool:
-    """Whether all (or any) of the tensors among ``values`` require grad."""
-    return quantifier([x.requires_grad for x in values if isinstance(x, torch.Tensor)])
-
-
-CHECKPOINT_OPTIONS = (
-    "use_reentrant", "preserve_rng_state", "determinism_check", "context_fn", "debug", "early_stop",
-)  # fmt: skip
-
-
 def _attention_fastpath(
     interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Frame | None
 ) -> Any:
@@ -177,7 +131,7 @@ HANDLERS: dict[str, Handler] = {
     "torch.compiler.is_compiling": _is_compiling,
     "torch.backends.mha.get_fastpath_enabled": _attention_fastpath,
     "torch._compile._disable_dynamo.<locals>.inner": _disabled,
-    "torch.utils.checkpoint.checkpoint": _checkpoint,
+    "torch.utils.checkpoint.checkpoint": checkpoints.call_checkpoint,
     "torch.autograd.function.Function.apply": autograd_functions.apply,
     "functools.wraps": _wraps,
     "torch.masked._ops._combine_input_and_mask": _masked_fill,

@@ -9,10 +9,12 @@ ours and becomes a break too: it never reaches the user's ``except``.
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any
 
 from jitney.capture import attributes, calls, functions
+from jitney.capture.checkpoints import Checkpoint
 from jitney.capture.frame import BreakCapture, Frame, Lazy, Raised, Restart
 from jitney.capture.options import CaptureOptions
 from jitney.capture.recipe import Effect
@@ -45,6 +47,7 @@ class Interpreter:
         self.result: Any = None
         self.raised_at: dict[int, tuple[int, BaseException]] = {}
         self.owned: dict[int, Any] = {}  # instances the frame made, by id
+        self.checkpoints: list[Checkpoint] = []
 
     def where(self) -> str:
         """The user's line that runs now."""
@@ -120,14 +123,17 @@ class Interpreter:
         if self.broken is not None:
             return
         self.broken, self.broken_frames = cause, list(self.frames)
-        frames = self.broken_frames
-        clean = 0
-        for i in range(1, len(frames)):
-            if frames[i].link is None:
-                break
-            clean = i
-        if clean < len(frames) - 1 or self.native_broke:
-            raise Restart(frames[clean].step, cause)
+        frame = self.resumable(self.frames)
+        if frame is not self.frames[-1] or self.native_broke:
+            raise Restart(frame.step, cause)
+
+    def resumable(self, frames: Sequence[Frame]) -> Frame:
+        """The innermost frame whose instruction a break can be before, of those ``frames`` that
+        run one inside the other."""
+        for caller, frame in pairwise(frames):
+            if frame.link is None:
+                return caller
+        return frames[-1]
 
     def native(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Calls C code for real; what it raises is the user's exception."""

@@ -60,7 +60,7 @@ class Recorder:
         self.inputs[node] = GraphInput(node.name, source, fake, static)
         self.nodes[id(fake)] = (fake, node)
         if isinstance(fake, torch.Tensor):
-            self._versions[id(fake)] = self._version(fake)
+            self._versions[id(fake)] = self.version_of(fake)
         return node
 
     def state_nodes(self, before: dict[str, Any]) -> list[torch.fx.Node]:
@@ -172,16 +172,17 @@ class Recorder:
         """Whether an input was written to in place."""
         if not isinstance(fake, torch.Tensor):
             return False
-        return id(fake) in self.mutated or self._version(fake) != self._versions.get(id(fake))
+        return id(fake) in self.mutated or self.version_of(fake) != self._versions.get(id(fake))
 
     @staticmethod
-    def _version(fake: Any) -> int | None:
+    def version_of(fake: Any) -> int | None:
+        """How often a tensor has been written to; None for one that does not count."""
         return None if fake.is_inference() else fake._version
 
     def versions(self) -> dict[int, int | None]:
         """The versions of all tensors known by now, by id."""
         fakes = [fake for fake, _ in self.nodes.values() if isinstance(fake, torch.Tensor)]
-        return {id(fake): self._version(fake) for fake in fakes}
+        return {id(fake): self.version_of(fake) for fake in fakes}
 
     def has_written(self, before: dict[int, int | None]) -> bool:
         """Whether a tensor known when `versions` gave ``before``, or any input of the graph, has

@@ -33,6 +33,16 @@ class FlowNetwork:
             while self._push(source, sink, levels, position):
                 pass
 
+    def is_finite(self, side: set[int]) -> bool:
+        """Whether no edge of infinite capacity leaves ``side``, which `cut` gave: whether there
+        is a cut at all."""
+        return not any(
+            self._capacity[edge] + self._capacity[edge ^ 1] >= INFINITE and edge % 2 == 0
+            for vertex in side
+            for edge in self._edges[vertex]
+            if self._to[edge] not in side
+        )
+
     def _levels(self, source: int) -> list[int]:
         levels = [-1] * len(self._edges)
         levels[source] = 0

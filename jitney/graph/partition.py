@@ -18,6 +18,7 @@ import torch
 from torch import fx
 
 from jitney import torch_api
+from jitney.errors import Unsupported
 from jitney.graph.checkpoints import checkpoint_of, is_internal
 from jitney.graph.effects import is_effect, is_view
 from jitney.graph.min_cut import INFINITE, FlowNetwork
@@ -163,7 +164,11 @@ def _choose(
             if user in number:
                 network.add_edge(entry + 1, number[user], INFINITE)
     side = network.cut(source, sink)
-    return [node for node, entry in number.items() if entry in side and entry + 1 not in side]
+    saved = [node for node, entry in number.items() if entry in side and entry + 1 not in side]
+    if not network.is_finite(side):
+        reason = "what a checkpoint computes again reads an input that is written to afterwards"
+        raise Unsupported("partition", reason)
+    return saved
 
 
 def _cost(node: fx.Node) -> int:

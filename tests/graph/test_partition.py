@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import fx
 
+from jitney.errors import Unsupported
 from jitney.graph import partition
+from jitney.graph.trace_region import trace_region
 from tests.graph.regions import trace
 
 
@@ -49,3 +52,18 @@ def test_joins_are_where_depths_meet():
     nodes = [node for node in region.forward.graph.nodes if node.op != "output"]
     (join,) = partition._joins(nodes)
     assert isinstance(join, fx.Node) and join.target is torch.ops.aten.add.Tensor
+
+
+def test_a_checkpoint_that_reads_what_is_written_later_is_refused():
+    def late(x, w):
+        hidden = x + w
+        y = (hidden * hidden).exp()
+        w.add_(1)
+        return y.sum()
+
+    gm = fx.symbolic_trace(late)
+    for node in gm.graph.nodes:
+        if node.name in ("add", "mul", "exp"):
+            node.meta["checkpoint"] = 1
+    with pytest.raises(Unsupported, match="checkpoint"):
+        trace_region(gm, (torch.randn(4, requires_grad=True), torch.randn(4)))

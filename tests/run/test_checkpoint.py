@@ -79,3 +79,57 @@ def test_statistics_are_updated_twice_as_in_eager() -> None:
         found.append((x.grad, net.running_mean, net.running_var, net.num_batches_tracked))
     assert int(found[0][3]) == 2
     assert_equal(found[1], found[0])
+
+
+def made_here(x: torch.Tensor) -> torch.Tensor:
+    scale = x.detach() + 1
+    y = checkpoint(lambda v: (v * scale).sin(), x, use_reentrant=False)
+    scale.mul_(2)
+    return y.sum() + scale.sum()
+
+
+def seen_through_a_view(x: torch.Tensor) -> torch.Tensor:
+    scale = torch.ones(2, 8)
+
+    def inner(v: torch.Tensor) -> torch.Tensor:
+        return checkpoint(lambda v: (v * scale[1]).exp(), v, use_reentrant=False)
+
+    y = inner(x)
+    scale.view(-1).add_(1)
+    return y.sum()
+
+
+class Counting(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("calls", torch.ones(8))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = checkpoint(lambda v: (v * self.calls).sin(), x, use_reentrant=False)
+        self.calls += 1
+        return (y * 2).sum()
+
+
+@pytest.mark.parametrize("make", [lambda: made_here, lambda: seen_through_a_view, Counting])
+def test_what_is_written_afterwards_is_read_anew(make: Any) -> None:
+    found = []
+    for wrap in (lambda f: f, jitney.compile):
+        x = torch.linspace(-1, 1, 16).view(2, 8).requires_grad_()
+        wrap(make())(x).backward()
+        found.append(x.grad)
+    assert_equal(found[1], found[0])
+
+
+def test_what_was_written_before_is_no_reason_to_break() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        scale = torch.ones(8)
+        scale.add_(1)
+        y = checkpoint(lambda v: (v * scale).sin().add_(1), x, use_reentrant=False)
+        return y.mul_(2).sum()
+
+    found = []
+    for call in (f, jitney.compile(f, fullgraph=True)):
+        x = torch.linspace(-1, 1, 16).view(2, 8).requires_grad_()
+        call(x).backward()
+        found.append(x.grad)
+    assert_equal(found[1], found[0])

@@ -1,0 +1,95 @@
+"""``torch.utils.checkpoint``: its function is inlined, its nodes are marked to be computed again in
+the backward pass.
+
+Eager calls the function once more in the backward pass, on what the tensors it reads hold by then.
+A graph computes from what they held; where the program writes to them later, the checkpoint breaks
+the graph and eager runs it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from jitney.capture.frame import BreakCapture, Frame, Restart
+
+if TYPE_CHECKING:
+    from jitney.capture.interpret import Interpreter
+    from jitney.capture.record import Recorder
+
+OPTIONS = (
+    "use_reentrant", "preserve_rng_state", "determinism_check", "context_fn", "debug", "early_stop",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """One that was captured: the step to break before instead, and the tensors that its function
+    read, with their versions when it ended."""
+
+    step: int
+    read: tuple[tuple[torch.Tensor, int | None], ...]
+
+
+def call_checkpoint(
+    interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Frame | None
+) -> Any:
+    """Captures a call of ``torch.utils.checkpoint.checkpoint``."""
+    force = interpreter.world.force
+    options = {k: force(kwargs[k]) for k in OPTIONS if k in kwargs}
+    rest = {k: v for k, v in kwargs.items() if k not in options}
+    reentrant = torch.is_grad_enabled() and options.get("use_reentrant") is not False
+    if torch.is_grad_enabled():
+        inputs = [force(a) for a in args[1:]]
+        if reentrant and ("use_reentrant" not in options or not _differentiable(inputs, any)):
+            hint = "pass use_reentrant=False to checkpoint"
+            raise BreakCapture("checkpoint", "a reentrant checkpoint is called", hint)
+        if "context_fn" in options or options.get("debug"):
+            raise BreakCapture("checkpoint", "a checkpoint with a context is called")
+    recorder = interpreter.recorder
+    outer = recorder.checkpoint
+    recorder.checkpoints += 1
+    number = recorder.checkpoint = recorder.checkpoints
+    versions = recorder.versions()
+    try:
+        result = interpreter.call(args[0], tuple(args[1:]), rest, None)
+    finally:
+        recorder.checkpoint = outer
+    reason = ""
+    if reentrant and not _differentiable(result if isinstance(result, tuple) else (result,), all):
+        reason = "a reentrant checkpoint returns what has no gradient"
+    elif torch.is_grad_enabled() and recorder.has_written(versions):
+        reason = "a checkpoint writes to what it did not make: eager writes once more in backward"
+    if reason:
+        interpreter.native_broke = True  # its body has been recorded: break before it
+        raise BreakCapture("checkpoint", reason)
+    if torch.is_grad_enabled():
+        step = interpreter.resumable(interpreter.frames).step
+        interpreter.checkpoints.append(Checkpoint(step, _read(recorder, number)))
+    return result
+
+
+def refuse_late_writes(interpreter: Interpreter) -> None:
+    """Raises `Restart` if a tensor was written to after a checkpoint had read it."""
+    version_of = interpreter.recorder.version_of
+    for checkpoint in interpreter.checkpoints:
+        if any(version_of(tensor) != version for tensor, version in checkpoint.read):
+            reason = "a tensor is written to that a checkpoint before has read: eager reads it anew"
+            raise Restart(checkpoint.step, BreakCapture("checkpoint", f"{reason} in backward"))
+
+
+def _read(recorder: Recorder, first: int) -> tuple[tuple[torch.Tensor, int | None], ...]:
+    """What the nodes of checkpoint ``first``, and of those inside it, take from outside."""
+    nodes = [n for n in recorder.graph.nodes if n.meta.get("checkpoint", 0) >= first]
+    inside = set(nodes)
+    taken = dict.fromkeys(x for n in nodes for x in n.all_input_nodes if x not in inside)
+    values = [node.meta["example_value"] for node in taken]
+    return tuple([(v, recorder.version_of(v)) for v in values if isinstance(v, torch.Tensor)])
+
+
+def _differentiable(values: Any, quantifier: Callable[[Any], bool]) -> bool:
+    """Whether all (or any) of the tensors among ``values`` require grad."""
+    return quantifier([x.requires_grad for x in values if isinstance(x, torch.Tensor)])
