@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -31,7 +31,7 @@ from jitney.graph.mark_statistics import mark_statistics
 from jitney.graph.region import RegionFacts
 from jitney.graph.rerun_eagerly import rerun_eagerly
 from jitney.graph.stitch import stitch
-from jitney.graph.tangent_variants import TangentVariants, unlikely_tangents
+from jitney.graph.tangent_variants import TangentVariants, fills_in_zeros, unlikely_tangents
 from jitney.graph.trace_region import trace_region
 from jitney.kernels.llvm.host import host_target
 from jitney.kernels.triton.device import device_target
@@ -104,9 +104,9 @@ def compile_graph(
         if entry is not None:
             entry.save(built)
     backward: Any = None if built.backward is None else built.backward.load()
-    if built.facts.unlikely_tangents:
-        general = partial(general_backward, gm, example_inputs, options, built.facts, Ambient.now())
-        backward = TangentVariants(backward, built.facts.unlikely_tangents, general)
+    if len(built.facts.tangents) > 1 and not fills_in_zeros(gm):
+        build = partial(backward_without, gm, example_inputs, options, built.facts, Ambient.now())
+        backward = TangentVariants(backward, built.facts.unlikely_tangents, build)
     call = stitch(built.facts, built.forward.load(), backward)
     return rerun_eagerly(gm, call) if built.forward.checks else call
 
@@ -125,27 +125,33 @@ def build_region(
         return BuiltRegion(region.facts, build_graph(region.forward, options), None)
     options = without_cuda_graphs(options)
     forward = build_graph(region.forward, options)
-    facts = replace(region.facts, unlikely_tangents=unlikely_tangents(region.facts))
-    backward = drop_tangents(region.backward, region.facts, facts.unlikely_tangents)
+    unlikely = () if fills_in_zeros(gm) else unlikely_tangents(region.facts)
+    facts = replace(region.facts, unlikely_tangents=unlikely)
+    backward = drop_tangents(region.backward, region.facts, unlikely)
+    assert backward is not None
     return BuiltRegion(facts, forward, build_graph(backward, options))
 
 
-def general_backward(
+def backward_without(
     gm: torch.fx.GraphModule,
     example_inputs: Sequence[Any],
     options: Any,
     facts: RegionFacts,
     ambient: Ambient,
-) -> Callable[..., Any]:
-    """The backward graph of ``gm``, traced under ``ambient``, that takes every gradient; of what
-    is saved as the region with ``facts`` saves it."""
+    missing: Collection[int],
+) -> Callable[..., Any] | None:
+    """The backward graph of ``gm``, traced under ``ambient``, that is not given the gradients
+    ``missing``, of what is saved as the region with ``facts`` saves it; None if there is none."""
     with log.stage("graph"), ambient.restored():
         region = trace_region(fold_attention_masks(gm), example_inputs, keep=lowered_ops())
     assert region.backward is not None
     now, then = ((f.saved_sizes, f.saved_tensors, f.grad_inputs) for f in (region.facts, facts))
     if now != then:
         raise CompilerBug("a graph traced again keeps other tensors for its backward pass")
-    return build_graph(region.backward, without_cuda_graphs(options)).load()
+    backward = drop_tangents(region.backward, region.facts, missing)
+    if backward is None:
+        return None
+    return build_graph(backward, without_cuda_graphs(options)).load()
 
 
 def without_cuda_graphs(options: Any) -> Any:

@@ -8,6 +8,8 @@ missing, inputs written in place) is a break.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -66,7 +68,7 @@ def apply(
 
 
 def _differentiated(interpreter: Interpreter, cls: Any, context: Context, inputs: list[Any]) -> Any:
-    written = set(interpreter.recorder.mutated)
+    written, known = set(interpreter.recorder.mutated), len(interpreter.recorder.nodes)
     result = _forward_without_grad(interpreter, cls, context, inputs)
     results = result if isinstance(result, tuple) else (result,)
     outputs = [x for x in results if isinstance(x, torch.Tensor)]
@@ -77,6 +79,10 @@ def _differentiated(interpreter: Interpreter, cls: Any, context: Context, inputs
     if not outputs:
         raise _refusal(cls, "returns no tensor")
     gradient, used = _backward(interpreter, cls, context, results)
+    unsaved = [x for x in used if not _is_in(x, context.to_save)]
+    if unsaved:
+        before = [value for value, _ in islice(interpreter.recorder.nodes.values(), known)]
+        _refuse_shared(cls, unsaved, [*before, *outputs])
     wanted = [x for x, want in zip(inputs, context.needs_input_grad, strict=True) if want]
     tied = iter(interpreter.recorder.call(gradient, (*outputs, *wanted, *used), {}))
     values = tuple([next(tied) if isinstance(x, torch.Tensor) else x for x in results])
@@ -87,8 +93,8 @@ def _wants_gradient(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.requires_grad
 
 
-def _refusal(cls: type, reason: str) -> BreakCapture:
-    return BreakCapture("autograd-function", f"{cls.__name__} {reason}")
+def _refusal(cls: type, reason: str, hint: str = "") -> BreakCapture:
+    return BreakCapture("autograd-function", f"{cls.__name__} {reason}", hint)
 
 
 def _set_grad(interpreter: Interpreter, enabled: bool) -> None:
@@ -149,6 +155,23 @@ def _backward(
     return CustomGradient(name, module, len(outputs), len(found), tuple(fixed)), used
 
 
+def _refuse_shared(cls: type, unsaved: list[torch.Tensor], others: list[Any]) -> None:
+    """Breaks where a backward reads memory that the program may write to before it runs, beside
+    what was given to ``save_for_backward``, which autograd watches."""
+    memory = {_memory(value) for value in others if isinstance(value, torch.Tensor)}
+    if any(_memory(value) in memory for value in unsaved):
+        hint = "use ctx.save_for_backward"
+        raise _refusal(cls, "keeps a tensor on ctx that others can write to", hint)
+
+
+def _memory(value: torch.Tensor) -> Any:
+    return value.untyped_storage()._cdata
+
+
+def _is_in(tensor: torch.Tensor, tensors: Iterable[Any]) -> bool:
+    return any(tensor is other for other in tensors)
+
+
 def _refuse_state(cls: type, guards: list[Guard]) -> None:
     """Breaks where a backward reads what the program may change between forward and backward: its
     guards are checked before the forward alone."""
@@ -180,7 +203,7 @@ def _gradients_by_inputs(
 
 def _is_differentiable(output: torch.Tensor, context: Context) -> bool:
     numbers = output.is_floating_point() or output.is_complex()
-    return numbers and not any(output is other for other in context.non_differentiable)
+    return numbers and not _is_in(output, context.non_differentiable)
 
 
 def _changes(interpreter: Interpreter, cls: type) -> list[Any]:

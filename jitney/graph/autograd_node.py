@@ -50,7 +50,7 @@ def _place(facts: RegionFacts, place: Input | Result) -> int:
 def _node_class(facts: RegionFacts, forward: Compiled, backward: Backward) -> Any:
     count = len(facts.results)
     fixed = tuple(i for i, r in enumerate(facts.results) if r.tangent is None and r.dtype)
-    expected = _tangent_results(facts)
+    expected = facts.tangents
     saved_tensors = _picker([_place(facts, place) for place in facts.saved_tensors])
     saved_sizes = _picker([_place(facts, place) for place in facts.saved_sizes])
     everything = (1 << len(expected)) - 1
@@ -58,18 +58,20 @@ def _node_class(facts: RegionFacts, forward: Compiled, backward: Backward) -> An
 
     def run_backward(ctx: Any, grads: tuple[Any, ...]) -> tuple[Any, ...]:
         run: Any = backward
+        missing = [position for position, i in enumerate(expected) if grads[i] is None]
         left_out: Collection[int] = ()
         if isinstance(run, TangentVariants):
-            given = [position for position, i in enumerate(expected) if grads[i] is not None]
-            run, left_out = run.choose(given)
-        tangents = [
+            run, left_out = run.without(missing)
+        values = [*ctx.sizes, *ctx.saved_tensors]
+        values += [
             _prepared(grads[i], facts.results[i], ctx.like.get(i) if dynamic else None)
             for position, i in enumerate(expected)
             if position not in left_out
         ]
-        gradients = _gradients(run, ctx, tangents)
-        present = sum(1 << t for t, i in enumerate(expected) if grads[i] is not None)
-        if present != everything:
+        ctx.maybe_clear_saved_tensors()
+        gradients = run.consume(values) if hasattr(run, "consume") else run(*values)
+        if missing:
+            present = everything - sum(1 << position for position in missing)
             pairs = zip(gradients, facts.grad_tangents, strict=True)
             gradients = [g if reached & present else None for g, reached in pairs]
         return (None, *gradients)
@@ -97,19 +99,6 @@ def _node_class(facts: RegionFacts, forward: Compiled, backward: Backward) -> An
             return torch_api.not_differentiable(gradients)
 
     return CompiledRegion
-
-
-def _gradients(run: Any, ctx: Any, tangents: list[Any]) -> Any:
-    """Runs a backward graph, which frees saved tensors as it goes unless the graph is retained."""
-    values = [*ctx.sizes, *ctx.saved_tensors, *tangents]
-    ctx.maybe_clear_saved_tensors()
-    return run.consume(values) if hasattr(run, "consume") else run(*values)
-
-
-def _tangent_results(facts: RegionFacts) -> tuple[int, ...]:
-    """The differentiable results, in the order the backward graph takes their gradients."""
-    known = [(r.tangent, index) for index, r in enumerate(facts.results) if r.tangent is not None]
-    return tuple(index for _, index in sorted(known))
 
 
 def _shape_of(result: ResultFacts) -> tuple[int | None, ...]:

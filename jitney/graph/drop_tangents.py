@@ -2,7 +2,8 @@
 
 A model returns its logits beside the loss; the user calls ``loss.backward()`` and the logits'
 gradient is nothing, not zeros as large as the logits. As in eager, what depends on a missing
-gradient alone is not computed, and an input reached by nothing else gets None.
+gradient alone is not computed (zeros would become NaN where they meet infinity), and an input
+reached by nothing else gets None.
 """
 
 from __future__ import annotations
@@ -14,38 +15,34 @@ import torch
 from torch import fx
 
 from jitney import torch_api
-from jitney.graph.effects import is_view
 from jitney.graph.join_region import own_gradients
 from jitney.graph.region import RegionFacts
 from jitney.graph.remove_dead_code import remove_dead_code
 
 aten = torch.ops.aten
-#: Nothing where their first operand, or any operand for products, is nothing.
-_LINEAR = frozenset((aten._to_copy.default, aten.clone.default, aten.neg.default,
-                     aten.sum.dim_IntList, aten.sum.default, aten.div.Tensor,
-                     aten.slice_backward.default, aten.select_backward.default))  # fmt: skip
-_PRODUCTS = frozenset((aten.mul.Tensor, aten.mm.default, aten.bmm.default))
 
 
 def drop_tangents(
     gm: fx.GraphModule, facts: RegionFacts, missing: Collection[int]
-) -> fx.GraphModule:
+) -> fx.GraphModule | None:
     """The backward graph ``gm`` without the gradients ``missing``, by position among those it
-    takes (its last placeholders); ``gm`` stays as it is."""
+    takes (its last placeholders); ``gm`` stays as it is. None where that takes zeros of a symbolic
+    size."""
     if not missing:
         return gm
-    tangents = sum(result.tangent is not None for result in facts.results)
     graph = fx.Graph()
     result = graph.graph_copy(gm.graph, {}, return_output_node=False)
     graph.output(result)
     for node, old in zip(graph.nodes, gm.graph.nodes, strict=True):
         node.meta = dict(old.meta)
-    placeholders = [node for node in graph.nodes if node.op == "placeholder"]
-    dropped = [placeholders[len(placeholders) - tangents + position] for position in missing]
-    nothing = set(dropped)
+    tangents = [node for node in graph.nodes if node.op == "placeholder"][-len(facts.tangents) :]
+    dropped = [tangents[position] for position in missing]
+    nothing, linear = set(dropped), set(tangents)
     for node in list(graph.nodes):
-        if node.op == "call_function" and nothing.intersection(node.all_input_nodes):
-            _rewrite(graph, node, nothing)
+        if node.op == "call_function" and linear.intersection(node.all_input_nodes):
+            linear.add(node)
+            if not _rewrite(graph, node, nothing, linear):
+                return None
     output = graph.output_node()
     output.args = (fx.map_arg(output.args[0], lambda n: None if n in nothing else n),)
     remove_dead_code(graph)
@@ -56,29 +53,37 @@ def drop_tangents(
     return torch_api.graph_module({name: getattr(gm, name) for name in names}, graph)
 
 
-def _rewrite(graph: fx.Graph, node: fx.Node, nothing: set[fx.Node]) -> None:
-    """Marks ``node`` as nothing, replaces it by what is left of it, or gives it zeros to read."""
-    first = node.args[0]
-    if node.target in _PRODUCTS or ((node.target in _LINEAR or is_view(node)) and first in nothing):
+def _rewrite(graph: fx.Graph, node: fx.Node, nothing: set[fx.Node], linear: set[fx.Node]) -> bool:
+    """Marks ``node`` as nothing (it is linear in its operands that depend on gradients), replaces
+    it by what is left of a sum, or gives it zeros to read; False where it cannot."""
+    gradients = linear.intersection(node.all_input_nodes)
+    missing = gradients & nothing
+    if missing == gradients and isinstance(node.meta["val"], torch.Tensor | tuple | list):
         nothing.add(node)
-        return
+        return True
     if node.target is aten.add.Tensor and not node.kwargs:
-        terms: Any = node.args
-        left = [term for term in terms if term not in nothing]
-        if not left:
-            nothing.add(node)
-            return
-        if isinstance(left[0], fx.Node) and _alike(left[0], node):
-            node.replace_all_uses_with(left[0])
-            graph.erase_node(node)
-            return
-    for operand in nothing.intersection(node.all_input_nodes):
+        left: Any = [term for term in node.args if term not in nothing]
+        if len(left) == 1 and _alike(left[0], node):
+            if left[0].meta["val"].stride() == node.meta["val"].stride():
+                node.replace_all_uses_with(left[0])
+                graph.erase_node(node)
+            else:
+                node.target, node.args = aten.mul.Tensor, (left[0], 1)
+            return True
+    if any(_is_symbolic(operand.meta["val"]) for operand in missing):
+        return False
+    for operand in missing:
         node.replace_input_with(operand, _zeros(graph, node, operand))
+    return True
+
+
+def _is_symbolic(value: Any) -> bool:
+    return not isinstance(value, torch.Tensor) or any(map(torch_api.is_symbolic, value.shape))
 
 
 def _alike(a: fx.Node, b: fx.Node) -> bool:
     one, other = a.meta["val"], b.meta["val"]
-    return (one.shape, one.dtype, one.stride()) == (other.shape, other.dtype, other.stride())
+    return (one.shape, one.dtype) == (other.shape, other.dtype)
 
 
 def _zeros(graph: fx.Graph, before: fx.Node, like: fx.Node) -> fx.Node:

@@ -126,6 +126,12 @@ class RegionFacts:
     grad_enabled: bool = True
 
     @property
+    def tangents(self) -> tuple[int, ...]:
+        """The differentiable results, in the order the backward graph takes their gradients."""
+        known = [(r.tangent, i) for i, r in enumerate(self.results) if r.tangent is not None]
+        return tuple(index for _, index in sorted(known))
+
+    @property
     def trains(self) -> bool:
         """Whether there is a backward graph."""
         return bool(self.grad_inputs)

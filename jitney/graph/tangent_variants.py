@@ -6,6 +6,9 @@ from collections.abc import Callable, Collection
 from threading import Lock
 from typing import Any
 
+from torch import fx
+
+from jitney.capture.custom_gradient import CustomGradient
 from jitney.graph.region import RegionFacts
 
 Compiled = Callable[..., Any]
@@ -22,22 +25,39 @@ def unlikely_tangents(facts: RegionFacts) -> tuple[int, ...]:
     return others if len(others) < len(sizes) else ()
 
 
+def fills_in_zeros(gm: fx.GraphModule) -> bool:
+    """Whether a gradient that is missing counts as zeros: to a custom function of several results,
+    whose backward may make anything of them, it does."""
+    rules = [n.target for n in gm.graph.nodes if isinstance(n.target, CustomGradient)]
+    return any(rule.outputs - len(rule.fixed) > 1 for rule in rules)
+
+
 class TangentVariants:
-    """The likely backward graph, without the gradients ``unlikely``; and the one that takes all,
-    which ``build`` makes when a call first gives one of those. Thread-safe."""
+    """The ``likely`` backward graph, without the gradients ``unlikely``; and those without others,
+    which ``build(missing)`` makes when a call first misses them. It returns None where that graph
+    must be given zeros. Thread-safe."""
 
     def __init__(
-        self, likely: Compiled, unlikely: Collection[int], build: Callable[[], Compiled]
+        self,
+        likely: Compiled,
+        unlikely: Collection[int],
+        build: Callable[[Collection[int]], Compiled | None],
     ) -> None:
-        self._likely, self._unlikely, self._build = likely, frozenset(unlikely), build
-        self._general: Compiled | None = None
+        self._made: dict[frozenset[int], Compiled | None] = {frozenset(unlikely): likely}
+        self._build = build
         self._lock = Lock()
 
-    def choose(self, given: Collection[int]) -> tuple[Compiled, Collection[int]]:
-        """The graph for a call with the gradients ``given``, and those it does not take."""
-        if self._unlikely.isdisjoint(given):
-            return self._likely, self._unlikely
+    def without(self, missing: Collection[int]) -> tuple[Compiled, Collection[int]]:
+        """The graph for a call without the gradients ``missing``, and those it does not take."""
+        found = self._find(frozenset(missing))
+        if found is not None:
+            return found, missing
+        general = self._find(frozenset())
+        assert general is not None
+        return general, ()
+
+    def _find(self, missing: frozenset[int]) -> Compiled | None:
         with self._lock:
-            if self._general is None:
-                self._general = self._build()
-        return self._general, ()
+            if missing not in self._made:
+                self._made[missing] = self._build(missing)
+            return self._made[missing]

@@ -69,3 +69,50 @@ def test_the_likely_graph_adds_no_zeros():
     shapes = [b.shape for b in backward.buffers if b.kind == "input"]
     assert [3, 8] not in [sorted(map(int, shape)) for shape in shapes]  # the logits' gradient
     loss.backward()
+
+
+def infinite(x, w):
+    y = x * w
+    return y.sum(), y.exp(), torch.softmax(y * 1e30, -1)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("used", [[0], [1], [2], [0, 1], [0, 2], [1, 2]])
+def test_a_missing_gradient_meets_no_infinity(used, dynamic):
+    """``y.exp()`` is infinite: zeros for its gradient would become NaN, of which eager has none
+    where nobody uses it."""
+
+    def gradients(call):
+        x = torch.tensor([[1000.0, 1.0, -2.0]], requires_grad=True)
+        w = torch.tensor([2.0, -1.0, 0.5], requires_grad=True)
+        results = call(x, w)
+        sum(results[i].clamp(max=10.0).sum() for i in used).backward()
+        return x.grad, w.grad
+
+    mine = gradients(jitney.compile(infinite, dynamic=dynamic))
+    for a, b in zip(mine, gradients(infinite), strict=True):
+        assert not b.isnan().any() or 1 in used
+        torch.testing.assert_close(a, b, equal_nan=True)
+
+
+class Affine(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * 2, x * 3
+
+    @staticmethod
+    def backward(ctx, first, second):
+        return first * 2 + (second + 1) * 3
+
+
+def test_a_custom_backward_is_given_zeros():
+    def gradient(call):
+        x = torch.ones(3, requires_grad=True)
+        call(x)[0].backward()
+        return x.grad
+
+    def f(x):
+        first, second = Affine.apply(x)
+        return first.sum(), second
+
+    torch.testing.assert_close(gradient(jitney.compile(f)), gradient(f))
