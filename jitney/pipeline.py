@@ -24,6 +24,7 @@ from jitney.events import log
 from jitney.graph.ambient import Ambient
 from jitney.graph.device_of_graph import device_of_graph
 from jitney.graph.drop_tangents import drop_tangents
+from jitney.graph.eager_gradients import EagerGradients
 from jitney.graph.fold_attention_masks import fold_attention_masks
 from jitney.graph.lay_out_channels_last import lay_out_channels_last
 from jitney.graph.mark_static import mark_static
@@ -104,10 +105,11 @@ def compile_graph(
         if entry is not None:
             entry.save(built)
     backward: Any = None if built.backward is None else built.backward.load()
+    eager = None if backward is None else EagerGradients(gm, built.facts, Ambient.now())
     if len(built.facts.tangents) > 1 and not fills_in_zeros(gm):
         build = partial(backward_without, gm, example_inputs, options, built.facts, Ambient.now())
         backward = TangentVariants(backward, built.facts.unlikely_tangents, build)
-    call = stitch(built.facts, built.forward.load(), backward)
+    call = stitch(built.facts, built.forward.load(), backward, eager)
     return rerun_eagerly(gm, call) if built.forward.checks else call
 
 

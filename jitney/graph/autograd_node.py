@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from jitney import torch_api
+from jitney.graph.eager_gradients import CannotRepeat, EagerGradients
 from jitney.graph.region import Input, RegionFacts, Result, ResultFacts
 from jitney.graph.tangent_variants import TangentVariants
 
@@ -16,14 +17,20 @@ Compiled = Callable[..., Any]
 Backward = Compiled | TangentVariants
 
 
-def autograd_function(facts: RegionFacts, forward: Compiled, backward: Backward) -> Compiled:
-    """``call(*inputs) -> results`` whose gradients ``backward`` computes.
+def autograd_function(
+    facts: RegionFacts,
+    forward: Compiled,
+    backward: Backward,
+    eager: EagerGradients | None = None,
+) -> Compiled:
+    """``call(*inputs) -> results`` whose gradients ``backward`` computes; ``eager`` those that are
+    to be differentiated again.
 
     Saved tensors go through ``save_for_backward``, so that a later write to one of them is an
-    error and saved-tensor hooks see them. Differentiating the gradients again raises torch's
-    error for a function that can be differentiated once.
+    error and saved-tensor hooks see them. Where ``eager`` cannot, differentiating the gradients
+    raises torch's error for a function that can be differentiated once.
     """
-    node = _node_class(facts, forward, backward)
+    node = _node_class(facts, forward, backward, eager)
     apply = torch_api.node_apply(node)
     differentiated = _picker(facts.grad_inputs)
 
@@ -47,14 +54,55 @@ def _place(facts: RegionFacts, place: Input | Result) -> int:
     return place.index if isinstance(place, Input) else facts.input_count + place.index
 
 
-def _node_class(facts: RegionFacts, forward: Compiled, backward: Backward) -> Any:
+def _node_class(
+    facts: RegionFacts, forward: Compiled, backward: Backward, eager: EagerGradients | None
+) -> Any:
     count = len(facts.results)
     fixed = tuple(i for i, r in enumerate(facts.results) if r.tangent is None and r.dtype)
-    expected = facts.tangents
     saved_tensors = _picker([_place(facts, place) for place in facts.saved_tensors])
     saved_sizes = _picker([_place(facts, place) for place in facts.saved_sizes])
+    dynamic = tuple(i for i in facts.tangents if None in _shape_of(facts.results[i]))
+    run_backward = _compiled_backward(facts, backward, dynamic)
+
+    class CompiledRegion(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, inputs: tuple[Any, ...], *_: Any) -> Any:
+            ctx.given = None if eager is None else eager.note(inputs)
+            values = forward(*inputs)
+            ctx.set_materialize_grads(False)
+            everything = (*inputs, *values)
+            ctx.save_for_backward(*saved_tensors(everything))
+            ctx.sizes = saved_sizes(everything)
+            if dynamic:
+                ctx.like = {i: torch.empty_like(values[i], device="meta") for i in dynamic}
+            if fixed:
+                ctx.mark_non_differentiable(*[values[i] for i in fixed])
+            return tuple(values[:count])
+
+        @staticmethod
+        def backward(ctx: Any, *grads: Any) -> Any:
+            if not torch.is_grad_enabled():
+                return run_backward(ctx, grads)
+            reason = "it is not known"
+            if eager is not None:
+                try:
+                    tangents = {i: g for i, g in enumerate(grads) if g is not None}
+                    return (None, *eager.gradients(ctx.given, ctx.saved_tensors, tangents))
+                except CannotRepeat as error:
+                    reason = str(error)
+            with torch.no_grad():
+                gradients = run_backward(ctx, grads)
+            return torch_api.not_differentiable(gradients, reason)
+
+    return CompiledRegion
+
+
+def _compiled_backward(
+    facts: RegionFacts, backward: Backward, dynamic: Collection[int]
+) -> Callable[[Any, tuple[Any, ...]], tuple[Any, ...]]:
+    """``run(ctx, gradients of results)``, which gives what the node's backward returns."""
+    expected = facts.tangents
     everything = (1 << len(expected)) - 1
-    dynamic = tuple(i for i in expected if None in _shape_of(facts.results[i]))
 
     def run_backward(ctx: Any, grads: tuple[Any, ...]) -> tuple[Any, ...]:
         run: Any = backward
@@ -76,29 +124,7 @@ def _node_class(facts: RegionFacts, forward: Compiled, backward: Backward) -> An
             gradients = [g if reached & present else None for g, reached in pairs]
         return (None, *gradients)
 
-    class CompiledRegion(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, inputs: tuple[Any, ...], *_: Any) -> Any:
-            values = forward(*inputs)
-            ctx.set_materialize_grads(False)
-            everything = (*inputs, *values)
-            ctx.save_for_backward(*saved_tensors(everything))
-            ctx.sizes = saved_sizes(everything)
-            if dynamic:
-                ctx.like = {i: torch.empty_like(values[i], device="meta") for i in dynamic}
-            if fixed:
-                ctx.mark_non_differentiable(*[values[i] for i in fixed])
-            return tuple(values[:count])
-
-        @staticmethod
-        def backward(ctx: Any, *grads: Any) -> Any:
-            if not torch.is_grad_enabled():
-                return run_backward(ctx, grads)
-            with torch.no_grad():
-                gradients = run_backward(ctx, grads)
-            return torch_api.not_differentiable(gradients)
-
-    return CompiledRegion
+    return run_backward
 
 
 def _shape_of(result: ResultFacts) -> tuple[int | None, ...]:

@@ -12,9 +12,9 @@ from torch import fx
 from jitney import torch_api
 from jitney.events import log
 from jitney.graph.describe_outputs import Results
-from jitney.graph.effects import memory_owner
+from jitney.graph.effects import draws_random, memory_owner
 from jitney.graph.expose_statistics import expose_statistics
-from jitney.graph.partition import Partition, partition
+from jitney.graph.partition import Partition, ancestors, partition
 from jitney.graph.recorder import Recorder
 from jitney.graph.region import (
     Input,
@@ -75,6 +75,8 @@ def join_region(
         kept, facts = _saved(split, graph, list(result_nodes))
         facts["grad_inputs"] = gradients.inputs
         facts["grad_tangents"] = _tangents_reaching(split.backward, len(gradients.tangents))
+        facts["old_values"] = _read_by(result_nodes, inputs, mutations)
+        facts["draws"] = any(draws_random(n.target, n.args, n.kwargs) for n in graph.nodes)
     graph.erase_node(output)
     kept = [_unshared(graph, node, result_nodes) for node in kept]
     graph.output((*result_nodes, *kept))
@@ -93,6 +95,14 @@ def join_region(
             **facts,
         ),
     )
+
+
+def _read_by(
+    results: Sequence[fx.Node], inputs: list[fx.Node], mutations: tuple[Mutation, ...]
+) -> tuple[int, ...]:
+    """The inputs written to (statistics of batch norm apart) that ``results`` depend on."""
+    read = ancestors(results)
+    return tuple(m.input for m in mutations if m.counted and inputs[m.input] in read)
 
 
 def _on_gpu(gradients: Gradients) -> bool:

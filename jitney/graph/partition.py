@@ -62,9 +62,9 @@ def partition(
     to, which cannot be saved as they were.
     """
     late = _reachable(tangents)
-    early = _ancestors([*results, *(n for n in graph.nodes if is_effect(n) and n not in late)])
+    early = ancestors([*results, *(n for n in graph.nodes if is_effect(n) and n not in late)])
     wanted = [node for node in gradients if node is not None]
-    needed = _ancestors(wanted)
+    needed = ancestors(wanted)
     saved = _choose(graph, late, early, needed, set(wanted), written)
     sizes = _symbol_nodes(graph, late)
     return _extract(gradients, tangents, late, saved, sizes)
@@ -80,7 +80,8 @@ def _reachable(starts: Sequence[fx.Node]) -> set[fx.Node]:
     return found
 
 
-def _ancestors(ends: Sequence[fx.Node]) -> set[fx.Node]:
+def ancestors(ends: Sequence[fx.Node]) -> set[fx.Node]:
+    """The nodes that ``ends`` are computed from, and ``ends``."""
     found, stack = set(ends), list(ends)
     while stack:
         for node in stack.pop().all_input_nodes:
@@ -235,7 +236,7 @@ def _in_order(
                 done.add(node)
                 order.append(node)
 
-    needed = _ancestors(wanted)
+    needed = ancestors(wanted)
     graph = wanted[0].graph if wanted else None
     for node in graph.nodes if graph is not None else ():
         if node in needed and node in late and node not in done:

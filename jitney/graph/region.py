@@ -111,7 +111,8 @@ class RegionFacts:
     position among the forward graph's outputs. The compiled backward graph does not take the
     gradients `unlikely_tangents` (`TangentVariants`). ``grad_enabled``: the grad mode around the
     call. ``grad_tangents``: for each of ``grad_inputs``, bit ``i`` is set if tangent ``i`` reaches
-    it.
+    it. ``old_values``: the inputs written to that results depend on; ``draws``: whether the forward
+    graph draws random numbers.
     """
 
     input_count: int
@@ -124,6 +125,8 @@ class RegionFacts:
     saved_sizes: tuple[Input | Result, ...] = ()
     unlikely_tangents: tuple[int, ...] = ()
     grad_enabled: bool = True
+    old_values: tuple[int, ...] = ()
+    draws: bool = False
 
     @property
     def tangents(self) -> tuple[int, ...]:

@@ -13,6 +13,7 @@ import torch
 
 from jitney import torch_api
 from jitney.graph.autograd_node import Backward, autograd_function
+from jitney.graph.eager_gradients import EagerGradients
 from jitney.graph.region import (
     Input,
     Literal,
@@ -27,14 +28,20 @@ from jitney.graph.region import (
 Compiled = Callable[..., Any]
 
 
-def stitch(facts: RegionFacts, forward: Compiled, backward: Backward | None) -> Compiled:
+def stitch(
+    facts: RegionFacts,
+    forward: Compiled,
+    backward: Backward | None,
+    eager: EagerGradients | None = None,
+) -> Compiled:
     """``call(*inputs) -> tuple of outputs`` with eager's aliasing, mutation and autograd.
 
-    ``forward`` and ``backward`` follow `region`'s calling convention and run without grad.
+    ``forward`` and ``backward`` follow `region`'s calling convention and run without grad;
+    ``eager`` for gradients that are differentiated again.
     """
     run = forward
     if backward is not None:
-        run = autograd_function(facts, forward, backward)
+        run = autograd_function(facts, forward, backward, eager)
         if not facts.grad_enabled:  # the graph itself enables grad for what it differentiates
             return torch.enable_grad()(_Epilogue(facts, run).function())
     plain = facts.outputs == tuple(Result(i) for i in range(len(facts.outputs)))

@@ -75,9 +75,10 @@ class ApartCheck:
         return True
 
 
-def not_differentiable(gradients: tuple[Any, ...]) -> tuple[Any, ...]:
+def not_differentiable(gradients: tuple[Any, ...], reason: str) -> tuple[Any, ...]:
     """The same gradients, made under ``create_graph``: differentiating them raises."""
-    message = "trying to differentiate twice a function that was compiled to be differentiated once"
+    once = "that was compiled to be differentiated once"
+    message = f"trying to differentiate twice a function {once}; eager cannot run again: {reason}"
     tensors = [g.detach().requires_grad_() for g in gradients if g is not None]
     marked = torch._C._functions.DelayedError(message.encode(), len(tensors))(*tensors)
     supply = iter((marked,) if isinstance(marked, torch.Tensor) else marked)
