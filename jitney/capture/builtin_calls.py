@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import collections
+import contextlib
 import functools
 import sys
 import types
@@ -18,6 +19,7 @@ from jitney.capture.attributes import is_python, type_lookup
 from jitney.capture.frame import BreakCapture, Frame, Raised, Unread
 from jitney.capture.generators import FrameGenerator
 from jitney.capture.guard import Kind
+from jitney.capture.symbols import SYMBOLS, concrete
 
 if TYPE_CHECKING:
     from jitney.capture.interpret import Interpreter
@@ -31,7 +33,6 @@ ITERATING = frozenset(
     isdisjoint intersection_update difference_update symmetric_difference_update extendleft
     fromkeys prod fsum __init__ __ior__ __iadd__""".split()
 )
-SYMBOLS = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
 def handler_of(function: Any) -> Handler | None:
@@ -75,7 +76,7 @@ def presentable(interpreter: Interpreter, function: Any, value: Any) -> Any:
         raise BreakCapture("foreign-iterator", "an iterator made outside of the frame is advanced")
     cls = type(value)
     if isinstance(value, SYMBOLS):
-        return operators.concrete(value)
+        return concrete(value)
     if getattr(function, "__module__", "") == "itertools" or (
         getattr(function, "__name__", "") in ITERATING
     ):
@@ -132,6 +133,12 @@ _HANDLERS[builtins.sum] = _polyfill(polyfills.sum_)
 _HANDLERS[functools.reduce] = _polyfill(polyfills.reduce_)
 _CLASSES[map] = _polyfill(polyfills.map_)
 _CLASSES[filter] = _polyfill(polyfills.filter_)
+
+
+@_class(torch.autograd.profiler.record_function)
+def _profiler_label(interpreter: Interpreter, cls: Any, args: Any, kwargs: Any, site: Any) -> Any:
+    """Labels are for eager's profile; a graph has its own names."""
+    return interpreter.call(contextlib.nullcontext, (), {}, site)
 
 
 @_builtin(builtins.len)

@@ -99,11 +99,6 @@ def _is_compiling(interpreter: Interpreter, *rest: Any) -> bool:
     return interpreter.frames[-1].code.co_filename != torch.nn.modules.transformer.__file__
 
 
-def _enter_profiler_label(interpreter: Interpreter, function: Any, args: Any, *rest: Any) -> Any:
-    """``record_function.__enter__``: labels are for eager's profile; a graph has its own names."""
-    return args[0]
-
-
 def _masked_fill(
     interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Frame | None
 ) -> Any:
@@ -127,7 +122,6 @@ HANDLERS: dict[str, Handler] = {
     "torch._dynamo.mutation_guard.install_generation_tagging_init.<locals>.patched_init": (
         _module_init
     ),
-    "torch.autograd.profiler.record_function.__enter__": _enter_profiler_label,
     "torch.compiler.is_compiling": _is_compiling,
     "torch.backends.mha.get_fastpath_enabled": _attention_fastpath,
     "torch._compile._disable_dynamo.<locals>.inner": _disabled,

@@ -203,8 +203,18 @@ def holds_tensor(value: Any) -> bool:
     return False
 
 
+def long_argument(value: int) -> int:
+    """An int that a tensor can hold: with others eager raises where a graph cannot be made."""
+    if value.bit_length() > 64:
+        raise BreakCapture("torch-argument", "an int of more than 64 bits meets a tensor")
+    return value
+
+
 def other_argument(value: Any) -> Any:
-    """An argument that is no tensor, number or container: enumerations of torch's pass."""
+    """An argument that is no tensor, number or container: enumerations of torch's pass, and
+    Python's number types as dtypes."""
     if isinstance(value, int | str | float):  # subclasses: enums
+        return value
+    if value in (int, float, bool):
         return value
     raise BreakCapture("torch-argument", f"a {type(value).__name__} is given to a torch function")

@@ -12,12 +12,12 @@ from jitney.capture.attributes import guard_lookup, is_python, know_function, ty
 from jitney.capture.frame import BreakCapture, Frame, Raised
 from jitney.capture.generators import FrameGenerator, MethodIterator
 from jitney.capture.guard import ABSENT
+from jitney.capture.symbols import SYMBOLS, concrete, exact_operands
 
 if TYPE_CHECKING:
     from jitney.capture.interpret import Interpreter
 
 _HEAP = 1 << 9
-SYMBOLS = (torch.SymInt, torch.SymFloat, torch.SymBool)
 BINARY: dict[str, tuple[Callable[..., Any], str]] = {
     "+": (operator.add, "add"),
     "&": (operator.and_, "and"),
@@ -112,7 +112,7 @@ def _dispatch(interpreter: Interpreter, left: Any, right: Any, name: str, swappe
 def _native(interpreter: Interpreter, function: Callable[..., Any], *values: Any) -> Any:
     if any(isinstance(v, torch.Tensor) for v in values):
         return interpreter.torch_call(function, *values)
-    return interpreter.native(function, *values)
+    return interpreter.native(function, *exact_operands(function, values))
 
 
 def compare(interpreter: Interpreter, symbol: str, left: Any, right: Any) -> Any:
@@ -261,17 +261,6 @@ def text(interpreter: Interpreter, value: Any, name: str, function: Any) -> Any:
     if type(value).__repr__ is object.__repr__ and not is_python(type_lookup(type(value), name)):
         raise BreakCapture("address", "the address of an object becomes text")
     return interpreter.native(function, value)
-
-
-def concrete(value: Any) -> Any:
-    """A symbol as the number it has now, which becomes assumed."""
-    if isinstance(value, torch.SymInt):
-        return int(value)
-    if isinstance(value, torch.SymFloat):
-        return float(value)
-    if isinstance(value, torch.SymBool):
-        return bool(value)
-    return value
 
 
 def format_value(interpreter: Interpreter, value: Any, spec: str = "") -> Any:

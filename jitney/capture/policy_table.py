@@ -156,8 +156,6 @@ EAGER_MODULES = (
 
 # Functions that answer a constant during capture.
 ANSWERS = {
-    "torch.autograd.profiler.record_function.__init__": None,
-    "torch.autograd.profiler.record_function.__exit__": None,
     "jitney.api.is_compiling": True,
     "torch.compiler.is_dynamo_compiling": True,
     "torch.compiler.is_exporting": False,

@@ -115,12 +115,12 @@ class Recorder:
             return node if node.graph is self.graph else self._lift(value)
         cls = type(value)
         if value is None or value is Ellipsis or cls in _QUIET:
-            return value
+            return leaves.long_argument(value) if cls is int else value
         if cls in (torch.SymInt, torch.SymFloat, torch.SymBool):
             node = self.symbols.node_of(value)
             if self.graph is not self.main and isinstance(node, torch.fx.Node):
                 raise BreakCapture("symbolic-backward", "a size is used in a Function's backward")
-            return node
+            return self.argument(node) if type(node) is int else node
         if cls is tuple or cls is list or cls is torch.Size:
             items = [self.argument(item) for item in value]
             return items if cls is list else tuple(items)

@@ -11,6 +11,7 @@ from jitney.capture import operators
 from jitney.capture.frame import BreakCapture, Frame, Lazy, Raised
 from jitney.capture.guard import ABSENT
 from jitney.capture.shadows import _HASHABLE_KEYS
+from jitney.capture.symbols import concrete
 
 if TYPE_CHECKING:
     from jitney.capture.interpret import Interpreter
@@ -52,7 +53,7 @@ def is_plain_key(value: Any) -> bool:
 
 def key(vm: Interpreter, value: Any) -> Any:
     """A dict key: symbols become the numbers they are."""
-    return operators.concrete(value)
+    return concrete(value)
 
 
 def get(vm: Interpreter, container: Any, index: Any, site: Frame | None) -> Any:
@@ -77,8 +78,8 @@ def get(vm: Interpreter, container: Any, index: Any, site: Frame | None) -> Any:
 def _concrete_index(index: Any) -> Any:
     if isinstance(index, slice):
         parts = (index.start, index.stop, index.step)
-        return slice(*map(operators.concrete, parts))
-    return operators.concrete(index)
+        return slice(*map(concrete, parts))
+    return concrete(index)
 
 
 def _class_item(vm: Interpreter, cls: type, index: Any) -> Any:

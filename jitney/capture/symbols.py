@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,6 +16,7 @@ if TYPE_CHECKING:
     from jitney.capture.record import Recorder
 
 NONE: frozenset[int] = frozenset()
+SYMBOLS = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
 def dynamic_dims(
@@ -52,6 +55,46 @@ def is_dynamic_number(value: Any, source: Source, options: CaptureOptions) -> bo
     return bool(options.dynamic) and type(value) is int and isinstance(source, Local)
 
 
+def concrete(value: Any) -> Any:
+    """A symbol as the number it has now, which becomes assumed."""
+    if isinstance(value, torch.SymInt):
+        return int(value)
+    if isinstance(value, torch.SymFloat):
+        return float(value)
+    return bool(value) if isinstance(value, torch.SymBool) else value
+
+
+_DIVIDE = (operator.truediv, operator.floordiv, operator.mod)
+_DIVIDE_IN_PLACE = (operator.itruediv, operator.ifloordiv, operator.imod)
+
+
+def exact_operands(function: Any, values: Sequence[Any]) -> Sequence[Any]:
+    """Operands for which ``function`` of symbols means what it means in Python; what that takes is
+    assumed: a divisor other than zero, a power that neither overflows nor is complex. Where more
+    would have to be assumed, the numbers themselves."""
+    if len(values) != 2 or not any(isinstance(v, SYMBOLS) for v in values):
+        return values
+    left, right = values
+    if function in (*_DIVIDE, *_DIVIDE_IN_PLACE):
+        floats = torch.SymFloat in map(type, values) or float in map(type, values)
+        true = function in (operator.truediv, operator.itruediv)
+        exact = right != 0 and (true or not floats)
+    elif function in (operator.pow, operator.ipow):
+        exact = _is_plain_power(left, right)
+    else:
+        return values
+    return values if exact else [concrete(v) for v in values]
+
+
+def _is_plain_power(base: Any, exponent: Any) -> bool:
+    """Whether Python's result is a real number far from overflow."""
+    if isinstance(base, float):  # as in ``1 - beta**step``
+        return 0 < base <= 1 and bool(exponent >= 0)
+    if isinstance(base, torch.SymFloat) and isinstance(exponent, int | float):
+        return abs(exponent) <= 10 and bool(base > 1e-30) and bool(base < 1e30)
+    return isinstance(base, torch.SymInt) and type(exponent) is int and 0 <= exponent <= 4
+
+
 class Symbols:
     """The nodes that compute symbols' expressions; made when asked for."""
 
@@ -80,6 +123,8 @@ class Symbols:
         number = torch_api.constant_of(value)
         if number is not None:
             return number
+        if not torch_api.can_build(value):
+            return concrete(value)
         expression = value.node.expr
         node = self.nodes.get(expression)
         if node is None:

@@ -9,8 +9,9 @@ import torch
 
 from jitney.errors import CompilerBug
 from jitney.kernels import paired_product  # noqa: F401  (defines an op that programs name)
+from jitney.loops.evaluate_scalar import evaluate_scalar
 from jitney.loops.index import Atom, Index
-from jitney.loops.ir import BufferView, Extern, ScalarArg
+from jitney.loops.ir import BufferView, Extern
 
 #: Makes the tensor a view stands for, given the sizes of this call.
 ViewTensor = Callable[[BufferView], torch.Tensor]
@@ -51,11 +52,9 @@ def _value(
         return view(arg)
     if isinstance(arg, Index):
         return int(arg) if arg.is_const else arg.evaluate(sizes)
-    if isinstance(arg, ScalarArg):
-        return scalars[arg.name]
     if isinstance(arg, list | tuple):
         return [_value(a, view, sizes, scalars) for a in arg]
-    return arg
+    return evaluate_scalar(arg, scalars, sizes)
 
 
 def overload(target: str) -> Any:

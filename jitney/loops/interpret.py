@@ -16,6 +16,7 @@ import torch
 
 from jitney.errors import CompilerBug, LeftToEager
 from jitney.loops import ir
+from jitney.loops.evaluate_scalar import evaluate_scalar
 from jitney.loops.index import Atom, Axis, Dim, FloorDiv, Index, Mod, Value, bare_dim, index
 from jitney.loops.interpret_ops import apply_op, reduce_all
 
@@ -108,9 +109,7 @@ class _Machine:
             return self.view(out.view)
         if isinstance(out, ir.IntOutput):
             return out.value.evaluate(self.dims)
-        if isinstance(out.value, ir.ScalarArg):
-            return self.scalars[out.value.name]
-        return out.value
+        return evaluate_scalar(out.value, self.scalars, self.dims)
 
     # ------------------------------------------------------------ nodes
 
@@ -201,11 +200,9 @@ class _Machine:
             return self.view(value)
         if isinstance(value, Index):
             return value.evaluate(self.dims)
-        if isinstance(value, ir.ScalarArg):
-            return self.scalars[value.name]
         if isinstance(value, list | tuple):
             return type(value)(self.argument(v) for v in value)
-        return value
+        return evaluate_scalar(value, self.scalars, self.dims)
 
     # ------------------------------------------------------------ statements
 

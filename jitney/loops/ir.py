@@ -303,7 +303,8 @@ class Extern:
     """A library or ATen call kept as it is.
 
     ``target`` names an overload ("aten.convolution.default"); ``args``/``kwargs`` nest tuples,
-    lists, scalars, dtypes, `Index` for symbolic ints, `ScalarArg` and `BufferView`. Results go to
+    lists, scalars, dtypes, `Index` for symbolic ints, `ScalarArg` (or an `Op` of them) and
+    `BufferView`. Results go to
     ``outputs`` in order (None where a result is not a tensor or is unused): new tensors owned by
     torch, or, when the op writes into its arguments, none at all. ``mutates``: buffers written.
     ``effectful`` externs (RNG, prints) keep their order among themselves. ``reason`` says why it
@@ -377,7 +378,8 @@ class IntOutput:
 
 @dataclass(frozen=True)
 class ScalarOutput:
-    """A result that is a runtime scalar given as argument, or a constant such as None."""
+    """A result that is a runtime scalar (`ScalarArg`, or an `Op` of them and of sizes), or a
+    constant such as None."""
 
     value: Any
 

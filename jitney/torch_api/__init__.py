@@ -77,6 +77,7 @@ from jitney.torch_api.state import (
 )
 from jitney.torch_api.symbols import (
     build_expression,
+    can_build,
     constant_of,
     expression_text,
     free_symbols,
@@ -112,6 +113,7 @@ __all__ = [
     "backend_names",
     "below_fakes",
     "build_expression",
+    "can_build",
     "bump_versions",
     "c_symbol",
     "constant_of",

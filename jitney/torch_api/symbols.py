@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from typing import Any
 
 import torch
@@ -153,6 +154,24 @@ def constant_of(value: Any) -> Any:
     return float(expr) if isinstance(value, torch.SymFloat) else bool(expr)
 
 
+#: What lowering can compute of floats: `jitney.loops.evaluate_scalar` and the kernels agree.
+_FLOAT_STEPS = ("Add", "Mul", "FloatTrueDiv", "IntTrueDiv", "FloatPow", "ToFloat")
+
+
+def can_build(value: Any) -> bool:
+    """Whether a graph can compute a symbol's expression: sizes by any integer arithmetic, floats
+    by the four operations and powers."""
+    return isinstance(value, torch.SymBool) or _can_build(value.node.expr)
+
+
+def _can_build(expression: Any) -> bool:
+    if expression.is_Symbol or expression.is_number:
+        return True
+    if expression.is_integer:
+        return all(symbol.is_integer for symbol in expression.free_symbols)
+    return type(expression).__name__ in _FLOAT_STEPS and all(map(_can_build, expression.args))
+
+
 def build_expression(graph: Any, value: Any, nodes: dict[Any, Any]) -> Any:
     """A node that computes a symbol's expression from its symbols' ``nodes``, added to the end."""
     from torch.fx.proxy import GraphAppendingTracer, Proxy
@@ -172,6 +191,9 @@ def build_expression(graph: Any, value: Any, nodes: dict[Any, Any]) -> Any:
         floor_to_int = recorded(math.floor)
         ceil_to_int = recorded(math.ceil)
         round_to_int = recorded(round)
+        int_truediv = staticmethod(
+            lambda x, y: tracer.create_proxy("call_function", operator.truediv, (x, y), {})
+        )
 
     return sympy_interp(Analysis, proxies, value.node.expr).node
 

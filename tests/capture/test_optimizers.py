@@ -74,3 +74,14 @@ def test_profiler_labels_do_not_break() -> None:
 
     x = torch.randn(3)
     torch.testing.assert_close(jitney.compile(f, fullgraph=True)(x), f(x))
+
+
+def test_an_error_behind_a_break_leaves_a_profiler_label() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        with torch.autograd.profiler.record_function("label"):
+            y = x.sin()
+            jitney.graph_break()
+            return y @ torch.ones(4)
+
+    with pytest.raises(RuntimeError, match="size"):
+        jitney.compile(f)(torch.randn(3))

@@ -142,3 +142,46 @@ def test_sizes_that_the_frame_never_reads() -> None:
         for rows in (3, 4, 7):
             x = torch.randn(rows, 5)
             torch.testing.assert_close(compiled(x), function(x))
+
+
+def answer(f, *arguments):
+    """What a call returns, or the error it raises."""
+    try:
+        return f(*arguments)
+    except (ArithmeticError, TypeError, ValueError, RuntimeError) as error:
+        return type(error)
+
+
+RUNTIME_NUMBERS = {
+    "returned": lambda x, a: (x * a, a * 3.0, -a, a + 1),
+    "divisor": lambda x, a: x * (1 / a),
+    "divided": lambda x, a: (x * (a / 2), x.add(x, alpha=a / 2)),
+    "power": lambda x, a: (x * a**0.5, x * a**-2, x * 2**a, x * a**a),
+    "decay": lambda x, a: x / (1 - 0.9**a),
+    "rounded": lambda x, a: (x * (a // 0.3), x * (a % 0.3), x * int(a), x * round(a, 1)),
+    "library": lambda x, a: (torch.linspace(0, a * 2, 5), torch.histc(x, 4, -a - 1, a + 1)),
+    "branch": lambda x, a: x * a if a > 0.5 else x - a,
+}
+
+
+@pytest.mark.parametrize("name", RUNTIME_NUMBERS)
+def test_numbers_that_change_mean_what_they_mean_in_python(name):
+    f, x = RUNTIME_NUMBERS[name], torch.randn(6)
+    compiled = jitney.compile(f)
+    for a in (0.1, 0.7, 0.9, 0.0, -1.3, float("inf"), float("nan"), 1e25, 3, 4, 0):
+        expected, got = answer(f, x, a), answer(compiled, x, a)
+        if isinstance(expected, type):
+            assert got is expected, a
+        else:
+            torch.testing.assert_close(got, expected, equal_nan=True)
+
+
+def test_a_number_that_changes_crosses_a_break():
+    def f(x, a):
+        y, scale = x * 2, max(0.5, a) * 3.0
+        jitney.graph_break()
+        return y * (-scale / 2)
+
+    compiled, x = jitney.compile(f), torch.randn(4)
+    for a in (0.1, 0.7, 0.9, 1.1):
+        torch.testing.assert_close(compiled(x, a), f(x, a))

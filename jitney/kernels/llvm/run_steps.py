@@ -16,6 +16,7 @@ from jitney.kernels.llvm.segments import (
     node_of,
 )
 from jitney.loops import visit
+from jitney.loops.evaluate_scalar import evaluate_scalar
 from jitney.loops.index import Atom, Dim, Index
 from jitney.loops.interpret import interpret
 from jitney.loops.ir import Buffer, BufferView, Extern, IntOutput, LoopProgram, Output, ScalarArg
@@ -180,4 +181,4 @@ class _Frame:
             return self.view(out.view)
         if isinstance(out, IntOutput):
             return out.value.evaluate(self.sizes)
-        return self.scalars[out.value.name] if isinstance(out.value, ScalarArg) else out.value
+        return evaluate_scalar(out.value, self.scalars, self.sizes)

@@ -14,6 +14,7 @@ from jitney.kernels.triton.kernel_source import ALIGNED
 from jitney.kernels.triton.launch import Launch, LaunchTable
 from jitney.kernels.triton.launch_plan import LaunchPlan, Segment
 from jitney.kernels.triton.load_binary import current_stream, load_binary
+from jitney.loops.evaluate_scalar import evaluate_scalar
 from jitney.loops.index import Atom, Dim, Index
 from jitney.loops.ir import Buffer, BufferView, Extern, IntOutput, Output, ScalarArg
 
@@ -215,8 +216,7 @@ class _Call:
             return self.view(out.view)
         if isinstance(out, IntOutput):
             return out.value.evaluate(self.sizes)
-        value = out.value
-        return self.scalars[value.name] if isinstance(value, ScalarArg) else value
+        return evaluate_scalar(out.value, self.scalars, self.sizes)
 
 
 def _laid_out(tensor: torch.Tensor, strides: tuple[int, ...]) -> bool:

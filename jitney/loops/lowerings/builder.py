@@ -20,7 +20,6 @@ from jitney.loops.ir import (
     Loop,
     LoopNest,
     Node,
-    Op,
     Reduce,
     Reduction,
     Ref,
@@ -28,7 +27,6 @@ from jitney.loops.ir import (
     Store,
 )
 from jitney.loops.lowerings.expressions import apply, cast, const, index_expr
-from jitney.loops.lowerings.registry import Refused
 from jitney.loops.lowerings.strided import StridedTensor
 from jitney.loops.symbols import to_index
 from jitney.loops.target import Target
@@ -274,6 +272,4 @@ def _extern_argument(value: Any) -> Any:
         return type(value)(_extern_argument(item) for item in value)
     if isinstance(value, Const):
         return value.value
-    if isinstance(value, Op | Ref):
-        raise Refused("a computed runtime scalar cannot be handed to a library call")
     return value
