@@ -81,19 +81,14 @@ def join_region(
     kept = [_unshared(graph, node, result_nodes) for node in kept]
     graph.output((*result_nodes, *kept))
     _drop_late(graph)
+    described = tuple(
+        _result_facts(node.meta["val"], tangents.get(index))
+        for index, node in enumerate(result_nodes)
+    )
     return Region(
         torch_api.graph_module(recorder.constants, graph),
         backward,
-        RegionFacts(
-            input_count=input_count,
-            outputs=rules,
-            results=tuple(
-                _result_facts(node.meta["val"], tangents.get(index))
-                for index, node in enumerate(result_nodes)
-            ),
-            mutations=mutations,
-            **facts,
-        ),
+        RegionFacts(input_count, rules, described, mutations, **facts),
     )
 
 
