@@ -186,7 +186,7 @@ def build_graph(gm: torch.fx.GraphModule, options: Any = None) -> BuiltGraph:
     counts = report_lowered(gm.graph, program)
     with log.stage("build"):
         code = backend.build(program, gm, target, options)
-    checks = any(b.kind == "check" for b in program.buffers)
+    checks = target.kind == "cpu" and any(b.kind == "check" for b in program.buffers)
     return BuiltGraph(code, constants, counts, StoredProgram(program), checks)
 
 

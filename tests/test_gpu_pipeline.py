@@ -34,12 +34,13 @@ H200 = Target(kind="cuda", name="H200", multiprocessors=132, l2=50 << 20, shared
 pipeline.device_target = lambda number: H200
 
 
-def f(x, weight, bias):
+def f(x, weight, bias, i):
     y = torch.nn.functional.gelu(torch.nn.functional.linear(x, weight, bias))
-    return torch.softmax(y, -1), y.sum(0).sort()[0]
+    return torch.softmax(y, -1), y.sum(0).sort()[0][i]
 
 
 tensors = [torch.randn(s, dtype=torch.bfloat16) for s in ((4, 96), (64, 96), (64,))]
+tensors.append(torch.tensor([5, 63]))
 graph = make_fx(f, tracing_mode="fake")(*tensors)
 for node in graph.graph.nodes:
     value = node.meta.get("val")
@@ -55,6 +56,7 @@ plan = pickle.loads(pickle.dumps(built[0])).code.plan
 assert plan == built[1].code.plan
 assert {c.kernel for c in plan.calls} == set(plan.binaries)
 assert all(b.code[:4] == b"\\x7fELF" for b in plan.binaries.values())
+assert sum(b"__assertfail" in b.code for b in plan.binaries.values()) == 1
 assert "aten.sort.default" in built[0].counts.extern
 print(len(plan.binaries), len(log.events("kernel")))
 """

@@ -89,6 +89,8 @@ class FusionState:
     def can_merge(self, a: int, b: int) -> Decision:
         """Whether ``a`` and ``b`` may run as one: nothing needs one and is needed by the other."""
         first, second = (a, b) if self.rank[a] < self.rank[b] else (b, a)
+        for checked in (x for x in (first, second) if _asserts(self.nodes[x])):
+            return no(f"{self.nodes[checked].name} is a check: its tiles suit nobody else")
         after = self._after(first, second)
         for need in self.needs[second]:
             if need != first and need in after:
@@ -200,3 +202,9 @@ class FusionState:
         for at in alive:
             used.update(self.reads[at], self.writes[at])
         return nodes, tuple(b for b in self.program.buffers if b.name in used)
+
+
+def _asserts(node: ir.Node) -> bool:
+    return isinstance(node, ir.LoopNest) and any(
+        s.mode == "assert" for s in visit.stores(node.body)
+    )

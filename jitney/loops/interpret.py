@@ -250,6 +250,8 @@ class _Machine:
         self.check(buffer, positions)
         if mode in ("set", "add"):
             flat.index_put_((positions,), values, accumulate=mode == "add")
+        elif mode == "assert":
+            flat[0] |= values.any()
         else:
             flat.index_reduce_(0, positions, values, {"mul": "prod"}.get(mode, f"a{mode}"))
 

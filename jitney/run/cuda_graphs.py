@@ -13,12 +13,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
 
 from jitney import torch_api
 from jitney.events import log
+from jitney.kernels.triton.gpu_program import copied_whole
 
 Program = Callable[..., tuple[Any, ...]]
 
@@ -55,20 +57,36 @@ class _Recording:
     written_back: list[tuple[int, torch.Tensor]]
 
 
-_pools: dict[tuple[torch.device | None, int], Any] = {}
+class _Pool:
+    """Memory that all recordings for one stream share: they are replayed one after the other, and
+    the results of one are copied before the next. ``lock`` is held until they are."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+
+    @cached_property
+    def handle(self) -> Any:
+        """What torch's allocator knows the memory by."""
+        return torch.cuda.graph_pool_handle()
 
 
-def shared_pool(device: torch.device | None, stream: int) -> Any:
-    """The memory pool that all recordings share which are replayed on ``stream`` of ``device``,
-    one after the other."""
-    if (device, stream) not in _pools:
-        _pools[device, stream] = torch.cuda.graph_pool_handle()
-    return _pools[device, stream]
+_pools: dict[tuple[torch.device | None, int], _Pool] = {}
+_pools_lock = threading.Lock()
+_recording_lock = threading.Lock()  # a device that records cannot be waited for
+
+
+def shared_pool(device: torch.device | None, stream: int) -> _Pool:
+    """The pool of ``stream`` of ``device``."""
+    known = _pools.get((device, stream))
+    if known is None:
+        with _pools_lock:
+            known = _pools.setdefault((device, stream), _Pool())
+    return known
 
 
 class ReplayedProgram:
     """``program`` behind CUDA graphs, one recording per stream and set of symbolic sizes.
-    Thread-safe: recordings share memory, and a stream replays one at a time."""
+    Thread-safe: a stream replays one recording at a time, of whichever program."""
 
     def __init__(self, program: Program, facts: ReplayFacts, name: str = "graph") -> None:
         self.program, self.facts, self.name = program, facts, name
@@ -76,7 +94,6 @@ class ReplayedProgram:
         self._seen: set[tuple[Any, ...]] = set()
         self._failed: set[tuple[Any, ...]] = set()
         self._moving: set[int] = set()
-        self._lock = threading.Lock()
         if facts.refused:
             log.emit("cuda_graph_refused", name=name, reason=facts.refused)
 
@@ -90,7 +107,7 @@ class ReplayedProgram:
         stream = 0 if device is None else torch_api.raw_cuda_stream(device)
         numbers = [args[i] for i in self.facts.sizes]
         key = (stream, *numbers, *[args[i].shape[axis] for i, axis in self.facts.axes])
-        with self._lock:
+        with shared_pool(device, stream).lock:
             recording = self._recordings.get(key)
             if recording is None:
                 if key in self._failed:
@@ -136,7 +153,7 @@ class ReplayedProgram:
     def _record(self, args: tuple[Any, ...], stream: int) -> _Recording:
         inputs, copied, addresses = list(args), [], {}
         for position, value in enumerate(args):
-            if not isinstance(value, torch.Tensor) or value.device.type != "cuda":
+            if not _is_on_gpu(value):
                 continue
             if position not in self._moving:
                 addresses[position] = value.data_ptr()
@@ -147,8 +164,8 @@ class ReplayedProgram:
             inputs[position] = own
             copied.append((position, own.copy_(value)))
         graph = torch.cuda.CUDAGraph()
-        pool = shared_pool(self.facts.device, stream)
-        with log.stage("cuda_graph", graph=self.name):
+        pool = shared_pool(self.facts.device, stream).handle
+        with log.stage("cuda_graph", graph=self.name), _recording_lock:
             torch.cuda.synchronize()
             with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
                 outputs = self.program(*inputs)
@@ -172,6 +189,13 @@ def _is_tensor(value: Any) -> bool:
     return isinstance(value, torch.Tensor)
 
 
+def _is_on_gpu(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.device.type == "cuda"
+
+
 def _escaping(out: Any) -> Any:
     """A result the caller may keep: never the graph's own memory."""
-    return out.clone() if isinstance(out, torch.Tensor) and out.device.type == "cuda" else out
+    if not _is_on_gpu(out):
+        return out
+    kept = out.clone()
+    return kept if kept.stride() == out.stride() else copied_whole(out)

@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+import jitney
 from tests.loops.lowered import check
 
 aten = torch.ops.aten
@@ -52,6 +53,11 @@ def test_reduction(name: str) -> None:
 def test_running_products_do_not_overflow_before_eager_s() -> None:
     far = torch.tensor([[0.0, 1e30, 1e30, 1e30], [1e30, 1e-30, 1e-30, 1e30]])
     check(lambda x: x.cumprod(1), far, allow_extern=True)
+
+
+def test_the_largest_of_nothing_is_eagers_error() -> None:
+    with pytest.raises(RuntimeError, match="numel"):
+        jitney.compile(lambda x: x.max() + 1)(torch.zeros(0))
 
 
 def test_nothing_to_reduce() -> None:

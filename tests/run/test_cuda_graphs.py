@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,6 +14,7 @@ from jitney import torch_api
 from jitney.events import log
 from jitney.kernels.call_extern import ExternCall
 from jitney.loops.ir import Extern
+from jitney.run import cuda_graphs
 from jitney.run.cuda_graphs import ReplayedProgram, ReplayFacts
 
 
@@ -90,3 +93,36 @@ def test_streams_are_recorded_apart_where_the_program_runs(monkeypatch: pytest.M
     for _ in range(4):
         assert call(torch.zeros(1))[0].item() == 1
     assert (keys, entered) == ([(7,), (9,)], [1] * 4)
+
+
+def test_one_program_at_a_time_has_the_memory_of_a_stream() -> None:
+    inside = threading.Event()
+    order: list[str] = []
+
+    def slow(x: Any) -> tuple[Any, ...]:
+        inside.set()
+        time.sleep(0.05)
+        order.append("first")
+        return (x,)
+
+    def quick(x: Any) -> tuple[Any, ...]:
+        order.append("second")
+        return (x,)
+
+    first, second = ReplayedProgram(slow, ReplayFacts()), ReplayedProgram(quick, ReplayFacts())
+    thread = threading.Thread(target=first, args=(torch.zeros(1),))
+    thread.start()
+    inside.wait()
+    second(torch.zeros(1))
+    thread.join()
+    assert order == ["first", "second"]
+
+
+def test_results_that_escape_keep_their_strides(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda_graphs, "_is_on_gpu", lambda value: True)
+    rows = torch.arange(64.0).view(4, 16)[:, :6]
+    for own in (rows, rows.t(), rows[:1].expand(4, 6)):
+        kept = cuda_graphs._escaping(own)
+        assert torch.equal(kept, own)
+        assert kept.stride() == own.stride()
+        assert kept.data_ptr() != own.data_ptr()

@@ -19,7 +19,7 @@ from typing import Any
 from jitney.disk_cache import DiskCache, cache_directory
 from jitney.events import log
 from jitney.kernels.triton.fork_map import fork_map
-from jitney.kernels.triton.kernel_source import ALIGNED, KernelSource
+from jitney.kernels.triton.kernel_source import ALIGNED, ASSERT, KernelSource
 from jitney.kernels.triton.load_binary import Binary
 
 
@@ -95,13 +95,17 @@ def compile_kernel(source: KernelSource, arch: int) -> Binary:
 
     target, backend = _compiler(arch)
     early = _starts_early(source, arch)
-    function = load_function(source.text(early=early))
+    text = source.text(early=early)
+    function = load_function(text)
     signature = {p.label: p.signature for p in source.parameters}
     aligned = [["tt.divisibility", ALIGNED]]
     attributes = {(i,): aligned for i, p in enumerate(source.parameters) if p.kind == "pointer"}
     tree = ASTSource(function, signature, {}, attributes)
     chosen = {"num_warps": source.num_warps, "num_stages": source.num_stages}
-    options = backend.parse_options({**chosen, "enable_fp_fusion": True, **tree.parse_options()})
+    checks = {"debug": ASSERT in text, "sanitize_overflow": False}
+    options = backend.parse_options(
+        {**chosen, **checks, "enable_fp_fusion": True, **tree.parse_options()}
+    )
     context = ir.context()
     ir.load_dialects(context)
     backend.load_dialects(context)

@@ -19,7 +19,7 @@ from jitney.kernels.triton.expressions import (
     operation,
     rounds_quotient,
 )
-from jitney.kernels.triton.kernel_source import Parameter
+from jitney.kernels.triton.kernel_source import ASSERT, Parameter
 from jitney.loops.index import Atom, Dim, Index, Value
 from jitney.loops.ir import Const, Expr, IndexValue, Let, Load, Op, Ref, Scalar, ScalarArg, Store
 
@@ -56,6 +56,10 @@ class TileEmitter:
         value, value_on = self._expr(stmt.value)
         where, where_on = self._index(stmt.index)
         mask, mask_on = self._mask(stmt.mask, self._everywhere(where_on | value_on))
+        if stmt.mode == "assert":
+            kept = f"{mask} & " if mask else ""
+            self._line(f'{ASSERT}(~({kept}({value} != 0)), "index out of range")')
+            return
         pointer = self._address(stmt.buffer, stmt.value.dtype, where, where_on)
         shape = value_on | where_on | mask_on
         pointer = self._spread(pointer, where_on, shape)

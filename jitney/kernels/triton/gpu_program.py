@@ -150,7 +150,7 @@ class _Call:
 
     def _stand_in(self, astray: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Copies of tensors that begin inside others, where kernels do not expect them."""
-        copies = {name: _copied_whole(tensor) for name, tensor in astray.items()}
+        copies = {name: copied_whole(tensor) for name, tensor in astray.items()}
         for name, copy in copies.items():
             self.tensors[name] = copy
             self._set(name, copy.data_ptr())
@@ -227,7 +227,7 @@ def _laid_out(tensor: torch.Tensor, strides: tuple[int, ...]) -> bool:
     )
 
 
-def _copied_whole(tensor: torch.Tensor) -> torch.Tensor:
+def copied_whole(tensor: torch.Tensor) -> torch.Tensor:
     """A copy with all strides, gaps and repetitions."""
     pairs = zip(tensor.shape, tensor.stride(), strict=True)
     span = 1 + sum((size - 1) * stride for size, stride in pairs)

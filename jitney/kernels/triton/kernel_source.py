@@ -27,6 +27,8 @@ def {name}({parameters}):
 #: one that lets the next launch start. Every kernel has both, on every path.
 WAIT = "gdc_wait()"
 RELEASE = "gdc_launch_dependents()"
+#: What stops a program of a kernel that has it; compiled for debugging, or it does nothing.
+ASSERT = "tl.device_assert"
 #: Bytes that every address handed to a kernel is a multiple of.
 ALIGNED = 16
 

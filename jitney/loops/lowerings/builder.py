@@ -100,7 +100,7 @@ class Builder:
         return StridedTensor(name, dtype, tuple(shape), tuple(strides))
 
     def check(self) -> str:
-        """A bool of a CPU program that starts out false; stored true, it has eager run instead."""
+        """A bool that starts out false; stored true, eager has another answer (`ir.Buffer`)."""
         name = self.fresh(f"{self.node.name}_check")
         self.buffers.append(Buffer(name, "check", torch.bool, torch.device("cpu"), (), ()))
         return name

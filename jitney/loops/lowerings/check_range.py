@@ -1,7 +1,8 @@
-"""Indices that eager would refuse are found before anything uses them.
+"""Indices that eager would refuse are found.
 
 A check is a nest of its own over the index tensor, which is small beside what it indexes: a few
-vector compares, and a bool in a buffer of kind "check". Where one is set the call raises.
+vector compares, and a bool in a buffer of kind "check". Where one is set, the call raises on a CPU
+before anything uses the index; on a GPU the kernel ends in a device assertion, as eager's does.
 """
 
 from __future__ import annotations
@@ -16,22 +17,20 @@ from jitney.loops.lowerings.expressions import apply, cast, const, index_expr
 from jitney.loops.lowerings.strided import StridedTensor
 
 
-def check_range(b: Builder, positions: StridedTensor, size: Index, wraps: bool) -> None:
+def check_range(
+    b: Builder, positions: StridedTensor, size: Index, wraps: bool, ignored: int | None = None
+) -> None:
     """Emits the check that positions along a dimension of ``size`` are in range.
 
-    ``wraps``: negative ones count from the end. None on devices other than the CPU, where eager
-    itself does not raise; none in a backward graph, whose forward graph has checked; none for
-    constants that are in range, or what an earlier check has covered.
+    ``wraps``: negative ones count from the end. ``ignored``: a position that need not be. None in
+    a backward graph, whose forward graph has checked; none for constants that are in range, or what
+    an earlier check has covered.
     """
-    if (
-        b.target.kind != "cpu"
-        or b.node.meta.get("backward")
-        or _is_constant_in_range(b, positions, size, wraps)
-    ):
+    if b.node.meta.get("backward") or _is_constant_in_range(b, positions, size, wraps):
         return
     distinct = [index(1) if s == index(0) else n
                 for n, s in zip(positions.shape, positions.strides, strict=True)]  # fmt: skip
-    key = (positions.as_view(), size, wraps)
+    key = (positions.as_view(), size, wraps, ignored)
     if _is_checked(b, key, positions.buffer):
         return
     axes, position = b.axes(distinct, "c")
@@ -41,10 +40,14 @@ def check_range(b: Builder, positions: StridedTensor, size: Index, wraps: bool) 
     extent = index_expr(size)
     low = index_expr(index(0) - size) if wraps else const(0, torch.int64)
     outside = apply("or", apply("lt", value, low), apply("ge", value, extent))
+    if ignored is not None:
+        outside = apply("and", outside, apply("ne", value, const(ignored, torch.int64)))
+    name = b.checks[key] = b.check()
+    if b.target.kind == "cuda":
+        b.emit(axes, (Store(name, index(0), outside, mode="assert"),))
+        return
     reduce, found = b.reduce(axes, "any", outside)
-    name = b.check()
     b.emit((), (reduce, Store(name, index(0), found)))
-    b.checks[key] = name
 
 
 def _is_checked(b: Builder, key: object, positions: str) -> bool:

@@ -7,6 +7,7 @@ import torch
 from jitney.loops.index import Index, index
 from jitney.loops.ir import Expr, Let
 from jitney.loops.lowerings.builder import Builder, Position
+from jitney.loops.lowerings.check_range import check_range
 from jitney.loops.lowerings.expressions import (
     apply,
     cast,
@@ -63,6 +64,7 @@ def nll_loss(
     if any(size.is_const and size.const == 0 for size in x.shape):
         raise Refused("a loss of nothing")
     shape = target.shape if target.ndim else (index(1),)
+    check_range(b, target, x.shape[_class_dim(x)], wraps=False, ignored=ignore_index)
     reduced = reduction != NONE or x.ndim == 1
     axes, at = b.axes(shape, "r" if reduced else "i")
     lets, chosen, factor, acc = _weighted(b, x, target, weight, ignore_index, at)

@@ -145,6 +145,8 @@ def mean(
 
 def _extreme(op: str) -> Callable[..., StridedTensor]:
     def lowering(b: Builder, x: StridedTensor, dim: Dims = None, keepdim: bool = False) -> Any:
+        if any(size.is_const and size.const == 0 for size in x.shape):
+            raise Refused("eager must say of which nothing there is a largest")
         if x.dtype is torch.bool:
             logical = "any" if op == "max" else "all"
             return reduction(b, x, dim, keepdim, logical, torch.bool)
