@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch import fx
@@ -13,6 +13,7 @@ from torch import fx
 from jitney.config import Config
 from jitney.disk_cache import open_cache
 from jitney.errors import Unsupported
+from jitney.kernels import philox_state
 from jitney.kernels.triton.build_program import build_program
 from jitney.kernels.triton.choose_templates import choose_templates
 from jitney.kernels.triton.fold_into_attention import fold_into_attention
@@ -24,7 +25,7 @@ from jitney.kernels.triton.tune import open_tuner
 from jitney.loops.fold_one_hot import fold_one_hot
 from jitney.loops.fuse_nests import fuse_nests
 from jitney.loops.group_launches import group_launches
-from jitney.loops.ir import Dim, Extern, LoopProgram, ScalarArg
+from jitney.loops.ir import Dim, Extern, LoopProgram, Node, ScalarArg
 from jitney.loops.online_softmax import online_softmax
 from jitney.loops.read_sizes import sizes_to_read
 from jitney.loops.recompute_small_rows import recompute_small_rows
@@ -128,13 +129,19 @@ def replay_facts(gm: fx.GraphModule, program: LoopProgram) -> ReplayFacts:
         frozenset(static),
         frozenset(mutated),
         _refusal(program),
+        tuple(len(n.args[0]) for n in program.nodes if _reads_state(n)),
         next((b.device for b in program.buffers if b.device.type == "cuda"), None),
     )
 
 
+def _reads_state(node: Node) -> TypeGuard[Extern]:
+    """Whether a node prepares random numbers that kernels of ours draw."""
+    return isinstance(node, Extern) and node.target == philox_state.NAME
+
+
 def _refusal(program: LoopProgram) -> str:
     for node in program.nodes:
-        if isinstance(node, Extern) and node.effectful:
+        if isinstance(node, Extern) and node.effectful and not _reads_state(node):
             return f"{node.target} has an effect that a replay would not repeat"
         if isinstance(node, Extern) and any(part in node.target for part in WAITS):
             return f"{node.target} waits for the GPU, which a recording cannot"

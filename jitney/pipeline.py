@@ -34,8 +34,10 @@ from jitney.graph.rerun_eagerly import rerun_eagerly
 from jitney.graph.stitch import stitch
 from jitney.graph.tangent_variants import TangentVariants, fills_in_zeros, unlikely_tangents
 from jitney.graph.trace_region import trace_region
+from jitney.kernels import philox_state
 from jitney.kernels.llvm.host import host_target
 from jitney.kernels.triton.device import device_target
+from jitney.loops.ir import Extern, LoopProgram
 from jitney.loops.lower_graph import lower_graph
 from jitney.loops.lowered_report import report_lowered
 from jitney.loops.lowerings import lowered_ops
@@ -186,8 +188,14 @@ def build_graph(gm: torch.fx.GraphModule, options: Any = None) -> BuiltGraph:
     counts = report_lowered(gm.graph, program)
     with log.stage("build"):
         code = backend.build(program, gm, target, options)
-    checks = target.kind == "cpu" and any(b.kind == "check" for b in program.buffers)
+    checked = target.kind == "cpu" and any(b.kind == "check" for b in program.buffers)
+    checks = checked or draws_of_ours(program)
     return BuiltGraph(code, constants, counts, StoredProgram(program), checks)
+
+
+def draws_of_ours(program: LoopProgram) -> bool:
+    """Whether kernels draw random numbers, which in a CUDA graph of the caller's they cannot."""
+    return any(isinstance(n, Extern) and n.target == philox_state.NAME for n in program.nodes)
 
 
 def target_of(gm: torch.fx.GraphModule, options: Any = None) -> Target:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from jitney.errors import CompilerBug
-from jitney.kernels import paired_product  # noqa: F401  (defines an op that programs name)
+from jitney.kernels import paired_product, philox_state  # noqa: F401  (ops that programs name)
 from jitney.loops.evaluate_scalar import evaluate_scalar
 from jitney.loops.index import Atom, Index
 from jitney.loops.ir import BufferView, Extern

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 
 from jitney.errors import CompilerBug
-from jitney.loops import ir
+from jitney.loops import ir, philox
 
 Tensor = torch.Tensor
 
@@ -41,6 +41,9 @@ _FUNCTIONS: dict[str, Callable[..., Tensor]] = {
     "shl": torch.bitwise_left_shift,
     "shr": torch.bitwise_right_shift,
     "fma": _fma,
+    "philox_uniform": philox.uniform,
+    "philox_normal": philox.normal,
+    "philox_bits": philox.bits,
 }
 
 

@@ -126,8 +126,9 @@ OPS: dict[str, int] = {
     **dict.fromkeys(("floor", "ceil", "trunc", "round", "isnan", "isinf", "signbit"), 1),
     **dict.fromkeys(("cast", "bitcast"), 1),
     **dict.fromkeys(("where", "fma"), 3),
-    # (seed, offset, element) -> one draw of eager's CUDA Philox stream; `loops/random.py`.
-    **dict.fromkeys(("philox_uniform", "philox_normal", "philox_bits"), 3),
+    # A number of eager's CUDA stream for (seed, offset, threads, together, element), all i64;
+    # `philox.words_of` says what they are. Bits are i64, the others f32. On a GPU alone.
+    **dict.fromkeys(("philox_uniform", "philox_normal", "philox_bits"), 5),
 }
 
 #: Reduction -> identity is the backend's; ``any``/``all`` on bool; ``argmax``/``argmin`` give the

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True)
 class Target:
-    """``kind`` "cpu" or "cuda". Sizes in bytes; ``vector_bits`` of one SIMD register (CPU)."""
+    """``kind`` "cpu" or "cuda". Sizes in bytes; ``vector_bits`` of one SIMD register (CPU);
+    ``threads_each``: that one multiprocessor runs at once (GPU)."""
 
     kind: str
     name: str
@@ -18,6 +19,7 @@ class Target:
     l2: int = 1 << 20
     l3: int = 32 << 20
     multiprocessors: int = 0
+    threads_each: int = 2048
     shared_memory: int = 0
     capability: tuple[int, int] = (0, 0)
 

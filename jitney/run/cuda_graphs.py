@@ -20,6 +20,7 @@ import torch
 
 from jitney import torch_api
 from jitney.events import log
+from jitney.kernels import philox_state
 from jitney.kernels.triton.gpu_program import copied_whole
 
 Program = Callable[..., tuple[Any, ...]]
@@ -33,13 +34,15 @@ class ReplayFacts:
     """What a recording must know. ``sizes``: positions of inputs that are numbers; ``axes``:
     positions of inputs and their dimensions of symbolic size; ``static``: positions of inputs that
     keep their place; ``mutated``: positions of inputs the program writes; ``refused``: why it
-    cannot be recorded ("" when it can); ``device``: where it runs (None: on no GPU)."""
+    cannot be recorded ("" when it can); ``draws``: how many draws of random numbers each of its
+    calls of `philox_state` prepares; ``device``: where it runs (None: on no GPU)."""
 
     sizes: tuple[int, ...] = ()
     axes: tuple[tuple[int, int], ...] = ()
     static: frozenset[int] = frozenset()
     mutated: frozenset[int] = frozenset()
     refused: str = ""
+    draws: tuple[int, ...] = ()
     device: torch.device | None = None
 
 
@@ -55,6 +58,7 @@ class _Recording:
     addresses: dict[int, int]
     copied: list[tuple[int, torch.Tensor]]
     written_back: list[tuple[int, torch.Tensor]]
+    random: philox_state.Recording
 
 
 class _Pool:
@@ -163,21 +167,29 @@ class ReplayedProgram:
             )
             inputs[position] = own
             copied.append((position, own.copy_(value)))
+        columns, device = philox_state.COLUMNS, self.facts.device
+        states = [
+            torch.empty((n, columns), dtype=torch.int64, device=device) for n in self.facts.draws
+        ]
         graph = torch.cuda.CUDAGraph()
         pool = shared_pool(self.facts.device, stream).handle
         with log.stage("cuda_graph", graph=self.name), _recording_lock:
             torch.cuda.synchronize()
-            with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
+            with (
+                philox_state.recording(states) as random,
+                torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"),
+            ):
                 outputs = self.program(*inputs)
         where = {id(value): position for position, value in enumerate(inputs)}
         given = tuple([where.get(id(o)) if _is_tensor(o) else None for o in outputs])
         in_place = torch_api.same_addresses(args, tuple(addresses))
         back = [(p, own) for p, own in copied if p in self.facts.mutated]
-        return _Recording(graph, outputs, given, in_place, addresses, copied, back)
+        return _Recording(graph, outputs, given, in_place, addresses, copied, back, random)
 
     def _replay(self, recording: _Recording, args: Sequence[Any]) -> tuple[Any, ...]:
         for position, own in recording.copied:
             own.copy_(args[position])
+        recording.random.refill()
         recording.graph.replay()
         for position, own in recording.written_back:
             args[position].copy_(own)

@@ -30,6 +30,7 @@ from jitney.torch_api.fakes import (
     tracing,
     unsupported_by_fakes,
 )
+from jitney.torch_api.generators import advance_generator, resident_threads
 from jitney.torch_api.masked import fill_masked_out, is_masked_tensor
 from jitney.torch_api.modes import (
     dispatch_mode_class,
@@ -108,6 +109,7 @@ from jitney.torch_api.tensors import (
 __all__ = [
     "ApartCheck",
     "active_modes",
+    "advance_generator",
     "autocast_cache_off",
     "autocast_off",
     "backend_names",
@@ -152,19 +154,20 @@ __all__ = [
     "mark_allowed_in_graph",
     "mark_function",
     "mark_of",
+    "modes_of_backward",
     "native_state",
     "new_capture_mode",
     "new_fake_mode",
     "new_tracing_context",
     "node_apply",
     "not_differentiable",
-    "modes_of_backward",
     "preserved_modes",
     "python_dispatcher",
     "quiet_fakes",
     "raw_cuda_stream",
     "raw_key_set",
     "read_state",
+    "resident_threads",
     "same_addresses",
     "saved_hooks_off",
     "scalar_type",

@@ -80,8 +80,15 @@ def lower_for(gm: fx.GraphModule, target: Target) -> tuple[LoopProgram, dict[str
 
 def on_cpu(program: LoopProgram) -> LoopProgram:
     """The program for the interpreter: its buffers are said to live on the CPU."""
-    buffers = tuple(replace(b, device=torch.device("cpu")) for b in program.buffers)
-    return replace(program, buffers=buffers)
+    cpu = torch.device("cpu")
+
+    def moved(node: Any) -> Any:
+        if not isinstance(node, Extern):
+            return node
+        return replace(node, args=tree_map_only(torch.device, lambda _: cpu, node.args))
+
+    buffers = tuple(replace(b, device=cpu) for b in program.buffers)
+    return replace(program, buffers=buffers, nodes=tuple(map(moved, program.nodes)))
 
 
 def _on_gpu(fake: torch.Tensor) -> torch.Tensor:

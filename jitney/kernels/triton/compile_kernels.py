@@ -72,7 +72,8 @@ def _versions() -> str:
     """What a binary depends on besides its source."""
     import triton
 
-    library = Path(__file__).with_name("device_math.py").read_bytes()
+    names = "device_math.py", "device_random.py"
+    library = b"".join(Path(__file__).with_name(name).read_bytes() for name in names)
     return f"triton {triton.__version__} {hashlib.sha256(library).hexdigest()}"
 
 

@@ -17,6 +17,7 @@ def device_target(number: int) -> Target:
         kind="cuda",
         name=facts.name,
         multiprocessors=facts.multi_processor_count,
+        threads_each=facts.max_threads_per_multi_processor,
         l2=facts.L2_cache_size,
         shared_memory=getattr(facts, "shared_memory_per_block_optin", 49152),
         capability=(facts.major, facts.minor),

@@ -132,6 +132,8 @@ class NestEmitter(TurnEmitter):
             self.masks[dim] = f"{dim}mask"
 
     def _unflatten(self, name: str, axes: tuple[Axis, ...], on: Depends) -> None:
+        if axes:
+            self.innermost.update(dict.fromkeys(on, axes[-1]))
         stride = index(1)
         for position, axis in reversed(list(enumerate(axes))):
             text = name

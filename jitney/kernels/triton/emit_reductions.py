@@ -66,7 +66,7 @@ class ReductionEmitter(TileEmitter):
         if result.op == "welford":  # the count is the same for all rows of the tile
             kinds = [("0.0", shape), ("0.0", shape), ("0.0", self._shape(frozenset("r")))]
         if result.op == "softmax":
-            lanes = self._shape(on, self.sizes["r"] // self._side_by_side())
+            lanes = self._shape(on, "r", self.sizes["r"] // self._side_by_side())
             kinds = [('float("-inf")', lanes), ("0.0", lanes)]
         names = []
         for kind, size in kinds:
@@ -104,7 +104,7 @@ class ReductionEmitter(TileEmitter):
         if inside:
             value = f'tl.where({inside}, {value}, float("-inf"))'
         many = self._side_by_side()
-        lanes = self._shape(on | {"r"}, self.sizes["r"] // many)[:-1]
+        lanes = self._shape(on | {"r"}, "r", self.sizes["r"] // many)[:-1]
         chunks = f"tl.reshape({value}, {lanes}, {many}])"
         step = f"dm.softmax_step({', '.join(names)}, {chunks}, {len(self.dims)})"
         self._line(f"{', '.join(names)} = {step}")

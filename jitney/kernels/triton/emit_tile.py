@@ -18,9 +18,11 @@ from jitney.kernels.triton.expressions import (
     narrow_gelu,
     operation,
     rounds_quotient,
+    takes_fours,
 )
 from jitney.kernels.triton.kernel_source import ASSERT, Parameter
-from jitney.loops.index import Atom, Dim, Index, Value
+from jitney.kernels.triton.schedule_nest import fits_32_bits
+from jitney.loops.index import Atom, Axis, Dim, Index, Value
 from jitney.loops.ir import Const, Expr, IndexValue, Let, Load, Op, Ref, Scalar, ScalarArg, Store
 
 Depends = frozenset[str]
@@ -40,6 +42,7 @@ class TileEmitter:
         self.depends: dict[Atom, Depends] = {}
         self.refs: dict[str, tuple[str, Depends]] = {}
         self.masks: dict[str, str] = {}
+        self.innermost: dict[str, Axis] = {}  # of the axes that run along a tile dimension
         self.parameters: dict[str, Parameter] = {}
         self.given: dict[Load, tuple[str, Depends]] = {}  # tiles loaded before they are met
 
@@ -99,6 +102,8 @@ class TileEmitter:
         return self._operation(expr)
 
     def _operation(self, expr: Op) -> tuple[str, Depends]:
+        if expr.op.startswith("philox_"):
+            return self._random(expr)
         x = narrow_gelu(expr)
         if x is not None:
             value, on = self._expr(x)
@@ -120,6 +125,30 @@ class TileEmitter:
         if expr.op == "cast" and operand == expr.dtype:
             return parts[0]
         return self._bind(operation(expr.op, [p[0] for p in parts], operand, expr.dtype), on)
+
+    def _random(self, expr: Op) -> tuple[str, Depends]:
+        """A random number; neighbours in the tile that eager draws together share a draw."""
+        parts = [self._expr(arg) for arg in expr.args]
+        on = frozenset[str]().union(*(p[1] for p in parts))
+        seed, offset, threads, together, element = (p[0] for p in parts)
+        if isinstance(expr.args[4], IndexValue) and fits_32_bits(expr.args[4].index):
+            element, threads = f"{element}.to(tl.uint32)", f"{threads}.to(tl.uint32)"
+        kind, last = expr.op.removeprefix("philox_"), self.dims[-1]
+        axis = self.innermost.get(last) if last in on and self.sizes[last] >= 4 else None
+        if kind == "uniform" and axis is not None and takes_fours(expr, axis):
+            shape = self._shape(on)
+            fours = f"{self._shape(on, last, self.sizes[last] // 4)[:-1]}, 2, 2]"
+            drawn = f"dr.uniform_of_4({seed}, {offset}, {threads}, tl.reshape({element}, {fours}))"
+            return self._bind(f"tl.reshape({drawn}, {shape})", on)
+        if isinstance(expr.args[3], Const):
+            together = str(expr.args[3].value)
+        draw = f"{seed}, {offset}, {threads}, {together}, {element}"
+        if kind != "normal":
+            return self._bind(f"dr.{kind}({draw})", on)
+        radius, angle, odd = (self._name("n") for _ in range(3))
+        self._line(f"{radius}, {angle}, {odd} = dr.normal_parts({draw})")
+        wave = f"tl.where({odd}, lib.fast_cosf({angle}), lib.fast_sinf({angle}))"
+        return self._bind(f"tl.sqrt_rn(-2.0 * lib.log({radius})) * {wave}", on)
 
     def _exact_quotient(self, expr: Expr) -> tuple[str, Depends]:
         assert isinstance(expr, Op)
@@ -182,9 +211,9 @@ class TileEmitter:
             return text
         return f"tl.broadcast_to({text}, {self._shape(needs)})"
 
-    def _shape(self, on: Depends, rows: int | None = None) -> str:
-        """A tile's shape; ``rows``: its extent along ``r``, if it is not the tile's own."""
-        sizes = self.sizes if rows is None else {**self.sizes, "r": rows}
+    def _shape(self, on: Depends, dim: str = "", extent: int = 0) -> str:
+        """A tile's shape; ``extent`` along ``dim``, if it is not the tile's own there."""
+        sizes = {**self.sizes, dim: extent}
         shape = [str(sizes[d]) if d in on else "1" for d in self.dims]
         return "[" + ", ".join(shape) + "]"
 

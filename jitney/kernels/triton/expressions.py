@@ -7,8 +7,8 @@ import math
 import torch
 
 from jitney.errors import CompilerBug
-from jitney.loops.index import Atom, FloorDiv, Index, Mod
-from jitney.loops.ir import Const, Expr, Op
+from jitney.loops.index import Atom, Axis, FloorDiv, Index, Mod, index
+from jitney.loops.ir import Const, Expr, IndexValue, Op
 
 #: torch dtype -> Triton's name of a value of it.
 TYPES: dict[torch.dtype, str] = {
@@ -132,7 +132,6 @@ _INTEGER: dict[str, str] = {
     "isnan": "{0} != {0}",
     "isinf": "{0} != {0}",
     "signbit": "{0} < 0",
-    "philox_uniform": "tl.rand({0}, {2})",
 }
 
 
@@ -222,6 +221,21 @@ def narrow_gelu(expr: Op) -> Expr | None:
         if x is not None and _times(halved, 0.5) == x:
             return x
     return None
+
+
+def takes_fours(expr: Op, axis: Axis) -> bool:
+    """Whether four neighbours along ``axis`` are what a draw of eager's is for, from every fourth
+    position on."""
+    together, element = expr.args[3:]
+    if together != Const(4, torch.int64) or not isinstance(element, IndexValue):
+        return False
+    rest = element.index - index(axis)
+    whole = axis.extent.is_const and int(axis.extent) % 4 == 0
+    return (
+        whole
+        and axis not in rest.atoms()
+        and not any(factor % 4 for factor in (rest.const, *(factor for _, factor in rest.terms)))
+    )
 
 
 def _times(expr: Expr, factor: float) -> Expr | None:

@@ -14,7 +14,7 @@ from jitney.loops.index import Index, index
 _HEADER = """\
 import triton
 import triton.language as tl
-from jitney.kernels.triton import device_math as dm
+from jitney.kernels.triton import device_math as dm, device_random as dr
 {library}
 {functions}
 

@@ -60,6 +60,8 @@ class Builder:
         self.may_overwrite = False
         #: Range checks made so far, by what they check (`check_range`) -> their buffer.
         self.checks: dict[object, str] = {}
+        #: The buffer of eager's random state that the next draw of ours may join.
+        self.random_state = ""
         self._taken: set[str] = set()
 
     # ------------------------------------------------------------ names and buffers
@@ -246,6 +248,9 @@ class Builder:
             None if fake is None else self.add_buffer(self.node.name, "extern", fake)
             for fake in fakes
         )
+        effectful = draws_random(target, args, kwargs)
+        if effectful:
+            self.random_state = ""  # what is drawn after this begins where it ends
         self.nodes.append(
             Extern(
                 self.fresh(f"{self.node.name}_call"),
@@ -254,7 +259,7 @@ class Builder:
                 tuple((key, _extern_argument(arg)) for key, arg in kwargs.items()),
                 tuple(None if result is None else result.buffer for result in results),
                 mutates=tuple(written.buffer for written in mutates),
-                effectful=draws_random(target, args, kwargs),
+                effectful=effectful,
                 reason=reason,
                 origins=(self.node.name,),
             )
