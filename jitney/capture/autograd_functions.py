@@ -3,12 +3,13 @@
 Both are interpreted, so that what they read is guarded. The forward's operations are recorded
 under no_grad, as eager runs them; a `CustomGradient` node then ties their results to the graph
 of the backward. What cannot be told at capture (a backward with effects, gradients that may be
-missing, inputs written in place) is a break.
+missing, inputs written in place) is a break. Python state that the backward reads is checked again
+when it comes to run (`backward_state`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -16,15 +17,22 @@ import torch
 
 from jitney import torch_api
 from jitney.capture import state
-from jitney.capture.changes import effects_of
-from jitney.capture.custom_gradient import CustomGradient
+from jitney.capture.backward_state import (
+    CannotKeep,
+    as_constants,
+    check_of,
+    values_read,
+    world_of_backward,
+)
+from jitney.capture.changes import changes_of
+from jitney.capture.custom_gradient import Author, CustomGradient, Kept
 from jitney.capture.frame import BreakCapture, Frame, Raised
-from jitney.capture.guard import Guard, Kind
 from jitney.capture.rebuild import CannotRebuild, Rebuilder
 from jitney.capture.source import Fixed
 
 if TYPE_CHECKING:
     from jitney.capture.interpret import Interpreter
+    from jitney.capture.world import World
 
 _GRAD_MODE = "torch._C._set_grad_enabled"
 
@@ -78,8 +86,11 @@ def _differentiated(interpreter: Interpreter, cls: Any, context: Context, inputs
         raise _refusal(cls, "does not want missing gradients as zeros")
     if not outputs:
         raise _refusal(cls, "returns no tensor")
-    gradient, used = _backward(interpreter, cls, context, results)
-    unsaved = [x for x in used if not _is_in(x, context.to_save)]
+    try:
+        gradient, used, read = _backward(interpreter, cls, context, results)
+    except CannotKeep as error:
+        raise _refusal(cls, f"keeps {error} on ctx") from None
+    unsaved = [x for x in read if not _is_in(x, context.to_save)]
     if unsaved:
         before = [value for value, _ in islice(interpreter.recorder.nodes.values(), known)]
         _refuse_shared(cls, unsaved, [*before, *outputs])
@@ -128,31 +139,78 @@ def _forward(interpreter: Interpreter, cls: Any, context: Context, inputs: list[
 
 def _backward(
     interpreter: Interpreter, cls: Any, context: Context, results: tuple[Any, ...]
-) -> tuple[CustomGradient, list[Any]]:
-    """The gradient's rule, and the tensors of the frame that its graph uses."""
+) -> tuple[CustomGradient, list[Any], list[Any]]:
+    """The gradient's rule, the tensors of the frame that it is given, and those of them that its
+    graph reads."""
     recorder = interpreter.recorder
-    before, written = _changes(interpreter, cls), set(recorder.mutated)
+    written, deferred = set(recorder.mutated), len(interpreter.deferred)
     asked, recorder.strides_asked = recorder.strides_asked, False
-    known = len(interpreter.world.guards)
     outputs = [x for x in results if isinstance(x, torch.Tensor)]
     with recorder.fake_mode:
         given = [torch.empty_like(x) for x in outputs]
     each = iter(given)
     gradients = [next(each) if isinstance(x, torch.Tensor) else None for x in results]
-    with recorder.aside(given) as graph, torch_api.modes_of_backward():
-        found = _gradients_by_inputs(interpreter, cls, context, gradients)
-        graph.output(tuple([recorder.argument(x) for x in found]))
-    used = [value for value, _ in recorder.lifted.values()]
+    with recorder.aside(given) as graph, world_of_backward(interpreter, context) as world:
+        with torch_api.modes_of_backward():
+            found = _gradients_by_inputs(interpreter, cls, context, gradients)
+            graph.output(tuple([recorder.argument(x) for x in found]))
+        changed = _has_changed(interpreter, cls) or len(interpreter.deferred) != deferred
+        used = [value for value, _ in recorder.lifted.values()]
+        author = _author(interpreter, cls, context, results)
     if any(id(x) in recorder.mutated - written for x in (*given, *used)):
         raise _refusal(cls, "writes in place in backward")
-    _refuse_state(cls, list(interpreter.world.guards.values())[known:])
-    if recorder.strides_asked or _changes(interpreter, cls) != before:
+    if recorder.strides_asked or changed:
         raise _refusal(cls, "has effects in backward, or asks for a gradient's strides")
     recorder.strides_asked = asked
-    fixed = [i for i, x in enumerate(outputs) if not _is_differentiable(x, context)]
-    module = torch.fx.GraphModule(torch.nn.Module(), graph)
-    name = f"{cls.__name__}_gradient"
-    return CustomGradient(name, module, len(outputs), len(found), tuple(fixed)), used
+    gradient = CustomGradient(
+        f"{cls.__name__}_gradient",
+        torch.fx.GraphModule(torch.nn.Module(), graph),
+        len(outputs),
+        len(found),
+        tuple([i for i, x in enumerate(outputs) if not _is_differentiable(x, context)]),
+        author,
+        _check_of_state(cls, world, author),
+    )
+    return gradient, [value for value, _ in recorder.lifted.values()], used
+
+
+def _author(
+    interpreter: Interpreter, cls: Any, context: Context, results: tuple[Any, ...]
+) -> Author | None:
+    """How eager runs the class's own backward; None if ``ctx`` cannot be made again."""
+    recorder = interpreter.recorder
+
+    def keep(tensor: torch.Tensor) -> Kept:
+        recorder.argument(tensor)
+        return Kept(list(recorder.lifted).index(id(tensor)))
+
+    try:
+        attributes = as_constants(vars(context), keep)
+    except CannotKeep:
+        return None
+    tensors = tuple([isinstance(x, torch.Tensor) for x in results])
+    return Author(cls, Context, attributes, tensors, context.needs_input_grad)
+
+
+def _check_of_state(cls: type, world: World, author: Author | None) -> Callable[[], bool] | None:
+    """A check that the backward reads what it read at capture, None if it reads no state. Breaks
+    where there can be no check, or nothing to run when it fails."""
+    guards = [g for g in world.guards.values() if g.source != Fixed(Context)]
+    values = values_read(guards)
+    if not values:
+        return None
+    check = None if author is None else check_of(guards, cls.__qualname__)
+    if check is None:
+        raise _refusal(cls, f"reads {values[0].source} in backward")
+    return check
+
+
+def _has_changed(interpreter: Interpreter, cls: type) -> bool:
+    """Whether the backward wrote to anything but tensors."""
+    try:
+        return bool(changes_of(interpreter, Rebuilder(interpreter)))
+    except CannotRebuild as error:
+        raise _refusal(cls, f"keeps {error} in backward") from None
 
 
 def _refuse_shared(cls: type, unsaved: list[torch.Tensor], others: list[Any]) -> None:
@@ -170,20 +228,6 @@ def _memory(value: torch.Tensor) -> Any:
 
 def _is_in(tensor: torch.Tensor, tensors: Iterable[Any]) -> bool:
     return any(tensor is other for other in tensors)
-
-
-def _refuse_state(cls: type, guards: list[Guard]) -> None:
-    """Breaks where a backward reads what the program may change between forward and backward: its
-    guards are checked before the forward alone."""
-    ours = Fixed(Context)
-    for guard in (g for g in guards if g.source != ours):
-        value = guard.expected[1] if guard.kind in (Kind.TYPE_ATTR, Kind.CLASS_ATTR) else None
-        if guard.kind in _VALUES or isinstance(value, bool | int | float | str | tuple | list):
-            raise _refusal(cls, f"reads {guard.source} in backward")
-
-
-# What a program may change: numbers, containers, tensors.
-_VALUES = (Kind.EQUALS, Kind.LENGTH, Kind.KEYS, Kind.TENSOR)
 
 
 def _gradients_by_inputs(
@@ -204,11 +248,3 @@ def _gradients_by_inputs(
 def _is_differentiable(output: torch.Tensor, context: Context) -> bool:
     numbers = output.is_floating_point() or output.is_complex()
     return numbers and not _is_in(output, context.non_differentiable)
-
-
-def _changes(interpreter: Interpreter, cls: type) -> list[Any]:
-    """Everything the frame has changed so far."""
-    try:
-        return effects_of(interpreter, Rebuilder(interpreter))
-    except CannotRebuild as error:
-        raise _refusal(cls, f"is applied while {error} is to be kept") from None

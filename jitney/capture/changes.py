@@ -28,6 +28,12 @@ def effects_of(vm: Interpreter, rebuilder: Rebuilder) -> list[r.Effect]:
                 tuple([(k, rebuilder.of(v)) for k, v in kwargs.items()]),
             )
         )
+    return [*effects, *changes_of(vm, rebuilder)]
+
+
+def changes_of(vm: Interpreter, rebuilder: Rebuilder) -> list[r.Effect]:
+    """What was written to objects that existed before."""
+    effects: list[r.Effect] = []
     for shadow in list(vm.world.dicts.values()):
         effects.extend(_dict_changes(vm, shadow, rebuilder))
     for sequence in list(vm.world.sequences.values()):

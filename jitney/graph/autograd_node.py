@@ -21,10 +21,10 @@ def autograd_function(
     facts: RegionFacts,
     forward: Compiled,
     backward: Backward,
-    eager: EagerGradients | None = None,
+    eager: EagerGradients,
 ) -> Compiled:
-    """``call(*inputs) -> results`` whose gradients ``backward`` computes; ``eager`` those that are
-    to be differentiated again.
+    """``call(*inputs) -> results`` whose gradients ``backward`` computes, or ``eager`` those that
+    it has to.
 
     Saved tensors go through ``save_for_backward``, so that a later write to one of them is an
     error and saved-tensor hooks see them. Where ``eager`` cannot, differentiating the gradients
@@ -55,7 +55,7 @@ def _place(facts: RegionFacts, place: Input | Result) -> int:
 
 
 def _node_class(
-    facts: RegionFacts, forward: Compiled, backward: Backward, eager: EagerGradients | None
+    facts: RegionFacts, forward: Compiled, backward: Backward, eager: EagerGradients
 ) -> Any:
     count = len(facts.results)
     fixed = tuple(i for i, r in enumerate(facts.results) if r.tangent is None and r.dtype)
@@ -67,7 +67,7 @@ def _node_class(
     class CompiledRegion(torch.autograd.Function):
         @staticmethod
         def forward(ctx: Any, inputs: tuple[Any, ...], *_: Any) -> Any:
-            ctx.given = None if eager is None else eager.note(inputs)
+            ctx.given = eager.note(inputs)
             values = forward(*inputs)
             ctx.set_materialize_grads(False)
             everything = (*inputs, *values)
@@ -81,15 +81,16 @@ def _node_class(
 
         @staticmethod
         def backward(ctx: Any, *grads: Any) -> Any:
-            if not torch.is_grad_enabled():
+            if not eager.are_wanted():
                 return run_backward(ctx, grads)
-            reason = "it is not known"
-            if eager is not None:
-                try:
-                    tangents = {i: g for i, g in enumerate(grads) if g is not None}
-                    return (None, *eager.gradients(ctx.given, ctx.saved_tensors, tangents))
-                except CannotRepeat as error:
-                    reason = str(error)
+            tangents = {i: g for i, g in enumerate(grads) if g is not None}
+            try:
+                return (None, *eager.gradients(ctx.given, ctx.saved_tensors, tangents))
+            except CannotRepeat as error:
+                if not torch.is_grad_enabled():
+                    message = "what a custom backward reads has changed since its forward, and"
+                    raise RuntimeError(f"{message} eager cannot run again: {error}") from None
+                reason = str(error)
             with torch.no_grad():
                 gradients = run_backward(ctx, grads)
             return torch_api.not_differentiable(gradients, reason)

@@ -1,6 +1,7 @@
 """Gradients from eager's own backward pass, where a compiled one is not enough: to be
-differentiated again (gradient penalties, forces). The torch-level graph runs once more, on what
-its call was given.
+differentiated again (gradient penalties, forces), or of a custom function whose backward reads
+what has changed since its forward. The torch-level graph runs once more, on what its call was
+given.
 """
 
 from __future__ import annotations
@@ -14,9 +15,11 @@ from typing import Any
 import torch
 from torch import fx
 
+from jitney.capture.custom_gradient import CustomGradient
 from jitney.events import log
 from jitney.graph.ambient import Ambient
 from jitney.graph.region import Input, RegionFacts, Result, View
+from jitney.graph.run_torch_graph import flat
 
 
 class CannotRepeat(Exception):
@@ -39,10 +42,17 @@ class EagerGradients:
 
     def __init__(self, gm: fx.GraphModule, facts: RegionFacts, ambient: Ambient) -> None:
         self._gm, self._facts, self._ambient = gm, facts, ambient
+        rules = [n.target for n in gm.graph.nodes if isinstance(n.target, CustomGradient)]
+        self._checks = [rule.holds for rule in rules if rule.holds is not None]
         self._saved = {p.index: at for at, p in enumerate(facts.saved_tensors) if _is_input(p)}
         self._written = frozenset(mutation.input for mutation in facts.mutations)
         devices = {r.device for r in facts.results if r.device is not None}
         self._devices = tuple(devices | {torch.device("cpu")}) if facts.draws else ()
+
+    def are_wanted(self) -> bool:
+        """Whether the compiled backward does not do: its gradients are to be differentiated again,
+        or a custom backward reads what has changed since its forward."""
+        return torch.is_grad_enabled() or not all(holds() for holds in self._checks)
 
     def note(self, inputs: tuple[Any, ...]) -> Given:
         """What `gradients` needs to know of a call, before it runs."""
@@ -58,15 +68,17 @@ class EagerGradients:
     ) -> tuple[Any, ...]:
         """The gradients of ``grad_inputs`` from those of results, by index, differentiable if
         grad mode is on. Raises CannotRepeat."""
-        log.emit("rerun_eagerly", reason="gradients are to be differentiated again")
         create_graph = torch.is_grad_enabled()
+        what = "gradients are to be differentiated again"
+        reason = what if create_graph else "what a custom backward reads has changed"
+        log.emit("rerun_eagerly", reason=reason)
         wanted = self._facts.grad_inputs
         if self._written.intersection(wanted):
             raise CannotRepeat("an input that requires grad was written to")
         with torch.enable_grad():
             fed = [self._fed(i, given, saved) for i in range(self._facts.input_count)]
             with self._ambient.restored(), _generators(given.random):
-                outputs = self._gm.forward(*fed)
+                outputs = flat(self._gm.forward(*fed))
             results = self._results(outputs, tangents)
         return torch.autograd.grad(
             [results[i] for i in tangents],

@@ -32,7 +32,7 @@ def run_torch_graph(
             continue
         args, kwargs = _values_of(node.args, values), _values_of(node.kwargs, values)
         if node.op == "output":
-            return _flat(args[0])
+            return flat(args[0])
         at(node)
         values[node] = _call(gm, node, args, kwargs)
     raise Unsupported("no-output", "a graph without an output node")
@@ -62,7 +62,8 @@ def _values_of(value: Any, values: dict[fx.Node, Any]) -> Any:
     return value
 
 
-def _flat(result: Any) -> tuple[Any, ...]:
+def flat(result: Any) -> tuple[Any, ...]:
+    """What a graph returns as a flat tuple. Raises Unsupported where it is nested."""
     if not isinstance(result, tuple | list):
         return (result,)
     if any(isinstance(item, tuple | list | dict) for item in result):

@@ -37,10 +37,10 @@ def stitch(
     """``call(*inputs) -> tuple of outputs`` with eager's aliasing, mutation and autograd.
 
     ``forward`` and ``backward`` follow `region`'s calling convention and run without grad;
-    ``eager`` for gradients that are differentiated again.
+    with ``backward`` comes ``eager``, for the gradients that it cannot give.
     """
     run = forward
-    if backward is not None:
+    if backward is not None and eager is not None:
         run = autograd_function(facts, forward, backward, eager)
         if not facts.grad_enabled:  # the graph itself enables grad for what it differentiates
             return torch.enable_grad()(_Epilogue(facts, run).function())

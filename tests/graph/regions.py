@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from jitney.graph.ambient import Ambient
+from jitney.graph.eager_gradients import EagerGradients
 from jitney.graph.region import Region
 from jitney.graph.stitch import stitch
 from jitney.graph.trace_region import trace_region
@@ -21,7 +23,13 @@ def compiled(function: Callable[..., Any], *inputs: Any) -> Callable[..., Any]:
     """``function`` stitched from its own ATen graphs."""
     gm = torch.fx.symbolic_trace(function)
     region = trace_region(gm, inputs)
-    call = stitch(region.facts, region.forward, region.backward)
+    call = stitched(gm, region)
     if isinstance(gm.graph.output_node().args[0], tuple | list):
         return call
     return lambda *args: call(*args)[0]
+
+
+def stitched(gm: torch.fx.GraphModule, region: Region) -> Callable[..., Any]:
+    """``region``, which was traced from ``gm``, its graphs run op by op."""
+    eager = EagerGradients(gm, region.facts, Ambient.now())
+    return stitch(region.facts, region.forward, region.backward, eager)

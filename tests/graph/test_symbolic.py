@@ -9,8 +9,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 from torch.nn import functional as F
 
-from jitney.graph.stitch import stitch
 from jitney.graph.trace_region import trace_region
+from tests.graph.regions import stitched
 
 
 def dynamic(function, *inputs, dims):  # type: ignore[no-untyped-def]
@@ -27,8 +27,7 @@ def dynamic(function, *inputs, dims):  # type: ignore[no-untyped-def]
             source=ConstantSource(f"input{position}"),
             symbolic_context=StatelessSymbolicContext(dynamic_sizes=kinds),
         )
-    region = trace_region(gm)
-    return stitch(region.facts, region.forward, region.backward)
+    return stitched(gm, trace_region(gm))
 
 
 def block(x, w):  # type: ignore[no-untyped-def]
