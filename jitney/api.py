@@ -16,6 +16,7 @@ import torch
 from jitney import config, pipeline
 from jitney.backends import Backend, find_backend, list_backends
 from jitney.capture import substitutes
+from jitney.capture.stand_ins import OURS, mark_of, mark_stand_in, original_of
 from jitney.compiled_module import CompiledModule, compile_module, forward_wrapper
 from jitney.errors import UserError
 from jitney.events import log
@@ -111,22 +112,36 @@ def _compile_callable(model: Any, *, session: Session, disable: bool) -> Any:
         return compile_module(model, session)
     if isinstance(model, MethodType) and isinstance(model.__func__, FunctionType):
         owner = model.__self__ if isinstance(model.__self__, torch.nn.Module) else None
-        wrapped = _named(session.wrapper(model.__func__, owner), model.__func__)
-        return MethodType(wrapped, model.__self__)
+        plain = original_of(model.__func__)
+        return MethodType(_named(session.wrapper(plain, owner), plain), model.__self__)
     if isinstance(model, FunctionType):
-        original = model.__dict__.get("_jitney_original", model)
+        original = original_of(model)
         return _named(session.wrapper(original), original)
-    call = getattr(type(model), "__call__", None)
-    if isinstance(model, type) or not isinstance(call, FunctionType):
-        kind = type(model).__name__
-        raise UserError(f"compile takes a Python function, a method or a module, not a {kind}")
-    return MethodType(_named(session.wrapper(call), call), model)
+    if isinstance(model, staticmethod | classmethod):
+        return type(model)(_compile_callable(model.__func__, session=session, disable=disable))
+    if isinstance(model, type) or not callable(model):
+        what = f"the class {model.__name__}" if isinstance(model, type) else repr(model)
+        raise UserError(f"compile takes a function, a method or a module, not {what}")
+    call = type(model).__call__
+    if isinstance(call, FunctionType):
+        call = original_of(call)
+        return MethodType(_named(session.wrapper(call), call), model)
+    calling = _calling(model)
+    return _named(session.wrapper(calling), calling)
+
+
+def _calling(function: Callable[..., Any]) -> FunctionType:
+    """A Python function that calls what has no bytecode: a partial, a function of C."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs)
+
+    return functools.update_wrapper(call, function)  # type: ignore[return-value]
 
 
 def _named(wrapper: FunctionType, original: FunctionType) -> FunctionType:
     functools.update_wrapper(wrapper, original)
-    wrapper._jitney_original = original  # type: ignore[attr-defined]
-    wrapper._torchdynamo_orig_callable = original  # type: ignore[attr-defined]
+    mark_stand_in(wrapper, original)
     return wrapper
 
 
@@ -155,7 +170,7 @@ def disable(function: Any = None, recursive: bool = True, *, reason: str | None 
         return function(*args, **kwargs)
 
     eager._torchdynamo_disable = True  # type: ignore[attr-defined]
-    eager._jitney_disabled = (recursive, reason)  # type: ignore[attr-defined]
+    eager._torchdynamo_disable_msg = reason  # type: ignore[attr-defined]
     return eager
 
 
@@ -247,7 +262,7 @@ def guard_check(compiled: Any, *args: Any, **kwargs: Any) -> Callable[[], Any]:
     if isinstance(compiled, CompiledModule):
         wrapper, module = forward_wrapper(compiled), compiled._orig_mod
         return checks.guard_check(wrapper, module, *args, **kwargs)
-    if not isinstance(compiled, FunctionType) or "_jitney_original" not in compiled.__dict__:
+    if not isinstance(compiled, FunctionType) or mark_of(compiled) != OURS:
         raise UserError("guard_check takes what jitney.compile made of a function or a module")
     return checks.guard_check(compiled, *args, **kwargs)
 

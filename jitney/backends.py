@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 
 from jitney import torch_api
 from jitney.errors import UserError
+from jitney.events import log
+from jitney.graph.compute_scalars_apart import compute_scalars_apart
 
 Backend = Callable[[torch.fx.GraphModule, Sequence[Any]], Callable[..., Any]]
 
@@ -53,6 +56,15 @@ def find_backend(backend: str | Backend, options: dict[str, Any], mode: str | No
         given, extra = torch_api.inductor_with(mode, options), {}
 
     def run(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
-        return given(gm, list(example_inputs), **extra)
+        return compute_scalars_apart(gm, partial(compile_rest, example_inputs=example_inputs))
+
+    def compile_rest(
+        rest: torch.fx.GraphModule, example_inputs: Sequence[Any]
+    ) -> Callable[..., Any]:
+        try:
+            return given(rest, list(example_inputs), **extra)
+        except torch_api.symbolic_float_error():
+            log.emit("eager_graph", reason_kind="symbolic-float", reason=f"{backend} takes none")
+            return rest.forward
 
     return run

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from jitney import torch_api
 from jitney.errors import UserError
 from jitney.run.session import Session
 
@@ -60,11 +61,13 @@ class CompiledModule(torch.nn.Module):
         return sorted({*super().__dir__(), "_orig_mod"})
 
 
+torch_api.hide_from_dynamo(CompiledModule.__call__)
 _SLOTS: dict[str, Any] = dict(vars(CompiledModule))
 
 
 def compile_module(module: torch.nn.Module, session: Session) -> torch.nn.Module:
     """A compiled twin of ``module`` that shares its state."""
+    module = torch_api.uncompiled(module)
     if isinstance(module, CompiledModule):
         module = module._orig_mod
     cls = type(module)

@@ -22,6 +22,7 @@ from jitney.capture.source import Roots
 from jitney.errors import CompilerBug, JitneyError, Unsupported
 from jitney.events import log
 from jitney.graph.ambient import Ambient
+from jitney.graph.compute_scalars_apart import compute_scalars_apart
 from jitney.graph.device_of_graph import device_of_graph
 from jitney.graph.drop_tangents import drop_tangents
 from jitney.graph.eager_gradients import EagerGradients
@@ -91,6 +92,14 @@ def compile_graph(
     """The "jitney" backend: differentiate, lower, fuse, build kernels. Returns a callable of the
     graph's inputs that gives a flat tuple. What cannot be traced runs eager; an event says so.
     Raises CompilerBug for any error that is not the user's."""
+    compile_rest = partial(compile_tensors, example_inputs=example_inputs, options=options)
+    return compute_scalars_apart(gm, compile_rest)
+
+
+def compile_tensors(
+    gm: torch.fx.GraphModule, example_inputs: Sequence[Any], options: Any
+) -> Callable[..., Any]:
+    """`compile_graph` of a graph whose results are tensors and sizes."""
     entry = region_entry(gm, example_inputs, options, target_of(gm, options))
     built = entry.load() if entry is not None else None
     if built is None:

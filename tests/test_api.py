@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import pickle
 import threading
 import warnings
@@ -158,11 +159,60 @@ def test_wrong_arguments_name_the_right_ones(arguments, message):
 
 
 def test_what_cannot_be_compiled():
-    for wrong in (3, int, len):
-        with pytest.raises(UserError, match="takes a Python function"):
+    for wrong in (3, int, "f"):
+        with pytest.raises(UserError, match="takes a function"):
             jitney.compile(wrong)
     with pytest.raises(TypeError):
         jitney.compile(lambda x: x, fullgrap=True)
+
+
+def test_callables_of_every_kind():
+    class Callable:
+        def __call__(self, x):
+            return x * 7
+
+        @jitney.compile
+        @staticmethod
+        def static(x):
+            return x + 5
+
+        @jitney.compile
+        def method(self, x):
+            return x * 3
+
+    x = torch.randn(3)
+    partial = jitney.compile(functools.partial(torch.add, torch.ones(3)), fullgraph=True)
+    assert torch.equal(partial(x), x + 1)
+    assert torch.equal(jitney.compile(torch.neg, fullgraph=True)(x), -x)
+    assert torch.equal(jitney.compile(Callable(), fullgraph=True)(x), x * 7)
+    assert torch.equal(Callable.static(x), x + 5)
+    assert torch.equal(jitney.compile(Callable().method, fullgraph=True)(x), x * 3)
+
+
+@pytest.mark.parametrize("compile", [jitney.compile, torch.compile])
+def test_a_decorator_that_wraps_a_compiled_function_is_not_taken_for_it(compile):
+    inner = compile(lambda x: x + 1, backend="eager")
+
+    @functools.wraps(inner)
+    def outer(x):
+        return inner(x) * 2
+
+    x = torch.randn(3)
+    assert torch.allclose(jitney.compile(outer, fullgraph=True)(x), (x + 1) * 2)
+    plus = jitney.compile(lambda x: outer(x) + 3, fullgraph=True)
+    assert torch.allclose(plus(x), (x + 1) * 2 + 3)
+
+
+def test_with_torch_compile_inside_and_outside():
+    net, x = torch.nn.Linear(3, 3), torch.randn(2, 3)
+    theirs, ours = torch.compile(net, backend="eager"), jitney.compile(net)
+    assert torch.allclose(jitney.compile(theirs, fullgraph=True)(x), net(x))
+    assert torch.allclose(jitney.compile(lambda x: theirs(x) + 1, fullgraph=True)(x), net(x) + 1)
+    assert torch.allclose(torch.compile(ours, backend="eager")(x), net(x))
+    assert torch.allclose(torch.compile(lambda x: ours(x) + 1, backend="eager")(x), net(x) + 1)
+    function = jitney.compile(lambda x: x + 1)
+    assert torch.allclose(torch.compile(function, backend="eager", fullgraph=True)(x), x + 1)
+    assert torch.allclose(torch.compile(lambda x: function(x) * 2, backend="eager")(x), (x + 1) * 2)
 
 
 def test_other_backends_get_the_public_contract():

@@ -23,13 +23,13 @@ from jitney.capture.frame import BreakCapture, Frame
 from jitney.capture.generators import FrameGenerator
 from jitney.capture.guard import ABSENT
 from jitney.capture.source import Attr, DictItem, Fixed, Referent
+from jitney.capture.stand_ins import disabled_because, is_disabled, mark_of
 from jitney.capture.subscripts import LazyMethod
 from jitney.capture.substitutes import substitute_of
 
 if TYPE_CHECKING:
     from jitney.capture.interpret import Interpreter
 
-ORIGINAL = "_jitney_original"  # in the __dict__ of what jitney.compile returned for a function
 C_CALLABLES = (
     types.BuiltinFunctionType,
     types.MethodDescriptorType,
@@ -133,21 +133,14 @@ def call_function(
 ) -> Any:
     """Calls a Python function: inlined, or as the policy table says."""
     if function.__dict__:
-        if function.__dict__.get("_torchdynamo_disable"):
-            reason = f"{function.__qualname__} is marked to run eager"
-            raise BreakCapture("disabled", reason, "remove jitney.disable from it")
-        compiled = function.__dict__.get(ORIGINAL)
-        if compiled is not None:
-            place = DictItem(Attr(interpreter.source_or_fixed(function), "__dict__"), ORIGINAL)
-            interpreter.world.read(compiled, place)
-            return call_function(interpreter, compiled, args, kwargs, site, link)
-        if torch_api.is_allowed_in_graph(function):
-            return torch_calls.call_opaque(interpreter, function, args, kwargs)
-        original = function.__dict__.get("_torchdynamo_orig_callable")
-        if type(original) is types.FunctionType:
-            interpreter.world.read(original, Fixed(original))
+        mark = mark_of(function)
+        if mark:
+            place = DictItem(Attr(interpreter.source_or_fixed(function), "__dict__"), mark)
+            original = interpreter.world.read(function.__dict__[mark], place)
             return call_function(interpreter, original, args, kwargs, site, link)
-    elif torch_api.is_allowed_in_graph(function):
+        if is_disabled(function):
+            raise BreakCapture("disabled", *disabled_because(function))
+    if torch_api.is_allowed_in_graph(function):
         return torch_calls.call_opaque(interpreter, function, args, kwargs)
     handler = policy.special_function(function)
     if handler is not None:

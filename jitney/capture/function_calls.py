@@ -66,6 +66,13 @@ def deferred(
     interpreter.deferred.append((function, values, keywords))
 
 
+def _interpreted(
+    interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Frame | None
+) -> Any:
+    """A plain function of a package whose others run eager."""
+    return interpreter.call_python(function, args, kwargs, None)
+
+
 def _disabled(interpreter: Interpreter, function: Any, *rest: Any) -> Any:
     name = getattr(function, "__wrapped__", function).__qualname__
     raise BreakCapture("disabled", f"torch disables {name} for compilers")
@@ -122,6 +129,7 @@ HANDLERS: dict[str, Handler] = {
     "torch._dynamo.mutation_guard.install_generation_tagging_init.<locals>.patched_init": (
         _module_init
     ),
+    "torch._dynamo.eval_frame.OptimizedModule.__getattr__": _interpreted,
     "torch.compiler.is_compiling": _is_compiling,
     "torch.backends.mha.get_fastpath_enabled": _attention_fastpath,
     "torch._compile._disable_dynamo.<locals>.inner": _disabled,

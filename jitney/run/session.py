@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from jitney.capture.build_resume import Point, resume_code
+from jitney.capture.stand_ins import is_disabled, mark_of
 from jitney.config import Config
 from jitney.run import stance
 from jitney.run.dispatch import CompiledCode
@@ -124,8 +125,7 @@ class Session:
         return value
 
     def _wants(self, function: FunctionType) -> bool:
-        attributes = function.__dict__
-        if "_jitney_original" in attributes or attributes.get("_torchdynamo_disable"):
+        if mark_of(function) or is_disabled(function):
             return False
         if function.__code__.co_flags & NOT_A_FRAME or ".0" in function.__code__.co_varnames:
             return False

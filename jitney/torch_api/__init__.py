@@ -6,13 +6,17 @@ inside functions.
 
 from jitney.torch_api.addresses import same_addresses
 from jitney.torch_api.compiler import (
+    DISABLED,
     backend_names,
     find_backend,
+    hide_from_dynamo,
     inductor_with,
     is_allowed_in_graph,
     mark_allowed_in_graph,
     mark_function,
     mark_of,
+    symbolic_float_error,
+    uncompiled,
 )
 from jitney.torch_api.fakes import (
     below_fakes,
@@ -107,6 +111,7 @@ from jitney.torch_api.tensors import (
 )
 
 __all__ = [
+    "DISABLED",
     "ApartCheck",
     "active_modes",
     "advance_generator",
@@ -136,6 +141,7 @@ __all__ = [
     "from_functional",
     "functional_mode",
     "functorch_is_active",
+    "hide_from_dynamo",
     "graph_module",
     "has_side_effects",
     "hint_of",
@@ -191,6 +197,8 @@ __all__ = [
     "tensor_wrap_symbol",
     "to_functional",
     "tracing",
+    "symbolic_float_error",
+    "uncompiled",
     "unsupported_by_fakes",
     "without_torch_function",
     "written_under_no_grad",

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
+
+DISABLED = "_torchdynamo_disable"  # the mark of functions that run eager: True
 
 
 def backend_names() -> list[str]:
@@ -21,9 +24,31 @@ def find_backend(name: str) -> Any:
     return lookup_backend(name)
 
 
+def symbolic_float_error() -> type[Exception]:
+    """What AOTAutograd raises of a float that must be a number, and torch's capture catches."""
+    from torch._dynamo.exc import TensorifyScalarRestartAnalysis
+
+    return TensorifyScalarRestartAnalysis
+
+
 def inductor_with(mode: str | None, options: dict[str, Any]) -> Any:
     """Inductor as ``torch.compile(mode=…, options=…)`` sets it up."""
     return torch._TorchCompileInductorWrapper(mode, options or None, False)
+
+
+def hide_from_dynamo(function: Callable[..., Any]) -> None:
+    """torch's capture calls ``function`` and looks neither into it nor into what it calls."""
+    evaluation = torch._C._dynamo.eval_frame
+    skip = evaluation._FrameAction.SKIP
+    evaluation.set_code_exec_strategy(function.__code__, evaluation._FrameExecStrategy(skip, skip))
+    function.__dict__[DISABLED] = "from torch's capture"
+
+
+def uncompiled(module: torch.nn.Module) -> torch.nn.Module:
+    """The module that ``torch.compile`` wrapped; any other as it is."""
+    while type(module).__module__ == "torch._dynamo.eval_frame":
+        module = module._modules["_orig_mod"]  # type: ignore[assignment]
+    return module
 
 
 def mark_function(name: str) -> Any:

@@ -181,19 +181,18 @@ def build_expression(graph: Any, value: Any, nodes: dict[Any, Any]) -> Any:
     tracer = GraphAppendingTracer(graph)
     proxies = {symbol: Proxy(node, tracer) for symbol, node in nodes.items()}
 
-    def recorded(function: Any) -> Any:
+    def recorded(function: Any, operands: int) -> Any:
         return staticmethod(
-            lambda x, dtype: tracer.create_proxy("call_function", function, (x,), {})
+            lambda *args: tracer.create_proxy("call_function", function, args[:operands], {})
         )
 
     class Analysis(PythonReferenceAnalysis):
-        trunc_to_int = recorded(math.trunc)
-        floor_to_int = recorded(math.floor)
-        ceil_to_int = recorded(math.ceil)
-        round_to_int = recorded(round)
-        int_truediv = staticmethod(
-            lambda x, y: tracer.create_proxy("call_function", operator.truediv, (x, y), {})
-        )
+        trunc_to_int = recorded(math.trunc, 1)
+        floor_to_int = recorded(math.floor, 1)
+        ceil_to_int = recorded(math.ceil, 1)
+        round_to_int = recorded(round, 1)
+        round_decimal = recorded(round, 2)
+        int_truediv = recorded(operator.truediv, 2)
 
     return sympy_interp(Analysis, proxies, value.node.expr).node
 

@@ -7,6 +7,7 @@ import torch
 
 import jitney
 from jitney.events import log
+from tests.equal import assert_equal
 
 
 @pytest.fixture
@@ -185,3 +186,20 @@ def test_a_number_that_changes_crosses_a_break():
     compiled, x = jitney.compile(f), torch.randn(4)
     for a in (0.1, 0.7, 0.9, 1.1):
         torch.testing.assert_close(compiled(x, a), f(x, a))
+
+
+@pytest.mark.parametrize("backend", ["jitney", "eager", "aot_eager"])
+@pytest.mark.parametrize("first", [0.5, 2])
+def test_numbers_that_change_are_results_too(backend, first):
+    programs = [
+        lambda x, s: (x * s, s > 1),
+        lambda x, s: (x, s * 2, -s, [s == 2.5, s + 0.5]),
+        lambda x, s: x.size(0) * s > 3,
+        lambda x, s: (s % 2, x.add_(1), s / 2, round(s * 1.26, 1)),
+    ]
+    for program in programs:
+        compiled = jitney.compile(program, backend=backend)
+        for i in range(4):
+            given, expected = torch.zeros(3), torch.zeros(3)
+            assert_equal(compiled(given, first + i), program(expected, first + i))
+            assert torch.equal(given, expected)

@@ -1,0 +1,53 @@
+"""Functions that stand for another: what ``jitney.compile`` and ``torch.compile`` return for one.
+
+The marks are attributes, which `functools.wraps` copies to whatever it decorates; a mark therefore
+names the function it was made for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import FunctionType
+from typing import Any
+
+from jitney import torch_api
+
+OURS = "_jitney_original"
+THEIRS = "_torchdynamo_orig_callable"
+_MARKED = "_torchdynamo_wrapper_id"
+
+
+def mark_stand_in(wrapper: FunctionType, original: Callable[..., Any]) -> None:
+    """Notes that ``wrapper`` computes what ``original`` does. torch's capture unwraps it when told
+    to compile it, and calls it as it is elsewhere."""
+    wrapper.__dict__.update({OURS: original, THEIRS: original, _MARKED: id(wrapper)})
+    torch_api.hide_from_dynamo(wrapper)
+
+
+def mark_of(function: FunctionType) -> str:
+    """`OURS` or `THEIRS`, the attribute with the function that ``function`` stands for, or ""."""
+    attributes = function.__dict__
+    if attributes.get(_MARKED) != id(function):
+        return ""
+    if OURS in attributes:
+        return OURS
+    is_theirs = type(attributes.get(THEIRS)) is FunctionType and not is_disabled(function)
+    return THEIRS if is_theirs else ""
+
+
+def original_of(function: FunctionType) -> FunctionType:
+    """The function that ``function`` stands for, itself if it is no stand-in."""
+    mark = mark_of(function)
+    return function.__dict__[mark] if mark else function
+
+
+def is_disabled(function: FunctionType) -> bool:
+    """Whether the user marked ``function`` to run eager."""
+    return function.__dict__.get(torch_api.DISABLED) is True
+
+
+def disabled_because(function: FunctionType) -> tuple[str, str]:
+    """What to say of a function that was marked to run eager, and a hint."""
+    message = f"{function.__qualname__} is marked to run eager"
+    reason = function.__dict__.get("_torchdynamo_disable_msg")
+    return f"{message}: {reason}" if reason else message, "remove the disable mark from it"
