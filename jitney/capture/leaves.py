@@ -192,6 +192,16 @@ def written(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[An
     return [x for x in flat if isinstance(x, torch.Tensor)]
 
 
+def refuse_hidden_state(func: Any, value: Any) -> None:
+    """Breaks before a recurrent network whose gradient reads what only the library knows: the
+    size of oneDNN's and cuDNN's workspace shows when the call has run."""
+    if name_of(func) not in ("lstm", "gru", "rnn_tanh", "rnn_relu") or not value[0].requires_grad:
+        return
+    out = value[0]
+    if out.is_cuda or name_of(func) == "lstm" and out.dtype != torch.float64:
+        raise BreakCapture("library-state", f"the gradient of {name_of(func)} is the library's")
+
+
 def holds_tensor(value: Any) -> bool:
     """Whether a result is or contains a tensor."""
     if isinstance(value, torch.Tensor):

@@ -219,6 +219,7 @@ class Recorder:
             if value is None:
                 raise BreakCapture("torch-call", f"{leaves.name_of(func)} is not captured")
             return value
+        leaves.refuse_hidden_state(func, value)
         if write:
             self.mutated.update(id(a) for a in leaves.written(func, args, kwargs))
         node = self.node(op, target, node_args, node_kwargs, value)

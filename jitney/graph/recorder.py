@@ -89,6 +89,13 @@ _FUNCTIONAL_NAMES = {
 }
 
 
+#: Gradients of recurrent networks: torch's fake result for the workspace they read is empty.
+_READ_HIDDEN_STATE = (
+    torch.ops.aten.mkldnn_rnn_layer_backward.default,
+    torch.ops.aten._cudnn_rnn_backward.default,
+)
+
+
 @lru_cache(maxsize=1024)
 def functional_form(op: OpOverload) -> OpOverload | None:
     """``aten.pow_.Scalar`` -> ``aten.pow.Tensor_Scalar``; None if no overload takes the same."""
@@ -258,6 +265,8 @@ class Recorder(torch_api.dispatch_mode_class()):  # type: ignore[misc]
         if str(func) in _FUNCTIONAL_NAMES.values() and not _first_tensor(args).is_contiguous():
             # Eager's order of drawing differs with the processor's vendor.
             raise Unsupported("strided-random", f"{func} of a tensor that is not contiguous")
+        if func in _READ_HIDDEN_STATE:
+            raise Unsupported("hidden-state", f"{func} reads a workspace of unknown size")
         out = self._fake_result(func, args, kwargs, view)
         if not isinstance(out, torch.Tensor | tuple | list | torch.SymInt | torch.SymFloat):
             return out
