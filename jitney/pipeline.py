@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -27,7 +27,6 @@ from jitney.graph.device_of_graph import device_of_graph
 from jitney.graph.drop_tangents import drop_tangents
 from jitney.graph.eager_gradients import EagerGradients
 from jitney.graph.fold_attention_masks import fold_attention_masks
-from jitney.graph.lay_out_channels_last import lay_out_channels_last
 from jitney.graph.mark_static import mark_static
 from jitney.graph.mark_statistics import mark_statistics
 from jitney.graph.region import RegionFacts
@@ -115,13 +114,20 @@ def compile_tensors(
             raise CompilerBug(message) from error
         if entry is not None:
             entry.save(built)
-    backward: Any = None if built.backward is None else built.backward.load()
-    eager = None if backward is None else EagerGradients(gm, built.facts, Ambient.now())
-    if len(built.facts.tangents) > 1 and not fills_in_zeros(gm):
-        build = partial(backward_without, gm, example_inputs, options, built.facts, Ambient.now())
-        backward = TangentVariants(backward, built.facts.unlikely_tangents, build)
+    backward: Any = None
+    eager = None
+    if built.backward is not None:
+        ambient = Ambient.now()
+        again = cache(partial(traced_backward, gm, example_inputs, built.facts, ambient))
+        unlikely = built.facts.unlikely_tangents
+        backward = load_backward(built.backward, partial(again, unlikely))
+        eager = EagerGradients(gm, built.facts, ambient)
+        if len(built.facts.tangents) > 1 and not fills_in_zeros(gm):
+            backward = TangentVariants(
+                backward, unlikely, partial(backward_without, again, options)
+            )
     call = stitch(built.facts, built.forward.load(), backward, eager)
-    return rerun_eagerly(gm, call) if built.forward.checks else call
+    return rerun_eagerly(lambda: gm, call) if built.forward.checks else call
 
 
 def build_region(
@@ -134,7 +140,6 @@ def build_region(
     if region.backward is None:
         if options is not None and options.freeze:
             mark_statistics(region.forward.graph)
-        lay_out_channels_last(region.forward.graph)
         return BuiltRegion(region.facts, build_graph(region.forward, options), None)
     options = without_cuda_graphs(options)
     forward = build_graph(region.forward, options)
@@ -145,14 +150,35 @@ def build_region(
     return BuiltRegion(facts, forward, build_graph(backward, options))
 
 
+def load_backward(
+    built: BuiltGraph, again: Callable[[], torch.fx.GraphModule | None]
+) -> Callable[..., Any]:
+    """The callable of a backward graph, which ``again`` traces for eager where a check fails."""
+    call = built.load()
+    return rerun_eagerly(again, call) if built.checks else call
+
+
 def backward_without(
-    gm: torch.fx.GraphModule,
-    example_inputs: Sequence[Any],
+    again: Callable[[tuple[int, ...]], torch.fx.GraphModule | None],
     options: Any,
-    facts: RegionFacts,
-    ambient: Ambient,
     missing: Collection[int],
 ) -> Callable[..., Any] | None:
+    """The backward graph that is not given the gradients ``missing``, compiled; None if there is
+    none."""
+    traced = partial(again, tuple(sorted(missing)))
+    backward = traced()
+    if backward is None:
+        return None
+    return load_backward(build_graph(backward, without_cuda_graphs(options)), traced)
+
+
+def traced_backward(
+    gm: torch.fx.GraphModule,
+    example_inputs: Sequence[Any],
+    facts: RegionFacts,
+    ambient: Ambient,
+    missing: tuple[int, ...],
+) -> torch.fx.GraphModule | None:
     """The backward graph of ``gm``, traced under ``ambient``, that is not given the gradients
     ``missing``, of what is saved as the region with ``facts`` saves it; None if there is none."""
     with log.stage("graph"), ambient.restored():
@@ -161,10 +187,7 @@ def backward_without(
     now, then = ((f.saved_sizes, f.saved_tensors, f.grad_inputs) for f in (region.facts, facts))
     if now != then:
         raise CompilerBug("a graph traced again keeps other tensors for its backward pass")
-    backward = drop_tangents(region.backward, region.facts, missing)
-    if backward is None:
-        return None
-    return build_graph(backward, without_cuda_graphs(options)).load()
+    return drop_tangents(region.backward, region.facts, missing)
 
 
 def without_cuda_graphs(options: Any) -> Any:

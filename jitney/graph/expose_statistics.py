@@ -21,16 +21,21 @@ from jitney import torch_api
 aten = torch.ops.aten
 
 
-def expose_statistics(graph: fx.Graph) -> None:
-    """Rewrites, in place, what backward nodes read; a graph without any stays as it is."""
+def expose_statistics(graph: fx.Graph, of_rows: bool = True) -> None:
+    """Rewrites, in place, what backward nodes read; a graph without any stays as it is.
+
+    ``of_rows``: the norms and softmax of rows too, which a GPU computes again in less time than it
+    takes to read them.
+    """
     for node in list(graph.nodes):
         if torch_api.is_symbolic_value(node):
             continue
-        if node.target is aten._log_softmax.default and _read_late(node):
+        if node.target is aten._log_softmax.default and _read_late(node) and of_rows:
             _Writer(graph, node).log_softmax()
         elif node.target is operator.getitem and node.args[1] == 0:
             norm: Any = node.args[0]
-            if norm.target is aten.native_layer_norm.default and not norm.meta.get("backward"):
+            forward = not norm.meta.get("backward")
+            if norm.target is aten.native_layer_norm.default and forward and of_rows:
                 _Writer(graph, node).layer_norm(norm)
         elif node.target is aten.threshold_backward.default:
             norm = _norm_under_relu(node.args[1])

@@ -14,6 +14,7 @@ from jitney.events import log
 from jitney.graph.describe_outputs import Results
 from jitney.graph.effects import draws_random, memory_owner
 from jitney.graph.expose_statistics import expose_statistics
+from jitney.graph.lay_out_channels_last import lay_out_channels_last
 from jitney.graph.partition import Partition, ancestors, partition
 from jitney.graph.recorder import Recorder
 from jitney.graph.region import (
@@ -58,8 +59,10 @@ def join_region(
     written = [inputs[mutation.input] for mutation in mutations]
     _end_graph(graph, results, copies, gradients, written)
     simplify(graph, recorder.constants, written)
-    if gradients is not None and _on_gpu(gradients):
-        expose_statistics(graph)
+    lay_out_channels_last(graph)
+    if gradients is not None:
+        on_gpu = any(node.meta["val"].device.type == "cuda" for node in gradients.tangents)
+        expose_statistics(graph, of_rows=on_gpu)
     output = graph.output_node()
     results_and_gradients: Any = output.args[0]
     result_nodes, gradient_nodes = results_and_gradients
@@ -98,10 +101,6 @@ def _read_by(
     """The inputs written to (statistics of batch norm apart) that ``results`` depend on."""
     read = ancestors(results)
     return tuple(m.input for m in mutations if m.counted and inputs[m.input] in read)
-
-
-def _on_gpu(gradients: Gradients) -> bool:
-    return any(node.meta["val"].device.type == "cuda" for node in gradients.tangents)
 
 
 def _end_graph(

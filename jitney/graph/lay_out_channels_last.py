@@ -21,8 +21,10 @@ aten = torch.ops.aten
 
 #: Ops whose result is best laid out as their operand is; pointwise ops are told by their tag.
 _FOLLOWERS = frozenset(
-    (aten.native_batch_norm, aten._native_batch_norm_legit_no_training, aten.avg_pool2d,
-     aten.max_pool2d_with_indices,
+    (aten.native_batch_norm, aten._native_batch_norm_legit_no_training,
+     aten._native_batch_norm_legit_functional, aten.native_batch_norm_backward,
+     aten.avg_pool2d, aten.avg_pool2d_backward, aten.max_pool2d_with_indices,
+     aten.max_pool2d_with_indices_backward,
      aten._adaptive_avg_pool2d, aten.upsample_bilinear2d, aten.upsample_nearest2d, aten.cat,
      aten.constant_pad_nd)
 )  # fmt: skip
@@ -31,8 +33,9 @@ _LARGEST_STRIDE = 3
 
 
 def lay_out_channels_last(graph: fx.Graph) -> None:
-    """Rewrites the strides of values inside a CPU graph without gradients, in place."""
-    chosen = [node for node in graph.nodes if _suits(node)]
+    """Rewrites the strides of values inside a CPU graph, in place; with gradients it is the joint
+    graph, so that what the forward pass keeps lies so too."""
+    chosen = {node for node in graph.nodes if _suits(node)}
     if len(chosen) < 2:
         return
     log.emit("layout", layout="channels-last", convolutions=len(chosen))
@@ -43,20 +46,24 @@ def lay_out_channels_last(graph: fx.Graph) -> None:
                 if source in traced:
                     _restore(graph, node, source, traced[source])
         elif node in chosen:
-            _change(node, _channels_last(node.meta["val"]), traced)
+            _change(node, _like_images(node.meta["val"]), traced)
         elif node.op == "call_function" and any(s in traced for s in node.all_input_nodes):
             _follow(graph, node, traced)
 
 
 def _suits(node: fx.Node) -> bool:
-    """A plain 2-d float convolution on the CPU whose image has a known size."""
-    if node.target is not aten.convolution.default:
+    """A plain 2-d float convolution on the CPU whose image has a known size, or its gradients."""
+    arguments: Any = node.args
+    if node.target is aten.convolution.default:
+        out, weight, stride, transposed = node.meta["val"], *(arguments[i] for i in (1, 3, 6))
+    elif node.target is aten.convolution_backward.default:
+        out, weight = arguments[0].meta["val"], arguments[2]
+        stride, transposed = arguments[4], arguments[7]
+    else:
         return False
-    out, weight, stride, transposed = node.meta["val"], node.args[1], node.args[3], node.args[6]
-    assert isinstance(weight, fx.Node) and isinstance(stride, list | tuple)
     if out.device.type != "cpu" or out.dtype not in (torch.float32, torch.float64):
         return False
-    if transposed or out.dim() != 4 or max(stride) > _LARGEST_STRIDE:  # type: ignore[type-var]
+    if transposed or out.dim() != 4 or max(stride) > _LARGEST_STRIDE:
         return False
     return not any(isinstance(s, torch.SymInt) for s in (*out.shape[1:], *weight.meta["val"].shape))
 
@@ -66,9 +73,17 @@ def _channels_last(value: torch.Tensor) -> torch.Tensor:
     return torch_api.fake_in_format(value, torch.channels_last)
 
 
-def _change(node: fx.Node, value: torch.Tensor, traced: dict[fx.Node, Any]) -> None:
+def _like_images(value: Any) -> Any:
+    """The value of a convolution, or its gradients, of which the image's is the first."""
+    if isinstance(value, torch.Tensor):
+        return _channels_last(value)
+    image, *others = value
+    return type(value)((None if image is None else _channels_last(image), *others))
+
+
+def _change(node: fx.Node, value: Any, traced: dict[fx.Node, Any]) -> None:
     before = node.meta["val"]
-    if before.stride() != value.stride():
+    if not isinstance(value, torch.Tensor) or before.stride() != value.stride():
         traced[node] = before
         node.meta["val"] = value
 
@@ -97,8 +112,7 @@ def _follow(graph: fx.Graph, node: fx.Node, traced: dict[fx.Node, Any]) -> None:
         if isinstance(value, torch.Tensor):
             _change(node, _followed(value), traced)
         else:
-            traced[node] = value
-            node.meta["val"] = type(value)(_followed(v) for v in value)
+            _change(node, type(value)(map(_followed, value)), traced)
 
 
 def _follows(node: fx.Node, target: torch._ops.OpOverload) -> bool:
@@ -108,7 +122,7 @@ def _follows(node: fx.Node, target: torch._ops.OpOverload) -> bool:
     return copies or torch.Tag.pointwise in target.tags or target.overloadpacket in _FOLLOWERS
 
 
-def _followed(value: torch.Tensor) -> torch.Tensor:
+def _followed(value: Any) -> Any:
     is_image = isinstance(value, torch.Tensor) and value.dim() == 4 and value.is_contiguous()
     return _channels_last(value) if is_image else value
 
@@ -133,5 +147,5 @@ def _restore(graph: fx.Graph, user: fx.Node, source: fx.Node, value: torch.Tenso
     """``user`` reads a copy of ``source`` with the strides it was traced with."""
     with graph.inserting_before(user):
         copy = graph.call_function(aten.clone.default, (source,))
-    copy.meta.update(val=value, origin=source.meta.get("origin"))
+    copy.meta.update({**source.meta, "val": value})
     user.replace_input_with(source, copy)

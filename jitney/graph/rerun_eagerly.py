@@ -11,8 +11,11 @@ from jitney.errors import LeftToEager
 from jitney.events import log
 
 
-def rerun_eagerly(gm: fx.GraphModule, call: Callable[..., Any]) -> Callable[..., Any]:
-    """``call``, but on `LeftToEager` the torch-level graph it was made from runs instead.
+def rerun_eagerly(
+    source: Callable[[], fx.GraphModule | None], call: Callable[..., Any]
+) -> Callable[..., Any]:
+    """``call``, but on `LeftToEager` the graph it was made from, which ``source`` gives, runs
+    instead: the torch-level one, or of a backward pass that of ATen ops.
 
     It raises what eager raises (an index out of range), having mutated what eager has by then: a
     compiled graph stops before it writes an input. (But for an index computed from an input it
@@ -26,6 +29,8 @@ def rerun_eagerly(gm: fx.GraphModule, call: Callable[..., Any]) -> Callable[...,
             return call(*inputs)
         except LeftToEager:
             log.emit("rerun_eagerly", reason="a check of the compiled graph failed")
-        return gm.forward(*inputs)
+        graph = source()
+        assert graph is not None
+        return graph.forward(*inputs)
 
     return run

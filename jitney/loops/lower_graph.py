@@ -105,9 +105,8 @@ def lower_graph(
 
 
 def _rerunnable(graph: fx.Graph) -> bool:
-    """Whether a call can be given up for eager: it writes no input, draws no random number, and
-    is no backward pass, which eager cannot run alone."""
-    return all(can_repeat(node) and not node.meta.get("backward") for node in graph.nodes)
+    """Whether a call can be given up for eager: it writes no input and draws no random number."""
+    return all(map(can_repeat, graph.nodes))
 
 
 def _placeholder(b: Builder) -> tuple[Any, str | Dim | ScalarArg]:

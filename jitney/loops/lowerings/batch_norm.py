@@ -9,8 +9,9 @@ from functools import partial
 import torch
 
 from jitney.loops.index import Index, floor_div, index
-from jitney.loops.ir import Expr, Let, Reduce, Reduction, Ref, Stmt
+from jitney.loops.ir import Expr, Let, Ref, Stmt
 from jitney.loops.lowerings.builder import Builder, Position
+from jitney.loops.lowerings.channel_sums import channels, moments_by_channel, sums_by_channel
 from jitney.loops.lowerings.expressions import (
     add,
     apply,
@@ -22,17 +23,12 @@ from jitney.loops.lowerings.expressions import (
     mul,
     sub,
 )
-from jitney.loops.lowerings.reductions import Split, moments, split, store
+from jitney.loops.lowerings.reductions import moments, split, store
 from jitney.loops.lowerings.registry import Refused, lowers
 from jitney.loops.lowerings.strided import StridedTensor
 
 aten = torch.ops.aten
 Maybe = StridedTensor | None
-
-
-def _channels(b: Builder, x: StridedTensor, like: StridedTensor) -> Split:
-    """Axes for reducing everything but dimension 1 into a vector of channels."""
-    return split(b, x, [d for d in range(x.ndim) if d != 1], False, like)
 
 
 def _element(tensor: StridedTensor, position: Position, dtype: torch.dtype) -> Expr:
@@ -176,12 +172,11 @@ def _batch_statistics(
     momentum: float,
     running: tuple[StridedTensor, ...] | None,
 ) -> None:
-    s = _channels(b, x, mean)
+    s = channels(b, x, mean)
     if s.count.is_const and s.count.const == 0:
         raise Refused("statistics of nothing")
-    value = cast(x.load(s.source), compute_dtype(x.dtype))
-    acc = value.dtype
-    body, centre, squares = _moments(b, s, value)
+    body, centre, squares = moments_by_channel(b, x, mean)
+    acc = centre.dtype
     count = as_expr(s.count, acc)
     variance = div(squares, count)
     body.append(store(mean, s.result, centre))
@@ -193,15 +188,6 @@ def _batch_statistics(
             kept = mul(_element(old, s.result, acc), const(1.0 - momentum, acc))
             body.append(store(new, s.result, add(mul(fresh, const(momentum, acc)), kept)))
     b.emit(s.kept, body)
-
-
-def _moments(b: Builder, s: Split, value: Expr) -> tuple[list[Stmt], Expr, Expr]:
-    """Mean and sum of squared deviations; a GPU takes both in one pass over memory."""
-    if b.target.kind != "cuda" or not s.reduced:
-        return moments(b, s.reduced, value, s.count)
-    names = tuple(b.fresh(f"{b.node.name}_{part}") for part in ("mean", "squares", "count"))
-    reduce = Reduce(s.reduced, (), (Reduction(names, "welford", value, value.dtype),))
-    return [reduce], Ref(names[0], value.dtype), Ref(names[1], value.dtype)
 
 
 def _inverse_spread(
@@ -235,14 +221,18 @@ def batch_norm_backward(
     if centre is None or spread is None:
         raise Refused("batch norm's backward without statistics")
     plain, dotted = (b.allocate_as((x.shape[1],), acc) for _ in range(2))
-    inverse = partial(_inverse_spread, spread, None if train else eps, acc)
-    s = _channels(b, x, plain)
-    g = _element(grad, s.source, acc)
-    centred = sub(_element(x, s.source, acc), _element(centre, s.result, acc))
-    sums, (total, dot) = b.reduce_all(s.reduced, (("sum", g), ("sum", mul(g, centred))))
+    inverse = partial(_inverse_spread, spread, None if train else eps)
+    s = channels(b, x, plain)
+
+    def terms(position: Position, dtype: torch.dtype) -> tuple[Expr, ...]:
+        g = _element(grad, position, dtype)
+        away = sub(_element(x, position, dtype), _element(centre, position[1:2], dtype))
+        return g, mul(g, away)
+
+    sums, (total, dot) = sums_by_channel(b, x, plain, terms)
     body: list[Stmt] = [*sums, store(plain, s.result, total), store(dotted, s.result, dot)]
     if outs[1] is not None:
-        body.append(store(outs[1], s.result, mul(dot, inverse(s.result))))
+        body.append(store(outs[1], s.result, mul(dot, inverse(dot.dtype, s.result))))
     if outs[2] is not None:
         body.append(store(outs[2], s.result, total))
     b.emit(s.kept, body)
@@ -251,7 +241,7 @@ def batch_norm_backward(
 
         def value_at(position: Position) -> Expr:
             channel = position[1:2]
-            scale = inverse(channel)
+            scale = inverse(acc, channel)
             value = _element(grad, position, acc)
             if train:
                 away = sub(_element(x, position, acc), _element(centre, channel, acc))

@@ -30,7 +30,7 @@ from jitney.loops.lowerings.expressions import (
 from jitney.loops.lowerings.patches import is_row_major, patch_product
 from jitney.loops.lowerings.registry import Refused, lowers
 from jitney.loops.lowerings.strided import StridedTensor
-from jitney.loops.lowerings.window import Convolution, Window, digits, row_major
+from jitney.loops.lowerings.window import Convolution, Window, digits, row_major, spread
 
 aten = torch.ops.aten
 
@@ -63,9 +63,9 @@ def convolution(
         return out
     window = Window(
         tuple(size.const for size in weight.shape[2:]),
-        _spread(stride, x.ndim - 2),
-        _spread(padding, x.ndim - 2),
-        _spread(dilation, x.ndim - 2),
+        spread(stride, x.ndim - 2),
+        spread(padding, x.ndim - 2),
+        spread(dilation, x.ndim - 2),
         tuple(size.const for size in out.shape[2:]),
     )
     if b.target.kind == "cuda":
@@ -86,11 +86,6 @@ def _between_places(x: StridedTensor, out: StridedTensor) -> bool:
     if x.dtype not in (torch.float32, torch.float64) or not is_channels_last(out):
         return False
     return is_channels_last(x) if out.shape[1] == index(1) else out.strides[1] == index(1)
-
-
-def _spread(values: Sequence[int], rank: int) -> tuple[int, ...]:
-    """One value for every dimension where only one is given."""
-    return tuple(values) * (rank if len(values) == 1 else 1)
 
 
 def _laid_out(b: Builder, x: StridedTensor, window: Window) -> StridedTensor:

@@ -36,19 +36,19 @@ def is_channels_last(x: StridedTensor) -> bool:
 
 
 def channels_last(b: Builder, whole: Convolution) -> StridedTensor:
-    """Fills ``out``, which is dense channels-last; x and weight as `aten.convolution` has them."""
+    """Fills ``out``, whose channels lie together; x and weight as `aten.convolution` has them."""
     x, weight = whole.x, whole.weight
     if whole.groups > 1 and whole.depth == whole.channels == 1:
         return _depthwise(b, whole)
     if x.strides[1] != index(1) or whole.depth < FEW:
-        whole = replace(_bordered(b, whole), weight=_taps_first(b, weight))
+        whole = replace(bordered(b, whole), weight=_taps_first(b, weight))
     once = b.frozen and b.is_parameter(weight.buffer)
     if x.dtype == torch.float32 and b.rerunnable and worth_transforming(whole, once):
         return transformed(b, whole)
     return _as_product(b, whole)
 
 
-def _bordered(b: Builder, whole: Convolution) -> Convolution:
+def bordered(b: Builder, whole: Convolution) -> Convolution:
     """x as channels-last with its border of zeros around it, and the window without padding."""
     x, window = whole.x, whole.window
     n, c, *image = x.shape
@@ -82,7 +82,7 @@ def _as_product(b: Builder, whole: Convolution) -> StridedTensor:
     n, k = Axis("n", index(channels)), Axis("k", index(depth * math.prod(window.size)))
     sample, *place = digits(index(m), (out.shape[0], *map(index, window.out)))
     sizes = list(map(index, window.size))
-    if depth > 1 and weight.strides[1] == index(1):
+    if depth > 1 and abs(int(weight.strides[1])) < abs(int(weight.strides[3])):
         *taps, channel = digits(index(k), (*sizes, index(depth)))
     else:
         channel, *taps = digits(index(k), (index(depth), *sizes))
@@ -92,6 +92,9 @@ def _as_product(b: Builder, whole: Convolution) -> StridedTensor:
     position = (sample, group * depth + channel, *source)
     acc = x.dtype
     column = group * channels + n
+    target = index(m) * out.shape[1] + column
+    if not is_channels_last(out):
+        target = out.at((sample, column, *place))
     value = cast(whole.with_bias(Ref("acc", acc), column), out.dtype)
     rows = (m, x.access(position))
     columns = (n, weight.access((column, channel, *taps)))
@@ -107,7 +110,7 @@ def _as_product(b: Builder, whole: Convolution) -> StridedTensor:
             rows[1],
             columns[1],
             acc,
-            (Store(out.buffer, index(m) * out.shape[1] + column, value),),
+            (Store(out.buffer, target, value),),
             a_value=None if mask is None else x.load(position, mask),
             b_is_parameter=b.is_parameter(columns[1].buffer),
             origins=(b.node.name,),

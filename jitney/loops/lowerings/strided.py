@@ -85,6 +85,13 @@ class StridedTensor:
         offset = self.offset + index(start) * self.strides[dim]
         return replace(self, shape=tuple(shape), offset=offset)
 
+    def stepped(self, dim: int, start: int, size: int, step: int) -> StridedTensor:
+        """``size`` elements along ``dim``: ``start``, ``start + step``, …"""
+        moved = self.narrow(dim, start, size)
+        strides = list(self.strides)
+        strides[dim] = strides[dim] * step
+        return replace(moved, strides=tuple(strides))
+
     def select(self, dim: int, at: IndexLike) -> StridedTensor:
         """The slice at one position of ``dim``, which goes away."""
         keep = [d for d in range(self.ndim) if d != dim % self.ndim]

@@ -81,6 +81,11 @@ class Convolution:
         return add(total, cast(self.bias.load((channel,)), total.dtype))
 
 
+def spread(values: Sequence[int], rank: int) -> tuple[int, ...]:
+    """One value for every dimension where only one is given."""
+    return tuple(values) * (rank if len(values) == 1 else 1)
+
+
 def row_major(sizes: Sequence[int]) -> list[Index]:
     return [index(math.prod(sizes[d + 1 :])) for d in range(len(sizes))]
 
