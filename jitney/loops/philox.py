@@ -13,8 +13,9 @@ import torch
 
 Tensor = torch.Tensor
 
-#: Threads of a block, and numbers a thread draws at once, in all of eager's kernels.
-BLOCK, WORDS = 256, 4
+#: Threads of a block, numbers of one step, and bytes that a thread loads at once, in all of
+#: eager's kernels.
+BLOCK, WORDS, LOADED = 256, 4, 16
 _LOW = 0xFFFFFFFF
 _MULTIPLIERS = 0xD2511F53, 0xCD9E8D57
 _KEY_STEPS = 0x9E3779B9, 0xBB67AE85
@@ -64,14 +65,15 @@ def words_of(
 ) -> tuple[tuple[Tensor, ...], Tensor]:
     """The words drawn for an element, and which of them is its own.
 
-    ``together`` 1: a thread takes elements that lie ``threads`` apart, four for each draw; else it
-    takes that many neighbours for each draw.
+    ``together`` 1: a thread takes elements that lie ``threads`` apart, four for each step; else it
+    takes that many neighbours, with as many steps as they need (two of them need a whole one).
     """
-    group = element // together
+    group, within = element // together, element % together
     thread, turn = group % threads, group // threads
     strided = together == 1
-    own = torch.where(strided, turn % WORDS, element % together)
-    step = torch.where(strided, turn // WORDS, turn)
+    own = torch.where(strided, turn, within) % WORDS
+    steps = turn * (together // WORDS).clamp(min=1) + within // WORDS
+    step = torch.where(strided, turn // WORDS, steps)
     return philox(seed, offset // WORDS + step, thread), own
 
 

@@ -22,10 +22,11 @@ def words(seed, offset, thread, step):
 @triton.jit
 def words_of(seed, offset, threads, together, element):
     # The words, and the number of the one that is the element's own.
-    group = element // together
+    group, within = element // together, element % together
     thread, turn = group % threads, group // threads
-    own = tl.where(together == 1, turn % 4, element % together)
-    step = tl.where(together == 1, turn // 4, turn)
+    own = tl.where(together == 1, turn, within) % 4
+    steps = tl.where(together == 8, turn * 2 + within // 4, turn)
+    step = tl.where(together == 1, turn // 4, steps)
     x, y, z, w = words(seed, offset, thread, step)
     return x, y, z, w, own
 
@@ -53,13 +54,14 @@ def uniform(seed, offset, threads, together, element):
 
 
 @triton.jit
-def uniform_of_4(seed, offset, threads, elements):
+def uniform_of_4(seed, offset, threads, together: tl.constexpr, elements):
     # The elements' last two dimensions, 2 and 2, hold four neighbours, from a multiple of 4 on;
-    # the result has them, too. One draw serves the four.
+    # the result has them, too. One step serves the four. ``together``: 4 or 8.
     evens, _ = tl.split(elements)
     first, _ = tl.split(evens)
-    group = first // 4
-    x, y, z, w = words(seed, offset, group % threads, group // threads)
+    group = first // together
+    step = group // threads * (together // 4) + first % together // 4
+    x, y, z, w = words(seed, offset, group % threads, step)
     left = tl.join(to_uniform(x), to_uniform(z))
     return tl.join(left, tl.join(to_uniform(y), to_uniform(w)))
 

@@ -130,18 +130,19 @@ class TileEmitter:
         """A random number; neighbours in the tile that eager draws together share a draw."""
         parts = [self._expr(arg) for arg in expr.args]
         on = frozenset[str]().union(*(p[1] for p in parts))
-        seed, offset, threads, together, element = (p[0] for p in parts)
+        seed, offset, *places = (p[0] for p in parts)
         if isinstance(expr.args[4], IndexValue) and fits_32_bits(expr.args[4].index):
-            element, threads = f"{element}.to(tl.uint32)", f"{threads}.to(tl.uint32)"
+            places = [f"{place}.to(tl.uint32)" for place in places]
+        threads, together, element = places
+        if isinstance(expr.args[3], Const):
+            together = str(expr.args[3].value)
         kind, last = expr.op.removeprefix("philox_"), self.dims[-1]
         axis = self.innermost.get(last) if last in on and self.sizes[last] >= 4 else None
         if kind == "uniform" and axis is not None and takes_fours(expr, axis):
             shape = self._shape(on)
             fours = f"{self._shape(on, last, self.sizes[last] // 4)[:-1]}, 2, 2]"
-            drawn = f"dr.uniform_of_4({seed}, {offset}, {threads}, tl.reshape({element}, {fours}))"
-            return self._bind(f"tl.reshape({drawn}, {shape})", on)
-        if isinstance(expr.args[3], Const):
-            together = str(expr.args[3].value)
+            drawn = f"{seed}, {offset}, {threads}, {together}, tl.reshape({element}, {fours})"
+            return self._bind(f"tl.reshape(dr.uniform_of_4({drawn}), {shape})", on)
         draw = f"{seed}, {offset}, {threads}, {together}, {element}"
         if kind != "normal":
             return self._bind(f"dr.{kind}({draw})", on)

@@ -224,10 +224,11 @@ def narrow_gelu(expr: Op) -> Expr | None:
 
 
 def takes_fours(expr: Op, axis: Axis) -> bool:
-    """Whether four neighbours along ``axis`` are what a draw of eager's is for, from every fourth
+    """Whether four neighbours along ``axis`` are what a step of eager's is for, from every fourth
     position on."""
     together, element = expr.args[3:]
-    if together != Const(4, torch.int64) or not isinstance(element, IndexValue):
+    several = isinstance(together, Const) and int(together.value) % 4 == 0
+    if not several or not isinstance(element, IndexValue):
         return False
     rest = element.index - index(axis)
     whole = axis.extent.is_const and int(axis.extent) % 4 == 0

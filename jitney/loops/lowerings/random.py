@@ -27,7 +27,7 @@ from jitney.loops.lowerings.expressions import (
 )
 from jitney.loops.lowerings.registry import Refused, lowers
 from jitney.loops.lowerings.strided import StridedTensor
-from jitney.loops.philox import WORDS, neighbours, thread_count
+from jitney.loops.philox import LOADED, neighbours, thread_count
 
 aten = torch.ops.aten
 
@@ -120,8 +120,8 @@ def native_dropout(
 ) -> tuple[StridedTensor, StridedTensor]:
     """Results: ``x`` scaled where it is kept, and what is kept.
 
-    Eager draws four numbers for four neighbours in memory where it can load these at once, for
-    two where only that, else for elements in their order, one by one.
+    Eager's threads draw for as many neighbours in memory as they load at once, if these are as
+    many everywhere; else for elements in their order, one by one.
     """
     _check(b, x.numel, None)
     if train is False or not isinstance(p, float) or not 0 <= p < 1:
@@ -155,7 +155,7 @@ def _order_of_dropout(b: Builder, x: StridedTensor) -> tuple[list[int], int]:
     if any(buffer.name == x.buffer and buffer.kind == "input" for buffer in b.buffers):
         raise Refused("where an input begins decides how eager draws")
     start = fake.storage_offset()
-    together = WORDS if isinstance(start, int) else 1
+    together = LOADED // fake.itemsize if isinstance(start, int) else 1
     while together > 1 and start % together:
         together //= 2
     if together == 1 or (not x.numel.is_const and order != plain):
@@ -252,8 +252,6 @@ def _normal(b: Builder, like: StridedTensor | None, mean: float, std: float, gen
     if not isinstance(mean, int | float) or not isinstance(std, int | float):
         raise Refused("moments known only at run time")
     number = _drawn(b, "philox_normal", like, gen)
-    if (mean, std) == (0, 1):
-        return b.compute(b.allocate(), number)
     centre, width = const(mean, torch.float32), const(std, torch.float32)
     return b.compute(b.allocate(), lambda p: apply("fma", number(p), width, centre))
 

@@ -11,8 +11,10 @@ import torch
 pytest.importorskip("triton")
 
 from jitney import torch_api
+from jitney.errors import LeftToEager
 from jitney.kernels import philox_state
 from jitney.loops import ir, philox
+from jitney.loops.index import Dim
 from tests.kernels.triton.interpreted import H200, gpu_program, run_kernels
 from tests.loops.lowered import externs
 
@@ -72,9 +74,9 @@ def test_known_vectors(key: tuple[int, ...], counter: tuple[int, ...], words: st
 
 @pytest.mark.parametrize(
     ("shape", "together"),
-    [((3, 5), 1), ((6,), 2), ((64, 64), 4), ((3, 1000), 4), ((1, 20000), 4), ((2, 3, 4), 4)],
+    [((3, 5), 1), ((6,), 2), ((3, 100), 4), ((64, 64), 8), ((1, 20000), 8), ((2, 3, 4), 8)],
 )
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.float64])
 def test_dropout_is_eagers(
     generator: Generator, shape: tuple[int, ...], together: int, dtype: torch.dtype
 ) -> None:
@@ -85,10 +87,12 @@ def test_dropout_is_eagers(
     program, constants = gpu_program(f, x, target=SMALL)
     assert externs(program) == [STATE]
     values, kept = run_kernels(program, constants, (x,), SMALL)
-    wanted = (numbers(x.numel(), together) < torch.tensor(1 - 0.3)).view(shape)
+    together = min(together, 16 // dtype.itemsize)
+    acc = torch.float64 if dtype is torch.float64 else torch.float32
+    chance = torch.tensor(1 - 0.3, dtype=acc)
+    wanted = (numbers(x.numel(), together).to(acc) < chance).view(shape)
     assert torch.equal(kept, wanted)
-    scale = 1 / torch.tensor(1 - 0.3).double().item()
-    assert torch.equal(values, ((x * 2).float() * wanted * scale).to(dtype))
+    assert torch.equal(values, ((x * 2).to(acc) * wanted * (1 / chance.item())).to(dtype))
     threads = philox.thread_count(x.numel(), 2, 2048)
     assert generator.offset == 16 + philox.offset_step(x.numel(), threads)
 
@@ -132,6 +136,44 @@ def test_distributions_are_eagers(generator: Generator, numel: int) -> None:
     assert torch.equal(drawn[4], (uniform[4].double() < 0.3).float())
     assert torch.equal(drawn[5], (numbers(numel, offset=at[5], kind=philox.bits) % 82 - 5).int())
     assert generator.offset == 16 + 6 * step
+
+
+@pytest.mark.parametrize("rows", [7, 8])
+def test_dropout_of_symbolic_extents(generator: Generator, rows: int) -> None:
+    def f(x: torch.Tensor) -> Any:
+        return aten.native_dropout(x * 2, 0.3, True)
+
+    program, constants = gpu_program(f, torch.randn(5, 6), target=SMALL, symbolic=True)
+    assert externs(program) == [STATE]
+    x = torch.randn(rows, 6)
+    sizes = [a for a in program.arguments if isinstance(a, Dim)]
+    _, kept = run_kernels(program, constants, (*x.shape[: len(sizes)], x), SMALL)
+    wanted = numbers(x.numel(), 4 if rows == 8 else 2) < torch.tensor(1 - 0.3)
+    assert torch.equal(kept, wanted.view(x.shape))
+
+
+def test_draws_of_eagers_between_ours_keep_their_place(generator: Generator) -> None:
+    def f(x: torch.Tensor) -> Any:
+        return torch.rand_like(x), torch.multinomial(x + 1, 3), torch.rand_like(x)
+
+    program, _ = gpu_program(f, torch.zeros(8, 8), target=SMALL)
+    assert externs(program) == [STATE, "aten.multinomial.default", STATE]
+
+
+def test_a_recording_reserves_numbers_for_each_replay(generator: Generator) -> None:
+    (state,) = states = [torch.zeros(1, 4, dtype=torch.int64)]
+    with philox_state.recording(states) as recorded:
+        assert philox_state.philox_state([8], [4], torch.device("cpu")) is state
+    assert generator.offset == 16
+    for offset in (16, 20):
+        recorded.refill()
+        assert state.tolist() == [[SEED, offset, 256, 4]]
+
+
+def test_a_cuda_graph_of_the_callers_draws_eagerly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    with pytest.raises(LeftToEager):
+        philox_state.philox_state([8], [4], torch.device("cuda", 0))
 
 
 def test_the_reference_has_the_moments_of_its_distributions() -> None:
