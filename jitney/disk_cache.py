@@ -11,6 +11,7 @@ import contextlib
 import hashlib
 import os
 import tempfile
+import warnings
 from pathlib import Path
 
 from jitney.config import Config, current
@@ -57,12 +58,19 @@ class DiskCache:
             os.replace(name, path)
         except OSError as reason:
             log.emit("cache", unwritable=str(reason))
+            message = f"jitney: nothing is kept in {self.folder} ({reason.strerror})"
+            warnings.warn(f"{message}; JITNEY_CACHE_DIR names another folder", stacklevel=2)
 
 
 def cache_directory(settings: Config | None = None) -> Path:
     """The folder of everything kept on disk: ``cache_dir``, default ``~/.cache/jitney``."""
     named = (settings or current()).cache_dir
-    return Path(named) if named else Path.home() / ".cache" / "jitney"
+    if named:
+        return Path(named)
+    try:
+        return Path.home() / ".cache" / "jitney"
+    except RuntimeError:  # a user id without an account, as in containers
+        return Path(tempfile.gettempdir()) / f"jitney-{os.getuid()}"
 
 
 def open_cache(settings: Config) -> DiskCache | None:

@@ -7,6 +7,8 @@
 
 from __future__ import annotations
 
+import linecache
+
 
 class JitneyError(Exception):
     """Base of all our errors; ``id`` is stable across versions."""
@@ -31,6 +33,13 @@ class Unsupported(JitneyError):
     def __init__(self, kind: str, message: str, hint: str = "", where: str = "") -> None:
         super().__init__(message)
         self.kind, self.message, self.hint, self.where = kind, message, hint, where
+
+    def __str__(self) -> str:
+        """The message, then the user's line and the hint where they are known."""
+        file, _, line = self.where.rpartition(":")
+        text = linecache.getline(file, int(line)).strip() if file and line.isdigit() else ""
+        found = [f"  at {self.where}" + (f": {text}" if text else "")] if self.where else []
+        return "\n".join([self.message, *found, *([f"  hint: {self.hint}"] if self.hint else [])])
 
 
 class LeftToEager(JitneyError):

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import copy
 import functools
+import gc
 import pickle
 import threading
+import traceback
 import warnings
+import weakref
+from pathlib import Path
 
 import pytest
 import torch
@@ -255,6 +259,10 @@ def test_fullgraph_raises_with_the_users_line_and_a_hint():
         jitney.compile(f, fullgraph=True, backend="eager")(torch.ones(2))
     assert caught.value.where.endswith(f"test_api.py:{f.__code__.co_firstlineno + 1}")
     assert caught.value.hint
+    shown = "".join(traceback.format_exception(caught.value))
+    assert "if x.sum() > 0:" in shown and "hint: use torch.where" in shown
+    assert "jitney/" not in shown.replace(str(Path(__file__).parent.parent), "")
+    assert "contextlib" not in shown
 
 
 def test_sizes_recompile_and_the_limit_is_reported(events):
@@ -457,3 +465,19 @@ def test_guard_check_runs_the_check_alone() -> None:
         assert callable(guard_check(jitney.compile(lambda x: x + 1), x)())
     with pytest.raises(UserError):
         guard_check(net, x)
+
+
+def test_a_compiled_function_keeps_no_input_alive() -> None:
+    def f(x):
+        y = x * 2
+        jitney.graph_break()
+        return y + 1
+
+    compiled = jitney.compile(f)
+    first = torch.ones(3)
+    for _ in range(3):
+        compiled(first)
+    alive = weakref.ref(first)
+    del first
+    gc.collect()
+    assert alive() is None

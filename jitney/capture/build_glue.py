@@ -53,16 +53,25 @@ class _Context:
     writer: Writer
     recipes: RecipeWriter
     linker: Linker
-    roots: Roots
 
-    def globals_of(self, recipe: r.Recipe) -> dict[str, Any]:
-        """The globals dict itself: guards pin the function that has it."""
-        value = recipe.value if isinstance(recipe, r.Constant) else None
-        if isinstance(recipe, r.Given):
-            value = recipe.source.fetch(self.roots)
-        if not isinstance(value, dict):
-            raise CompilerBug(f"globals from {recipe!r}")
-        return value
+
+def stopped_globals(capture: Capture, roots: Roots) -> tuple[dict[str, Any], ...]:
+    """The globals of every frame that a break stopped: guards pin the functions that have them.
+
+    Found once, by the inputs at capture, which an entry must not keep alive.
+    """
+    if not isinstance(capture.exit, Break):
+        return ()
+    return tuple(_globals_of(state.globals, roots) for state in capture.exit.frames)
+
+
+def _globals_of(recipe: r.Recipe, roots: Roots) -> dict[str, Any]:
+    value = recipe.value if isinstance(recipe, r.Constant) else None
+    if isinstance(recipe, r.Given):
+        value = recipe.source.fetch(roots)
+    if not isinstance(value, dict):
+        raise CompilerBug(f"globals from {recipe!r}")
+    return value
 
 
 def build_glue(
@@ -70,14 +79,16 @@ def build_glue(
     graph: Callable[..., Any] | None,
     parameters: Sequence[str],
     linker: Linker,
-    roots: Roots,
+    name: str,
+    stopped: Sequence[dict[str, Any]],
     is_resume: bool,
     armed: Armed | None,
 ) -> Callable[[tuple[Any, ...]], Glue]:
     """A function from the values of ``armed.stable`` to the glue ``(function, *locals)``.
 
-    ``graph`` takes the capture's inputs and returns a flat sequence; ``roots``: the inputs at
-    capture. A resume function's glue hands tails to its caller; any other runs them to the end.
+    ``graph`` takes the capture's inputs and returns a flat sequence; ``stopped``: see
+    `stopped_globals`. A resume function's glue hands tails to its caller; any other runs them to
+    the end.
     """
     bound = {source: f"b{i}" for i, source in enumerate(armed.stable)} if armed else {}
     writer = Writer(parameters, exact=exact_types(capture.guards), bound=bound)
@@ -91,12 +102,13 @@ def build_glue(
         inputs = ", ".join(writer.fetch(i.source) for i in capture.inputs)
         writer.lines.append(f"results = {writer.constant(graph)}({inputs})")
     effects = [EffectWriter(writer, recipes).statement(effect) for effect in capture.effects]
-    leave = _write_exit(_Context(writer, recipes, linker, roots), capture.exit, is_resume=is_resume)
+    context = _Context(writer, recipes, linker)
+    leave = _write_exit(context, capture.exit, stopped, is_resume=is_resume)
     opening = [f"def glue({arguments}):", *(f"    {line}" for line in writer.lines)]
     opening += [f"    {line}" for line in (*effects, leave)] + ["return glue"]
     if bound:
         opening.insert(0, f"({' '.join(f'{n},' for n in bound.values())}) = stable")
-    filename = f"<jitney glue of {roots.function.__name__}>"
+    filename = f"<jitney glue of {name}>"
     return build_function("arm", ["stable"], opening, writer.constants, filename=filename)
 
 
@@ -137,7 +149,9 @@ def _given(capture: Capture) -> list[r.Given]:
 # ---------------------------------------------------------------- leaving
 
 
-def _write_exit(glue: _Context, leaving: Exit, *, is_resume: bool) -> str:
+def _write_exit(
+    glue: _Context, leaving: Exit, stopped: Sequence[dict[str, Any]], *, is_resume: bool
+) -> str:
     """Builds what the exit needs; the statement that leaves."""
     if isinstance(leaving, Return):
         return f"return {glue.recipes.expression(leaving.value)}"
@@ -145,11 +159,11 @@ def _write_exit(glue: _Context, leaving: Exit, *, is_resume: bool) -> str:
         return f"raise {glue.recipes.expression(leaving.exception)}"
     constant = glue.writer.constant
     thunk = None
-    for state in leaving.frames[:-1]:
-        call = ", ".join([constant(_run_step), *_write_frame(glue, state, thunk)])
+    for state, globals_ in zip(leaving.frames[:-1], stopped):
+        call = ", ".join([constant(_run_step), *_write_frame(glue, state, globals_, thunk)])
         thunk = glue.writer.fresh()
         glue.writer.lines.append(f"{thunk} = {constant(partial)}({call})")
-    step, *arguments = _write_frame(glue, leaving.frames[-1], thunk)
+    step, *arguments = _write_frame(glue, leaving.frames[-1], stopped[-1], thunk)
     call = f"{step}({', '.join(arguments)})"
     return f"return {call}" if is_resume else f"return {constant(run_tails)}({call})"
 
@@ -158,7 +172,9 @@ def _run_step(step: Callable[..., Any], *arguments: Any) -> Any:
     return run_tails(step(*arguments))
 
 
-def _write_frame(glue: _Context, state: FrameState, thunk: str | None) -> list[str]:
+def _write_frame(
+    glue: _Context, state: FrameState, globals_: dict[str, Any], thunk: str | None
+) -> list[str]:
     """The step function of a stopped frame and its arguments, as expressions."""
     code, build, constant = state.code, glue.recipes.expression, glue.writer.constant
     values = dict(state.locals)
@@ -167,7 +183,6 @@ def _write_frame(glue: _Context, state: FrameState, thunk: str | None) -> list[s
     nulls = tuple(isinstance(slot, r.Null) for slot in state.stack)
     point = stopped_at(code, state.offset, nulls, tuple(sorted(values)))
     step = step_code(point, outer=thunk is not None, pushes=state.pushes)
-    globals_ = glue.globals_of(state.globals)
     if not point.cells:
         expression = constant(FunctionType(step.code, globals_))
     else:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from types import CodeType
 
-from jitney.errors import CompilerBug
+from jitney.errors import CompilerBug, JitneyError
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
@@ -20,11 +21,12 @@ def clean(error: BaseException, wrapper: CodeType) -> None:
     keeps them."""
     if isinstance(error, CompilerBug):
         return
+    decorators = contextlib.__file__ if isinstance(error, JitneyError) else ""
     kept = []
     entry = error.__traceback__
     while entry is not None:
         code = entry.tb_frame.f_code
-        if code is not wrapper and not is_ours(code):
+        if code is not wrapper and not is_ours(code) and code.co_filename != decorators:
             kept.append(entry)
         entry = entry.tb_next
     for before, after in zip(kept, [*kept[1:], None]):

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from jitney.capture import recipe as r
-from jitney.capture.build_glue import build_glue
+from jitney.capture.build_glue import build_glue, stopped_globals
 from jitney.capture.build_resume import resume_code
 from jitney.capture.edit_code import list_code
 from jitney.capture.emit_fetch import frame_locals
@@ -38,7 +38,9 @@ class EagerLinker:
 def glue_of(function, capture, values, graph=None, linker=None):
     names = frame_locals(function.__code__)
     roots = Roots(dict(zip(names, values, strict=True)), function)
-    return build_glue(capture, graph, names, linker or EagerLinker(), roots, False, None)(())
+    stopped = stopped_globals(capture, roots)
+    linker = linker or EagerLinker()
+    return build_glue(capture, graph, names, linker, "f", stopped, False, None)(())
 
 
 def run(function, leaving, *values, effects=(), inputs=(), graph=None):

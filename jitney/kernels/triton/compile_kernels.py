@@ -126,12 +126,21 @@ def _starts_early(source: KernelSource, arch: int) -> bool:
     return arch >= 90 and source.waits
 
 
+def _sources_folder() -> Path:
+    """Beside what is cached, or somewhere else where that cannot be written."""
+    folder = cache_directory() / "triton_sources"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return Path(tempfile.mkdtemp(prefix="jitney-"))
+    return folder if os.access(folder, os.W_OK) else Path(tempfile.mkdtemp(prefix="jitney-"))
+
+
 @lru_cache(maxsize=4096)
 def load_function(text: str) -> Any:
     """The `triton.jit` function of a module text; Triton reads its source from a file."""
     key = hashlib.sha256(text.encode()).hexdigest()[:32]
-    folder = Path(cache_directory()) / "triton_sources"
-    folder.mkdir(parents=True, exist_ok=True)
+    folder = _sources_folder()
     path = folder / f"k{key}.py"
     if not path.exists():
         with tempfile.NamedTemporaryFile("w", dir=folder, delete=False, suffix=".tmp") as file:

@@ -14,7 +14,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from jitney.disk_cache import DiskCache
+from jitney.config import Config
+from jitney.disk_cache import DiskCache, cache_directory
 from jitney.errors import UserError
 from jitney.events import log
 from jitney.kernels.llvm.build_program import build_program
@@ -100,8 +101,18 @@ def test_unwritable_cache_costs_only_the_caching(tmp_path: Path) -> None:
     blocked = tmp_path / "file"
     blocked.write_text("")
     program, constants = program_of(lambda x: x + 1, torch.ones(3))
-    compiled = build_program(program, constants, HOST, cache=DiskCache(blocked / "below"))
+    with pytest.warns(UserWarning, match="nothing is kept in"):
+        compiled = build_program(program, constants, HOST, cache=DiskCache(blocked / "below"))
     assert compiled(torch.ones(3))[0].tolist() == [2.0] * 3
+
+
+def test_a_user_without_a_home_has_a_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_home() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", no_home)
+    assert cache_directory(Config()).name.startswith("jitney-")
+    assert cache_directory(Config(cache_dir="here")) == Path("here")
 
 
 def test_features_can_only_be_taken_away() -> None:
