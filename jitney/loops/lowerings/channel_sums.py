@@ -53,8 +53,9 @@ def moments_by_channel(
 ) -> tuple[list[Stmt], Expr, Expr]:
     """Statements for the mean and the sum of squared deviations by channel.
 
-    A GPU takes both in one pass over memory; a CPU those of runs, which it reads once, put
-    together as Chan, Golub and LeVeque have it.
+    A GPU takes both in one pass over memory; a CPU those of runs, which it reads once (less their
+    first element: no digits are lost far from zero), put together as Chan, Golub and LeVeque
+    have it.
     """
     s, acc = channels(b, x, like), compute_dtype(x.dtype)
     if b.target.kind == "cuda" and s.reduced:
@@ -66,16 +67,19 @@ def moments_by_channel(
     runs = _runs(b, x)
     if runs is None:
         return moments(b, s.reduced, cast(x.load(s.source), wide), s.count)
-    body, *results = moments(b, runs.reduced, cast(x.load(runs.source), acc), runs.count)
+    first = x.load((*runs.result, *[index(0)] * (x.ndim - len(runs.result))))
+    away = cast(sub(x.load(runs.source), first), acc)
+    body, centre, inside = moments(b, runs.reduced, away, runs.count)
+    results = (add(cast(first, wide), cast(centre, wide)), inside)
     means, deviations = _stored(b, x, runs, body, results)
     over, length = channels(b, means, like), as_expr(runs.count, wide)
     centre, inside = (cast(part.load(over.source), wide) for part in (means, deviations))
-    first, summed = b.reduce(over.reduced, "sum", centre)
+    sums, summed = b.reduce(over.reduced, "sum", centre)
     name = b.fresh(f"{b.node.name}_mean")
     mean = Ref(name, wide)
     away = sub(centre, mean)
-    second, total = b.reduce(over.reduced, "sum", add(inside, mul(mul(away, away), length)))
-    return [first, Let(name, div(summed, as_expr(over.count, wide))), second], mean, total
+    squares, total = b.reduce(over.reduced, "sum", add(inside, mul(mul(away, away), length)))
+    return [sums, Let(name, div(summed, as_expr(over.count, wide))), squares], mean, total
 
 
 def _sum_dtype(b: Builder, dtype: torch.dtype) -> torch.dtype:
