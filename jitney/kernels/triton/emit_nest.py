@@ -153,13 +153,19 @@ class NestEmitter(TurnEmitter):
                 self._let(stmt)
             elif isinstance(stmt, Store):
                 self._store(stmt)
-            elif self.inside_rows:
-                self._one_by_one(stmt)
-            elif isinstance(stmt, Loop):
-                with self._rows(stmt.axes):
-                    self._statements(stmt.body)
             else:
-                self._reduce(stmt)
+                self._settle(stmt)
+                self._inner(stmt)
+                self.order.note(stmt)
+
+    def _inner(self, stmt: Loop | Reduce) -> None:
+        if self.inside_rows:
+            self._one_by_one(stmt)
+        elif isinstance(stmt, Reduce):
+            self._reduce(stmt)
+        else:
+            with self._rows(stmt.axes):
+                self._statements(stmt.body)
 
     def _one_by_one(self, stmt: Loop | Reduce) -> None:
         """A loop inside a row: there is no tile dimension left, so its points run in turn."""

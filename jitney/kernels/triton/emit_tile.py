@@ -10,6 +10,7 @@ from __future__ import annotations
 import torch
 
 from jitney.errors import CompilerBug
+from jitney.kernels.triton.access_order import BARRIER, AccessOrder
 from jitney.kernels.triton.expressions import (
     TYPES,
     erf_plus_one,
@@ -23,7 +24,7 @@ from jitney.kernels.triton.expressions import (
 from jitney.kernels.triton.kernel_source import ASSERT, Parameter
 from jitney.kernels.triton.schedule_nest import fits_32_bits
 from jitney.loops.index import Atom, Axis, Dim, Index, Value
-from jitney.loops.ir import Const, Expr, IndexValue, Let, Load, Op, Ref, Scalar, ScalarArg, Store
+from jitney.loops.ir import Const, Expr, IndexValue, Let, Load, Op, Ref, Scalar, ScalarArg, Stmt, Store
 
 Depends = frozenset[str]
 NONE: Depends = frozenset()
@@ -44,11 +45,20 @@ class TileEmitter:
         self.masks: dict[str, str] = {}
         self.innermost: dict[str, Axis] = {}  # of the axes that run along a tile dimension
         self.parameters: dict[str, Parameter] = {}
+        self.order = AccessOrder()
         self.given: dict[Load, tuple[str, Depends]] = {}  # tiles loaded before they are met
 
     # ------------------------------------------------------------ statements
 
+    def _settle(self, stmt: Stmt) -> None:
+        """Has the program's threads wait for each other where ``stmt`` must not come early."""
+        if self.order.conflicts(stmt):
+            self._line(BARRIER)
+            self.order.forget()
+
     def _let(self, stmt: Let) -> None:
+        self._settle(stmt)
+        self.order.note(stmt)
         self.refs[stmt.name] = self._expr(stmt.value)
         self._name_value(stmt.name)
 
@@ -56,6 +66,8 @@ class TileEmitter:
         self.atoms[Value(name)], self.depends[Value(name)] = self.refs[name]
 
     def _store(self, stmt: Store) -> None:
+        self._settle(stmt)
+        self.order.note(stmt)
         value, value_on = self._expr(stmt.value)
         where, where_on = self._index(stmt.index)
         mask, mask_on = self._mask(stmt.mask, self._everywhere(where_on | value_on))

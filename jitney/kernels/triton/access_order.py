@@ -1,0 +1,64 @@
+"""Where the threads of a kernel's program must wait for each other.
+
+Which thread reads or writes an element depends on the layout Triton gives each access, so a thread
+may meet what another one is still to write, or was still to read. Elements that one program writes
+belong to no other program of the launch.
+"""
+
+from __future__ import annotations
+
+from jitney.loops.ir import Expr, Let, Load, Ref, Stmt, Store
+from jitney.loops.visit import expr_nodes, loads, stmt_exprs, stores
+
+#: The statement at which they wait.
+BARRIER = "tl.debug_barrier()"
+
+
+class AccessOrder:
+    """What a program's threads have read and written since they last waited for each other."""
+
+    def __init__(self) -> None:
+        self._loaded: set[Load] = set()
+        self._stored: dict[str, set[str]] = {}  # buffer -> modes
+        self._made_of: dict[str, frozenset[Load]] = {}  # a Let's name -> loads it is computed from
+
+    def conflicts(self, stmt: Stmt) -> bool:
+        """Whether the threads must wait for each other before ``stmt``, as far as what has been
+        noted goes. What stands inside a loop is asked for again there."""
+        if any(load.buffer in self._stored for load in loads((stmt,))):
+            return True
+        return any(self._meets(store, stmt is store) for store in stores((stmt,)))
+
+    def _meets(self, store: Store, alone: bool) -> bool:
+        before = self._stored.get(store.buffer, set())
+        if before and before | {store.mode} != {"add"}:
+            return True
+        own = self._loads_of(store) if alone else frozenset()
+        return any(
+            load.buffer == store.buffer and not (load in own and load.index == store.index)
+            for load in self._loaded
+        )
+
+    def note(self, stmt: Stmt) -> None:
+        """Adds a statement's accesses."""
+        if isinstance(stmt, Let):
+            self._made_of[stmt.name] = self._loads_of(stmt)
+        self._loaded.update(loads((stmt,)))
+        for store in stores((stmt,)):
+            self._stored.setdefault(store.buffer, set()).add(store.mode)
+
+    def forget(self) -> None:
+        """The threads have waited for each other."""
+        self._loaded.clear()
+        self._stored.clear()
+
+    def _loads_of(self, stmt: Let | Store) -> frozenset[Load]:
+        """The elements a value is computed from at the same point."""
+        found: set[Load] = set()
+        nodes: list[Expr] = list(expr_nodes(stmt_exprs(stmt)))
+        for expr in nodes:
+            if isinstance(expr, Load):
+                found.add(expr)
+            elif isinstance(expr, Ref):
+                found |= self._made_of.get(expr.name, frozenset())
+        return frozenset(found)

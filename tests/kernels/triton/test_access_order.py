@@ -1,0 +1,57 @@
+"""The threads of a program wait for each other between accesses that must keep their order."""
+
+import pytest
+import torch
+
+pytest.importorskip("triton")
+
+from jitney.kernels.triton.access_order import BARRIER
+from jitney.kernels.triton.emit_nest import emit_nest
+from jitney.kernels.triton.schedule_nest import schedule_nest
+from jitney.loops.index import Axis, index
+from jitney.loops.ir import Expr, Let, Load, Loop, LoopNest, Op, Reduce, Reduction, Ref, Stmt, Store
+from jitney.loops.target import Target
+
+F32 = torch.float32
+H200 = Target("cuda", "NVIDIA H200", multiprocessors=132, capability=(9, 0))
+ROW, COLUMN, TERM = Axis("i", index(4)), Axis("j", index(64)), Axis("k", index(64))
+HERE, THERE = index(ROW) * 64 + index(COLUMN), index(ROW) * 64 + index(TERM)
+
+
+def barriers(*body: Stmt) -> int:
+    nest = LoopNest("n", (ROW,), body)
+    return emit_nest(nest, schedule_nest(nest, H200)).body.count(BARRIER)
+
+
+def load(buffer: str, where: object = HERE) -> Load:
+    return Load(buffer, where, F32)  # type: ignore[arg-type]
+
+
+def doubled(value: Expr) -> Op:
+    return Op("add", (value, value), F32)
+
+
+def test_what_other_threads_stored_is_waited_for() -> None:
+    stored = Loop((COLUMN,), (Store("b", HERE, doubled(load("a"))),))
+    read = Reduce((TERM,), (), (Reduction(("s",), "sum", load("b", THERE), F32),))
+    assert barriers(stored, read, Store("c", index(ROW), Ref("s", F32))) == 1
+
+
+def test_what_other_threads_are_to_read_is_waited_for() -> None:
+    summed = Reduce((TERM,), (), (Reduction(("s",), "sum", load("a", THERE), F32),))
+    assert barriers(summed, Loop((COLUMN,), (Store("a", HERE, Ref("s", F32)),))) == 1
+
+
+def test_a_swap_waits_an_update_in_place_does_not() -> None:
+    update = Let("x", load("a")), Store("a", HERE, doubled(Ref("x", F32)))
+    assert barriers(Loop((COLUMN,), update)) == 0
+    swap = Let("x", load("a")), Let("y", load("b")), Store("a", HERE, Ref("y", F32))
+    assert barriers(Loop((COLUMN,), (*swap, Store("b", HERE, Ref("x", F32))))) == 1
+
+
+def test_zeros_are_stored_before_anything_is_added() -> None:
+    zero = Op("sub", (load("a"), load("a")), F32)
+    cleared = Loop((COLUMN,), (Store("b", HERE, zero),))
+    added = Loop((TERM,), (Store("b", THERE, load("a", THERE), mode="add"),))
+    assert barriers(cleared, added) == 1
+    assert barriers(added, added) == 0
