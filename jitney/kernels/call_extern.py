@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -41,6 +41,12 @@ class ExternCall:
         if len(results) < len(self.node.outputs):
             raise CompilerBug(f"{self.node.target} gave {len(results)} results")
         return results
+
+    def check_shape(self, result: torch.Tensor, foreseen: Sequence[int]) -> None:
+        """Raises where torch's own forecast of a result was wrong: kernels read by it."""
+        if result.shape != torch.Size(foreseen):
+            shapes = f"{list(result.shape)} where {list(foreseen)} was foreseen"
+            raise CompilerBug(f"{self.node.target} gave the shape {shapes}; run it outside")
 
 
 def _value(

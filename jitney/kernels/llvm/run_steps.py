@@ -151,10 +151,11 @@ class _Frame:
         results = call.run(self.view, self.sizes, self.scalars)
         for name, value in zip(call.node.outputs, results, strict=False):
             if name is not None and value is not None:  # None: a result left undefined
-                self.tensors[name] = self._laid_out(self._table[name], value)
+                self.tensors[name] = self._laid_out(call, self._table[name], value)
 
-    def _laid_out(self, buffer: Buffer, value: torch.Tensor) -> torch.Tensor:
+    def _laid_out(self, call: ExternCall, buffer: Buffer, value: torch.Tensor) -> torch.Tensor:
         shape, strides = self._ints(buffer.shape), self._ints(buffer.strides)
+        call.check_shape(value, shape)
         if list(value.stride()) == strides or value.numel() < 2:
             return value
         return torch.empty_strided(shape, strides, dtype=value.dtype).copy_(value)

@@ -181,9 +181,8 @@ class _Call:
             if name is None or result is None:
                 continue
             buffer = self.owner.buffers[name]
-            _, strides, _ = self.owner.layout(buffer, self.sizes)
-            if len(strides) != result.dim():
-                strides = result.stride()
+            shape, strides, _ = self.owner.layout(buffer, self.sizes)
+            step.check_shape(result, shape)
             if result.data_ptr() % ALIGNED or not _laid_out(result, strides):
                 wanted = torch.empty_strided(
                     result.shape, strides, dtype=result.dtype, device=result.device
