@@ -21,6 +21,7 @@ from torch._ops import OpOverload
 
 from jitney import torch_api
 from jitney.errors import Unsupported
+from jitney.graph.ask_eager import ask_eager
 from jitney.graph.expand_foreach import expand_foreach, is_foreach
 from jitney.graph.fake_results import FakeResults
 from jitney.graph.symbol_nodes import SymbolNodes
@@ -229,6 +230,7 @@ class Recorder(torch_api.dispatch_mode_class()):  # type: ignore[misc]
         if any(type(a) in _REAL or type(a) is list for a in args):
             args = tuple(self._faked(a) for a in args)
         kind = op_kind(func)
+        ask_eager(func, args, kwargs)
         if kind is OpKind.PLAIN or kind is OpKind.VIEW:
             expand = self._decompositions.get(func)
             if expand is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -23,9 +24,11 @@ MEANINGS = {
 
 @dataclass
 class Outcome:
-    """One op: how many samples ran, what was wrong, and what its graphs were made of."""
+    """One op, or its samples from ``first`` on: how many ran, what was wrong, and what their
+    graphs were made of."""
 
     name: str
+    first: int = 0
     samples: int = 0
     wrong: list[str] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
@@ -50,13 +53,33 @@ class Outcome:
             return "mixed" if self.lowered else "extern"
         return "lowered" if self.lowered else "free"
 
+    def add(self, other: Outcome) -> None:
+        """Takes in what later samples of the op came to."""
+        self.samples += other.samples
+        self.wrong += other.wrong
+        self.errors += other.errors
+        self.crash = self.crash or other.crash
+        for mine, theirs in ((self.lowered, other.lowered), (self.extern, other.extern)):
+            for name, count in theirs.items():
+                mine[name] = mine.get(name, 0) + count
+        self.breaks += [reason for reason in other.breaks if reason not in self.breaks]
+        self.seconds += other.seconds
 
-def load(file: Path) -> dict[str, Outcome]:
-    """Results of earlier runs by name; the last one of each."""
+
+def load(file: Path) -> dict[tuple[str, int], Outcome]:
+    """Results of earlier runs by name and first sample; the last one of each."""
     if not file.exists():
         return {}
     rows = [Outcome(**json.loads(line)) for line in file.read_text().splitlines()]
-    return {row.name: row for row in rows}
+    return {(row.name, row.first): row for row in rows}
+
+
+def by_op(shares: Iterable[Outcome]) -> dict[str, Outcome]:
+    """Outcomes of whole ops from those of their shares."""
+    whole: dict[str, Outcome] = {}
+    for share in shares:
+        whole.setdefault(share.name, Outcome(share.name)).add(share)
+    return whole
 
 
 def table(outcomes: dict[str, Outcome], limit: int | None = None) -> str:

@@ -2,8 +2,8 @@
 
     python -m tests.conformance.op_db [--limit 5] [--only REGEX] [--write docs/op_coverage.md]
 
-Each op runs in a forked process with a time limit, so a crash is a row and not the end. Results
-are kept in a JSON-lines file: a run that was stopped goes on where it was.
+Shares of an op's samples run in forked processes with a time limit, so a crash is a row and not the
+end. Results are kept in a JSON-lines file: a run that was stopped goes on where it was.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import asdict, dataclass
 from functools import lru_cache
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -30,11 +31,12 @@ from torch.utils._pytree import tree_map
 from jitney.diagnostics.equality import TOLERANCE, differences, distance, scale_of, tensors
 from jitney.diagnostics.report import report
 from jitney.events import log
-from tests.conformance.coverage_table import Outcome, load, reason, table
+from tests.conformance.coverage_table import Outcome, by_op, load, reason, table
 from tests.equal import fresh, run
 
 RESULTS = Path("build/op_db.jsonl")
-SECONDS_PER_OP = 600
+SAMPLES_PER_SHARE = 60
+SECONDS_PER_SHARE = 600
 
 # what eager itself leaves undefined: only metadata is compared
 UNDEFINED_VALUES = {"empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided",
@@ -57,21 +59,19 @@ def all_ops() -> dict[str, Any]:
     }
 
 
-def samples_of(op: Any, limit: int | None) -> Iterator[Any]:
-    """The op's float32 samples; with gradients where it has them."""
+def samples_of(op: Any, limit: int | None) -> list[Any]:
+    """The op's float32 samples, the first ``limit`` of them; with gradients where it has them."""
     if torch.float32 not in op.supported_dtypes("cpu"):
-        return
+        return []
     gradients = op.supports_autograd and torch.float32 in op.supported_backward_dtypes("cpu")
     torch.manual_seed(0)
-    for number, sample in enumerate(
-        op.sample_inputs("cpu", torch.float32, requires_grad=gradients)
-    ):
-        if limit is not None and number >= limit:
-            return
-        yield sample
+    samples = op.sample_inputs("cpu", torch.float32, requires_grad=gradients)
+    return list(islice(samples, limit))
 
 
-def check_sample(op: Any, sample: Any, compile_: Callable[..., Any], outcome: Outcome) -> None:
+def check_sample(
+    op: Any, number: int, sample: Any, compile_: Callable[..., Any], outcome: Outcome
+) -> None:
     """Runs one sample both ways and notes what differs."""
 
     def call(value: Any, args: Any, kwargs: Any) -> Any:
@@ -110,7 +110,7 @@ def check_sample(op: Any, sample: Any, compile_: Callable[..., Any], outcome: Ou
             if not (d.what.startswith("error") and is_noise(d.path, actual, reference, own))
         ]
     outcome.wrong += [
-        f"sample {outcome.samples - 1}: {d}"
+        f"sample {number}: {d}"
         for d in found
         if not (undefined and re.search("elements|error|NaN", d.what))
     ][:3]
@@ -166,19 +166,37 @@ def is_noise(path: str, actual: Any, reference: Any, own: dict[str, float]) -> b
     return bool(error <= 2 * own[path] + TOLERANCE[torch.float32] * scale_of(truth.detach()))
 
 
-def check_op(name: str, limit: int | None, compile_: Callable[..., Any]) -> Outcome:
-    """Every sample of one op, in this process."""
+@dataclass(frozen=True)
+class Share:
+    """The samples ``first`` to ``last`` (excluded) of an op: what one process is given."""
+
+    name: str
+    first: int
+    last: int
+
+
+def shares_of(name: str, limit: int | None) -> Iterator[Share]:
+    """An op's samples in shares of `SAMPLES_PER_SHARE`; one empty share for an op without any."""
+    count = len(samples_of(all_ops()[name], limit))
+    for first in range(0, max(count, 1), SAMPLES_PER_SHARE):
+        yield Share(name, first, min(first + SAMPLES_PER_SHARE, count))
+
+
+def check_share(share: Share, compile_: Callable[..., Any]) -> Outcome:
+    """Some samples of one op, in this process."""
     torch.set_num_threads(1)
-    outcome = Outcome(name)
-    op = all_ops()[name]
-    for sample in samples_of(op, limit):
+    outcome = Outcome(share.name, share.first)
+    op = all_ops()[share.name]
+    for number, sample in enumerate(samples_of(op, share.last)):
+        if number < share.first:
+            continue
         try:
-            check_sample(op, sample, compile_, outcome)
+            check_sample(op, number, sample, compile_, outcome)
         except Exception as error:  # noqa: BLE001 - ours to report
             where = traceback.extract_tb(error.__traceback__)[-1]
             place = f"{Path(where.filename).name}:{where.lineno}"
             text = f"{type(error).__name__} at {place}: {str(error).strip()[:300]}"
-            outcome.errors.append(f"sample {outcome.samples - 1}: {text}")
+            outcome.errors.append(f"sample {number}: {text}")
             if len(outcome.errors) >= 3:
                 break
         if len(outcome.wrong) >= 6:
@@ -186,25 +204,25 @@ def check_op(name: str, limit: int | None, compile_: Callable[..., Any]) -> Outc
     return outcome
 
 
-def in_child(name: str, limit: int | None, compile_: Callable[..., Any]) -> Outcome:
-    """`check_op` in a forked process that is ended after `SECONDS_PER_OP`."""
+def in_child(share: Share, compile_: Callable[..., Any]) -> Outcome:
+    """`check_share` in a forked process that is ended after `SECONDS_PER_SHARE`."""
     context = multiprocessing.get_context("fork")
     receiver, sender = context.Pipe(duplex=False)
 
     def work() -> None:
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115 - for the life of the child
-        sender.send(asdict(check_op(name, limit, compile_)))
+        sender.send(asdict(check_share(share, compile_)))
 
     start = time.perf_counter()
     child = context.Process(target=work)
     child.start()
     sender.close()
-    outcome = Outcome(name)
+    outcome = Outcome(share.name, share.first)
     try:
-        if receiver.poll(SECONDS_PER_OP):
+        if receiver.poll(SECONDS_PER_SHARE):
             outcome = Outcome(**receiver.recv())
         else:
-            outcome.crash = f"no answer after {SECONDS_PER_OP} s"
+            outcome.crash = f"no answer after {SECONDS_PER_SHARE} s"
     except EOFError:
         child.join()
         code = child.exitcode or 0
@@ -221,18 +239,24 @@ def run_all(
     compile_: Callable[..., Any],
     limit: int | None = None,
     file: Path = RESULTS,
-    processes: int = 2,
+    processes: int | None = None,
 ) -> dict[str, Outcome]:
-    """Runs what ``file`` does not hold yet, two ops at a time; returns all outcomes by name."""
+    """Runs what ``file`` does not hold yet in ``processes`` (one a core), large shares first;
+    returns all outcomes by name."""
     file.parent.mkdir(parents=True, exist_ok=True)
     done = load(file)
-    todo = [name for name in names if name not in done]
-    with ThreadPoolExecutor(processes) as pool, file.open("a") as out:
-        for outcome in pool.map(lambda name: in_child(name, limit, compile_), todo):
+    shares = [share for name in names for share in shares_of(name, limit)]
+    todo = [share for share in shares if (share.name, share.first) not in done]
+    todo.sort(key=lambda share: share.first - share.last)
+    workers = ThreadPoolExecutor(processes or len(os.sched_getaffinity(0)))
+    with workers as pool, file.open("a") as out:
+        running = [pool.submit(in_child, share, compile_) for share in todo]
+        for finished in as_completed(running):
+            outcome = finished.result()
             out.write(json.dumps(asdict(outcome)) + "\n")
             out.flush()
-            done[outcome.name] = outcome
-    return {name: done[name] for name in names}
+            done[outcome.name, outcome.first] = outcome
+    return by_op(done[share.name, share.first] for share in shares)
 
 
 def jitney_compile(fn: Callable[..., Any]) -> Callable[..., Any]:
@@ -243,6 +267,11 @@ def jitney_compile(fn: Callable[..., Any]) -> Callable[..., Any]:
     return jitney.compile(fn)
 
 
+def warm_up() -> None:
+    """Imports and builds, before any fork, what every child would otherwise."""
+    check_share(Share("exp", 0, 1), jitney_compile)
+
+
 def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -250,9 +279,9 @@ def main() -> None:
     parser.add_argument("--only", default="", help="a regular expression for names")
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--write", type=Path, help="write the table here")
-    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--processes", type=int, help="one a core unless said")
     options = parser.parse_args()
-    torch.set_num_threads(1)
+    warm_up()
     names = [name for name in all_ops() if re.search(options.only, name)]
     outcomes = run_all(names, jitney_compile, options.limit, options.results, options.processes)
     text = table(outcomes, options.limit)

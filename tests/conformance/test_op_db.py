@@ -12,6 +12,7 @@ from tests.conformance import coverage_table, op_db
 @pytest.mark.slow
 @pytest.mark.timeout(0)
 def test_every_sample_equals_eager() -> None:
+    op_db.warm_up()
     outcomes = op_db.run_all(list(op_db.all_ops()), op_db.jitney_compile)
     Path("docs/op_coverage.md").write_text(coverage_table.table(outcomes))
     bad = [o for o in outcomes.values() if o.kind in ("wrong", "crash")]
@@ -26,7 +27,7 @@ def test_the_harness_sees_a_wrong_result() -> None:
 
         return compiled
 
-    assert op_db.check_op("exp", 2, wrong).kind == "wrong"
+    assert op_db.check_share(op_db.Share("exp", 0, 2), wrong).kind == "wrong"
 
 
 def test_the_harness_survives_a_crash(tmp_path: Path) -> None:
@@ -48,5 +49,15 @@ def test_finished_ops_are_not_run_again(tmp_path: Path) -> None:
     assert file.read_text() == before
 
 
+def test_shares_of_an_op_are_one_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(op_db, "SAMPLES_PER_SHARE", 2)
+    outcomes = op_db.run_all(["add"], lambda fn: fn, 5, tmp_path / "results.jsonl")
+    assert [first for _, first in coverage_table.load(tmp_path / "results.jsonl")] == [0, 2, 4]
+    assert outcomes["add"].samples == 5
+
+
 def test_noise_is_what_eager_does_nearby() -> None:
-    assert op_db.check_op("native_batch_norm", 7, op_db.jitney_compile).kind == "lowered"
+    assert (
+        op_db.check_share(op_db.Share("native_batch_norm", 0, 7), op_db.jitney_compile).kind
+        == "lowered"
+    )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 
 from jitney.kernels.llvm.conversions import broadcast, lane, shuffle
@@ -58,6 +60,18 @@ def library_call(text: FunctionText, op: str, args: list[Ssa]) -> Ssa:
         for k in range(0, lanes, width)
     ]
     return concatenate(text, parts)
+
+
+def otherwise(text: FunctionText, test: Ssa, value: Ssa, rare: Callable[[], Ssa]) -> Ssa:
+    """``value``, or ``rare()`` in every lane as soon as ``test`` holds in one."""
+    some = test.name
+    if test.lanes:
+        some = text.call("i1", f"llvm.vector.reduce.or.v{test.lanes}i1", test.typed)
+    place = text.allocate(bits(value.dtype) // 8 * max(value.lanes, 1))
+    text.do(f"store {value.typed}, ptr {place}")
+    with text.when(some):
+        text.do(f"store {rare().typed}, ptr {place}")
+    return Ssa(text.emit(f"load {value.type}, ptr {place}"), value.dtype, value.lanes)
 
 
 def concatenate(text: FunctionText, parts: list[Ssa]) -> Ssa:

@@ -16,7 +16,7 @@ from jitney.kernels.llvm.conversions import (
     suffix,
     widen,
 )
-from jitney.kernels.llvm.library_math import SLEEF, library_call
+from jitney.kernels.llvm.library_math import SLEEF, library_call, otherwise
 from jitney.kernels.llvm.ssa import UNSIGNED, Ssa, bits, constant, is_float, llvm_type, vector_of
 from jitney.kernels.llvm.text import FunctionText
 from jitney.kernels.llvm.vector_math import POLYNOMIALS
@@ -144,22 +144,23 @@ def _f_neg(text: FunctionText, args: list[Ssa]) -> Ssa:
 
 
 def _f_extreme(code: str) -> Emit:
-    """max or min that keeps a NaN of either side (one hardware max, one blend)."""
+    """max or min that keeps a NaN of either side, and the first of two zeros, as eager's clamps do
+    (one hardware max, one blend)."""
 
     def emit(text: FunctionText, args: list[Ssa]) -> Ssa:
         a, b = args
-        best = select(text, compare(text, f"fcmp {code}", a, b), a, b)
-        return select(text, is_nan(text, a), a, best)
+        best = select(text, compare(text, f"fcmp {code}", b, a), b, a)
+        return select(text, is_nan(text, b), b, best)
 
     return emit
 
 
 def _f_extreme_of_numbers(code: str) -> Emit:
-    """max or min that prefers a number to a NaN."""
+    """max or min that prefers a number to a NaN, and the first of two zeros."""
 
     def emit(text: FunctionText, args: list[Ssa]) -> Ssa:
         a, b = args
-        best = select(text, compare(text, f"fcmp {code}", a, b), a, b)
+        best = select(text, compare(text, f"fcmp {code}", b, a), b, a)
         return select(text, is_nan(text, b), a, best)
 
     return emit
@@ -189,8 +190,17 @@ def _f_truncdiv(text: FunctionText, args: list[Ssa]) -> Ssa:
     return f_trunc(text, [f_div(text, args)])
 
 
+#: Quotients from which Sleef's fmod overflows on its way.
+_FAR = {torch.float32: 2.0**100, torch.float64: 2.0**900}
+
+
 def _f_fmod(text: FunctionText, args: list[Ssa]) -> Ssa:
-    return library_call(text, "fmod", args)
+    """Sleef's, or where a quotient is far libm's, behind a branch that is hardly ever taken."""
+    a = args[0]
+    size = f_abs(text, [f_div(text, args)])
+    far = compare(text, "fcmp oge", size, number(a, _FAR[a.dtype]))
+    value = library_call(text, "fmod", args)
+    return otherwise(text, far, value, lambda: _binary("frem")(text, args))
 
 
 def _signs_differ(text: FunctionText, rest: Ssa, b: Ssa) -> Ssa:
@@ -268,8 +278,8 @@ _FLOAT: dict[str, Emit] = {
     "pow": _f_pow,
     "max": _f_extreme("ogt"),
     "min": _f_extreme("olt"),
-    "fmax": _f_extreme_of_numbers("ogt"),
-    "fmin": _f_extreme_of_numbers("olt"),
+    "fmax": _f_extreme_of_numbers("ugt"),
+    "fmin": _f_extreme_of_numbers("ult"),
     "neg": _f_neg,
     "abs": f_abs,
     "sign": _f_sign,

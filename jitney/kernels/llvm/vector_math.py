@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from jitney.kernels.llvm.library_math import library_call
+from jitney.kernels.llvm.library_math import library_call, otherwise
 from jitney.kernels.llvm.ssa import Ssa, constant, llvm_type, vector_of
 from jitney.kernels.llvm.text import FunctionText
 
@@ -249,17 +249,10 @@ def _wave(text: FunctionText, a: Ssa, op: str) -> Ssa:
 
 def _unless_far(f: _Float, a: Ssa, op: str, value: str) -> Ssa:
     """``value``, or the library's answer where a size is beyond `_FAR` (infinities too)."""
-    text, lanes = f.text, a.lanes
     size = f.unary("fabs", a.name)
-    far = text.pure(f"fcmp oge {f.kind} {size}, {f.number(_FAR)}")
-    some = far
-    if lanes:
-        some = text.call("i1", f"llvm.vector.reduce.or.v{lanes}i1", f"{f.bool} {far}")
-    place = text.allocate(4 * max(lanes, 1))
-    text.do(f"store {f.kind} {value}, ptr {place}")
-    with text.when(some):
-        text.do(f"store {library_call(text, op, [a]).typed}, ptr {place}")
-    return Ssa(text.emit(f"load {f.kind}, ptr {place}"), a.dtype, lanes)
+    far = Ssa(f.text.pure(f"fcmp oge {f.kind} {size}, {f.number(_FAR)}"), torch.bool, a.lanes)
+    near = Ssa(value, a.dtype, a.lanes)
+    return otherwise(f.text, far, near, lambda: library_call(f.text, op, [a]))
 
 
 def sin(text: FunctionText, a: Ssa) -> Ssa:

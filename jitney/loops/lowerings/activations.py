@@ -246,20 +246,22 @@ def log_sigmoid_backward(grad: Expr, x: Expr, _buffer: Expr) -> Expr:
 
 @elementwise(aten.addcmul)
 def addcmul(x: Expr, a: Expr, b: Expr, *, value: Expr | None = None) -> Expr:
-    return add(x, mul(mul(a, b), like(1, x) if value is None else value))
+    """Eager's order: ``(value * a) * b``."""
+    return add(x, mul(a if value is None else mul(value, a), b))
 
 
 @elementwise(aten.addcdiv)
 def addcdiv(x: Expr, a: Expr, b: Expr, *, value: Expr | None = None) -> Expr:
-    return add(x, mul(div(a, b), like(1, x) if value is None else value))
+    """Eager's order: ``(value * a) / b``."""
+    return add(x, div(a if value is None else mul(value, a), b))
 
 
 @elementwise(aten.lerp)
 def lerp(start: Expr, end: Expr, weight: Expr) -> Expr:
-    """Eager's two forms: the one exact at the nearer end."""
+    """Eager's two forms: the one exact at the nearer end, rounded once."""
     change = sub(end, start)
-    near = add(start, mul(weight, change))
-    far = sub(end, mul(change, sub(like(1, weight), weight)))
+    near = apply("fma", weight, change, start)
+    far = apply("fma", sub(start, end), sub(like(1, weight), weight), end)
     if isinstance(weight, Const):
         return near if abs(float(weight.value)) < 0.5 else far
     return where(apply("lt", apply("abs", weight), like(0.5, weight)), near, far)
@@ -300,7 +302,7 @@ def logaddexp(x: Expr, y: Expr) -> Expr:
 
 @elementwise(aten.heaviside)
 def heaviside(x: Expr, at_zero: Expr) -> Expr:
-    step = where(apply("lt", x, like(0, x)), like(0, x), like(1, x))
+    step = where(apply("gt", x, like(0, x)), like(1, x), like(0, x))
     return where(apply("eq", x, like(0, x)), at_zero, step)
 
 
@@ -331,11 +333,6 @@ def round_decimals(x: Expr, *, decimals: int) -> Expr:
     if decimals < 0:
         return mul(apply("round", div(x, scale)), scale)
     return div(apply("round", mul(x, scale)), scale) if decimals else apply("round", x)
-
-
-@elementwise(aten.ldexp)
-def ldexp(x: Expr, exponent: Expr) -> Expr:
-    return mul(x, apply("pow", like(2, x), exponent))
 
 
 @elementwise(aten.angle)

@@ -22,7 +22,7 @@ from jitney.loops.lowerings.expressions import (
     lowest,
     mul,
 )
-from jitney.loops.lowerings.max_pool import add_at_maxima
+from jitney.loops.lowerings.max_pool import add_at_maxima, place_of_maximum
 from jitney.loops.lowerings.reductions import store
 from jitney.loops.lowerings.registry import Lowering, Refused, lowers
 from jitney.loops.lowerings.strided import StridedTensor
@@ -136,9 +136,10 @@ def _maximum(rank: int) -> Lowering:
         axes, position = b.axes(out.shape, strides=out.strides)
         w = _windows(list(zip(x.shape[-rank:], out.shape[-rank:], strict=True)), position)
         element = cast(x.load(w.source, w.mask, lowest(x.dtype)), compute_dtype(x.dtype))
-        best, (top, at) = b.reduce_all(w.axes, (("max", element), ("argmax", element)))
+        best, top = b.reduce(w.axes, "max", element)
+        found, at = place_of_maximum(b, w.axes, element)
         place = _place(w, at, x.shape[-rank:])
-        b.emit(axes, (*best, store(out, position, top), store(places, position, place)))
+        b.emit(axes, (best, *found, store(out, position, top), store(places, position, place)))
         return out, places
 
     return lowering

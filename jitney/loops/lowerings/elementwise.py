@@ -11,7 +11,7 @@ from torch._ops import OpOverload
 
 from jitney.loops.ir import Expr
 from jitney.loops.lowerings.builder import Builder, Position
-from jitney.loops.lowerings.expressions import as_expr, cast, compute_dtype
+from jitney.loops.lowerings.expressions import HALF, as_expr, cast, compute_dtype
 from jitney.loops.lowerings.registry import OpKey, lowers
 from jitney.loops.lowerings.strided import StridedTensor
 
@@ -28,14 +28,18 @@ def operand_flags(op: OpOverload) -> dict[str, bool]:
     return flags
 
 
-def elementwise(*ops: OpKey | None, operands: str = "result") -> Callable[[Formula], Formula]:
+def elementwise(
+    *ops: OpKey | None, operands: str = "result", narrow_numbers: bool = False
+) -> Callable[[Formula], Formula]:
     """Registers ``formula(*operand expressions, *other arguments) -> Expr`` as a lowering.
 
     Operands (what the schema calls Tensor or Scalar) come as expressions in the compute dtype of
     the result (``operands="result"``) or of the promoted operands ("promoted": comparisons), or in
-    dtypes of their own ("own": tensors unconverted, numbers as they are). The other arguments
-    come as they are. The formula's value is cast to the result's dtype.
+    dtypes of their own ("own": tensors unconverted, numbers as they are). Where eager's loop is
+    in a 16-bit type, ``narrow_numbers`` rounds a number to it first, and comparisons always do.
+    The other arguments come as they are. The formula's value is cast to the result's dtype.
     """
+    narrow = narrow_numbers or operands == "promoted"
 
     def register(formula: Formula) -> Formula:
         def lowering(b: Builder, *args: Any, **kwargs: Any) -> StridedTensor:
@@ -43,7 +47,8 @@ def elementwise(*ops: OpKey | None, operands: str = "result") -> Callable[[Formu
             assert isinstance(target, OpOverload)
             flags = operand_flags(target)
             names = [argument.name for argument in target._schema.arguments]
-            dtype = _operand_dtype(b, operands)
+            own = _operand_dtype(b, operands)
+            dtype = None if own is None else compute_dtype(own)
 
             def operand(name: str, value: Any, position: Position) -> Any:
                 if not flags[name] or value is None:
@@ -51,6 +56,8 @@ def elementwise(*ops: OpKey | None, operands: str = "result") -> Callable[[Formu
                 if isinstance(value, StridedTensor):
                     loaded = value.load(position)
                     return loaded if dtype is None else cast(loaded, dtype)
+                if own in HALF and narrow and isinstance(value, int | float):
+                    value = float(torch.tensor(float(value)).to(own))
                 return value if dtype is None else as_expr(value, dtype)
 
             def value_at(position: Position) -> Expr:
@@ -70,8 +77,9 @@ def _operand_dtype(b: Builder, operands: str) -> torch.dtype | None:
     if operands == "own":
         return None
     if operands == "result":
-        return compute_dtype(b.fake.dtype)
-    return compute_dtype(promoted_dtype(b))
+        dtype: torch.dtype = b.fake.dtype
+        return dtype
+    return promoted_dtype(b)
 
 
 def promoted_dtype(b: Builder) -> torch.dtype:

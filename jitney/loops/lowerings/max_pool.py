@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import torch
 
-from jitney.loops.index import Index, floor_div, index
+from jitney.loops.index import Axis, Index, floor_div, index
 from jitney.loops.ir import Expr, Let, Ref, Stmt, Store
 from jitney.loops.lowerings.builder import Builder, Position
 from jitney.loops.lowerings.expressions import (
@@ -64,8 +64,8 @@ def _max_pool(rank: int) -> Lowering:
         best, top = b.reduce(window.axes(), "max", element)
         body: list[Stmt] = [best, store(out, position, top)]
         if b.used(1):
-            found, at = b.reduce(window.axes(), "argmax", element)
-            body += [found, store(indices, position, _plane_index(window, position, at, x))]
+            found, at = place_of_maximum(b, window.axes(), element)
+            body += [*found, store(indices, position, _plane_index(window, position, at, x))]
         b.emit(axes, body)
         return out, indices
 
@@ -74,6 +74,23 @@ def _max_pool(rank: int) -> Lowering:
 
 lowers(aten.max_pool2d_with_indices.default)(_max_pool(2))
 lowers(aten.max_pool3d_with_indices.default)(_max_pool(3))
+
+
+def place_of_maximum(
+    b: Builder, axes: Sequence[Axis], element: Expr
+) -> tuple[tuple[Stmt, ...], Expr]:
+    """Statements for the place of the first maximum, of the last NaN if there is one (eager's
+    rule), counted row-major over ``axes``; and the place."""
+    if not element.dtype.is_floating_point:
+        found, (at,) = b.reduce_all(axes, (("argmax", element),))
+        return found, at
+    here = index(0)
+    for axis in axes:
+        here = here * axis.extent + index(axis)
+    nowhere = const(-1, torch.int64)
+    unordered = where(apply("isnan", element), index_expr(here), nowhere)
+    found, (at, last) = b.reduce_all(axes, (("argmax", element), ("max", unordered)))
+    return found, where(apply("lt", last, const(0, torch.int64)), at, last)
 
 
 def _plane_index(window: Window, position: Position, at: Expr, x: StridedTensor) -> Expr:

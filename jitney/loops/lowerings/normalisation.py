@@ -21,7 +21,7 @@ from jitney.loops.lowerings.expressions import (
     sub,
 )
 from jitney.loops.lowerings.reductions import Split, moments, reduced_dims, split, store
-from jitney.loops.lowerings.registry import lowers
+from jitney.loops.lowerings.registry import Refused, lowers
 from jitney.loops.lowerings.strided import StridedTensor
 
 aten = torch.ops.aten
@@ -32,11 +32,17 @@ def _rows(b: Builder, x: StridedTensor, dims: int | Sequence[int], out: StridedT
     return split(b, x, reduced_dims(x.ndim, dims), True, out)
 
 
+def _check_floats(x: StridedTensor) -> None:
+    if not x.dtype.is_floating_point:
+        raise Refused("eager takes no integers, but for no elements")
+
+
 @lowers(aten._softmax, aten._safe_softmax)
 def softmax(
     b: Builder, x: StridedTensor, dim: int, half_to_float: bool | torch.dtype | None = None
 ) -> StridedTensor:
     out = b.allocate()
+    _check_floats(x)
     safe = b.node.target is aten._safe_softmax.default
     s = _rows(b, x, dim, out)
     value = cast(x.load(s.source), compute_dtype(out.dtype))
@@ -62,6 +68,7 @@ def softmax(
 @lowers(aten._log_softmax)
 def log_softmax(b: Builder, x: StridedTensor, dim: int, half_to_float: bool) -> StridedTensor:
     out = b.allocate()
+    _check_floats(x)
     s = _rows(b, x, dim, out)
     value = cast(x.load(s.source), compute_dtype(out.dtype))
     largest, top = b.reduce(s.reduced, "max", value)
@@ -126,6 +133,8 @@ def layer_norm(
     if b.used(0):
         normal = mul(sub(value, centre), inverse)
         normal = _affine(normal, weight, bias, s.source[first:])
+        if bias is None:  # eager adds a zero: none is negative
+            normal = add(normal, const(0, normal.dtype))
         body.extend(b.loop(s.reduced, (store(out, s.source, normal),)))
     b.emit(s.kept, body)
     return out, mean, rstd

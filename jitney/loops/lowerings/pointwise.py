@@ -73,7 +73,6 @@ BINARY: dict[OpKey, str] = {
     aten.atan2: "atan2",
     aten.hypot: "hypot",
     aten.copysign: "copysign",
-    aten.nextafter: "nextafter",
     aten.fmax: "fmax",
     aten.fmin: "fmin",
     aten.bitwise_and: "and",
@@ -115,6 +114,13 @@ def _register_tables() -> None:
 _register_tables()
 
 
+@elementwise(aten.nextafter, operands="own")
+def nextafter(x: Expr, y: Expr) -> Expr:
+    if x.dtype != y.dtype or compute_dtype(x.dtype) != x.dtype:
+        raise Refused("the step is one of the narrow type's")
+    return apply("nextafter", x, y)
+
+
 @elementwise(aten.abs)
 def absolute(x: Expr) -> Expr:
     return x if x.dtype in (torch.bool, torch.uint8) else apply("abs", x)
@@ -125,19 +131,31 @@ def sign(x: Expr) -> Expr:
     return x if x.dtype is torch.bool else apply("sign", x)
 
 
-@elementwise(aten.add, prims.add)
+def x_plus(x: Expr, y: Expr, factor: Expr | None) -> Expr:
+    """``x + factor * y``; of floats rounded once, as eager does."""
+    if factor is None or (isinstance(factor, Const) and factor.value == 1):
+        return add(x, y)
+    return apply("fma", y, factor, x) if x.dtype.is_floating_point else add(x, mul(y, factor))
+
+
+def negated(x: Expr) -> Expr:
+    """``-x``, a literal if it is one."""
+    return const(-x.value, x.dtype) if isinstance(x, Const) else apply("neg", x)
+
+
+@elementwise(aten.add, prims.add, narrow_numbers=True)
 def added(x: Expr, y: Expr, alpha: Expr | None = None) -> Expr:
-    return add(x, y if alpha is None else mul(y, alpha))
+    return x_plus(x, y, alpha)
 
 
-@elementwise(aten.sub, prims.sub)
+@elementwise(aten.sub, prims.sub, narrow_numbers=True)
 def subtracted(x: Expr, y: Expr, alpha: Expr | None = None) -> Expr:
-    return sub(x, y if alpha is None else mul(y, alpha))
+    return sub(x, y) if alpha is None else x_plus(x, y, negated(alpha))
 
 
-@elementwise(aten.rsub)
+@elementwise(aten.rsub, narrow_numbers=True)
 def subtracted_from(x: Expr, y: Expr, alpha: Expr | None = None) -> Expr:
-    return sub(y, x if alpha is None else mul(x, alpha))
+    return sub(y, x) if alpha is None else x_plus(y, x, negated(alpha))
 
 
 @elementwise(aten.mul, prims.mul)
@@ -167,13 +185,13 @@ def floor_divided(x: Expr, y: Expr) -> Expr:
     return apply("floordiv", x, y)
 
 
-@elementwise(aten.remainder)
+@elementwise(aten.remainder, narrow_numbers=True)
 def remainder(x: Expr, y: Expr) -> Expr:
     checked_divisor(x, y)
     return apply("remainder", x, y)
 
 
-@elementwise(aten.fmod)
+@elementwise(aten.fmod, narrow_numbers=True)
 def fmod(x: Expr, y: Expr) -> Expr:
     checked_divisor(x, y)
     return apply("fmod", x, y)
@@ -241,6 +259,10 @@ def power(x: Expr, y: Expr) -> Expr:
     if exponent == 3:
         return mul(mul(x, x), x)
     roots = {0.5: "sqrt", -0.5: "rsqrt", -1: "reciprocal"}
+    if exponent in (0.5, -0.5) and isinstance(x, Op) and x.args[0].dtype is torch.float16:
+        # in float16 eager calls pow: roots of -0 and -inf are those of 0 and inf
+        endless, infinity = (const(v, x.dtype) for v in (-math.inf, math.inf))
+        x = where(apply("eq", x, endless), infinity, add(x, const(0, x.dtype)))
     if exponent in roots:
         return apply(roots[exponent], x)
     return x if exponent == 1 else apply("pow", x, y)

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from jitney.loops.index import Axis, Index
+from jitney.loops.index import Axis, Index, index
 from jitney.loops.ir import Expr, Let, Ref, Stmt, Store
 from jitney.loops.lowerings.builder import Builder, Position
 from jitney.loops.lowerings.expressions import (
@@ -107,7 +107,10 @@ def reduction(
     if s.count.is_const and s.count.const == 0:
         return b.fill(out, empty)
     value = element(cast(x.load(s.source), dtype))
-    reduce, total = b.reduce(s.reduced, op, value)
+    reduce, result = b.reduce(s.reduced, op, value)
+    total: Expr = result
+    if op == "sum" and s.count == index(1) and dtype.is_floating_point:
+        total = add(const(0, dtype), total)  # a sum begins with 0: that of -0.0 is 0.0
     b.emit(s.kept, (reduce, store(out, s.result, finish(total, s.count))))
     return out
 
@@ -297,15 +300,17 @@ def _variance(
             if out is not None:
                 b.fill(out, math.nan)
         return
-    value = computed(x.load(s.source))
-    acc = value.dtype
+    acc = torch.float64 if b.target.kind == "cpu" else compute_dtype(x.dtype)  # as in eager
+    value = cast(x.load(s.source), acc)
     body, centre, squares = moments(b, s.reduced, value, s.count)
     correction = 1 if correction is None else correction
     divisor = sub(as_expr(s.count, acc), as_expr(correction, acc))
     divisor = maximum(divisor, const(0, acc))
     body.append(store(var, s.result, finish(div(squares, divisor))))
     if average is not None:
-        body.append(store(average, s.result, centre))
+        if s.count != index(1):  # eager's running mean does not survive an infinity
+            centre = where(apply("isnan", squares), const(math.nan, acc), centre)
+        body.append(store(average, s.result, add(const(0, acc), centre)))
     b.emit(s.kept, body)
 
 
@@ -355,6 +360,10 @@ def std_mean(
 # ---------------------------------------------------------------- norms
 
 
+def _reduces_nothing(x: StridedTensor, dim: Dims) -> bool:
+    return all(x.shape[d] == index(1) for d in reduced_dims(x.ndim, dim))
+
+
 @lowers(aten.linalg_vector_norm)
 def vector_norm(
     b: Builder,
@@ -379,7 +388,7 @@ def vector_norm(
             return cast(apply("ne", v, zero), acc)
 
         return reduction(b, x, dim, keepdim, "sum", acc, counted)
-    if order == 1:
+    if order == 1 or _reduces_nothing(x, dim):
         return reduction(b, x, dim, keepdim, "sum", acc, lambda v: apply("abs", v))
     if order == 2:
         return reduction(

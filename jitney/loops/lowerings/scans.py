@@ -62,7 +62,11 @@ def _back(
     return x.load((*position[:dim], before, *position[dim + 1 :]), mask, identity), mask
 
 
-def _scan(combine: Callable[[Expr, Expr], Expr], identity: float) -> Lowering:
+def _scan(
+    combine: Callable[[Expr, Expr], Expr],
+    identity: float,
+    headroom: float = 1,
+) -> Lowering:
     def lowering(
         b: Builder, x: StridedTensor, dim: int, *, dtype: torch.dtype | None = None
     ) -> StridedTensor:
@@ -72,15 +76,23 @@ def _scan(combine: Callable[[Expr, Expr], Expr], identity: float) -> Lowering:
         if acc is torch.bool:
             raise Refused("a scan of bools")
         if length <= 1:
-            return b.copy(out, x)
+            first = const(identity, acc)
+            return b.compute(out, lambda p: combine(first, cast(x.load(p), acc)))
+        spare = headroom if acc is torch.float32 else 1
+        down, up = const(1 / spare, acc), const(spare, acc)
         step, row = 1, x
         while step < length:
             last = 2 * step >= length
             target = out if last else b.allocate_as(x.shape, acc)
 
-            def value_at(position: Position, row: StridedTensor = row, step: int = step) -> Expr:
+            def value_at(
+                position: Position, row: StridedTensor = row, step: int = step, last: bool = last
+            ) -> Expr:
                 before, _ = _back(row, position, dim, step, identity)
-                return combine(cast(before, acc), cast(row.load(position), acc))
+                terms = [cast(before, acc), cast(row.load(position), acc)]
+                if step == 1:
+                    terms = [mul(term, down) for term in terms]
+                return mul(combine(*terms), up) if last else combine(*terms)
 
             row = b.compute(target, value_at)
             step *= 2
@@ -97,7 +109,8 @@ def _log_add_exp(x: Expr, y: Expr) -> Expr:
     return where(same, x, total)
 
 
-lowers(aten.cumsum.default)(_scan(add, 0))
+# Eager adds up float32 in float64: no part of a row overflows unless the row does.
+lowers(aten.cumsum.default)(_scan(add, 0, headroom=2.0 * LONGEST_SUM))
 lowers(aten.logcumsumexp.default)(_scan(_log_add_exp, -math.inf))
 _running_product = _scan(mul, 1)
 

@@ -1,0 +1,105 @@
+"""Does eager have a kernel for these dtypes and numbers? Asked of eager itself, on one element.
+
+Fake tensors and decompositions answer more than eager does: `silu` of integers, `1 - x` of bools,
+a fill with 300 of int8. Eager's kernels raise there, each in its own words; a region with such a
+call runs eager, so that the caller gets just that error.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+
+from jitney import torch_api
+from jitney.errors import Unsupported
+
+#: Dtypes whose kernels eager has for every op that is lowered.
+_ALWAYS = (torch.float32, torch.float64)
+#: Asked besides those that torch tags as pointwise.
+_ASKED = frozenset(
+    "full_like fill fill_ floor_divide floor_divide_ hardswish log_sigmoid_forward sum prod mean "
+    "amax amin max min argmax argmin aminmax var std var_mean std_mean linalg_vector_norm "
+    "logsumexp _softmax _log_softmax cumsum cumprod logcumsumexp cummax cummin mm bmm addmm "
+    "baddbmm mv addmv dot".split()
+)
+#: Asked for a kernel only: one element may be too small for their windows.
+_WINDOWED = frozenset(
+    "max_pool2d_with_indices max_pool3d_with_indices adaptive_max_pool2d adaptive_max_pool3d "
+    "avg_pool2d avg_pool3d _adaptive_avg_pool2d _adaptive_avg_pool3d upsample_nearest1d "
+    "upsample_nearest2d upsample_nearest3d upsample_linear1d upsample_bilinear2d "
+    "upsample_trilinear3d".split()
+)
+_NUMBERS = (bool, int, float)
+
+
+class _Unasked(Exception):
+    """An argument that one element cannot stand for."""
+
+
+def ask_eager(op: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    """Raises Unsupported where eager would refuse ``op``; ``args`` hold fake tensors."""
+    windowed = op._opname in _WINDOWED
+    if torch.Tag.pointwise not in op.tags and op._opname not in _ASKED and not windowed:
+        return
+    tensors = [x for x in (*args, *kwargs.values()) if isinstance(x, torch.Tensor)]
+    usual = all(x.dtype in _ALWAYS and not _is_empty(x) for x in tensors)
+    if usual and not any(type(x) is bool for x in args):
+        return
+    if any(x.device.type != "cpu" for x in tensors):
+        return
+    try:
+        plain = tuple(map(_described, args))
+        named = tuple((name, _described(value)) for name, value in kwargs.items())
+    except _Unasked:
+        return
+    refusal = _refusal(op, windowed, plain, named)
+    if refusal:
+        raise Unsupported("eager-refuses", f"{op} of {', '.join(str(x.dtype) for x in tensors)}: "
+                          f"eager raises {refusal}")  # fmt: skip
+
+
+def _is(size: Any, number: int) -> bool:
+    """Of sizes that are known: to ask a symbol would be a guard."""
+    return type(size) is int and size == number
+
+
+def _is_empty(tensor: torch.Tensor) -> bool:
+    return any(_is(size, 0) for size in tensor.shape)
+
+
+def _described(value: Any) -> Any:
+    """Hashable, and enough to make an argument from: (dtype, which axes are empty) of a tensor."""
+    if isinstance(value, torch.Tensor):
+        return ("tensor", value.dtype, tuple(0 if _is(size, 0) else 1 for size in value.shape))
+    if value is None or type(value) in _NUMBERS or isinstance(value, str | torch.dtype):
+        return (type(value), value)
+    if isinstance(value, torch.device | torch.layout | torch.memory_format):
+        return (type(value), value)
+    if isinstance(value, list | tuple) and all(type(item) is int for item in value):
+        return (type(value), tuple(value))
+    raise _Unasked
+
+
+@lru_cache(maxsize=16384)
+def _refusal(op: OpOverload, windowed: bool, args: tuple[Any, ...], kwargs: tuple[Any, ...]) -> str:
+    """The name of the error that eager raises, or nothing."""
+    size = 16 if windowed else 1
+    with torch_api.dispatch_modes_off(), torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            op(*(_example(a, size) for a in args), **{k: _example(v, size) for k, v in kwargs})
+        except (RuntimeError, TypeError, ValueError, IndexError) as error:
+            if not windowed or isinstance(error, NotImplementedError):
+                return type(error).__name__
+    return ""
+
+
+def _example(described: Any, size: int) -> Any:
+    if described[0] == "tensor":
+        return torch.ones([axis * size for axis in described[2]], dtype=described[1])
+    return described[1]
