@@ -14,7 +14,7 @@ from jitney.backends import Backend
 from jitney.capture.build_glue import build_glue, sources_used, stopped_globals
 from jitney.capture.capture_frame import capture_frame
 from jitney.capture.check_guards import compile_check
-from jitney.capture.explain_guard import failures
+from jitney.capture.explain_guard import failures, in_brief
 from jitney.capture.finish_guards import guards_of_shapes
 from jitney.capture.options import CaptureOptions
 from jitney.capture.result import Break, Capture
@@ -270,7 +270,7 @@ def _report_entry(capture: Capture, guards: Any, name: str) -> None:
     facts = {
         **capture.statistics,
         "function": name,
-        "guards": [(g.kind.value, str(g.source), g.reason) for g in guards],
+        "guards": [in_brief(guard) for guard in guards],
         "graph": graph.code if graph is not None else "",
         "nodes": sum(n.op.startswith("call") for n in nodes),
     }

@@ -38,6 +38,22 @@ def failures(guards: Iterable[Guard], roots: Roots, limit: int = 1) -> list[Fail
     return found
 
 
+def in_brief(guard: Guard) -> tuple[str, str, str, str]:
+    """A guard for lists of them: its kind, where, what is expected, the user's line."""
+    source, expected = str(guard.source), guard.expected
+    if guard.kind is Kind.STATE:
+        source, expected = expected
+    elif guard.kind is Kind.EXPRESSION:
+        source, expected = expected[0], True
+    elif guard.kind is Kind.TENSOR:
+        text = f"{expected.dtype} {list(expected.sizes)} on {expected.device}"
+        return guard.kind.value, source, text, guard.reason
+    if isinstance(expected, type):
+        return guard.kind.value, source, expected.__qualname__, guard.reason
+    is_plain = isinstance(expected, str | int | float | bool | torch.dtype | None)
+    return guard.kind.value, source, _short(expected) if is_plain else "", guard.reason
+
+
 def _explain(guard: Guard, roots: Roots) -> str:
     source, expected = guard.source, guard.expected
     try:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from jitney import torch_api
-from jitney.capture import autograd_functions, checkpoints
+from jitney.capture import autograd_functions, checkpoints, polyfills
 from jitney.capture.frame import BreakCapture, Frame, Unread
 
 if TYPE_CHECKING:
@@ -73,6 +73,14 @@ def _interpreted(
     return interpreter.call_python(function, args, kwargs, None)
 
 
+def _cond(
+    interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Frame | None
+) -> Any:
+    return interpreter.call_python(
+        polyfills.cond_, args, kwargs, "push" if site is not None else None
+    )
+
+
 def _disabled(interpreter: Interpreter, function: Any, *rest: Any) -> Any:
     name = getattr(function, "__wrapped__", function).__qualname__
     raise BreakCapture("disabled", f"torch disables {name} for compilers")
@@ -129,6 +137,7 @@ HANDLERS: dict[str, Handler] = {
     "torch._dynamo.mutation_guard.install_generation_tagging_init.<locals>.patched_init": (
         _module_init
     ),
+    "torch._higher_order_ops.cond.cond": _cond,
     "torch._dynamo.eval_frame.OptimizedModule.__getattr__": _interpreted,
     "torch.compiler.is_compiling": _is_compiling,
     "torch.backends.mha.get_fastpath_enabled": _attention_fastpath,

@@ -144,7 +144,7 @@ def truth(interpreter: Interpreter, value: Any) -> bool:
         raise BreakCapture(
             "data-dependent-branch",
             "a branch depends on the values of a tensor",
-            "use torch.where or torch.cond instead of Python's if",
+            "use torch.where instead of Python's if",
         )
     hook = hook_of(interpreter, value, "__bool__")
     if hook is None and type_lookup(type(value), "__bool__") is ABSENT:

@@ -159,6 +159,7 @@ ANSWERS = {
     "jitney.api.is_compiling": True,
     "torch.compiler.is_dynamo_compiling": True,
     "torch.compiler.is_exporting": False,
+    "torch.compiler.cudagraph_mark_step_begin": None,
     "torch._utils.is_compiling": True,
     "torch._dynamo.external_utils.is_compiling": True,
     "torch.jit.is_scripting": False,

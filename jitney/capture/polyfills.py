@@ -97,3 +97,11 @@ def sum_(iterable: Iterable[Any], /, start: Any = 0) -> Any:
     for item in iterable:
         value = value + item
     return value
+
+
+def cond_(pred: Any, true_fn: Callable[..., Any], false_fn: Callable[..., Any],
+          operands: Any = ()) -> Any:  # fmt: skip
+    """``torch.cond`` as the branch it means: eager's own compiles it with torch's capture."""
+    if pred:
+        return true_fn(*operands)
+    return false_fn(*operands)

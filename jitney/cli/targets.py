@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 
@@ -38,7 +40,19 @@ def find(target: str) -> Workload:
         made = factory()
         if isinstance(made, Task):
             return made
-        module, args, kwargs = (*made, {}) if len(made) == 2 else made
+        module, args, kwargs = _parts(target, made)
         return inference(module, dtype, *args, **kwargs)
 
     return Workload(target, f"from {module_name}", make)
+
+
+def _parts(target: str, made: Any) -> tuple[torch.nn.Module, Sequence[Any], dict[str, Any]]:
+    """The module, its arguments and keyword arguments, of what a factory returned."""
+    if isinstance(made, tuple) and len(made) in (2, 3):
+        module, args, kwargs = (*made, {})[:3]
+        if isinstance(module, torch.nn.Module) and isinstance(args, tuple | list):
+            return module, args, kwargs
+    raise UserError(
+        f"{target} returned a {type(made).__name__}; expected: (module, args), with args a tuple, "
+        "or (module, args, kwargs)"
+    )

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
+import jitney
 from jitney.diagnostics import render
 from jitney.diagnostics.dumps import dump
 from jitney.diagnostics.logs import print_logs
@@ -123,6 +124,17 @@ def test_logs_print_the_artifacts_asked_for() -> None:
     assert "the graph" in text
     assert "ir" in text
     assert "guard failed" not in text
+
+
+def test_logged_guards_say_what_they_expect() -> None:
+    stream = io.StringIO()
+    stops = print_logs("guards", stream)
+    jitney.compile(lambda x, n: x * n, backend="eager")(torch.ones(3), 4)
+    for stop in stops:
+        stop()
+    text = stream.getvalue()
+    assert "tensor x torch.float32 [3] on cpu" in text and "n 4" in text
+    assert "grad" in text and "True" in text
 
 
 def test_an_unknown_artifact_names_those_there_are() -> None:

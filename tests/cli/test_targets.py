@@ -1,0 +1,29 @@
+"""What `jitney bench` and `explain` are told to run."""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType
+
+import pytest
+import torch
+
+from jitney.cli.targets import find
+from jitney.errors import UserError
+
+
+@pytest.mark.parametrize("made", [3, (torch.nn.Identity(),), (1, 2), (torch.nn.Identity(), 3)])
+def test_a_factory_that_returns_something_else_is_told_what_is_expected(monkeypatch, made):
+    module = ModuleType("given_to_the_cli")
+    module.factory = lambda: made
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    workload = find("given_to_the_cli:factory")
+    with pytest.raises(UserError, match="given_to_the_cli:factory returned a .*expected: "):
+        workload.make("base", torch.float32)
+
+
+def test_names_that_are_none_are_answered_with_those_there_are():
+    with pytest.raises(UserError, match="no workload 'brt'; there are: bert"):
+        find("brt")
+    with pytest.raises(UserError, match="cannot import nowhere:at_all"):
+        find("nowhere:at_all")
