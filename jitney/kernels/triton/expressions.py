@@ -68,6 +68,7 @@ _SAME_FOR_ALL: dict[str, str] = {
 
 _FLOAT: dict[str, str] = {
     "div": "{0} / {1}",
+    "digamma": "dm.digamma({0}, lib.tan(dm.digamma_angle({0})), lib.log(dm.digamma_at({0})))",
     "floordiv": "dm.floordiv_float({0}, {1}, lib.fmod({0}, {1}))",
     "truncdiv": "dm.trunc({0} / {1})",
     "remainder": "dm.remainder({0}, {1}, lib.fmod({0}, {1}))",
