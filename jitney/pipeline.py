@@ -11,7 +11,7 @@ import torch
 
 from jitney import cpu_pipeline, gpu_pipeline, torch_api
 from jitney.backends import Backend
-from jitney.capture.build_glue import build_glue, sources_used, stopped_globals
+from jitney.capture.build_glue import build_glue, sources_used
 from jitney.capture.capture_frame import capture_frame
 from jitney.capture.check_guards import compile_check
 from jitney.capture.explain_guard import failures, in_brief
@@ -77,11 +77,9 @@ def compile_frame(request: Request, session: Session, backend: Backend) -> Entry
         check = compile_check(guards, parameters, name)
         _assert_true_now(check, guards, roots)
     with log.stage("glue", function=name):
-        stopped = stopped_globals(capture, roots)
         glue_for = partial(
-            build_glue, capture, graph, parameters, request.linker,
-            request.function.__name__, stopped, request.is_resume,
-        )  # fmt: skip
+            build_glue, capture, graph, parameters, request.linker, name, request.is_resume
+        )
         glue = glue_for(None)(())
     _report_entry(capture, guards, name)
     return Entry(capture, guards, check, glue, glue_for, sources_used(capture))

@@ -19,9 +19,8 @@ from jitney.capture.edit_code import list_code
 from jitney.capture.emit_fetch import FUNCTION, Writer, build_function
 from jitney.capture.guard import Guard
 from jitney.capture.result import Break, Capture, Exit, FrameState, Raise, Return
-from jitney.capture.source import Roots, Source
+from jitney.capture.source import Source
 from jitney.capture.write_recipes import EffectWriter, RecipeWriter
-from jitney.errors import CompilerBug
 
 Glue = Callable[..., Any]
 
@@ -55,40 +54,19 @@ class _Context:
     linker: Linker
 
 
-def stopped_globals(capture: Capture, roots: Roots) -> tuple[dict[str, Any], ...]:
-    """The globals of every frame that a break stopped: guards pin the functions that have them.
-
-    Found once, by the inputs at capture, which an entry must not keep alive.
-    """
-    if not isinstance(capture.exit, Break):
-        return ()
-    return tuple(_globals_of(state.globals, roots) for state in capture.exit.frames)
-
-
-def _globals_of(recipe: r.Recipe, roots: Roots) -> dict[str, Any]:
-    value = recipe.value if isinstance(recipe, r.Constant) else None
-    if isinstance(recipe, r.Given):
-        value = recipe.source.fetch(roots)
-    if not isinstance(value, dict):
-        raise CompilerBug(f"globals from {recipe!r}")
-    return value
-
-
 def build_glue(
     capture: Capture,
     graph: Callable[..., Any] | None,
     parameters: Sequence[str],
     linker: Linker,
     name: str,
-    stopped: Sequence[dict[str, Any]],
     is_resume: bool,
     armed: Armed | None,
 ) -> Callable[[tuple[Any, ...]], Glue]:
     """A function from the values of ``armed.stable`` to the glue ``(function, *locals)``.
 
-    ``graph`` takes the capture's inputs and returns a flat sequence; ``stopped``: see
-    `stopped_globals`. A resume function's glue hands tails to its caller; any other runs them to
-    the end.
+    ``graph`` takes the capture's inputs and returns a flat sequence. A resume function's glue
+    hands tails to its caller; any other runs them to the end.
     """
     bound = {source: f"b{i}" for i, source in enumerate(armed.stable)} if armed else {}
     writer = Writer(parameters, exact=exact_types(capture.guards), bound=bound)
@@ -102,8 +80,7 @@ def build_glue(
         inputs = ", ".join(writer.fetch(i.source) for i in capture.inputs)
         writer.lines.append(f"results = {writer.constant(graph)}({inputs})")
     effects = [EffectWriter(writer, recipes).statement(effect) for effect in capture.effects]
-    context = _Context(writer, recipes, linker)
-    leave = _write_exit(context, capture.exit, stopped, is_resume=is_resume)
+    leave = _write_exit(_Context(writer, recipes, linker), capture.exit, is_resume=is_resume)
     opening = [f"def glue({arguments}):", *(f"    {line}" for line in writer.lines)]
     opening += [f"    {line}" for line in (*effects, leave)] + ["return glue"]
     if bound:
@@ -149,9 +126,7 @@ def _given(capture: Capture) -> list[r.Given]:
 # ---------------------------------------------------------------- leaving
 
 
-def _write_exit(
-    glue: _Context, leaving: Exit, stopped: Sequence[dict[str, Any]], *, is_resume: bool
-) -> str:
+def _write_exit(glue: _Context, leaving: Exit, *, is_resume: bool) -> str:
     """Builds what the exit needs; the statement that leaves."""
     if isinstance(leaving, Return):
         return f"return {glue.recipes.expression(leaving.value)}"
@@ -159,11 +134,11 @@ def _write_exit(
         return f"raise {glue.recipes.expression(leaving.exception)}"
     constant = glue.writer.constant
     thunk = None
-    for state, globals_ in zip(leaving.frames[:-1], stopped):
-        call = ", ".join([constant(_run_step), *_write_frame(glue, state, globals_, thunk)])
+    for state in leaving.frames[:-1]:
+        call = ", ".join([constant(_run_step), *_write_frame(glue, state, thunk)])
         thunk = glue.writer.fresh()
         glue.writer.lines.append(f"{thunk} = {constant(partial)}({call})")
-    step, *arguments = _write_frame(glue, leaving.frames[-1], stopped[-1], thunk)
+    step, *arguments = _write_frame(glue, leaving.frames[-1], thunk)
     call = f"{step}({', '.join(arguments)})"
     return f"return {call}" if is_resume else f"return {constant(run_tails)}({call})"
 
@@ -172,9 +147,7 @@ def _run_step(step: Callable[..., Any], *arguments: Any) -> Any:
     return run_tails(step(*arguments))
 
 
-def _write_frame(
-    glue: _Context, state: FrameState, globals_: dict[str, Any], thunk: str | None
-) -> list[str]:
+def _write_frame(glue: _Context, state: FrameState, thunk: str | None) -> list[str]:
     """The step function of a stopped frame and its arguments, as expressions."""
     code, build, constant = state.code, glue.recipes.expression, glue.writer.constant
     values = dict(state.locals)
@@ -183,6 +156,7 @@ def _write_frame(
     nulls = tuple(isinstance(slot, r.Null) for slot in state.stack)
     point = stopped_at(code, state.offset, nulls, tuple(sorted(values)))
     step = step_code(point, outer=thunk is not None, pushes=state.pushes)
+    globals_ = state.globals
     if not point.cells:
         expression = constant(FunctionType(step.code, globals_))
     else:

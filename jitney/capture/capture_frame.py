@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from types import FunctionType
 from typing import Any
 
+import torch
+
 from jitney import torch_api
 from jitney.capture import handlers_data, handlers_flow, handlers_stack, state
 from jitney.capture.changes import effects_of
@@ -19,13 +21,16 @@ from jitney.capture.guard import Kind
 from jitney.capture.interpret import Interpreter
 from jitney.capture.options import CaptureOptions
 from jitney.capture.rebuild import CannotRebuild, Rebuilder
-from jitney.capture.recipe import Constant, SetState
+from jitney.capture.recipe import SetState
 from jitney.capture.result import Break, Capture, Exit, FrameState, Return
-from jitney.capture.source import Function, Local
+from jitney.capture.source import Attr, DictItem, Function, Local, ModuleOf
 from jitney.errors import Unsupported
 
 HANDLERS = (handlers_data, handlers_flow, handlers_stack)  # registered by being imported
 MOST_ATTEMPTS = 60
+# How many levels of forward-mode differentiation surround a call, less one.
+_FORWARD_AD = Attr(ModuleOf("torch.autograd.forward_ad"), "__dict__")
+_FORWARD_LEVEL = DictItem(_FORWARD_AD, "_current_level")
 
 
 def capture_frame(
@@ -77,6 +82,7 @@ def _attempt(
 ) -> Capture:
     for name, value in before.items():
         vm.world.guard(Kind.STATE, Function(), (name, value), name)
+    vm.world.guard(Kind.EQUALS, _FORWARD_LEVEL, torch.autograd.forward_ad._current_level)
     frame = _root(vm, function, arguments)
     rebuilder = Rebuilder(vm)
     try:
@@ -175,7 +181,7 @@ def _frame_state(
     return FrameState(
         code,
         frame.function_name,
-        _globals_recipe(frame),
+        frame.globals,
         frame.current.offset,
         tuple([rebuilder.of(v) for v in stack]),
         tuple(
@@ -191,7 +197,3 @@ def _frame_state(
         frame.current.line,
         None if frame.exceptions is None else rebuilder.of(frame.exceptions),
     )
-
-
-def _globals_recipe(frame: Frame) -> Any:
-    return Constant(frame.globals)

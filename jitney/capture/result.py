@@ -39,7 +39,7 @@ class FrameState:
 
     code: CodeType
     function_name: str
-    globals: Recipe
+    globals: dict[str, Any]
     offset: int
     stack: tuple[Recipe, ...]
     locals: tuple[tuple[str, Recipe], ...]  # bound ones only; cell variables hold a cell recipe

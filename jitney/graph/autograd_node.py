@@ -81,15 +81,16 @@ def _node_class(
 
         @staticmethod
         def backward(ctx: Any, *grads: Any) -> Any:
-            if not eager.are_wanted():
-                return run_backward(ctx, grads)
             tangents = {i: g for i, g in enumerate(grads) if g is not None}
+            if not eager.are_wanted(tangents.values()):
+                return run_backward(ctx, grads)
             try:
                 return (None, *eager.gradients(ctx.given, ctx.saved_tensors, tangents))
             except CannotRepeat as error:
                 if not torch.is_grad_enabled():
-                    message = "what a custom backward reads has changed since its forward, and"
-                    raise RuntimeError(f"{message} eager cannot run again: {error}") from None
+                    message = "gradients cannot come from the compiled graph (many at a time, or"
+                    message += " what a custom backward reads has changed), and eager cannot run"
+                    raise RuntimeError(f"{message} again: {error}") from None
                 reason = str(error)
             with torch.no_grad():
                 gradients = run_backward(ctx, grads)

@@ -7,7 +7,7 @@ given.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from jitney import torch_api
 from jitney.capture.custom_gradient import CustomGradient
 from jitney.events import log
 from jitney.graph.ambient import Ambient
@@ -28,11 +29,13 @@ class CannotRepeat(Exception):
 
 @dataclass(frozen=True)
 class Given:
-    """What a call was given. ``inputs``: numbers, and of tensors that are not saved for the
-    backward pass (weak reference, version), so that none is kept alive for this alone. ``old``:
-    copies of inputs that the call writes to; ``random``: the generators' states by device."""
+    """What a call was given. ``numbers``, and weak references to the tensors that are not saved for
+    the backward pass (none is kept alive for this alone), with their ``versions``. ``old``: copies
+    of inputs that the call writes to; ``random``: the generators' states by device."""
 
-    inputs: tuple[Any, ...]
+    numbers: tuple[Any, ...]
+    tensors: tuple[weakref.ref[torch.Tensor], ...]
+    versions: Sequence[int]
     old: Mapping[int, torch.Tensor]
     random: Mapping[torch.device, torch.Tensor]
 
@@ -44,21 +47,30 @@ class EagerGradients:
         self._gm, self._facts, self._ambient = gm, facts, ambient
         rules = [n.target for n in gm.graph.nodes if isinstance(n.target, CustomGradient)]
         self._checks = [rule.holds for rule in rules if rule.holds is not None]
-        self._saved = {p.index: at for at, p in enumerate(facts.saved_tensors) if _is_input(p)}
+        saved = enumerate(facts.saved_tensors)
+        self._saved = {place.index: at for at, place in saved if isinstance(place, Input)}
+        self._numbers = _numbers(gm)
+        known = {*self._saved, *self._numbers, *facts.old_values}
+        self._loose = tuple(i for i in range(facts.input_count) if i not in known)
         self._written = frozenset(mutation.input for mutation in facts.mutations)
         devices = {r.device for r in facts.results if r.device is not None}
         self._devices = tuple(devices | {torch.device("cpu")}) if facts.draws else ()
 
-    def are_wanted(self) -> bool:
+    def are_wanted(self, tangents: Collection[torch.Tensor]) -> bool:
         """Whether the compiled backward does not do: its gradients are to be differentiated again,
-        or a custom backward reads what has changed since its forward."""
-        return torch.is_grad_enabled() or not all(holds() for holds in self._checks)
+        it is given many at a time, or a custom backward reads what has changed since its
+        forward."""
+        if torch.is_grad_enabled() or any(map(torch_api.is_batched, tangents)):
+            return True
+        return not all(holds() for holds in self._checks)
 
     def note(self, inputs: tuple[Any, ...]) -> Given:
         """What `gradients` needs to know of a call, before it runs."""
-        saved = self._saved
+        loose = [inputs[i] for i in self._loose]
         return Given(
-            tuple([None if i in saved else _referred(x) for i, x in enumerate(inputs)]),
+            tuple([inputs[i] for i in self._numbers]),
+            tuple(map(weakref.ref, loose)),
+            torch_api.versions(loose),
             {i: inputs[i].detach().clone() for i in self._facts.old_values},
             {device: _generator_state(device) for device in self._devices},
         )
@@ -69,14 +81,14 @@ class EagerGradients:
         """The gradients of ``grad_inputs`` from those of results, by index, differentiable if
         grad mode is on. Raises CannotRepeat."""
         create_graph = torch.is_grad_enabled()
-        what = "gradients are to be differentiated again"
-        reason = what if create_graph else "what a custom backward reads has changed"
-        log.emit("rerun_eagerly", reason=reason)
+        what = "are to be differentiated again" if create_graph else "cannot come from a graph"
+        log.emit("rerun_eagerly", reason=f"gradients {what}")
         wanted = self._facts.grad_inputs
         if self._written.intersection(wanted):
             raise CannotRepeat("an input that requires grad was written to")
         with torch.enable_grad():
-            fed = [self._fed(i, given, saved) for i in range(self._facts.input_count)]
+            values = self._values(given, saved)
+            fed = [self._fed(i, values[i]) for i in range(self._facts.input_count)]
             with self._ambient.restored(), _generators(given.random):
                 outputs = flat(self._gm.forward(*fed))
             results = self._results(outputs, tangents)
@@ -88,18 +100,29 @@ class EagerGradients:
             allow_unused=True,
         )
 
-    def _fed(self, index: int, given: Given, saved: Sequence[Any]) -> Any:
-        """An input as the call was given it; one that requires grad as a view, at which the
-        gradient is taken."""
-        if index in given.old:
-            return given.old[index].clone()
-        at = self._saved.get(index)
-        written = index in self._written
-        value = saved[at] if at is not None else _fetched(given.inputs[index], not written)
+    def _values(self, given: Given, saved: Sequence[Any]) -> dict[int, Any]:
+        """The inputs as the call was given them; those that it writes to may be changed."""
+        values = {i: saved[at] for i, at in self._saved.items()}
+        values |= zip(self._numbers, given.numbers, strict=True)
+        values |= {i: value.clone() for i, value in given.old.items()}
+        tensors = [refer() for refer in given.tensors]
+        if any(tensor is None for tensor in tensors):
+            raise CannotRepeat("an input is not alive any more")
+        now = torch_api.versions([tensor for tensor in tensors if tensor is not None])
+        for i, tensor, version, before in zip(
+            self._loose, tensors, now, given.versions, strict=True
+        ):
+            if version != before and i not in self._written:
+                raise CannotRepeat("an input was written to")
+            values[i] = tensor
+        return values
+
+    def _fed(self, index: int, value: Any) -> Any:
+        """An input for the graph: a view, at which the gradient is taken, if it requires grad."""
         if not isinstance(value, torch.Tensor):
             return value
         if index not in self._facts.grad_inputs:
-            return value.detach().clone() if written else value.detach()
+            return value.detach().clone() if index in self._written else value.detach()
         if not value.requires_grad:
             raise CannotRepeat("an input requires no grad any more")
         return value.view_as(value)
@@ -119,28 +142,13 @@ class EagerGradients:
         return found
 
 
-def _is_input(place: Input | Result) -> bool:
-    return isinstance(place, Input)
-
-
-def _referred(value: Any) -> Any:
-    return (weakref.ref(value), _version(value)) if isinstance(value, torch.Tensor) else value
-
-
-def _fetched(kept: Any, unwritten: bool) -> Any:
-    """An input noted down; ``unwritten``: it must hold what it held."""
-    if not isinstance(kept, tuple):
-        return kept
-    value = kept[0]()
-    if value is None:
-        raise CannotRepeat("an input is not alive any more")
-    if unwritten and _version(value) != kept[1]:
-        raise CannotRepeat("an input was written to")
-    return value
-
-
-def _version(value: torch.Tensor) -> int:
-    return 0 if value.is_inference() else value._version
+def _numbers(gm: fx.GraphModule) -> tuple[int, ...]:
+    """The inputs that are no tensors."""
+    values = [
+        n.meta.get("example_value", n.meta.get("val"))
+        for n in gm.graph.find_nodes(op="placeholder")
+    ]
+    return tuple(i for i, x in enumerate(values) if not isinstance(x, torch.Tensor | None))
 
 
 def _generator_state(device: torch.device) -> torch.Tensor:

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
+from jitney import torch_api
 from jitney.capture.build_resume import Point, is_resume
 from jitney.capture.emit_fetch import frame_locals
 from jitney.capture.explain_guard import failures, generalise
@@ -126,6 +127,9 @@ class CompiledCode:
 
     def _may_compile(self) -> bool:
         if self.skipped:
+            return False
+        if torch_api.transform_is_active():
+            log.emit("eager", function=self.name, reason="it is called inside a transform")
             return False
         if not stance.allows_compile(self.name, bool(self.entries), self):
             return False

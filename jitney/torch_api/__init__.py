@@ -42,9 +42,11 @@ from jitney.torch_api.modes import (
     from_functional,
     functional_mode,
     functorch_is_active,
+    is_batched,
     make_infra_mode,
     python_dispatcher,
     to_functional,
+    transform_is_active,
     without_torch_function,
     written_under_no_grad,
 )
@@ -108,6 +110,7 @@ from jitney.torch_api.tensors import (
     span,
     spans_meet,
     tensor_at,
+    versions,
 )
 
 __all__ = [
@@ -148,6 +151,7 @@ __all__ = [
     "impl_address",
     "inductor_with",
     "is_allowed_in_graph",
+    "is_batched",
     "is_composite",
     "is_data_dependent_error",
     "is_fake",
@@ -199,7 +203,9 @@ __all__ = [
     "tracing",
     "symbolic_float_error",
     "uncompiled",
+    "transform_is_active",
     "unsupported_by_fakes",
+    "versions",
     "without_torch_function",
     "written_under_no_grad",
 ]

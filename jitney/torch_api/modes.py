@@ -89,3 +89,14 @@ class _TensorTracker:
 def functorch_is_active() -> bool:
     """Whether a functorch transform (grad, vmap) surrounds the call."""
     return bool(torch._C._are_functorch_transforms_active())
+
+
+def transform_is_active() -> bool:
+    """Whether a functorch transform or forward-mode differentiation surrounds the call."""
+    return functorch_is_active() or torch.autograd.forward_ad._current_level >= 0
+
+
+def is_batched(tensor: torch.Tensor) -> bool:
+    """Whether the tensor is one for many, inside a ``vmap``."""
+    functorch = torch._C._functorch
+    return functorch.is_batchedtensor(tensor) or functorch.is_legacy_batchedtensor(tensor)

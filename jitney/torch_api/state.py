@@ -95,7 +95,7 @@ def _set_inference_mode(enabled: bool) -> None:
     raise TypeError("inference mode is a scope: it cannot be left changed by a frame")
 
 
-def _set_modes(counts: tuple[int, int]) -> None:
+def _set_modes(counts: Any) -> None:
     raise TypeError("modes are scopes: they cannot be left changed by a frame")
 
 
@@ -108,6 +108,7 @@ _STATE: dict[str, tuple[Callable[[], Any], Callable[[Any], None]]] = {
     "inference_mode": (torch.is_inference_mode_enabled, _set_inference_mode),
     "autocast": (_autocast_state, _set_autocast_state),
     "modes": (_mode_counts, _set_modes),
+    "transforms": (torch._C._are_functorch_transforms_active, _set_modes),
     "default_dtype": (torch.get_default_dtype, torch.set_default_dtype),
     "default_device": (_default_device, torch.set_default_device),
     "deterministic": (

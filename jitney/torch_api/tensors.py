@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -25,6 +25,14 @@ def bump_versions(*tensors: torch.Tensor) -> None:
         torch._C._increment_version(tensors)
     except RuntimeError:  # at the first inference tensor; some versions may well rise twice
         torch._C._increment_version([t for t in tensors if not t.is_inference()])
+
+
+def versions(tensors: Sequence[torch.Tensor]) -> list[int]:
+    """How often each tensor has been written to; inference tensors, which keep no count: 0."""
+    try:
+        return [t._version for t in tensors]
+    except RuntimeError:
+        return [0 if t.is_inference() else t._version for t in tensors]
 
 
 def tensor_at(like: torch.Tensor, shape: tuple[int, ...], strides: tuple[int, ...]) -> torch.Tensor:

@@ -10,12 +10,12 @@ import pytest
 import torch
 
 from jitney.capture import recipe as r
-from jitney.capture.build_glue import build_glue, stopped_globals
+from jitney.capture.build_glue import build_glue
 from jitney.capture.build_resume import resume_code
 from jitney.capture.edit_code import list_code
 from jitney.capture.emit_fetch import frame_locals
 from jitney.capture.result import Break, Capture, FrameState, GraphInput, Raise, Return
-from jitney.capture.source import Attr, DictItem, Item, Local, Roots
+from jitney.capture.source import Attr, DictItem, Item, Local
 
 
 class EagerLinker:
@@ -35,17 +35,15 @@ class EagerLinker:
         return value
 
 
-def glue_of(function, capture, values, graph=None, linker=None):
+def glue_of(function, capture, graph=None, linker=None):
     names = frame_locals(function.__code__)
-    roots = Roots(dict(zip(names, values, strict=True)), function)
-    stopped = stopped_globals(capture, roots)
-    linker = linker or EagerLinker()
-    return build_glue(capture, graph, names, linker, "f", stopped, False, None)(())
+    name = function.__name__
+    return build_glue(capture, graph, names, linker or EagerLinker(), name, False, None)(())
 
 
 def run(function, leaving, *values, effects=(), inputs=(), graph=None):
     capture = Capture(None, inputs, (), effects, leaving)
-    return glue_of(function, capture, values, graph)(function, *values)
+    return glue_of(function, capture, graph)(function, *values)
 
 
 def test_graph_inputs_are_fetched_and_outputs_returned():
@@ -191,7 +189,7 @@ def offset_of(function, name, nth=0):
 
 def state(function, offset, stack, values, **more):
     return FrameState(
-        function.__code__, function.__name__, r.Constant(function.__globals__), offset,
+        function.__code__, function.__name__, function.__globals__, offset,
         tuple(stack), tuple(values.items()), (), **more,
     )  # fmt: skip
 
@@ -199,7 +197,7 @@ def state(function, offset, stack, values, **more):
 def stopped(function, frames, *values):
     linker = EagerLinker()
     capture = Capture(None, (), (), (), Break(tuple(frames), "k", "r", "", ""))
-    return glue_of(function, capture, values, linker=linker)(function, *values), linker
+    return glue_of(function, capture, linker=linker)(function, *values), linker
 
 
 def helper(x):
