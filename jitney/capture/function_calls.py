@@ -137,7 +137,7 @@ HANDLERS: dict[str, Handler] = {
     "torch._dynamo.mutation_guard.install_generation_tagging_init.<locals>.patched_init": (
         _module_init
     ),
-    "torch._higher_order_ops.cond.cond": _cond,
+    "torch.cond": _cond,
     "torch._dynamo.eval_frame.OptimizedModule.__getattr__": _interpreted,
     "torch.compiler.is_compiling": _is_compiling,
     "torch.backends.mha.get_fastpath_enabled": _attention_fastpath,
