@@ -9,6 +9,7 @@ Guards that neither way can express are left over for the generated Python.
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from types import CellType, MappingProxyType
@@ -18,8 +19,8 @@ import torch
 
 from jitney import torch_api
 from jitney.capture import layouts
-from jitney.capture.guard import Guard, Kind, TensorFacts
-from jitney.capture.native_check import SLOTS, Op, Program, tensor_words
+from jitney.capture.guard import Apart, Guard, Kind, TensorFacts
+from jitney.capture.native_check import SLOTS, Op, Program, apart_words, tensor_words
 from jitney.capture.place_sources import SCALARS, Arming, Habits, Place
 from jitney.capture.source import Roots, Source
 
@@ -52,10 +53,27 @@ def arm_guards(
     stable = dict.fromkeys(s for source in wanted for s in arming.anchors(source))
     if arming.slots > SLOTS:
         return None
-    program = Program(arming.code + arming.late, arming.words, arming.keep)
-    program.add(Op.END)
+    program = _program(arming)
     values = tuple(place.value for s in stable if (place := arming.place(s)) is not None)
     return Arm(program, tuple(stable), values, residual, arming.roots, arming.versions)
+
+
+def _program(arming: Arming) -> Program:
+    """Slots first, then what is stable: dicts' versions, of which one word may tell that none has
+    changed since they were compared; other words; tensors that are asked."""
+    program = Program(list(arming.code), arming.words, arming.keep)
+    stores = [len(arming.stores) // 2, *arming.stores]
+    if arming.watcher is None:
+        program.add(Op.WORDS, program.data(stores))
+    else:
+        noted = ctypes.c_int64(-1)
+        program.keep.append(noted)
+        where = [arming.watcher.count, ctypes.addressof(noted)]
+        program.add(Op.QUIET, program.data([*where, *stores]))
+    program.add(Op.WORDS, program.data([len(arming.pairs) // 2, *arming.pairs]))
+    program.code += arming.late
+    program.add(Op.END)
+    return program
 
 
 def _sources_of(guards: Iterable[Guard]) -> list[Source]:
@@ -81,6 +99,8 @@ def cover(arming: Arming, guard: Guard) -> bool:
         return _state(arming, *guard.expected)
     if guard.kind is Kind.SAME:
         return _same(arming, arming.place(guard.source), arming.place(guard.expected))
+    if guard.kind is Kind.NO_OVERLAP:
+        return _apart(arming, guard.expected)
     if guard.kind is Kind.DISTINCT:
         return _distinct(arming, [arming.place(s) for s in guard.expected])
     handler = _COVERS.get(guard.kind)
@@ -213,18 +233,43 @@ def _tensor(arming: Arming, place: Place, facts: TensorFacts) -> bool:
     is_class = type(value) is facts.cls
     if facts.layout is not torch.strided or not is_class:
         return False
-    slot = place.slot
-    words = arming.data(tensor_words(value, facts.sizes, facts.strides))
-    if place.fixed:
-        # The check asks for the word that an instruction's first operand names well before it
-        # runs that: here for the lines of the tensor's implementation, which TENSOR reads.
-        impl = torch_api.impl_address(value)
-        for line in (id(value), impl, impl + 64, impl + 128):
-            arming.late += (int(Op.CONST), line, id(value), arming.scratch)
+    known = torch_api.fact_words(value, facts.sizes, facts.strides) if place.fixed else None
+    if known is not None:
+        for address, word in known:
+            arming.word(address, word)
+    elif place.fixed:
+        words = arming.data(tensor_words(value, facts.sizes, facts.strides))
+        arming.late += (int(Op.CONST), 0, id(value), arming.scratch)
         arming.late += (int(Op.TENSOR), arming.scratch, words, 0)
-    elif slot is not None:
-        arming.add(Op.TENSOR, slot, words)
+    elif place.slot is not None:
+        words = arming.data(tensor_words(value, facts.sizes, facts.strides))
+        arming.add(Op.TENSOR, place.slot, words)
     return facts.is_leaf is None
+
+
+def _apart(arming: Arming, apart: Apart) -> bool:
+    """Tensors that stay where they are share no memory as long as they do; one that varies is
+    compared with the memory of those that do not."""
+    places = [p for p in map(arming.place, apart.sources) if p is not None]
+    if not apart.static or len(places) < len(apart.sources):
+        return False
+    met: dict[int, list[tuple[int, int]]] = {n: [] for n, p in enumerate(places) if not p.fixed}
+    for one, other in apart.pairs:
+        if one in met:
+            return False
+        if other in met:
+            met[other].append(torch_api.span(places[one].value))
+    words = [torch_api.memory_words(p.value) for p in places if p.fixed]
+    if None in words:
+        return False
+    for address, word in (pair for several in words for pair in several or ()):
+        arming.word(address, word)
+    for n, spans in met.items():
+        slot, operands = places[n].slot, apart_words(places[n].value, spans)
+        if slot is None or operands is None:
+            return False
+        arming.add(Op.APART, slot, arming.data(operands))
+    return True
 
 
 def _same(arming: Arming, one: Place | None, other: Place | None) -> bool:

@@ -6,9 +6,10 @@ effects, leave. Whatever raises does so before the first effect, so that no muta
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import groupby
 from types import CellType, CodeType, FunctionType
 from typing import Any, Protocol
 
@@ -69,6 +70,7 @@ def build_glue(
     hands tails to its caller; any other runs them to the end.
     """
     bound = {source: f"b{i}" for i, source in enumerate(armed.stable)} if armed else {}
+    runs: list[str] = []
     writer = Writer(parameters, exact=exact_types(capture.guards), bound=bound)
     arguments = ", ".join([FUNCTION, *writer.parameters])
     if armed and armed.guards:
@@ -77,16 +79,31 @@ def build_glue(
     for given in _given(capture):
         recipes.expression(given)
     if graph is not None:
-        inputs = ", ".join(writer.fetch(i.source) for i in capture.inputs)
+        inputs, runs = _in_runs([writer.fetch(i.source) for i in capture.inputs], bound)
         writer.lines.append(f"results = {writer.constant(graph)}({inputs})")
     effects = [EffectWriter(writer, recipes).statement(effect) for effect in capture.effects]
     leave = _write_exit(_Context(writer, recipes, linker), capture.exit, is_resume=is_resume)
     opening = [f"def glue({arguments}):", *(f"    {line}" for line in writer.lines)]
     opening += [f"    {line}" for line in (*effects, leave)] + ["return glue"]
     if bound:
-        opening.insert(0, f"({' '.join(f'{n},' for n in bound.values())}) = stable")
+        opening[:0] = [f"({' '.join(f'{n},' for n in bound.values())}) = stable", *runs]
     filename = f"<jitney glue of {name}>"
     return build_function("arm", ["stable"], opening, writer.constants, filename=filename)
+
+
+def _in_runs(inputs: list[str], bound: Mapping[Source, str]) -> tuple[str, list[str]]:
+    """The arguments as text, those that stand in ``bound`` as tuples made once, and what makes
+    the tuples."""
+    known = set(bound.values())
+    arguments: list[str] = []
+    made: list[str] = []
+    for stable, group in groupby(inputs, known.__contains__):
+        if not stable:
+            arguments += group
+            continue
+        made.append(f"run{len(made)} = ({' '.join(f'{name},' for name in group)})")
+        arguments.append(f"*run{len(made) - 1}")
+    return ", ".join(arguments), made
 
 
 def _write_residual_guards(writer: Writer, armed: Armed, arguments: str) -> None:

@@ -22,6 +22,7 @@ from jitney import torch_api
 from jitney.capture.layouts import BYTES_DATA, OB_TYPE, read_word
 
 SLOTS = 512
+PREFETCH = 48  # words ahead that are asked for: a cold check is bound by latency
 ANY = -(1 << 63)  # a size or stride that may be anything
 
 
@@ -31,7 +32,7 @@ class Op(enum.IntEnum):
     END = 0  # all holds
     IS = 1  # s[a] == b
     FIELD = 2  # *(s[a] + b) == c
-    WORD = 3  # *a == b
+    WORDS = 3  # *x == y for the n pairs in words a, in order: [n, x, y, …]
     LOAD = 4  # s[c] = *(s[a] + b); fails on NULL
     LOAD2 = 5  # s[c] = *(*(s[a] + 24) + b): an item of a list
     DICT_ITEM = 6  # s[c] = dict s[a] [b]; fails if absent
@@ -43,6 +44,8 @@ class Op(enum.IntEnum):
     ABSENT = 12  # b not in dict s[a]
     NONE_OF = 13  # s[a] is none of the n objects in words b: [n, object, …]
     DIFFER = 14  # s[a] is not s[b]
+    QUIET = 15  # *x == *y, or WORDS of what follows in words a, *y being set: [x, y, n, …]
+    APART = 16  # tensor s[a] shares no memory with those that words b tell of: see `apart_words`
 
 
 @dataclass
@@ -62,6 +65,17 @@ class Program:
         start = len(self.words)
         self.words += words
         return start
+
+
+def apart_words(tensor: torch.Tensor, spans: Sequence[tuple[int, int]]) -> list[int] | None:
+    """Operands of `Op.APART` for tensors laid out like ``tensor``: where torch keeps a tensor's
+    memory, bytes of an element and of all, how many spans, and each."""
+    layout, (start, end) = torch_api.storage_layout(), torch_api.span(tensor)
+    if layout is None:
+        return None
+    words = [layout.handle, layout.storage, layout.memory, layout.offset]
+    words += [tensor.element_size(), end - start, len(spans)]
+    return words + [edge for one in spans for edge in one]
 
 
 def tensor_words(tensor: torch.Tensor, sizes: Sequence[int | None],
@@ -186,7 +200,7 @@ _TORCH = (
 
 
 class _Builder:
-    """Writes ``pick`` and ``tensor_ok``."""
+    """Writes ``pick``, ``tensor_ok`` and ``words_ok``."""
 
     def __init__(self, layout: TensorLayout) -> None:
         self.layout = layout
@@ -194,6 +208,7 @@ class _Builder:
         self.module.triple = binding.get_default_triple()
         self.declared: dict[str, Any] = {}
         self._tensor_ok()
+        self._words_ok()
         self._pick()
 
     def external(self, name: str, result: Any, *arguments: Any) -> Any:
@@ -202,11 +217,6 @@ class _Builder:
             kind = ir.FunctionType(result, arguments)
             self.declared[name] = ir.Function(self.module, kind, name)
         return self.declared[name]
-
-    def prefetch(self) -> Any:
-        """``llvm.prefetch``."""
-        bytes_ = ir.IntType(8).as_pointer()
-        return self.external("llvm.prefetch.p0i8", ir.VoidType(), bytes_, I32, I32, I32)
 
     def _word(self, b: Any, address: Any) -> Any:
         return b.load(b.inttoptr(address, PTR))
@@ -276,6 +286,40 @@ class _Builder:
         index.add_incoming(following, step)
         b.branch(head)
         b.position_at_end(done)
+
+    def _words_ok(self) -> None:
+        """``i1 words_ok(words)``: a count, then so many pairs of an address and its word. In
+        order, since a word may say that the memory of later ones is still there."""
+        function = ir.Function(self.module, ir.FunctionType(I1, [PTR]), "words_ok")
+        function.linkage = "internal"
+        self.words_ok = function
+        (words,) = function.args
+        names = "entry head test step yes no".split()
+        block = {n: function.append_basic_block(n) for n in names}
+        b = ir.IRBuilder(block["entry"])
+        count = b.load(words)
+        b.branch(block["head"])
+        b.position_at_end(block["head"])
+        index = b.phi(I64)
+        index.add_incoming(I64(0), block["entry"])
+        b.cbranch(b.icmp_signed("<", index, count), block["test"], block["yes"])
+        b.position_at_end(block["test"])
+        at = b.add(b.mul(index, I64(2)), I64(1))
+        later = b.load(b.gep(words, [b.add(at, I64(2 * PREFETCH))]))
+        byte = I8.as_pointer()
+        prefetch = self.external("llvm.prefetch.p0i8", ir.VoidType(), byte, I32, I32, I32)
+        b.call(prefetch, [b.inttoptr(later, byte), I32(0), I32(3), I32(1)])
+        actual, wanted = (
+            self._word(b, b.load(b.gep(words, [at]))),
+            b.gep(words, [b.add(at, I64(1))]),
+        )
+        b.cbranch(b.icmp_signed("==", actual, b.load(wanted)), block["step"], block["no"])
+        b.position_at_end(block["step"])
+        following = b.add(index, I64(1))
+        index.add_incoming(following, block["step"])
+        b.branch(block["head"])
+        for name in ("yes", "no"):
+            ir.IRBuilder(block[name]).ret(I1(name == "yes"))
 
     def _pick(self) -> None:
         """``PyObject *pick(self, args, nargs)`` over the table in the bytes ``self``."""

@@ -10,8 +10,6 @@ from jitney.capture.layouts import FLOAT_VALUE, LIST_ITEMS, OB_TYPE
 
 I64, I32, I1 = ir.IntType(64), ir.IntType(32), ir.IntType(1)
 PTR = I64.as_pointer()
-BYTES = ir.IntType(8).as_pointer()
-PREFETCH = 48  # instructions ahead whose word is asked for: a cold check is bound by latency
 _METHODS = {"IS": "is_"}
 
 
@@ -27,8 +25,6 @@ def write_ops(
     counter = b.load(program_counter)
     op, *operands = (b.load(b.gep(table, [b.add(counter, I64(i))])) for i in range(4))
     b.store(b.add(counter, I64(4)), program_counter)
-    ahead = b.load(b.gep(table, [b.add(counter, I64(4 * PREFETCH + 1))]))
-    b.call(builder.prefetch(), [b.inttoptr(ahead, BYTES), I32(0), I32(3), I32(1)])
     switch = b.switch(op, block["fail"])
     writer = _Ops(builder, function, b, block, slots, words)
     for code in Op:
@@ -51,7 +47,7 @@ class _Ops:
         self, builder: Any, function: Any, b: Any, block: Any, slots: Any, words: Any
     ) -> None:
         self.builder, self.function, self.b, self.block = builder, function, b, block
-        self.slots, self.words = slots, words
+        self.slots, self.operands = slots, words
 
     def _slot(self, index: Any) -> Any:
         return self.b.load(self.b.gep(self.slots, [index]))
@@ -79,9 +75,6 @@ class _Ops:
     def field(self, a: Any, offset: Any, expected: Any) -> Any:
         return self._same(self._word(self.b.add(self._slot(a), offset)), expected)
 
-    def word(self, address: Any, expected: Any, _: Any) -> Any:
-        return self._same(self._word(address), expected)
-
     def load(self, a: Any, offset: Any, to: Any) -> Any:
         return self._store_unless_null(to, self._word(self.b.add(self._slot(a), offset)))
 
@@ -108,13 +101,13 @@ class _Ops:
         return self.b.icmp_signed("==", found, I32(0))
 
     def tensor(self, a: Any, index: Any, _: Any) -> Any:
-        words = self.b.gep(self.words, [index])
+        words = self.b.gep(self.operands, [index])
         return self.b.call(self.builder.tensor_ok, [self._slot(a), words])
 
     def call(self, address: Any, index: Any, _: Any) -> Any:
         kind = ir.FunctionType(I64, [I64]).as_pointer()
         given, mask, expected = (
-            self.b.load(self.b.gep(self.words, [self.b.add(index, I64(i))])) for i in range(3)
+            self.b.load(self.b.gep(self.operands, [self.b.add(index, I64(i))])) for i in range(3)
         )
         result = self.b.call(self.b.inttoptr(address, kind), [given])
         return self._same(self.b.and_(result, mask), expected)
@@ -145,6 +138,52 @@ class _Ops:
             result.add_incoming(given, block)
         return result
 
+    def words(self, index: Any, _: Any, __: Any) -> Any:
+        return self.b.call(self.builder.words_ok, [self.b.gep(self.operands, [index])])
+
+    def quiet(self, index: Any, _: Any, __: Any) -> Any:
+        """While the count is what was noted nothing has changed; else the words tell."""
+        b = self.b
+        look, note, done = (self.function.append_basic_block() for _ in range(3))
+        count_at, noted_at = (
+            b.load(b.gep(self.operands, [b.add(index, I64(i))])) for i in range(2)
+        )
+        count = self._word(count_at)
+        b.cbranch(self._same(count, self._word(noted_at)), done, look)
+        b.position_at_end(look)
+        pairs = b.gep(self.operands, [b.add(index, I64(2))])
+        b.cbranch(b.call(self.builder.words_ok, [pairs]), note, self.block["fail"])
+        b.position_at_end(note)
+        b.store(count, b.inttoptr(noted_at, PTR))
+        b.branch(done)
+        b.position_at_end(done)
+        return I1(1)
+
+    def apart(self, a: Any, index: Any, _: Any) -> Any:
+        """A loop over the spans; at the end none was met."""
+        b = self.b
+        facts = [b.load(b.gep(self.operands, [b.add(index, I64(i))])) for i in range(7)]
+        handle, storage, memory, offset, size, length, count = facts
+        impl = self._word(b.add(self._slot(a), handle))
+        first = self._word(b.add(self._word(b.add(impl, storage)), memory))
+        first = b.add(first, b.mul(self._word(b.add(impl, offset)), size))
+        end = b.add(first, length)
+        head, step, done = (self.function.append_basic_block() for _ in range(3))
+        before = b.block
+        b.branch(head)
+        b.position_at_end(head)
+        seen = b.phi(I64)
+        seen.add_incoming(I64(0), before)
+        b.cbranch(b.icmp_unsigned("<", seen, count), step, done)
+        b.position_at_end(step)
+        at = b.add(index, b.add(I64(7), b.mul(seen, I64(2))))
+        low, high = (b.load(b.gep(self.operands, [b.add(at, I64(i))])) for i in range(2))
+        meets = b.and_(b.icmp_unsigned("<", low, end), b.icmp_unsigned("<", first, high))
+        seen.add_incoming(b.add(seen, I64(1)), step)
+        b.cbranch(meets, self.block["fail"], head)
+        b.position_at_end(done)
+        return I1(1)
+
     def differ(self, a: Any, b: Any, _: Any) -> Any:
         return self.b.icmp_signed("!=", self._slot(a), self._slot(b))
 
@@ -153,7 +192,7 @@ class _Ops:
         b = self.b
         head, step = (self.function.append_basic_block() for _ in range(2))
         done = self.function.append_basic_block()
-        count, value, before = b.load(b.gep(self.words, [index])), self._slot(a), b.block
+        count, value, before = b.load(b.gep(self.operands, [index])), self._slot(a), b.block
         b.branch(head)
         b.position_at_end(head)
         seen = b.phi(I64)
@@ -162,7 +201,7 @@ class _Ops:
         b.position_at_end(step)
         following = b.add(seen, I64(1))
         seen.add_incoming(following, step)
-        other = b.load(b.gep(self.words, [b.add(index, following)]))
+        other = b.load(b.gep(self.operands, [b.add(index, following)]))
         b.cbranch(self._same(value, other), self.block["fail"], head)
         b.position_at_end(done)
         return I1(1)
@@ -173,7 +212,7 @@ class _Ops:
         position, key, value = (b.alloca(I64) for _ in range(3))
         b.store(I64(0), position)
         head, more, step, done = (self.function.append_basic_block() for _ in range(4))
-        count = b.load(b.gep(self.words, [index]))
+        count = b.load(b.gep(self.operands, [index]))
         owner, before = self._slot(a), b.block
         b.branch(head)
         b.position_at_end(head)
@@ -186,7 +225,7 @@ class _Ops:
         b.position_at_end(step)
         following = b.add(seen, I64(1))
         seen.add_incoming(following, step)
-        wanted = b.load(b.gep(self.words, [b.add(index, following)]))
+        wanted = b.load(b.gep(self.operands, [b.add(index, following)]))
         b.cbranch(self._same(b.load(key), wanted), head, self.block["fail"])
         b.position_at_end(done)
         return self._same(seen, count)

@@ -25,6 +25,7 @@ from jitney.capture.source import (
     Source,
     TypeLookup,
 )
+from jitney.capture.watch_dicts import watcher
 
 SCALARS = (int, float, bool, str, type(None))
 CONTAINERS = (dict, list, tuple)
@@ -66,8 +67,11 @@ class Arming:
     def __init__(self, roots: Roots, habits: Habits) -> None:
         self.inputs = roots
         self.habits = habits
+        self.watcher = watcher()
         self.code: list[int] = []  # walks and checks of slots
-        self.late: list[int] = []  # words and stable tensors: cheap to fail before
+        self.late: list[int] = []  # stable tensors that words cannot tell of: cheap to fail before
+        self.pairs: list[int] = []  # addresses and the words there
+        self.stores: list[int] = []  # the same of dict versions
         self.words: list[int] = []
         self.keep: list[Any] = []
         self.roots: dict[str, int] = {}  # by name of the argument
@@ -91,15 +95,17 @@ class Arming:
         """The word at ``address`` must stay ``value``."""
         if ("word", address) not in self._done:
             self._done.add(("word", address))
-            self.late += (int(Op.WORD), address, value, 0)
+            self.pairs += (address, value)
 
     def watch(self, owner: dict[Any, Any]) -> None:
         """A store into the dict undoes the arm."""
         if id(owner) not in self.versions:
+            if self.watcher is not None:
+                self.watcher.watch(owner)
             version = layouts.read_word(id(owner) + layouts.DICT_VERSION)
             self.versions[id(owner)] = version
             self.keep.append(owner)
-            self.word(id(owner) + layouts.DICT_VERSION, version)
+            self.stores += (id(owner) + layouts.DICT_VERSION, version)
 
     def watch_class(self, cls: type) -> None:
         """A change of the class or a base undoes the arm."""

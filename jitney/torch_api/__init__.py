@@ -4,7 +4,7 @@ One file per area; everybody calls `torch_api.name`. Modules that are slow to im
 inside functions.
 """
 
-from jitney.torch_api.addresses import same_addresses
+from jitney.torch_api.addresses import same_addresses, storage_layout
 from jitney.torch_api.compiler import (
     DISABLED,
     backend_names,
@@ -101,6 +101,7 @@ from jitney.torch_api.symbols import (
     symbolic_fake_of,
     symbolic_number,
 )
+from jitney.torch_api.tensor_words import fact_words, memory_words
 from jitney.torch_api.tensors import (
     ApartCheck,
     bump_versions,
@@ -132,6 +133,7 @@ __all__ = [
     "dispatch_mode_class",
     "dispatch_modes_off",
     "expression_text",
+    "fact_words",
     "fake_in_format",
     "fake_mode_of",
     "fake_of",
@@ -164,6 +166,7 @@ __all__ = [
     "mark_allowed_in_graph",
     "mark_function",
     "mark_of",
+    "memory_words",
     "modes_of_backward",
     "native_state",
     "new_capture_mode",
@@ -189,6 +192,7 @@ __all__ = [
     "state_names",
     "state_reader",
     "state_setter",
+    "storage_layout",
     "surely_equal",
     "symbol_expression",
     "symbol_name",

@@ -25,7 +25,7 @@ def same_addresses(values: tuple[Any, ...], positions: Sequence[int]) -> Check:
     """``check(values)``: whether the tensors at ``positions`` of a tuple lie where those of this
     one do. They must be tensors of the same kind: guards have seen to that."""
     addresses = [values[p].data_ptr() for p in positions]
-    layout = _layout()
+    layout = storage_layout()
     if layout is None:
         return partial(_same_in_python, tuple(positions), addresses)
     words = [len(positions)]
@@ -45,7 +45,7 @@ def _same_in_python(positions: tuple[int, ...], addresses: list[int], values: An
 
 
 @dataclass(frozen=True)
-class _Layout:
+class StorageLayout:
     """Byte offsets: the C++ tensor in its object, the storage and the offset in the C++ tensor,
     the memory's address in the storage."""
 
@@ -60,7 +60,7 @@ def _word(address: int) -> int:
 
 
 @lru_cache(maxsize=1)
-def _layout() -> _Layout | None:
+def storage_layout() -> StorageLayout | None:
     """None if the words are not where exactly one place has them in every sample."""
     base = torch.zeros(101)
     samples = [base[7:], base[58:60], torch.ones(2, 3, dtype=torch.int8)[1]]
@@ -77,7 +77,7 @@ def _layout() -> _Layout | None:
         found[2] &= {o for o in range(0, 48, 8) if _word(storage._cdata + o) == storage.data_ptr()}
     if any(len(places) != 1 for places in found[:2]) or not found[2]:
         return None
-    return _Layout(handle, found[0].pop(), found[1].pop(), min(found[2]))
+    return StorageLayout(handle, found[0].pop(), found[1].pop(), min(found[2]))
 
 
 class _MethodDef(ctypes.Structure):
@@ -149,7 +149,7 @@ done:
 
 @lru_cache(maxsize=1)
 def _engine() -> Any:
-    layout = _layout()
+    layout = storage_layout()
     assert layout is not None
     binding.initialize_native_target()
     binding.initialize_native_asmprinter()

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import ctypes
 import types
 
 import pytest
 import torch
 
 import jitney
-from jitney.capture.native_check import ANY, Op, Program, make_pick, tensor_words
+from jitney import torch_api
+from jitney.capture.native_check import (
+    ANY,
+    Op,
+    Program,
+    apart_words,
+    make_pick,
+    tensor_words,
+)
 from jitney.run.arms import is_supported
 from jitney.torch_api import native
 
@@ -298,6 +307,147 @@ def test_identity_instructions():
     assert picks(none, []) and not picks(none, one) and not picks(none, other)
     differ = program((Op.DIFFER, 1, 2))
     assert picks(differ, one, other) and not picks(differ, one, one)
+
+
+def address_and_words(values):
+    where = (ctypes.c_int64 * len(values))(*values)
+    return where, [[ctypes.addressof(where) + 8 * n, v] for n, v in enumerate(values)]
+
+
+def test_words_are_compared_in_order():
+    where, pairs = address_and_words([5, -6, 7])
+    made = program((Op.WORDS, 0), words=[3, *sum(pairs, [])])
+    assert picks(made)
+    for n in range(3):
+        where[n] += 1
+        assert not picks(made)
+        where[n] -= 1
+    stop = program((Op.WORDS, 0), words=[2, pairs[0][0], 6, 8, 0])  # nobody may read address 8
+    assert not picks(stop)
+
+
+def test_quiet_words_are_compared_after_a_change_only():
+    where, pairs = address_and_words([5, 6])
+    state, ((count, _), (noted, _)) = address_and_words([0, -1])
+    made = program((Op.QUIET, 0), words=[count, noted, 2, *sum(pairs, [])])
+    assert picks(made) and state[1] == 0
+    where[1] = 9
+    assert picks(made)  # nothing has told of it
+    state[0] = 1
+    assert not picks(made) and not picks(made) and state[1] == 0
+    where[1] = 6
+    assert picks(made) and state[1] == 1
+
+
+def test_apart_instruction():
+    memory = torch.zeros(40)
+    fixed = [torch_api.span(memory[a:b]) for a, b in ((0, 4), (20, 30))]
+    made = program((Op.APART, 1, 0), words=apart_words(memory[4:10], fixed))
+    for start in range(35):
+        meets = start < 4 or start < 30 and start + 6 > 20
+        assert picks(made, memory[start : start + 6]) is not meets
+
+
+def test_a_change_of_an_unrelated_watched_dict_leaves_the_arm():
+    compiled = [jitney.compile(Model(), backend="eager") for _ in range(2)]
+    x = torch.ones(2, 4)
+    for call in compiled * 3:
+        call(x)
+    (code,) = [c for _, _, c in compiled[0]._session._codes.values()]
+    armings = code.entries[0].armings
+    for value in (2.0, 3.0):
+        compiled[1]._orig_mod.settings.width = value
+        want = compiled[0]._orig_mod(x)
+        assert torch.equal(compiled[0](x), want) and code.entries[0].armings == armings
+    for model in compiled:
+        model._orig_mod.inner.register_forward_hook(lambda *_: torch.zeros(2, 4))
+        assert torch.equal(model(x), model._orig_mod(x))
+
+
+class Keeper(torch.nn.Module):
+    """Writes its argument into a buffer, of which it returns twice the beginning."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("kept", torch.zeros(12))
+        self.scale = torch.nn.Parameter(torch.ones(4), requires_grad=False)
+
+    def forward(self, x):
+        self.kept[:4].copy_(x * self.scale)
+        return self.kept[:8] * 2
+
+
+@torch.no_grad()
+def test_memory_that_begins_to_overlap_is_seen():
+    ours, eager = Keeper(), Keeper()
+    compiled = jitney.compile(ours)
+    for _ in range(4):
+        assert torch.equal(compiled(torch.ones(4)), eager(torch.ones(4)))
+    for start in (2, 5):
+        views = [model.kept[start : start + 4] for model in (ours, eager)]
+        assert torch.equal(compiled(views[0]), eager(views[1]))
+        assert torch.equal(compiled(torch.ones(4)), eager(torch.ones(4)))
+    for model in (ours, eager):
+        model.scale.data = model.kept[1:5]
+    for _ in range(3):
+        assert torch.equal(compiled(torch.ones(4)), eager(torch.ones(4)))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda p: setattr(p, "data", torch.full((4, 4), 2.0)),
+        lambda p: setattr(p, "data", p.data.double()),
+        lambda p: setattr(p, "data", p.data.t()),
+        lambda p: setattr(p, "data", torch.ones(4, 4).as_strided((4, 4), (1, 4))),
+        lambda p: p.set_(torch.full((4, 4), 3.0)),
+        lambda p: p.requires_grad_(False),
+        lambda p: p.mul_(2),
+    ],
+)
+def test_what_becomes_of_a_parameter_is_seen(change):
+    model, x = Model(), torch.randn(3, 4)
+    compiled = jitney.compile(model, backend="eager")
+    for grad in (False, True):
+        with torch.set_grad_enabled(grad):
+            for _ in range(3):
+                compiled(x)
+    change(model.inner.weight)
+    try:
+        model(x)
+    except RuntimeError:  # eager cannot multiply what came of it
+        with pytest.raises(RuntimeError):
+            compiled(x)
+        return
+    for grad in (False, True):
+        with torch.set_grad_enabled(grad):
+            for _ in range(3):
+                got, want = compiled(x), model(x)
+                assert torch.equal(got, want) and got.requires_grad is want.requires_grad
+
+
+def test_words_tell_every_fact_of_a_tensor():
+    def hold(words):
+        return all(ctypes.c_uint64.from_address(address).value == word for address, word in words)
+
+    changes = (
+        lambda p: p.requires_grad_(True), lambda p: setattr(p, "data", torch.ones(3, 2)),
+        lambda p: setattr(p, "data", torch.ones(2, 3).double()),
+        lambda p: setattr(p, "data", torch.ones(3, 2).t()), lambda p: p.resize_(6),
+    )  # fmt: skip
+    for change in changes:
+        tensor = torch.ones(2, 3)
+        words = torch_api.fact_words(tensor, (2, 3), (3, 1))
+        assert words is not None and hold(words)
+        tensor.data = torch.zeros(2, 3)
+        assert hold(words)
+        memory = torch_api.memory_words(tensor)
+        assert hold(memory)
+        change(tensor)
+        assert not hold(words)
+        tensor.data = torch.zeros(2, 3)
+        assert not hold(memory)
 
 
 def test_aliases_among_arguments_are_seen():

@@ -1,0 +1,82 @@
+"""A count that rises whenever any of the watched dicts changes (CPython 3.12).
+
+A model of some hundred modules has thousands of dicts whose versions a call would compare. They
+hardly ever change: while the count stands still, none of them has, and one word tells so.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+from functools import lru_cache
+from typing import Any
+
+from llvmlite import binding
+
+from jitney.capture.layouts import DICT_VERSION, HAS_DICT_VERSION, read_word
+
+_CHANGED = """
+define i32 @changed(i32 %event, ptr %dict, ptr %key, ptr %value) {{
+  %count = load i64, ptr inttoptr (i64 {count} to ptr)
+  %next = add i64 %count, 1
+  store i64 %next, ptr inttoptr (i64 {count} to ptr)
+  ret i32 0
+}}
+"""
+
+
+class Watcher:
+    """One of the interpreter's eight dict watchers. ``count``: the address of the number of
+    changes seen, which is written with the interpreter's lock held."""
+
+    def __init__(self) -> None:
+        self._number = ctypes.c_int64()
+        self.count = ctypes.addressof(self._number)
+        binding.initialize_native_target()
+        binding.initialize_native_asmprinter()
+        machine = binding.Target.from_default_triple().create_target_machine(opt=2)
+        module = binding.parse_assembly(_CHANGED.format(count=self.count))
+        self._engine = binding.create_mcjit_compiler(module, machine)
+        self._engine.finalize_object()
+        add = ctypes.pythonapi.PyDict_AddWatcher
+        add.argtypes = [ctypes.c_void_p]
+        self._id = add(self._engine.get_function_address("changed"))
+        atexit.register(ctypes.pythonapi.PyDict_ClearWatcher, self._id)
+
+    def watch(self, owner: dict[Any, Any]) -> None:
+        """From now on changes of ``owner`` count; which also changes its version."""
+        if not read_word(id(owner) + DICT_VERSION) >> self._id & 1:
+            watch = ctypes.pythonapi.PyDict_Watch
+            watch.argtypes = [ctypes.c_int, ctypes.py_object]
+            watch(self._id, owner)
+
+
+@lru_cache(maxsize=1)
+def watcher() -> Watcher | None:
+    """The process's watcher; None where dicts have versions but cannot be watched (3.11), or
+    where no watcher is free or one misses a change."""
+    if not HAS_DICT_VERSION or not hasattr(ctypes.pythonapi, "PyDict_AddWatcher"):
+        return None
+    try:
+        made = Watcher()
+    except RuntimeError:
+        return None
+    return made if _sees_every_change(made) else None
+
+
+def _sees_every_change(made: Watcher) -> bool:
+    """Whether the count rises with each kind of change."""
+
+    class Holder:
+        pass
+
+    holder: Any = Holder()
+    state, seen = holder.__dict__, set()
+    made.watch(state)
+    changes = ("holder.x = 1", "holder.x = 2", "state['y'] = 1", "state.update(z=1)",
+               "state.pop('z')", "state |= {'z': 2}", "state.popitem()", "state.setdefault('w', 1)",
+               "del holder.x", "state.clear()")  # fmt: skip
+    for change in changes:
+        exec(change, {"holder": holder, "state": state})
+        seen.add(read_word(made.count))
+    return len(seen) == len(changes)
