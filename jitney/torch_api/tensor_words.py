@@ -85,18 +85,15 @@ def _places() -> _Places | None:
     samples = [torch.empty(n + 11, n + 23, n + 37)[:, 1:] for n in range(3)]
     samples += [torch.empty(71, 3), torch.empty(5), torch.empty(())]
     deep = samples[:3]
-    found = [
-        _offset(samples, raw_key_set),
-        _dtype_offset(),
-        _offset(samples, lambda t: t.dim()),
-        _offset(deep, lambda t: t.size(0)),
-        _offset(deep, lambda t: t.stride(0)),
-        _autograd_offset(),
-    ]
-    if None in found or not _follow(deep, found[3], found[4]):
+    key_set, rank = _offset(samples, raw_key_set), _offset(samples, lambda t: t.dim())
+    sizes, strides = _offset(deep, lambda t: t.size(0)), _offset(deep, lambda t: t.stride(0))
+    dtype, autograd = _dtype_offset(), _autograd_offset()
+    if not (key_set and rank and sizes and strides and dtype and autograd):
         return None
-    flag = _flag_offset(found[5])
-    return None if flag is None else _Places(handle, *found, flag)  # type: ignore[arg-type]
+    flag = _flag_offset(autograd)
+    if flag is None or not _follow(deep, sizes, strides):
+        return None
+    return _Places(handle, key_set, dtype, rank, sizes, strides, autograd, flag)
 
 
 def _word(address: int) -> int:
@@ -116,9 +113,8 @@ def _offset(samples: list[torch.Tensor], fact: Callable[[torch.Tensor], int]) ->
     return _only(places)
 
 
-def _follow(samples: list[torch.Tensor], sizes: int | None, strides: int | None) -> bool:
+def _follow(samples: list[torch.Tensor], sizes: int, strides: int) -> bool:
     """Whether the other sizes and strides lie after the first."""
-    assert sizes is not None and strides is not None
     for sample in samples:
         impl = impl_address(sample)
         for n in range(sample.dim()):
@@ -150,9 +146,8 @@ def _autograd_offset() -> int | None:
     return _only(places)
 
 
-def _flag_offset(autograd: int | None) -> int | None:
+def _flag_offset(autograd: int) -> int | None:
     """The word of the autograd data that says whether a gradient is wanted."""
-    assert autograd is not None
     sample = torch.empty(3, requires_grad=True)
     grad, seen = _word(impl_address(sample) + autograd), []
     for wanted in (True, False, True, False):
