@@ -68,7 +68,7 @@ def _new_session(
     chosen, given = config.current(), dict(options or {})
     if backend == "jitney":
         chosen = config.with_options(chosen, {**MODES[mode or "default"], **given})
-        run_backend: Backend = partial(pipeline.compile_graph, options=chosen)
+        run_backend: Backend = pipeline.GraphCompiler(chosen)
     else:
         run_backend = find_backend(backend, given, mode)
     settings = None

@@ -23,7 +23,7 @@ def jitney_backend(
     from jitney import config, pipeline
 
     chosen = config.with_options(config.current(), dict(options.get("options") or {}))
-    return pipeline.compile_graph(gm, example_inputs, chosen)
+    return pipeline.GraphCompiler(chosen)(gm, example_inputs)
 
 
 def eager_backend(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:

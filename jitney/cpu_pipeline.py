@@ -39,8 +39,8 @@ def transform(program: LoopProgram, target: Target) -> LoopProgram:
     return split_long_products(hoist_checks(simplify_nests(program)))
 
 
-def build(
+def start(
     program: LoopProgram, gm: fx.GraphModule | None, target: Target, options: Config | None
-) -> CpuCode:
-    """Native code of a planned program. (``gm``: `gpu_pipeline` has a use for it.)"""
-    return CpuCode(make_native(program, target, options), target)
+) -> Callable[[], CpuCode]:
+    """What makes native code of a planned program. (``gm``: `gpu_pipeline` has a use for it.)"""
+    return lambda: CpuCode(make_native(program, target, options), target)

@@ -14,7 +14,7 @@ from jitney.config import Config
 from jitney.disk_cache import open_cache
 from jitney.errors import Unsupported
 from jitney.kernels import philox_state
-from jitney.kernels.triton.build_program import build_program
+from jitney.kernels.triton.build_program import start_program
 from jitney.kernels.triton.choose_templates import choose_templates
 from jitney.kernels.triton.fold_into_attention import fold_into_attention
 from jitney.kernels.triton.gpu_program import GpuProgram
@@ -96,17 +96,18 @@ def transform(program: LoopProgram, target: Target) -> LoopProgram:
     return spread_memory(group_launches(program))
 
 
-def build(
+def start(
     program: LoopProgram, gm: fx.GraphModule | None, target: Target, options: Config | None
-) -> GpuCode:
-    """Kernels of a planned program; ``gm``, what it was lowered from, is for CUDA graphs alone."""
+) -> Callable[[], GpuCode]:
+    """Begins to build the kernels of a planned program; what it returns waits for them. ``gm``,
+    what the program was lowered from, is for CUDA graphs alone."""
     check_runnable(program, target)
     cache = None if options is None else open_cache(options)
     tuner = None if options is None else open_tuner(target.name, options)
-    plan = build_program(program, target, cache, tuner)
-    if gm is None or options is None or not options.cuda_graphs:
-        return GpuCode(plan, None)
-    return GpuCode(plan, replay_facts(gm, program))
+    wanted = gm is not None and options is not None and options.cuda_graphs
+    replay = replay_facts(gm, program) if gm is not None and wanted else None
+    building = start_program(program, target, cache, tuner)
+    return lambda: GpuCode(building.finish(), replay)
 
 
 def replay_facts(gm: fx.GraphModule, program: LoopProgram) -> ReplayFacts:

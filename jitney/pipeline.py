@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import Any
 
@@ -68,14 +69,13 @@ def compile_frame(request: Request, session: Session, backend: Backend) -> Entry
             ),
         )
     _report_break(capture, name, session.fullgraph)
-    graph = None
-    if capture.graph is not None:
-        with log.stage("backend", function=name), torch_api.tracing(capture.tracing_context):
-            graph = backend(capture.graph, [i.example for i in capture.inputs])
+    finish = _start_backend(capture, backend, name)
     with log.stage("guards", function=name):
         guards = capture.guards + guards_of_shapes(capture)
         check = compile_check(guards, parameters, name)
         _assert_true_now(check, guards, roots)
+    with log.stage("backend", function=name):
+        graph = finish()
     with log.stage("glue", function=name):
         glue_for = partial(
             build_glue, capture, graph, parameters, request.linker, name, request.is_resume
@@ -85,39 +85,95 @@ def compile_frame(request: Request, session: Session, backend: Backend) -> Entry
     return Entry(capture, guards, check, glue, glue_for, sources_used(capture))
 
 
-def compile_graph(
-    gm: torch.fx.GraphModule, example_inputs: Sequence[Any], options: Any = None
-) -> Callable[..., Any]:
-    """The "jitney" backend: differentiate, lower, fuse, build kernels. Returns a callable of the
-    graph's inputs that gives a flat tuple. What cannot be traced runs eager; an event says so.
+def _start_backend(
+    capture: Capture, backend: Backend, name: str
+) -> Callable[[], Callable[..., Any] | None]:
+    """What gives the compiled graph. Ours may still be being built then, in other processes."""
+    if capture.graph is None:
+        return lambda: None
+    inputs = [i.example for i in capture.inputs]
+    with log.stage("backend", function=name), torch_api.tracing(capture.tracing_context):
+        if isinstance(backend, GraphCompiler):
+            return backend.start(capture.graph, inputs)
+        graph = backend(capture.graph, inputs)
+    return lambda: graph
+
+
+@dataclass(frozen=True)
+class GraphCompiler:
+    """The "jitney" backend: differentiate, lower, fuse, build kernels. Gives a callable of the
+    graph's inputs that returns a flat tuple. What cannot be traced runs eager; an event says so.
     Raises CompilerBug for any error that is not the user's."""
-    compile_rest = partial(compile_tensors, example_inputs=example_inputs, options=options)
-    return compute_scalars_apart(gm, compile_rest)
 
+    options: Any = None
 
-def compile_tensors(
-    gm: torch.fx.GraphModule, example_inputs: Sequence[Any], options: Any
-) -> Callable[..., Any]:
-    """`compile_graph` of a graph whose results are tensors and sizes."""
-    entry = region_entry(gm, example_inputs, options, target_of(gm, options))
-    built = entry.load() if entry is not None else None
-    if built is None:
+    def __call__(
+        self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any]
+    ) -> Callable[..., Any]:
+        return self.start(gm, example_inputs)()
+
+    def start(
+        self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any]
+    ) -> Callable[[], Callable[..., Any]]:
+        """All but waiting for kernels, which what it returns does."""
+        return compute_scalars_apart(gm, partial(self._start_tensors, example_inputs))
+
+    def _start_tensors(
+        self, example_inputs: Sequence[Any], gm: torch.fx.GraphModule
+    ) -> Callable[[], Callable[..., Any]]:
+        """`start` for a graph whose results are tensors and sizes."""
+        load = partial(_load_region, gm, example_inputs, self.options, Ambient.now())
+        entry = region_entry(gm, example_inputs, self.options, target_of(gm, self.options))
+        known = entry.load() if entry is not None else None
+        if known is not None:
+            return partial(load, known)
         try:
-            built = build_region(gm, example_inputs, options)
+            with _bugs():
+                finish = start_region(gm, example_inputs, self.options)
         except Unsupported as reason:
-            log.emit("eager_graph", reason_kind=reason.kind, reason=str(reason))
-            return gm.forward
-        except Exception as error:
-            if isinstance(error, JitneyError):
-                raise
-            message = f"a graph cannot be compiled: {type(error).__name__}: {error}"
-            raise CompilerBug(message) from error
-        if entry is not None:
-            entry.save(built)
+            return partial(_eager_graph, gm, reason)
+
+        def built_region() -> Callable[..., Any]:
+            try:
+                with _bugs():
+                    built = finish()
+            except Unsupported as reason:
+                return _eager_graph(gm, reason)
+            if entry is not None:
+                entry.save(built)
+            return load(built)
+
+        return built_region
+
+
+def _eager_graph(gm: torch.fx.GraphModule, reason: Unsupported) -> Callable[..., Any]:
+    log.emit("eager_graph", reason_kind=reason.kind, reason=str(reason))
+    return gm.forward
+
+
+@contextmanager
+def _bugs() -> Iterator[None]:
+    """A scope in which errors that are nobody's else are ours."""
+    try:
+        yield
+    except JitneyError:
+        raise
+    except Exception as error:
+        message = f"a graph cannot be compiled: {type(error).__name__}: {error}"
+        raise CompilerBug(message) from error
+
+
+def _load_region(
+    gm: torch.fx.GraphModule,
+    example_inputs: Sequence[Any],
+    options: Any,
+    ambient: Ambient,
+    built: BuiltRegion,
+) -> Callable[..., Any]:
+    """The callable of a built region; ``ambient``: the modes it was traced under."""
     backward: Any = None
     eager = None
     if built.backward is not None:
-        ambient = Ambient.now()
         again = cache(partial(traced_backward, gm, example_inputs, built.facts, ambient))
         unlikely = built.facts.unlikely_tangents
         backward = load_backward(built.backward, partial(again, unlikely))
@@ -130,24 +186,27 @@ def compile_tensors(
     return rerun_eagerly(lambda: gm, call) if built.forward.checks else call
 
 
-def build_region(
+def start_region(
     gm: torch.fx.GraphModule, example_inputs: Sequence[Any], options: Any
-) -> BuiltRegion:
-    """Differentiates a torch-level graph and compiles both halves."""
+) -> Callable[[], BuiltRegion]:
+    """Differentiates a torch-level graph and begins to compile both halves: the kernels of the
+    first are built while the second is lowered."""
     with log.stage("graph"):
         region = trace_region(fold_attention_masks(gm), example_inputs, keep=lowered_ops())
     mark_static(gm, region.forward)
     if region.backward is None:
         if options is not None and options.freeze:
             mark_statistics(region.forward.graph)
-        return BuiltRegion(region.facts, build_graph(region.forward, options), None)
+        alone = start_graph(region.forward, options)
+        return lambda: BuiltRegion(region.facts, alone(), None)
     options = without_cuda_graphs(options)
-    forward = build_graph(region.forward, options)
+    forward = start_graph(region.forward, options)
     unlikely = () if fills_in_zeros(gm) else unlikely_tangents(region.facts)
     facts = replace(region.facts, unlikely_tangents=unlikely)
-    backward = drop_tangents(region.backward, region.facts, unlikely)
-    assert backward is not None
-    return BuiltRegion(facts, forward, build_graph(backward, options))
+    taken = drop_tangents(region.backward, region.facts, unlikely)
+    assert taken is not None
+    backward = start_graph(taken, options)
+    return lambda: BuiltRegion(facts, forward(), backward())
 
 
 def load_backward(
@@ -169,7 +228,7 @@ def backward_without(
     backward = traced()
     if backward is None:
         return None
-    return load_backward(build_graph(backward, without_cuda_graphs(options)), traced)
+    return load_backward(start_graph(backward, without_cuda_graphs(options))(), traced)
 
 
 def traced_backward(
@@ -200,11 +259,12 @@ def without_cuda_graphs(options: Any) -> Any:
 
 def compile_aten(gm: torch.fx.GraphModule, options: Any = None) -> Callable[..., Any]:
     """A graph of ATen ops to ``call(*placeholder values) -> tuple``."""
-    return build_graph(gm, options).load()
+    return start_graph(gm, options)().load()
 
 
-def build_graph(gm: torch.fx.GraphModule, options: Any = None) -> BuiltGraph:
-    """A graph of ATen ops, compiled for where its tensors live."""
+def start_graph(gm: torch.fx.GraphModule, options: Any = None) -> Callable[[], BuiltGraph]:
+    """A graph of ATen ops, compiled for where its tensors live; what it returns waits for the
+    kernels."""
     target = target_of(gm, options)
     backend = gpu_pipeline if target.kind == "cuda" else cpu_pipeline
     with log.stage("lower"):
@@ -218,11 +278,16 @@ def build_graph(gm: torch.fx.GraphModule, options: Any = None) -> BuiltGraph:
     if log.heard:
         log.emit("graph", stage="aten", code=gm.code)
     counts = report_lowered(gm.graph, program)
-    with log.stage("build"):
-        code = backend.build(program, gm, target, options)
     checked = target.kind == "cpu" and any(b.kind == "check" for b in program.buffers)
     checks = checked or draws_of_ours(program)
-    return BuiltGraph(code, constants, counts, StoredProgram(program), checks)
+    with log.stage("build"):
+        code = backend.start(program, gm, target, options)
+
+    def finish() -> BuiltGraph:
+        with log.stage("build"):
+            return BuiltGraph(code(), constants, counts, StoredProgram(program), checks)
+
+    return finish
 
 
 def draws_of_ours(program: LoopProgram) -> bool:
@@ -268,8 +333,10 @@ def _report_entry(capture: Capture, guards: Any, name: str) -> None:
     facts = {
         **capture.statistics,
         "function": name,
-        "guards": [in_brief(guard) for guard in guards],
-        "graph": graph.code if graph is not None else "",
         "nodes": sum(n.op.startswith("call") for n in nodes),
+        "guards": len(guards),
     }
+    if log.heard:
+        facts["guard_texts"] = [in_brief(guard) for guard in guards]
+        facts["graph"] = graph.code if graph is not None else ""
     log.emit("entry", **facts)

@@ -51,7 +51,7 @@ for node in graph.graph.nodes:
 built = []
 for _ in range(2):
     with config.override(verify=True, cuda_graphs=True) as options:
-        built.append(pipeline.build_graph(graph, options))
+        built.append(pipeline.start_graph(graph, options)())
 plan = pickle.loads(pickle.dumps(built[0])).code.plan
 assert plan == built[1].code.plan
 assert {c.kernel for c in plan.calls} == set(plan.binaries)

@@ -37,7 +37,7 @@ def finish_graph(
                 graph.erase_node(node)
     if not calls and not outputs:
         return None, ()
-    return torch.fx.GraphModule(torch.nn.Module(), graph), tuple(inputs)
+    return torch_api.graph_module({}, graph), tuple(inputs)
 
 
 def _has_symbols(example: Any) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import linecache
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from torch.overrides import TorchFunctionMode
 from jitney import torch_api
 from jitney.capture import leaves
 from jitney.capture.frame import BreakCapture, Frame
+from jitney.capture.remember_fakes import RememberedFakes
 from jitney.capture.result import GraphInput
 from jitney.capture.source import Source
 from jitney.capture.symbols import Symbols
@@ -29,6 +31,7 @@ class Recorder:
 
     def __init__(self) -> None:
         self.fake_mode, self.shape_env = torch_api.new_capture_mode()
+        self._remembered = RememberedFakes(self.fake_mode)
         self.graph = self.main = torch.fx.Graph()
         self.lifted: dict[int, tuple[Any, torch.fx.Node]] = {}  # what a graph `aside` uses
         self.nodes: dict[int, tuple[Any, torch.fx.Node]] = {}  # by id(fake)
@@ -90,12 +93,12 @@ class Recorder:
             self._first = next(n for n in self.graph.nodes if n.op != "placeholder")
 
     def _trace(self) -> str:
-        rows = []
-        for frame in self.frames:
-            file, line = frame.code.co_filename, frame.current.line
-            text = linecache.getline(file, line).strip()
-            rows.append(f'  File "{file}", line {line}, in {frame.function_name}\n    {text}\n')
-        return "".join(rows)
+        return "".join(
+            [
+                _trace_row(frame.code.co_filename, frame.current.line, frame.function_name)
+                for frame in self.frames
+            ]
+        )
 
     def node_of(self, fake: Any) -> torch.fx.Node | None:
         """The node that made a fake."""
@@ -200,7 +203,7 @@ class Recorder:
         op, target, write = leaves.target_of(func)
         node_args = tuple([self.argument(a) for a in args])
         node_kwargs = {k: self.argument(v) for k, v in kwargs.items()}
-        with self.fake_mode:
+        with self.fake_mode, self._remembered:
             try:
                 value = func(*args, **kwargs)
             except BreakCapture:
@@ -244,6 +247,12 @@ class Recorder:
                 if leaves.holds_tensor(item):
                     child = self.node("call_function", leaves.getitem, (node, key), {}, item)
                     self._bind(item, child)
+
+
+@lru_cache(maxsize=4096)
+def _trace_row(file: str, line: int, name: str) -> str:
+    text = linecache.getline(file, line).strip()
+    return f'  File "{file}", line {line}, in {name}\n    {text}\n'
 
 
 class _Mode(TorchFunctionMode):

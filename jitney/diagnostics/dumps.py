@@ -21,7 +21,7 @@ from jitney.events import Event, log
 
 # event kind → (level from which it is dumped, fields that hold text)
 DUMPED: dict[str, tuple[int, tuple[str, ...]]] = {
-    "entry": (2, ("graph", "guards")),
+    "entry": (2, ("graph", "guard_texts")),
     "graph": (2, ("code",)),
     "program": (3, ("program",)),
     "fusion": (4, ("decision",)),

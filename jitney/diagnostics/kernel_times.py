@@ -46,7 +46,7 @@ def _alone(program: LoopProgram, node: Node) -> tuple[Callable[[], Any], bool]:
     backend = cpu_pipeline if device is None else gpu_pipeline
     target = host_target() if device is None else device_target(device.index or 0)
     options = replace(config.current(), cuda_graphs=False)
-    call = backend.build(single, None, target, options).load({})
+    call = backend.start(single, None, target, options)().load({})
     return (lambda: call(*operands)), device is not None
 
 

@@ -37,7 +37,7 @@ def eager(data: dict[str, Any]) -> str:
 
 
 def guards(data: dict[str, Any]) -> str:
-    rows = ["  " + " ".join(map(str, guard)) for guard in data["guards"]]
+    rows = ["  " + " ".join(map(str, guard)) for guard in data["guard_texts"]]
     return "\n".join([f"{place_of(data)}: {len(rows)} guards", *rows])
 
 

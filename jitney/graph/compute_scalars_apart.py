@@ -19,23 +19,27 @@ _NUMBERS = (bool, int, float, torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
 def compute_scalars_apart(
-    gm: fx.GraphModule, compile_graph: Callable[[fx.GraphModule], Compiled]
-) -> Compiled:
-    """``compile_graph(gm)``, but for symbolic floats and truth values among ``gm``'s results: they
-    are taken out of it and put back by each call. Raises Unsupported if one depends on data."""
+    gm: fx.GraphModule, start: Callable[[fx.GraphModule], Callable[[], Compiled]]
+) -> Callable[[], Compiled]:
+    """``start(gm)``, which gives what finishes a compile, but for symbolic floats and truth values
+    among ``gm``'s results: they are taken out of it and put back by each call. Raises Unsupported
+    if one depends on data."""
     output = gm.graph.output_node()
     results: Any = output.args[0]
     apart = [i for i, result in enumerate(results) if _is_scalar(result)]
     if not apart:
-        return compile_graph(gm)
+        return start(gm)
     numbers = _numbers(gm.graph)
     scalars = _graph_of(gm, [results[i] for i in apart], numbers)
     output.args = (tuple(r for i, r in enumerate(results) if i not in apart),)
     gm.graph.eliminate_dead_code(lambda node: node.op == "placeholder" or node not in numbers)
     gm.recompile()
     is_empty = not any(node.op.startswith("call") for node in gm.graph.nodes)
-    run = gm.forward if is_empty else compile_graph(gm)
+    finish = (lambda: gm.forward) if is_empty else start(gm)
+    return lambda: _with_scalars(finish(), apart, scalars)
 
+
+def _with_scalars(run: Compiled, apart: list[int], scalars: Compiled) -> Compiled:
     def call(*inputs: Any) -> tuple[Any, ...]:
         values = list(run(*inputs))
         for position, value in zip(apart, scalars(*inputs), strict=True):

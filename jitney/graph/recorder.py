@@ -23,7 +23,6 @@ from jitney import torch_api
 from jitney.errors import Unsupported
 from jitney.graph.ask_eager import ask_eager
 from jitney.graph.expand_foreach import expand_foreach, is_foreach
-from jitney.graph.fake_results import FakeResults
 from jitney.graph.symbol_nodes import SymbolNodes
 
 Decompositions = Mapping[OpOverload, Callable[..., Any]]
@@ -77,13 +76,6 @@ def op_kind(op: OpOverload) -> OpKind:
     return OpKind.PLAIN
 
 
-@lru_cache(maxsize=4096)
-def is_data_dependent(op: OpOverload) -> bool:
-    """Whether what a result looks like depends on values, or drawing it matters."""
-    tags = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
-    return not tags.isdisjoint(op.tags)
-
-
 _FUNCTIONAL_NAMES = {
     "aten.bernoulli_.float": "aten.bernoulli.p",
     "aten.normal_.default": "aten.normal_functional.default",
@@ -127,7 +119,7 @@ class Recorder(torch_api.dispatch_mode_class()):  # type: ignore[misc]
     ) -> None:
         super().__init__()
         self._fake_mode = fake_mode
-        self._fakes = None if symbolic else FakeResults(fake_mode)
+        self._fakes = None if symbolic else torch_api.FakeResults(fake_mode)
         self.graph = fx.Graph()
         self.constants: dict[str, torch.Tensor] = {}
         self.symbols = SymbolNodes(self.graph)
@@ -285,7 +277,7 @@ class Recorder(torch_api.dispatch_mode_class()):  # type: ignore[misc]
         return out
 
     def _fake_result(self, func: OpOverload, args: Any, kwargs: Any, view: bool) -> Any:
-        if self._fakes is None or is_data_dependent(func):
+        if self._fakes is None or torch_api.is_data_dependent(func):
             return func(*args, **kwargs)
         return self._fakes.call(func, args, kwargs, view)
 

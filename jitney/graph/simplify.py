@@ -23,6 +23,7 @@ def simplify(
 
     ``written``: placeholders that the graph writes to.
     """
+    written = set(written)
     owners = {memory_owner(node) for node in graph.output_node().all_input_nodes}
     owners.update(graph.output_node().all_input_nodes)
     remove_dead_code(graph)

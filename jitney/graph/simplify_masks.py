@@ -16,6 +16,7 @@ _SINKING = frozenset(
     (aten.where.self, aten.bitwise_not.default, aten.logical_not.default, aten._to_copy.default,
      aten.masked_fill.Scalar, aten.mul.Tensor, aten.sub.Tensor, aten.rsub.Scalar, *_AND)
 )  # fmt: skip
+_REWRITTEN = _SINKING | {aten.cat.default}
 
 
 def simplify_masks(
@@ -27,7 +28,7 @@ def simplify_masks(
     ``owners``: nodes whose memory the graph returns; they stay.
     """
     for node in list(graph.nodes):
-        if node.op != "call_function" or node in owners or torch_api.is_symbolic_value(node):
+        if node.target not in _REWRITTEN or node in owners or torch_api.is_symbolic_value(node):
             continue
         if node.target in _AND:
             _drop_true(graph, node, constants)

@@ -7,6 +7,7 @@ one pass; the rest is traced again under torch's functionalization.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field, replace
@@ -16,6 +17,7 @@ import torch
 from torch import fx
 
 from jitney import torch_api
+from jitney.capture.remember_fakes import RememberedFakes
 from jitney.errors import Unsupported
 from jitney.events import log
 from jitney.graph.decompositions import decompositions
@@ -84,7 +86,9 @@ def _trace(
     with ExitStack() as stack:
         stack.enter_context(torch_api.python_dispatcher() if symbolic else nullcontext())
         stack.enter_context(fake_mode)
-        trace = _feed(given, recorder, layer, stack)
+        with RememberedFakes(fake_mode):
+            fakes = [v.detach() if isinstance(v, torch.Tensor) else v for v in given]
+        trace = _feed(given, fakes, recorder, layer, stack)
         outputs = _run(gm, trace, recorder, layer)
         rules = describe_outputs(outputs, trace.fed, recorder, layer, results)
         mutations, copies = _describe_mutations(trace, recorder, layer, results)
@@ -127,10 +131,15 @@ def _refuse(given: Sequence[Any]) -> None:
             raise Unsupported("lazy-conj", "an input with a pending conjugation or negation")
 
 
-def _feed(given: tuple[Any, ...], recorder: Recorder, layer: Direct, stack: ExitStack) -> _Trace:
+def _feed(
+    given: tuple[Any, ...],
+    fakes: Sequence[Any],
+    recorder: Recorder,
+    layer: Direct,
+    stack: ExitStack,
+) -> _Trace:
     """Makes placeholders, enters the recorder (and the layer), prepares what the graph is fed."""
     trace = _Trace(given)
-    fakes = [v.detach() if isinstance(v, torch.Tensor) else v for v in given]
     for position, (value, fake) in enumerate(zip(given, fakes, strict=True)):
         node = recorder.placeholder(f"input_{position}", fake)
         node.meta["is_parameter"] = isinstance(value, torch.nn.Parameter)
@@ -185,6 +194,9 @@ def _describe_mutations(
 ) -> tuple[tuple[Mutation, ...], list[tuple[fx.Node, fx.Node]]]:
     """Mutations of inputs, and (placeholder, final value) of those the graph itself makes."""
     mutations, copies = [], []
+    storages = Counter(
+        v.untyped_storage()._cdata for v in trace.given if isinstance(v, torch.Tensor)
+    )
     for index, (value, fed) in enumerate(zip(trace.given, trace.fed, strict=True)):
         if not isinstance(value, torch.Tensor):
             continue
@@ -194,7 +206,8 @@ def _describe_mutations(
         node = recorder.node_of(final)
         if node is trace.fed_nodes[index]:
             continue
-        _refuse_overlap(trace.given, index)
+        if storages[value.untyped_storage()._cdata] > 1:
+            raise Unsupported("overlap", "an input that is written to overlaps another input")
         if fed.requires_grad and not (value.requires_grad and layer.written_without_grad(fed)):
             mutations.append(Mutation(index, results.add(node, fed)))
         else:
@@ -204,14 +217,6 @@ def _describe_mutations(
         if recorder.node_of(layer.value(tensor)).op != "get_attr":
             raise Unsupported("constant-mutation", f"{name} is no input but is written to")
     return tuple(mutations), copies
-
-
-def _refuse_overlap(given: tuple[Any, ...], index: int) -> None:
-    storage = given[index].untyped_storage()._cdata
-    for other, value in enumerate(given):
-        if other != index and isinstance(value, torch.Tensor):
-            if value.untyped_storage()._cdata == storage:
-                raise Unsupported("overlap", "an input that is written to overlaps another input")
 
 
 def _differentiate(

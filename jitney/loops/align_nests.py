@@ -30,9 +30,8 @@ def load_sites(body: tuple[ir.Stmt, ...], axes: tuple[Axis, ...]) -> Iterator[Si
             yield from load_sites(stmt.body, inner)
         if isinstance(stmt, ir.Store) and stmt.combines:
             yield Site(stmt.buffer, stmt.index, axes, False)
-        for expr in visit.expr_nodes(visit.stmt_exprs(stmt)):
-            if isinstance(expr, ir.Load):
-                yield Site(expr.buffer, expr.index, inner, expr.mask is None)
+        for load in visit.expr_loads(visit.stmt_exprs(stmt)):
+            yield Site(load.buffer, load.index, inner, load.mask is None)
 
 
 def store_sites(body: tuple[ir.Stmt, ...], axes: tuple[Axis, ...]) -> Iterator[Site]:

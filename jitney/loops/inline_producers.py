@@ -112,7 +112,7 @@ def _should_inline(
 
 def _widens(simple: PointwiseNest) -> bool:
     width = simple.store.value.dtype.itemsize
-    loads = [e for e in visit.body_exprs(simple.nest.body) if isinstance(e, ir.Load)]
+    loads = visit.loads(simple.nest.body)
     return len(loads) == 1 and loads[0].dtype.itemsize < width and not simple.lets
 
 
@@ -211,10 +211,10 @@ def _count_block(body: tuple[ir.Stmt, ...], points: int, counts: dict[str, int])
             inner = points * _size(stmt.axes)
             _count_block(stmt.body, inner, counts)
         seen: set[tuple[str, Index]] = set()
-        for expr in visit.expr_nodes(visit.stmt_exprs(stmt)):
-            if isinstance(expr, ir.Load) and (expr.buffer, expr.index) not in seen:
-                seen.add((expr.buffer, expr.index))
-                counts[expr.buffer] = counts.get(expr.buffer, 0) + inner
+        for load in visit.expr_loads(visit.stmt_exprs(stmt)):
+            if (load.buffer, load.index) not in seen:
+                seen.add((load.buffer, load.index))
+                counts[load.buffer] = counts.get(load.buffer, 0) + inner
 
 
 @dataclass(frozen=True)

@@ -22,20 +22,21 @@ Scalar = bool | int | float
 
 
 class _HashOnce:
-    """Expression trees share subtrees, so a node's hash is computed once and kept.
+    """Expression trees share subtrees, so what is found out about a node (its hash; its loads, by
+    `visit`) is kept on it, under names that begin with an underscore.
 
-    It is not pickled: hashes of strings differ from process to process.
+    That is not pickled: hashes of strings differ from process to process.
     """
 
     def __hash__(self) -> int:
         found = self.__dict__.get("_hash")
         if found is None:
-            found = hash(tuple(self.__dict__.values()))
+            found = hash(tuple([v for k, v in self.__dict__.items() if k[0] != "_"]))
             object.__setattr__(self, "_hash", found)
         return int(found)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {k: v for k, v in self.__dict__.items() if k != "_hash"}
+        return {k: v for k, v in self.__dict__.items() if k[0] != "_"}
 
 
 @dataclass(frozen=True)

@@ -50,11 +50,7 @@ def expr_cost(exprs: tuple[ir.Expr, ...]) -> tuple[float, int]:
 def full_loads(exprs: tuple[ir.Expr, ...], axes: tuple[Axis, ...]) -> list[ir.Load]:
     """The loads that touch as many elements as the axes have points."""
     wide = [a for a in axes if a.extent.hint() > 1]
-    return [
-        e
-        for e in visit.expr_nodes(exprs)
-        if isinstance(e, ir.Load) and all(a in e.index.atoms() for a in wide)
-    ]
+    return [e for e in visit.expr_loads(exprs) if all(a in e.index.atoms() for a in wide)]
 
 
 def worth_inlining(

@@ -6,7 +6,8 @@ expression may share subtrees: each shared one is visited once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import operator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,24 +17,23 @@ from jitney.loops.index import Axis, Index, IndexLike, Value, index
 Rewrite = Callable[[ir.Expr], ir.Expr]
 
 
-def expr_nodes(exprs: Iterable[ir.Expr]) -> Iterator[ir.Expr]:
-    """Every distinct expression object under ``exprs``, operands before users."""
+def expr_nodes(exprs: Sequence[ir.Expr]) -> list[ir.Expr]:
+    """Every distinct expression object under ``exprs``, operands before users; those of the last
+    expression come first."""
     seen: set[int] = set()
-    stack: list[tuple[ir.Expr, bool]] = [(e, False) for e in exprs]
-    while stack:
-        expr, done = stack.pop()
-        if done:
-            yield expr
-            continue
-        if id(expr) in seen:
-            continue
-        seen.add(id(expr))
-        children = operands(expr)
-        if not children:
-            yield expr
-            continue
-        stack.append((expr, True))
-        stack.extend((child, False) for child in reversed(children))
+    found: list[ir.Expr] = []
+    for expr in reversed(exprs):
+        _add_nodes(expr, seen, found)
+    return found
+
+
+def _add_nodes(expr: ir.Expr, seen: set[int], found: list[ir.Expr]) -> None:
+    if id(expr) in seen:
+        return
+    seen.add(id(expr))
+    for operand in operands(expr):
+        _add_nodes(operand, seen, found)
+    found.append(expr)
 
 
 def operands(expr: ir.Expr) -> tuple[ir.Expr, ...]:
@@ -42,6 +42,31 @@ def operands(expr: ir.Expr) -> tuple[ir.Expr, ...]:
         return expr.args
     if isinstance(expr, ir.Load) and expr.mask is not None:
         return (expr.mask,)
+    return ()
+
+
+def expr_loads(exprs: Sequence[ir.Expr]) -> tuple[ir.Load, ...]:
+    """Every distinct load object under ``exprs``, in the order of `expr_nodes`."""
+    return _distinct_loads(reversed(exprs))
+
+
+def _distinct_loads(exprs: Iterable[ir.Expr]) -> tuple[ir.Load, ...]:
+    parts = [part for expr in exprs if (part := _loads_of(expr))]
+    if len(parts) < 2:
+        return parts[0] if parts else ()
+    return tuple({id(load): load for part in parts for load in part}.values())
+
+
+def _loads_of(expr: ir.Expr) -> tuple[ir.Load, ...]:
+    """The loads of one expression, found once per operation: everybody asks for them."""
+    if isinstance(expr, ir.Op):
+        found: tuple[ir.Load, ...] | None = expr.__dict__.get("_loads")
+        if found is None:
+            found = _distinct_loads(expr.args)
+            object.__setattr__(expr, "_loads", found)
+        return found
+    if isinstance(expr, ir.Load):
+        return (expr,) if expr.mask is None else (*_loads_of(expr.mask), expr)
     return ()
 
 
@@ -64,14 +89,14 @@ def stmt_exprs(stmt: ir.Stmt) -> tuple[ir.Expr, ...]:
     return ()
 
 
-def body_exprs(body: Iterable[ir.Stmt]) -> Iterator[ir.Expr]:
+def body_exprs(body: Iterable[ir.Stmt]) -> list[ir.Expr]:
     """Every distinct expression of a block and the blocks inside it."""
     return expr_nodes([e for stmt in statements(body) for e in stmt_exprs(stmt)])
 
 
-def loads(body: Iterable[ir.Stmt]) -> list[ir.Load]:
-    """Every distinct load object of a block, in order."""
-    return [e for e in body_exprs(body) if isinstance(e, ir.Load)]
+def loads(body: Iterable[ir.Stmt]) -> tuple[ir.Load, ...]:
+    """Every distinct load object of a block, in the order of `expr_nodes`."""
+    return expr_loads([e for stmt in statements(body) for e in stmt_exprs(stmt)])
 
 
 def stores(body: Iterable[ir.Stmt]) -> list[ir.Store]:
@@ -114,15 +139,14 @@ def _reads(node: ir.Node) -> list[str]:
         names += [s.buffer for s in stores(node.body) if s.combines]
     elif isinstance(node, ir.Gemm):
         names = [node.b.buffer] if node.a_value is not None else [node.a.buffer, node.b.buffer]
-        inner = expr_nodes([node.a_value] if node.a_value is not None else [])
-        names += [e.buffer for e in inner if isinstance(e, ir.Load)]
+        names += [e.buffer for e in expr_loads([node.a_value] if node.a_value else [])]
         names += [e.buffer for e in loads(node.row_prologue + node.epilogue)]
         names += [s.buffer for s in stores(node.epilogue) if s.combines]
     elif isinstance(node, ir.Attention):
         names = [name for nest in node.before for name in reads(nest)]
         names += [node.q.buffer, node.k.buffer, node.v.buffer]
         names += [node.mask.buffer] if node.mask is not None else []
-        names += [e.buffer for e in expr_nodes([node.scale]) if isinstance(e, ir.Load)]
+        names += [e.buffer for e in expr_loads([node.scale])]
     else:
         names = [v.buffer for v in views((node.args, [v for _, v in node.kwargs]))]
     return names
@@ -153,8 +177,8 @@ def map_expr(expr: ir.Expr, leaf: Rewrite, memo: dict[int, ir.Expr]) -> ir.Expr:
         return found
     result = expr
     if isinstance(expr, ir.Op):
-        args = tuple(map_expr(a, leaf, memo) for a in expr.args)
-        if any(new is not old for new, old in zip(args, expr.args, strict=True)):
+        args = tuple([map_expr(a, leaf, memo) for a in expr.args])
+        if any(map(operator.is_not, args, expr.args)):
             result = ir.Op(expr.op, args, expr.dtype)
     elif isinstance(expr, ir.Load) and expr.mask is not None:
         mask = map_expr(expr.mask, leaf, memo)

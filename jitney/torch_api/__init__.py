@@ -18,13 +18,12 @@ from jitney.torch_api.compiler import (
     symbolic_float_error,
     uncompiled,
 )
+from jitney.torch_api.fake_results import FakeResults
 from jitney.torch_api.fakes import (
-    below_fakes,
     fake_in_format,
     fake_mode_of,
     fake_of,
     fake_tangent,
-    fake_tensor_class,
     is_data_dependent_error,
     is_fake,
     new_capture_mode,
@@ -68,6 +67,7 @@ from jitney.torch_api.ops import (
     graph_module,
     has_side_effects,
     is_composite,
+    is_data_dependent,
 )
 from jitney.torch_api.state import (
     active_modes,
@@ -117,12 +117,12 @@ from jitney.torch_api.tensors import (
 __all__ = [
     "DISABLED",
     "ApartCheck",
+    "FakeResults",
     "active_modes",
     "advance_generator",
     "autocast_cache_off",
     "autocast_off",
     "backend_names",
-    "below_fakes",
     "build_expression",
     "can_build",
     "bump_versions",
@@ -138,7 +138,6 @@ __all__ = [
     "fake_mode_of",
     "fake_of",
     "fake_tangent",
-    "fake_tensor_class",
     "fill_masked_out",
     "find_backend",
     "find_op",
@@ -155,6 +154,7 @@ __all__ = [
     "is_allowed_in_graph",
     "is_batched",
     "is_composite",
+    "is_data_dependent",
     "is_data_dependent_error",
     "is_fake",
     "is_masked_tensor",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -12,6 +13,13 @@ def is_composite(op: Any) -> bool:
     """Whether torch itself decomposes ``op`` into other ops (CompositeImplicitAutograd)."""
     has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
     return bool(has_kernel(op.name(), "CompositeImplicitAutograd"))
+
+
+@lru_cache(maxsize=4096)
+def is_data_dependent(op: Any) -> bool:
+    """Whether what a result looks like depends on values."""
+    tags = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
+    return not tags.isdisjoint(op.tags)
 
 
 def decomposition_table() -> dict[Any, Callable[..., Any]]:

@@ -200,7 +200,8 @@ def build_expression(graph: Any, value: Any, nodes: dict[Any, Any]) -> Any:
 def is_symbolic(value: Any) -> bool:
     """A SymInt, SymFloat or SymBool that is not a constant, or a tensor with such a size."""
     if isinstance(value, torch.Tensor):
-        return any(is_symbolic(size) for size in (*value.shape, *value.stride()))
+        sizes = (*value.shape, *value.stride())
+        return any(type(size) is not int and is_symbolic(size) for size in sizes)
     if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
         return not value.node.expr.is_number
     return False

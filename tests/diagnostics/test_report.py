@@ -48,9 +48,7 @@ def a_program() -> ir.LoopProgram:
 
 def emit_a_compile() -> None:
     with log.stage("capture"):
-        log.emit(
-            "entry", function="f", nodes=9, guards=[("type", "L['x']", "")] * 4, graph="the graph"
-        )
+        log.emit("entry", function="f", nodes=9, guards=4, graph="the graph")
     for _ in range(2):
         log.emit(
             "graph_break",

@@ -88,7 +88,7 @@ def varying_names(body: Sequence[Stmt], axis: Axis) -> frozenset[str]:
     return frozenset(names)
 
 
-def _varies(exprs: Iterable[Expr], axis: Axis, names: set[str]) -> bool:
+def _varies(exprs: Sequence[Expr], axis: Axis, names: set[str]) -> bool:
     for e in visit.expr_nodes(exprs):
         if isinstance(e, Ref) and e.name in names:
             return True

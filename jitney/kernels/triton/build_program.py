@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from jitney.disk_cache import DiskCache
-from jitney.kernels.triton.compile_kernels import compile_kernels
+from jitney.events import log
+from jitney.kernels.triton.compile_kernels import KernelBuild
 from jitney.kernels.triton.decode_attention import (
     Scratch,
     can_split_decode,
@@ -31,15 +34,42 @@ from jitney.loops.target import Target
 from jitney.loops.visit import writes
 
 
-def build_program(
+@dataclass(frozen=True)
+class ProgramBuild:
+    """A program whose kernels are being built."""
+
+    program: LoopProgram
+    sources: dict[str, Variant]
+    scratch: list[Scratch]
+    kernels: KernelBuild
+
+    def finish(self) -> LaunchPlan:
+        """The plan; waits for the kernels."""
+        return plan_launches(self.program, self.sources, self.kernels.finish(), self.scratch)
+
+
+def start_program(
     program: LoopProgram,
     target: Target,
     cache: DiskCache | None = None,
     tuner: Tuner | None = None,
-) -> LaunchPlan:
-    """Compiles every node that is not an extern call for ``target`` (`choose_templates` and
-    `products_as_nests` leave only what has a kernel here). ``tuner``: measures what there is to
+) -> ProgramBuild:
+    """Begins to compile every node that is not an extern call for ``target`` (`choose_templates`
+    and `products_as_nests` leave only what has a kernel here). ``tuner``: measures what there is to
     choose from, on this GPU; without one the models decide and no GPU is needed."""
+    count = sum(len(n.nests) if isinstance(n, Together) else 1 for n in program.nodes)
+    externs = sum(isinstance(n, Extern) for n in program.nodes)
+    kernels = KernelBuild(target.capability, cache, count - externs)
+    with log.stage("emit"):
+        sources, scratch = _emit_all(program, target, cache, tuner)
+    kernels.give([source for several in sources.values() for source in several])
+    return ProgramBuild(program, sources, scratch, kernels)
+
+
+def _emit_all(
+    program: LoopProgram, target: Target, cache: DiskCache | None, tuner: Tuner | None
+) -> tuple[dict[str, Variant], list[Scratch]]:
+    """The kernels of each node, by its name, and the memory some of them need besides."""
     sources: dict[str, Variant] = {}
     variants: dict[str, Variants] = {}
     scratch: list[Scratch] = []
@@ -60,9 +90,7 @@ def build_program(
             sources[node.name] = (_emit(node, target, fixed),)
     if tuner is not None:
         sources |= fastest_variants(program, variants, tuner, target.capability, cache)
-    every = [source for several in sources.values() for source in several]
-    binaries = compile_kernels(every, target.capability, cache)
-    return plan_launches(program, sources, binaries, scratch)
+    return sources, scratch
 
 
 def _emit(

@@ -11,40 +11,62 @@ import importlib.util
 import os
 import pickle
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
 from jitney.disk_cache import DiskCache, cache_directory
 from jitney.events import log
-from jitney.kernels.triton.fork_map import fork_map
+from jitney.kernels.triton.forked_workers import ForkedWorkers
 from jitney.kernels.triton.kernel_source import ALIGNED, ASSERT, KernelSource
 from jitney.kernels.triton.load_binary import Binary
 
+#: Most kernels built at a time.
+PROCESSES = 16
+
+
+class KernelBuild:
+    """Kernels being built for a GPU of ``capability``: `give` sources, then `finish`. Needs no GPU.
+
+    ``kernels``: how many there will be at most.
+    """
+
+    def __init__(self, capability: tuple[int, int], cache: DiskCache | None, kernels: int) -> None:
+        self._arch, self._cache = capability[0] * 10 + capability[1], cache
+        _compiler(self._arch)  # imported here once, not in every process
+        compile_one = partial(compile_kernel, arch=self._arch)
+        self._workers = ForkedWorkers[KernelSource, Binary](compile_one, min(kernels, PROCESSES))
+        self._found: dict[str, Binary] = {}
+        self._missing: list[KernelSource] = []
+
+    def give(self, sources: Iterable[KernelSource]) -> None:
+        """Begins to build those that are not in the cache, each distinct one once."""
+        distinct = {source.key: source for source in sources}
+        if self._cache is not None:
+            self._found = _cached(self._cache, distinct.values(), self._arch)
+        self._missing = [s for key, s in distinct.items() if key not in self._found]
+        self._missing.sort(key=_effort, reverse=True)  # the longest first: they bound the whole
+        self._workers.give(self._missing)
+
+    def finish(self) -> dict[str, Binary]:
+        """Binaries by ``KernelSource.key``; waits for them."""
+        with log.stage("triton", kernels=len(self._missing)):
+            for source, binary in zip(self._missing, self._workers.results(), strict=True):
+                self._found[source.key] = binary
+                log.emit("kernel", name=source.name, key=source.key, shared=binary.shared)
+                if self._cache is not None:
+                    self._cache.put(_cache_key(source, self._arch), pickle.dumps(binary))
+        return self._found
+
 
 def compile_kernels(
-    sources: Iterable[KernelSource],
-    capability: tuple[int, int],
-    cache: DiskCache | None = None,
-    processes: int = 16,
+    sources: Sequence[KernelSource], capability: tuple[int, int], cache: DiskCache | None = None
 ) -> dict[str, Binary]:
-    """Binaries by ``KernelSource.key``; those not in ``cache`` are built. Needs no GPU."""
-    distinct = {source.key: source for source in sources}
-    arch = capability[0] * 10 + capability[1]
-    with log.stage("triton", kernels=len(distinct)):
-        found = {} if cache is None else _cached(cache, distinct.values(), arch)
-        missing = [source for key, source in distinct.items() if key not in found]
-        if missing:
-            missing.sort(key=_effort, reverse=True)  # the longest first: they bound the whole
-            _compiler(arch)  # imported here once, not in every process
-            built = fork_map(partial(compile_kernel, arch=arch), missing, processes)
-            for source, binary in zip(missing, built, strict=True):
-                found[source.key] = binary
-                log.emit("kernel", name=source.name, key=source.key, shared=binary.shared)
-                if cache is not None:
-                    cache.put(_cache_key(source, arch), pickle.dumps(binary))
-        return found
+    """Binaries by ``KernelSource.key``; those not in ``cache`` are built."""
+    build = KernelBuild(capability, cache, len(sources))
+    build.give(sources)
+    return build.finish()
 
 
 def _effort(source: KernelSource) -> tuple[bool, int]:

@@ -24,6 +24,19 @@ transformers = pytest.importorskip("transformers")
 SMALL_GPU = Target("cuda", "a GPU", multiprocessors=4, capability=(9, 0))
 
 
+class NoKernels:
+    """In place of kernels for a GPU."""
+
+    def __init__(self, *_):
+        pass
+
+    def give(self, sources):
+        pass
+
+    def finish(self):
+        return {}
+
+
 class Interpreted:
     """The backend of a GPU whose kernels run in Triton's interpreter, on the CPU's memory."""
 
@@ -31,7 +44,7 @@ class Interpreted:
         # The graph's tensors say "cpu", which the checks of a GPU's path would refuse.
         monkeypatch.setattr(lowering, "_check_tensors", lambda *_: None)
         monkeypatch.setattr(gpu_pipeline, "check_runnable", lambda *_: None)
-        monkeypatch.setattr(building, "compile_kernels", lambda *_: {})
+        monkeypatch.setattr(building, "KernelBuild", NoKernels)
         monkeypatch.setattr(building, "plan_launches", lambda _, sources, *rest: (sources, rest))
         self.programs = []
 
@@ -39,7 +52,7 @@ class Interpreted:
         region = trace_region(fold_attention_masks(gm), example_inputs, keep=lowered_ops())
         program, constants = lowering.lower_graph(region.forward, SMALL_GPU)
         program = plan_memory(gpu_pipeline.transform(program, SMALL_GPU))
-        sources, (_, scratch) = building.build_program(program, SMALL_GPU)
+        sources, (_, scratch) = building.start_program(program, SMALL_GPU).finish()
         self.programs.append(program)
 
         def run(*args):

@@ -1,9 +1,9 @@
 """Fake results of ATen calls, remembered: layers repeat, and so do shapes.
 
-FakeTensorMode spends a quarter of a millisecond on a call, cached or not, most of the time a
-trace takes. A call whose operands look the same as before gives a result that looks the same, so
-its metadata are kept and a new fake is made from them, a view on the same memory where the op
-makes views. Symbolic sizes are never remembered: each call may add guards.
+FakeTensorMode spends a quarter of a millisecond on a call, cached or not, most of the time that
+capture and tracing take. A call whose operands look the same as before gives a result that looks
+the same, so its metadata are kept and a new fake is made from them, a view on the same memory
+where the op makes views. Symbolic sizes are never remembered: each call may add guards.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
-from jitney import torch_api
+from jitney.torch_api.fakes import below_fakes, fake_tensor_class
 
 _PLAIN = (int, bool, float, str, type(None), torch.dtype, torch.device, torch.layout,
           torch.memory_format)  # fmt: skip
@@ -29,13 +29,18 @@ class FakeResults:
 
     def __init__(self, fake_mode: Any) -> None:
         self._mode = fake_mode
-        self._fake = torch_api.fake_tensor_class()
+        self._fake = fake_tensor_class()
         self._known: dict[Any, Recipe | tuple[Recipe, ...]] = {}
 
     def call(self, op: OpOverload, args: Any, kwargs: Any, view: bool) -> Any:
         """``op(*args, **kwargs)``; ``view``: its results share the first argument's memory."""
         try:
-            key = (op, self._key(args), self._key(tuple(kwargs.items())) if kwargs else None)
+            key = (
+                op,
+                self._key(args),
+                self._key(tuple(kwargs.items())) if kwargs else None,
+                torch.get_default_dtype(),
+            )
         except _NoKey:
             return op(*args, **kwargs)
         known = self._known.get(key)
@@ -54,10 +59,10 @@ class FakeResults:
     def _key(self, value: Any) -> Any:
         kind = type(value)
         if kind is self._fake:
-            if value.constant is not None or value.is_complex():  # complex ones may be lazy
+            lazy = value.is_complex() or value.is_neg()  # a complex one may be conjugated
+            if value.constant is not None or lazy or value.layout is not torch.strided:
                 raise _NoKey
-            layout = (*value.shape, *value.stride(), value.storage_offset())
-            if any(type(size) is not int for size in layout):  # a symbol that a guard made constant
+            if _is_symbolic(value):  # or was, before a guard made it constant
                 raise _NoKey
             place = value.stride(), value.storage_offset(), value.fake_device
             return value.dtype, value.shape, *place
@@ -72,20 +77,25 @@ class FakeResults:
         return (
             type(item) is self._fake
             and item.constant is None
-            and item.fake_device.type == "cpu"
+            and item.fake_device.type in ("cpu", "cuda")
             and item.layout is torch.strided
             and (item.storage_offset() == 0 if viewed is None else item.dtype == viewed)
-            and not (item.is_conj() or item.is_neg())
+            and not (item.is_conj() or item.is_neg() or _is_symbolic(item))
         )
 
     def _recipe(self, item: Any) -> Recipe:
         return item.shape, item.stride(), item.storage_offset(), item.dtype, item.fake_device
 
     def _remake(self, known: Any, base: torch.Tensor | None) -> Any:
-        with torch_api.below_fakes(self._mode):
+        with below_fakes(self._mode):
             if type(known[0]) is torch.Size:
                 return self._fake(self._mode, _meta(known, base), known[4])
             return tuple([self._fake(self._mode, _meta(one, base), one[4]) for one in known])
+
+
+def _is_symbolic(tensor: torch.Tensor) -> bool:
+    sizes = (*tensor.shape, *tensor.stride(), tensor.storage_offset())
+    return any(type(size) is not int for size in sizes)
 
 
 def _meta(recipe: Recipe, base: torch.Tensor | None) -> torch.Tensor:

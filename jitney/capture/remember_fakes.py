@@ -1,0 +1,52 @@
+"""What torch calls on fakes give is remembered while a frame is captured: layers repeat."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import torch
+
+from jitney import torch_api
+
+_DEVICE = torch.ops.prim.device.default
+
+
+class RememberedFakes(torch_api.dispatch_mode_class()):  # type: ignore[misc]
+    """Answers ATen calls like ones before it; others go on to the fake mode, entered below."""
+
+    supports_higher_order_operators = True
+
+    def __init__(self, fake_mode: Any) -> None:
+        super().__init__()
+        self._results = torch_api.FakeResults(fake_mode)
+
+    @classmethod
+    def is_infra_mode(cls) -> bool:
+        return True  # nothing of the user's: torch must not see another mode than it does
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # called a thousand times a capture: no wrapper that switches Dynamo off
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func is _DEVICE and torch_api.is_fake(args[0]):
+            return args[0].fake_device  # asked for several times a call
+        if not isinstance(func, torch._ops.OpOverload) or not _can_remember(func):
+            return func(*args, **kwargs)
+        return self._results.call(func, args, kwargs, _is_view(func))
+
+
+@lru_cache(maxsize=4096)
+def _can_remember(op: torch._ops.OpOverload) -> bool:
+    """Whether a result's looks follow from the operands', and making it does nothing else."""
+    if op.namespace != "aten" or torch_api.is_composite(op) or torch_api.is_data_dependent(op):
+        return False
+    infos = [argument.alias_info for argument in op._schema.arguments]
+    return not any(info is not None and info.is_write for info in infos)
+
+
+@lru_cache(maxsize=4096)
+def _is_view(op: torch._ops.OpOverload) -> bool:
+    return any(result.alias_info is not None for result in op._schema.returns)
