@@ -9,7 +9,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from tests.loops.lowered import check, externs, lower
+from jitney.loops.interpret import interpret
+from tests.loops.lowered import GPU, check, externs, lower, lower_for, on_cpu, trace
 
 SPECIAL = torch.tensor([0.0, -0.0, 1.0, -1.5, 2.5, 0.5, -0.5, float("nan"), float("inf"), -9.0])
 RANDOM = torch.randn(4, 5, generator=torch.Generator().manual_seed(0))
@@ -119,3 +120,25 @@ def test_division_by_an_unknown_integer_stays_eager() -> None:
 def test_results_keep_eager_strides() -> None:
     image = torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last)
     check(lambda x: (x * 2, x.relu().sum(1), x.contiguous(), x.permute(1, 0, 2, 3).exp()), image)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_divisions_of_sixteen_bits_round_where_eager_rounds(dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(5)
+    x, y = ((torch.randn(4000, generator=generator) * s).to(dtype) for s in (10, 1))
+    y[:6] = torch.tensor([0.0, -0.0, 1.0, float("inf"), float("nan"), -1.0])
+
+    def rounded(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        trunc = torch.div(x, y, rounding_mode="trunc")
+        return x // y, trunc, torch.div(x, 0.3, rounding_mode="trunc"), x // 0.1
+
+    check(rounded, x, y, rtol=0, atol=0)
+
+
+def test_a_gpu_multiplies_by_the_inverse_of_a_number() -> None:
+    x = torch.arange(1.0, 2000)
+    program, constants = lower_for(trace(lambda x: (x / 3, x / 1), x), GPU)
+    inverse = torch.tensor(1.0) / 3
+    thirds, same = interpret(on_cpu(program), constants, [x])
+    assert torch.equal(thirds, x * inverse)
+    assert torch.equal(same, x)

@@ -29,7 +29,10 @@ def operand_flags(op: OpOverload) -> dict[str, bool]:
 
 
 def elementwise(
-    *ops: OpKey | None, operands: str = "result", narrow_numbers: bool = False
+    *ops: OpKey | None,
+    operands: str = "result",
+    narrow_numbers: bool = False,
+    with_builder: bool = False,
 ) -> Callable[[Formula], Formula]:
     """Registers ``formula(*operand expressions, *other arguments) -> Expr`` as a lowering.
 
@@ -37,7 +40,8 @@ def elementwise(
     the result (``operands="result"``) or of the promoted operands ("promoted": comparisons), or in
     dtypes of their own ("own": tensors unconverted, numbers as they are). Where eager's loop is
     in a 16-bit type, ``narrow_numbers`` rounds a number to it first, and comparisons always do.
-    The other arguments come as they are. The formula's value is cast to the result's dtype.
+    The other arguments come as they are; ``with_builder``: after the `Builder`. The formula's value
+    is cast to the result's dtype.
     """
     narrow = narrow_numbers or operands == "promoted"
 
@@ -63,7 +67,7 @@ def elementwise(
             def value_at(position: Position) -> Expr:
                 plain = [operand(n, a, position) for n, a in zip(names, args, strict=False)]
                 named = {n: operand(n, a, position) for n, a in kwargs.items()}
-                return formula(*plain, **named)
+                return formula(*([b] if with_builder else []), *plain, **named)
 
             return b.compute(b.allocate(), value_at)
 

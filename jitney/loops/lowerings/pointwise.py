@@ -19,7 +19,6 @@ from jitney.loops.lowerings.expressions import (
     compute_dtype,
     computed,
     const,
-    div,
     is_int,
     maximum,
     minimum,
@@ -161,40 +160,6 @@ def subtracted_from(x: Expr, y: Expr, alpha: Expr | None = None) -> Expr:
 @elementwise(aten.mul, prims.mul)
 def multiplied(x: Expr, y: Expr) -> Expr:
     return mul(x, y)
-
-
-def checked_divisor(x: Expr, y: Expr) -> None:
-    """Refuses an integer division whose divisor could be zero: eager raises there."""
-    if not x.dtype.is_floating_point and not (isinstance(y, Const) and y.value not in (0, -1)):
-        raise Refused("an integer division by zero must raise eager's error")
-
-
-@elementwise(aten.div, aten.true_divide)
-def divided(x: Expr, y: Expr, rounding_mode: str | None = None) -> Expr:
-    if rounding_mode is None:
-        return div(x, y)
-    checked_divisor(x, y)
-    if rounding_mode == "floor":
-        return apply("floordiv", x, y)
-    return apply("trunc", div(x, y)) if x.dtype.is_floating_point else apply("truncdiv", x, y)
-
-
-@elementwise(aten.floor_divide)
-def floor_divided(x: Expr, y: Expr) -> Expr:
-    checked_divisor(x, y)
-    return apply("floordiv", x, y)
-
-
-@elementwise(aten.remainder, narrow_numbers=True)
-def remainder(x: Expr, y: Expr) -> Expr:
-    checked_divisor(x, y)
-    return apply("remainder", x, y)
-
-
-@elementwise(aten.fmod, narrow_numbers=True)
-def fmod(x: Expr, y: Expr) -> Expr:
-    checked_divisor(x, y)
-    return apply("fmod", x, y)
 
 
 @elementwise(aten.maximum)
