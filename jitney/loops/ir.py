@@ -156,7 +156,7 @@ class Let:
 class Store:
     """Writes ``value`` (of the buffer's dtype). ``mode`` is "set", or for a scatter whose positions
     may collide one of `COMBINING`: an opcode of the old value and the new (atomic where iterations
-    run in parallel; a GPU knows "add" alone), or "assert" of a check: true if any value is. A GPU's
+    run in parallel; a GPU knows no "mul"), or "assert" of a check: true if any value is. A GPU's
     kernel stops there as eager's does, by a device assertion, and stores nothing."""
 
     buffer: str

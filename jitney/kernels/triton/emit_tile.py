@@ -80,9 +80,12 @@ class TileEmitter:
         pointer = self._spread(pointer, where_on, shape)
         value = self._spread(value, value_on, shape)
         suffix = f", mask={mask}" if mask else ""
-        call = "tl.atomic_add" if stmt.mode == "add" else "tl.store"
-        if stmt.mode == "add":
+        call = f"tl.atomic_{stmt.mode}" if stmt.combines else "tl.store"
+        if stmt.combines:
             suffix += ', sem="relaxed"'
+            if not shape <= value_on:  # Triton's interpreter adds no values that repeat in memory
+                every = f"tl.full({self._shape(shape)}, 1, tl.int1)"
+                value = f"tl.where({every}, {value}, {value})"
         self._line(f"{call}({pointer}, {value}{suffix})")
         self._forget_loads(self._pointer(stmt.buffer, stmt.value.dtype))
         if stmt.mode == "set" and stmt.mask is None:

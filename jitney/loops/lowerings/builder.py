@@ -26,6 +26,7 @@ from jitney.loops.ir import (
     Stmt,
     Store,
 )
+from jitney.loops.lowerings.atomics import check_atomics
 from jitney.loops.lowerings.expressions import apply, cast, const, index_expr
 from jitney.loops.lowerings.strided import StridedTensor
 from jitney.loops.symbols import to_index
@@ -152,6 +153,7 @@ class Builder:
 
     def emit(self, axes: Sequence[Axis], body: Sequence[Stmt]) -> None:
         """Appends a nest; nothing if it has no iterations."""
+        check_atomics(self.target, body)
         if any(axis.extent.is_const and axis.extent.const == 0 for axis in axes):
             return
         name = self.fresh(f"{self.node.name}_nest")

@@ -11,6 +11,7 @@ from jitney.loops.index import Axis, Index, index
 from jitney.loops.ir import Expr, Let, Stmt, Store
 from jitney.loops.lowerings.builder import Builder, Position
 from jitney.loops.lowerings.check_range import check_range
+from jitney.loops.lowerings.collectors import collected, collector, orderly
 from jitney.loops.lowerings.expressions import (
     apply,
     cast,
@@ -125,17 +126,18 @@ def put_elements(
         return _put_masked(b, x, list(indices), values)
     how = _advanced(x, indices)
     _check(b, x, how)
-    out = b.own(x)
+    mode = "add" if accumulate else "set"
+    out = collector(b, x, mode) if accumulate else b.own(x)
     sizes = [x.shape[d] for d in how.plain]
     shape = [*sizes[: how.at], *how.shape, *sizes[how.at :]]
     axes, position = b.axes(shape)
     chosen, rest = _parted(how, position)
     if nothing_to_write(x, shape):
-        return out
+        return collected(b, out)
     lets, target = _source(b, out, how, chosen, rest)
     value = values.expand(shape).load(position) if values.ndim else values.load(())
-    scatter(b, axes, chosen, lets, out, target, value, "add" if accumulate else "set")
-    return out
+    scatter(b, axes, chosen, lets, out, target, value, mode)
+    return collected(b, out)
 
 
 def nothing_to_write(x: StridedTensor, shape: Sequence[Index]) -> bool:
@@ -178,10 +180,12 @@ def scatter(
     chosen = {atom for where_ in serial for atom in where_.atoms()}
     inner = tuple(a for a in axes if a in chosen) if b.target.kind == "cpu" else ()
     outer = tuple(a for a in axes if a not in inner)
-    stored: list[Stmt] = [
-        *lets,
-        Store(out.buffer, out.at(position), cast(value, out.dtype), mode=mode),
-    ]
+    value = cast(value, out.dtype)
+    if b.target.kind == "cuda":
+        if torch.are_deterministic_algorithms_enabled():
+            raise Refused("deterministic algorithms are asked for")
+        value = orderly(value, mode)
+    stored: list[Stmt] = [*lets, Store(out.buffer, out.at(position), value, mode=mode)]
     b.emit(outer, b.loop(inner, stored))
 
 

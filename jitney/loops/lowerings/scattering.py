@@ -12,7 +12,18 @@ from jitney.loops.index import Index, index
 from jitney.loops.ir import Expr
 from jitney.loops.lowerings.builder import Builder
 from jitney.loops.lowerings.check_range import check_range
-from jitney.loops.lowerings.expressions import Operand, as_expr, cast, const, div, maximum, mul
+from jitney.loops.lowerings.collectors import collected, collector
+from jitney.loops.lowerings.expressions import (
+    Operand,
+    as_expr,
+    cast,
+    const,
+    div,
+    is_int,
+    lowest,
+    maximum,
+    mul,
+)
 from jitney.loops.lowerings.indexing import moved, nothing_to_write, scatter
 from jitney.loops.lowerings.registry import Refused, lowers
 from jitney.loops.lowerings.strided import StridedTensor
@@ -33,7 +44,8 @@ def scatter_add(
 ) -> StridedTensor:
     if x.dtype is torch.bool:
         raise Refused("a sum of bools")
-    return _scatter_along(b, b.own(x), dim, positions, src, "add")
+    work = collector(b, x, "add")
+    return collected(b, _scatter_along(b, work, dim, positions, src, "add"))
 
 
 @lowers(aten.scatter_reduce.two)
@@ -51,22 +63,23 @@ def scatter_reduce(
     def put(out: StridedTensor, value: StridedTensor | Operand, mode: str) -> None:
         _scatter_along(b, out, dim, positions, value, mode)
 
-    return _reduce_into(b, b.own(x), src, put, reduce, include_self)
+    return _reduce_into(b, x, src, put, reduce, include_self)
 
 
-#: How a scatter reduces -> how its stores combine, and with what value nothing changes.
-_COMBINED: dict[str, tuple[str, float]] = {
-    "sum": ("add", 0),
-    "mean": ("add", 0),
-    "prod": ("mul", 1),
-    "amax": ("max", -math.inf),
-    "amin": ("min", math.inf),
-}
+#: How a scatter reduces -> how its stores combine.
+_COMBINED = {"sum": "add", "mean": "add", "prod": "mul", "amax": "max", "amin": "min"}
+
+
+def _identity(reduce: str, dtype: torch.dtype) -> float:
+    """What changes nothing it is combined with."""
+    if reduce == "amin":
+        return math.inf if dtype.is_floating_point else torch.iinfo(dtype).max
+    return lowest(dtype) if reduce == "amax" else float(reduce == "prod")
 
 
 def _reduce_into(
     b: Builder,
-    out: StridedTensor,
+    x: StridedTensor,
     src: StridedTensor,
     put: Callable[[StridedTensor, StridedTensor | Operand, str], None],
     reduce: str,
@@ -76,21 +89,22 @@ def _reduce_into(
 
     Without ``include_self`` what is hit starts from the identity; a mean counts the hits too.
     """
-    mode, identity = _COMBINED[reduce]
-    plain = reduce == "sum" and include_self
-    if not plain and (b.target.kind != "cpu" or out.dtype not in (torch.float32, torch.float64)):
-        raise Refused(f"a scatter that reduces by {reduce}")
-    if out.dtype is torch.bool:
+    mode = _COMBINED[reduce]
+    plain = (reduce == "sum" and include_self) or x.dtype in (torch.float32, torch.float64)
+    if not plain and (b.target.kind == "cpu" or (reduce == "mean" and is_int(x.dtype))):
+        raise Refused(f"a scatter that reduces {x.dtype} by {reduce}")
+    if x.dtype is torch.bool:
         raise Refused("a sum of bools")
+    out = collector(b, x, mode, exact=reduce == "mean")
     if not include_self:
-        put(out, identity, "set")
+        put(out, _identity(reduce, out.dtype), "set")
     put(out, src, mode)
     if reduce == "mean":
         hits = b.fill(b.allocate_as(out.shape, out.dtype), 1 if include_self else 0)
         put(hits, 1, "add")
         one = const(1, out.dtype)
         b.compute(out, lambda p: div(out.load(p), maximum(hits.load(p), one)))
-    return out
+    return collected(b, out)
 
 
 def _scatter_along(
@@ -132,7 +146,7 @@ def index_add(
 ) -> StridedTensor:
     if x.dtype is torch.bool:
         raise Refused("a sum of bools")
-    return _put_rows(b, b.own(x), dim, positions, source, "add", alpha)
+    return collected(b, _put_rows(b, collector(b, x, "add"), dim, positions, source, "add", alpha))
 
 
 @lowers(aten.index_reduce.default)
@@ -149,7 +163,7 @@ def index_reduce(
     def put(out: StridedTensor, value: StridedTensor | Operand, mode: str) -> None:
         _put_rows(b, out, dim, positions, value, mode)
 
-    return _reduce_into(b, b.own(x), source, put, reduce, include_self)
+    return _reduce_into(b, x, source, put, reduce, include_self)
 
 
 @lowers(aten.index_copy.default)
