@@ -11,10 +11,10 @@ from dataclasses import replace
 
 from jitney.loops import ir, visit
 from jitney.loops.align_nests import Alignment, align_nests
-from jitney.loops.decision import Decision, no, yes
+from jitney.loops.decision import Decision, no
 from jitney.loops.forward_stores import drop_dead_stores, forward_stores
 from jitney.loops.fusion_state import HOLE, FusionState
-from jitney.loops.index import Axis, Index, Value, index
+from jitney.loops.index import Axis, Index, index
 from jitney.loops.join_loops import join_loops
 from jitney.loops.score_fusion import feeds_reduction, worth_merging
 from jitney.loops.split_reduction import chunks_wanted
@@ -51,20 +51,6 @@ def _candidates(state: FusionState, at: int) -> list[int]:
     return [x for x in ordered if isinstance(state.nodes[x], ir.LoopNest)]
 
 
-def waits_for_no_scatter(a: ir.LoopNest, b: ir.LoopNest) -> Decision:
-    """Whether neither nest scatters into what the other uses: the threads of one GPU program do
-    not see each other's writes, and which thread writes an element is known only at run time."""
-    for scattering, other in ((a, b), (b, a)):
-        scattered = {
-            s.buffer
-            for s in visit.stores(scattering.body)
-            if s.mode in ir.COMBINING or any(isinstance(x, Value) for x in s.index.atoms())
-        }
-        if scattered.intersection((*visit.reads(other), *visit.writes(other))):
-            return no("one scatters into what the other uses")
-    return yes("neither scatters into what the other uses")
-
-
 def _try_merge(
     state: FusionState, a: int, b: int, refused: set[tuple[int, int]], target: Target | None
 ) -> bool:
@@ -74,8 +60,6 @@ def _try_merge(
     first, second = state.nodes[a], state.nodes[b]
     assert isinstance(first, ir.LoopNest) and isinstance(second, ir.LoopNest)
     verdict: Decision = state.can_merge(a, b)
-    if verdict and target is not None and target.kind == "cuda":
-        verdict = waits_for_no_scatter(first, second)
     alignment: Alignment | None = None
     if verdict:
         alignment = align_nests(first, second)

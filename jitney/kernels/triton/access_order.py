@@ -31,7 +31,7 @@ class AccessOrder:
 
     def _meets(self, store: Store, alone: bool) -> bool:
         before = self._stored.get(store.buffer, set())
-        if before and before | {store.mode} != {"add"}:
+        if before and (before != {store.mode} or store.mode == "set"):
             return True
         own = self._loads_of(store) if alone else frozenset()
         return any(

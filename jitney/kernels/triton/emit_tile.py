@@ -24,7 +24,19 @@ from jitney.kernels.triton.expressions import (
 from jitney.kernels.triton.kernel_source import ASSERT, Parameter
 from jitney.kernels.triton.schedule_nest import fits_32_bits
 from jitney.loops.index import Atom, Axis, Dim, Index, Value
-from jitney.loops.ir import Const, Expr, IndexValue, Let, Load, Op, Ref, Scalar, ScalarArg, Stmt, Store
+from jitney.loops.ir import (
+    Const,
+    Expr,
+    IndexValue,
+    Let,
+    Load,
+    Op,
+    Ref,
+    Scalar,
+    ScalarArg,
+    Stmt,
+    Store,
+)
 
 Depends = frozenset[str]
 NONE: Depends = frozenset()

@@ -10,8 +10,6 @@ import torch
 
 pytest.importorskip("triton")
 
-from jitney.loops.ir import LoopNest
-from jitney.loops.visit import stores
 from tests.kernels.triton.interpreted import gpu_program, run_kernels
 from tests.loops.lowered import GPU, externs, lower_for, trace
 
@@ -77,8 +75,6 @@ def test_symbolic_extents() -> None:
     traced = torch.zeros(6, 7), places(30, 7), torch.randn(30, 7)
     program, constants = gpu_program(f, *traced, symbolic=True)
     assert not externs(program)
-    modes = [{s.mode for s in stores(n.body)} for n in program.nodes if isinstance(n, LoopNest)]
-    assert {"max"} in modes  # with the copy it needs, threads of one kernel would not wait for it
     args = torch.zeros(8, 9), places(50, 9), torch.randn(50, 9)
     got = run_kernels(program, constants, args)
     torch.testing.assert_close(got[0], f(*args))
