@@ -86,6 +86,8 @@ def is_pure(function: Any, args: tuple[Any, ...]) -> bool:
     """Whether a C function only looks at its arguments, or changes only them."""
     owner = getattr(function, "__objclass__", None)
     bound = getattr(function, "__self__", None)
+    if function.__name__ in ("__enter__", "__exit__"):  # of a device: the default device
+        return False
     if owner is object:
         return function.__name__ in PURE_OBJECT
     if owner is not None:

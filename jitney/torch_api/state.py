@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from jitney.errors import CompilerBug
+
 
 @contextmanager
 def autocast_cache_off() -> Iterator[None]:
@@ -92,11 +94,11 @@ def _default_device() -> Any:
 
 
 def _set_inference_mode(enabled: bool) -> None:
-    raise TypeError("inference mode is a scope: it cannot be left changed by a frame")
+    raise CompilerBug("inference mode is a scope: it cannot be left changed by a frame")
 
 
 def _set_modes(counts: Any) -> None:
-    raise TypeError("modes are scopes: they cannot be left changed by a frame")
+    raise CompilerBug("modes are scopes: they cannot be left changed by a frame")
 
 
 def _mode_counts() -> tuple[int, int]:

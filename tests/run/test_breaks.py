@@ -313,3 +313,18 @@ def test_the_gradient_of_an_lstm_is_the_librarys(layers):
         torch.testing.assert_close(got, expected)
         torch.testing.assert_close([p.grad for p in model.parameters()], wanted)
         model.zero_grad()
+
+
+def test_a_device_is_entered_and_left():
+    def f(x):
+        with torch.device("meta"):
+            y = torch.ones(2)
+            if x.sum() > 0:
+                y = torch.zeros(3)
+        return y, torch.ones(1) + x
+
+    compiled, x = jitney.compile(f), torch.ones(1)
+    for _ in range(2):
+        made, outside = compiled(x)
+        assert made.device.type == "meta" and made.shape == (3,)
+        assert outside.tolist() == [2.0]
