@@ -11,9 +11,9 @@ copies the input.
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import torch
@@ -67,11 +67,16 @@ class _Pool:
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
+        self._handle: Any = None
+        self._graphs: weakref.WeakSet[Any] = weakref.WeakSet()
 
-    @cached_property
-    def handle(self) -> Any:
-        """What torch's allocator knows the memory by."""
-        return torch.cuda.graph_pool_handle()
+    def handle_for(self, graph: torch.cuda.CUDAGraph) -> Any:
+        """What torch's allocator knows the memory by that ``graph`` is to be recorded in; it
+        forgets a pool with the last graph there."""
+        if not self._graphs:
+            self._handle = torch.cuda.graph_pool_handle()
+        self._graphs.add(graph)
+        return self._handle
 
 
 _pools: dict[tuple[torch.device | None, int], _Pool] = {}
@@ -172,7 +177,7 @@ class ReplayedProgram:
             torch.empty((n, columns), dtype=torch.int64, device=device) for n in self.facts.draws
         ]
         graph = torch.cuda.CUDAGraph()
-        pool = shared_pool(self.facts.device, stream).handle
+        pool = shared_pool(self.facts.device, stream).handle_for(graph)
         with log.stage("cuda_graph", graph=self.name), _recording_lock:
             torch.cuda.synchronize()
             with (

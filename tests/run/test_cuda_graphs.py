@@ -25,6 +25,10 @@ def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
 
 
+class Graph:
+    """Something to hold."""
+
+
 def program(*args: Any) -> tuple[Any, ...]:
     return (args[0] + 1,)
 
@@ -116,6 +120,16 @@ def test_one_program_at_a_time_has_the_memory_of_a_stream() -> None:
     second(torch.zeros(1))
     thread.join()
     assert order == ["first", "second"]
+
+
+def test_a_pool_ends_with_the_last_graph_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    handles = iter(range(9))
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: next(handles))
+    pool, graphs = cuda_graphs._Pool(), [Graph() for _ in range(3)]
+    assert {pool.handle_for(graph) for graph in graphs} == {0}  # type: ignore[arg-type]
+    graphs.clear()
+    last = Graph()
+    assert pool.handle_for(last) == 1  # type: ignore[arg-type]
 
 
 def test_results_that_escape_keep_their_strides(monkeypatch: pytest.MonkeyPatch) -> None:

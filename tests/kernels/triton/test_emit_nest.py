@@ -99,7 +99,8 @@ def test_quotients_are_rounded_as_eager_rounds_them():
     outputs = {"o0": torch.zeros(len(a)), "o1": torch.zeros(len(a))}
     check(nest, {"a": a, "b": b}, outputs, tolerance=0)
     signs = torch.signbit(torch.div(a, b, rounding_mode="floor"))
-    assert torch.equal(torch.signbit(outputs["o0"])[:-2], signs[:-2])
+    known = ~outputs["o0"].isnan()
+    assert torch.equal(torch.signbit(outputs["o0"])[known], signs[known])
     assert "tl.div_rn(" in emit_nest(nest, schedule_nest(nest, H200)).body
 
 
