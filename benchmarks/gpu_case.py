@@ -87,16 +87,30 @@ def vit() -> Workload:
     return Workload(model, lambda call: call(images))
 
 
-def gpt2_train(transformers: Any) -> Workload:
+def gpt2_train(transformers: Any, dropout: bool = False) -> Workload:
     """A training step of GPT-2 124M, 16 x 1024 tokens, autocast."""
-    none = {"attn_pdrop": 0, "embd_pdrop": 0, "resid_pdrop": 0}
-    config = transformers.GPT2Config(**none, vocab_size=50304)
+    names = () if dropout else ("attn_pdrop", "embd_pdrop", "resid_pdrop")
+    config = transformers.GPT2Config(**dict.fromkeys(names, 0), vocab_size=50304)
     model = transformers.GPT2LMHeadModel(config).to(DEVICE).train()
     tokens = torch.randint(0, 50000, (16, 1024), device=DEVICE)
+    return _loss_of(model, {"input_ids": tokens, "labels": tokens, "use_cache": False})
+
+
+def bert_train(transformers: Any) -> Workload:
+    """A training step of BERT-base with dropout, 64 x 128 tokens, two classes, autocast."""
+    config = transformers.BertConfig()
+    model = transformers.BertForSequenceClassification(config).to(DEVICE).train()
+    tokens = torch.randint(0, 30000, (64, 128), device=DEVICE)
+    labels = torch.randint(0, 2, (64,), device=DEVICE)
+    return _loss_of(model, {"input_ids": tokens, "labels": labels})
+
+
+def _loss_of(model: Any, given: dict[str, Any]) -> Workload:
+    """A training step under autocast of a model that computes its loss."""
 
     def step(call: Callable[..., Any]) -> torch.Tensor:
         with torch.autocast("cuda", torch.bfloat16):
-            loss = call(input_ids=tokens, labels=tokens, use_cache=False).loss
+            loss = call(**given).loss
         return _backward(model, loss)
 
     return Workload(model, step, train=True)
@@ -136,6 +150,8 @@ def build(case: str) -> Workload:
         "bert_b64": lambda: bert(transformers, 64),
         "vit_b32": vit,
         "gpt2_train": lambda: gpt2_train(transformers),
+        "gpt2_train_dropout": lambda: gpt2_train(transformers, dropout=True),
+        "bert_train_dropout": lambda: bert_train(transformers),
         "resnet50_train": resnet50_train,
     }
     return cases[case]()
