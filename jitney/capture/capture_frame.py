@@ -13,7 +13,7 @@ import torch
 from jitney import torch_api
 from jitney.capture import handlers_data, handlers_flow, handlers_stack, state
 from jitney.capture.changes import effects_of
-from jitney.capture.checkpoints import refuse_late_writes
+from jitney.capture.checkpoints import keep_results, refuse_late_writes
 from jitney.capture.finish import add_input_guards, finish_graph, forget_idle_strides
 from jitney.capture.frame import BreakCapture, Frame, Raised, Restart, Unread
 from jitney.capture.functions import globals_source, know_cells
@@ -125,6 +125,8 @@ def _close(
     for name, value in state.restore(before).items():
         effects.append(SetState(name, value))
     graph, inputs = finish_graph(vm.recorder, rebuilder.outputs, bool(effects), before)
+    if graph is not None:
+        keep_results(vm, graph)
     add_input_guards(vm, inputs)
     forget_idle_strides(vm)
     return Capture(

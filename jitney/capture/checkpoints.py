@@ -3,7 +3,7 @@ the backward pass.
 
 Eager calls the function once more in the backward pass, on what the tensors it reads hold by then.
 A graph computes from what they held; where the program writes to them later, the checkpoint breaks
-the graph and eager runs it.
+the graph and eager runs it. What the function made it makes anew: writes to that go to a copy.
 """
 
 from __future__ import annotations
@@ -28,10 +28,11 @@ OPTIONS = (
 @dataclass(frozen=True)
 class Checkpoint:
     """One that was captured: the step to break before instead, and the tensors that its function
-    read, with their versions when it ended."""
+    read and made, with their versions when it ended."""
 
     step: int
     read: tuple[tuple[torch.Tensor, int | None], ...]
+    made: tuple[tuple[torch.fx.Node, int | None], ...]
 
 
 def call_checkpoint(
@@ -68,7 +69,7 @@ def call_checkpoint(
         raise BreakCapture("checkpoint", reason)
     if torch.is_grad_enabled():
         step = interpreter.resumable(interpreter.frames).step
-        interpreter.checkpoints.append(Checkpoint(step, _read(recorder, number)))
+        interpreter.checkpoints.append(_ended(recorder, number, step))
     return result
 
 
@@ -81,13 +82,48 @@ def refuse_late_writes(interpreter: Interpreter) -> None:
             raise Restart(checkpoint.step, BreakCapture("checkpoint", f"{reason} in backward"))
 
 
-def _read(recorder: Recorder, first: int) -> tuple[tuple[torch.Tensor, int | None], ...]:
-    """What the nodes of checkpoint ``first``, and of those inside it, take from outside."""
-    nodes = [n for n in recorder.graph.nodes if n.meta.get("checkpoint", 0) >= first]
-    inside = set(nodes)
-    taken = dict.fromkeys(x for n in nodes for x in n.all_input_nodes if x not in inside)
+def keep_results(interpreter: Interpreter, graph: torch.fx.GraphModule) -> None:
+    """Gives what a checkpoint made and the program wrote to afterwards a copy to be written to.
+    Raises `Restart` where two results share the memory."""
+    for checkpoint in interpreter.checkpoints:
+        inside = {node for node, _ in checkpoint.made}
+        copied: set[int] = set()
+        for node, version in checkpoint.made:
+            value = node.meta["example_value"]
+            readers = [user for user in node.users if user not in inside]
+            if not readers or interpreter.recorder.version_of(value) == version:
+                continue
+            memory = value.untyped_storage()._cdata
+            if memory in copied:
+                reason = "results of a checkpoint that share memory are written to"
+                raise Restart(checkpoint.step, BreakCapture("checkpoint", reason))
+            copied.add(memory)
+            _copy_for(readers, node)
+    graph.recompile()
+
+
+def _copy_for(readers: list[torch.fx.Node], node: torch.fx.Node) -> None:
+    with node.graph.inserting_before(min(readers)):
+        copy = node.graph.call_function(torch.clone, (node,))
+    copy.meta.update(node.meta, checkpoint=None)
+    for reader in readers:
+        reader.replace_input_with(node, copy)
+
+
+def _ended(recorder: Recorder, first: int, step: int) -> Checkpoint:
+    """Checkpoint ``first`` with those inside it, now that it has ended."""
+    made = [n for n in recorder.graph.nodes if (n.meta.get("checkpoint") or 0) >= first]
+    inside = set(made)
+    taken = dict.fromkeys(x for n in made for x in n.all_input_nodes if x not in inside)
     values = [node.meta["example_value"] for node in taken]
-    return tuple([(v, recorder.version_of(v)) for v in values if isinstance(v, torch.Tensor)])
+    tensors = [v for v in values if isinstance(v, torch.Tensor)]
+    nodes = [n for n in made if isinstance(n.meta["example_value"], torch.Tensor)]
+    version_of = recorder.version_of
+    return Checkpoint(
+        step,
+        tuple([(tensor, version_of(tensor)) for tensor in tensors]),
+        tuple([(node, version_of(node.meta["example_value"])) for node in nodes]),
+    )
 
 
 def _differentiable(values: Any, quantifier: Callable[[Any], bool]) -> bool:

@@ -133,3 +133,37 @@ def test_what_was_written_before_is_no_reason_to_break() -> None:
         call(x).backward()
         found.append(x.grad)
     assert_equal(found[1], found[0])
+
+
+def result(x: torch.Tensor) -> torch.Tensor:
+    y = checkpoint(lambda v: v.sin().exp(), x, use_reentrant=False)
+    y.mul_(2)
+    return (y + y.cos()).sum()
+
+
+def returned(x: torch.Tensor) -> torch.Tensor:
+    y = checkpoint(lambda v: v.sin().exp(), x, use_reentrant=False)
+    z = y.view(-1)[2:]
+    z += 1
+    return y
+
+
+def shared(x: torch.Tensor) -> torch.Tensor:
+    def both(v: torch.Tensor) -> Any:
+        y = v.sin().exp()
+        return y, y.view(-1)
+
+    y, z = checkpoint(both, x, use_reentrant=False)
+    z.mul_(2)
+    return y.cos() + z.view(2, 8)
+
+
+@pytest.mark.parametrize(("function", "whole"), [(result, True), (returned, True), (shared, False)])
+def test_results_are_written_to(function: Any, whole: bool) -> None:
+    found = []
+    for call in (function, jitney.compile(function, fullgraph=whole)):
+        x = torch.linspace(-1, 1, 16).view(2, 8).requires_grad_()
+        y = call(x)
+        y.sum().backward()
+        found.append((y.detach(), x.grad))
+    assert_equal(found[1], found[0])
