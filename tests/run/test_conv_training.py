@@ -63,6 +63,35 @@ def test_gradients_of_a_convolution(name: str) -> None:
     assert not extern_calls()
 
 
+def transforms() -> int:
+    products = [n for n in nodes_built() if isinstance(n, Gemm)]
+    return sum(bool(n.batch) and int(n.batch[0].extent) == 6 for n in products)
+
+
+TRANSFORMED = {
+    "whole tiles": ((4, 64, 16, 16), (64, 64, 3, 3), 1),
+    "a part of a tile": ((2, 64, 31, 30), (96, 64, 3, 3), 1),
+    "no border": ((4, 64, 18, 17), (96, 64, 3, 3), 0),
+}
+
+
+@pytest.mark.parametrize("name", TRANSFORMED)
+def test_gradients_with_fewer_multiplications(name: str) -> None:
+    image, filters, padding = TRANSFORMED[name]
+
+    def convolve(x: Tensor, w: Tensor, seen: Tensor) -> Tensor:
+        seen.add_(1)  # not a call that can run twice: the convolution itself is a plain sum
+        return F.conv2d(x.sin(), w, padding=padding)
+
+    log.clear()
+    x = rand(*image).to(memory_format=torch.channels_last).requires_grad_()
+    inputs = (x, leaf(*filters), torch.zeros(()))
+    assert_equal_to_eager(convolve, jitney.compile(convolve), inputs, training=True)
+    products = [n for n in nodes_built() if isinstance(n, Gemm)]
+    assert transforms() == 1 and len(products) == 1 + 1 + 6
+    assert not log.events("rerun_eagerly")
+
+
 def test_filters_in_channels_last() -> None:
     w = rand(16, 16, 3, 3).to(memory_format=torch.channels_last).requires_grad_()
     inputs = (leaf(2, 16, 8, 8), w)
@@ -142,11 +171,6 @@ def test_statistics_far_from_zero_are_as_exact_as_eager(shape: tuple[int, ...], 
     wanted = statistics(norm(8, momentum=1.0).double(), x.double())
     for ours, exact in zip(found, wanted, strict=True):
         assert ((ours - exact).abs() / exact).max() < 3e-7
-
-
-def transforms() -> int:
-    products = [n for n in nodes_built() if isinstance(n, Gemm)]
-    return sum(bool(n.batch) and int(n.batch[0].extent) == 6 for n in products)
 
 
 def two_convolutions(x: Tensor, w: Tensor, v: Tensor, seen: Tensor) -> Tensor:

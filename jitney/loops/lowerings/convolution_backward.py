@@ -12,8 +12,10 @@ from jitney.loops.ir import Expr
 from jitney.loops.lowerings.builder import Builder, Position
 from jitney.loops.lowerings.channel_sums import channels, sums_by_channel
 from jitney.loops.lowerings.convolution_channels_last import FEW, is_channels_last
-from jitney.loops.lowerings.convolution_filter_gradient import filter_gradient
+from jitney.loops.lowerings.convolution_filter_gradient import NARROW, filter_gradient
 from jitney.loops.lowerings.convolution_image_gradient import image_gradient
+from jitney.loops.lowerings.convolution_transformed import worth_transforming
+from jitney.loops.lowerings.convolution_transformed_gradient import transformed_filter_gradient
 from jitney.loops.lowerings.expressions import cast
 from jitney.loops.lowerings.reductions import store
 from jitney.loops.lowerings.registry import Refused, lowers
@@ -52,10 +54,20 @@ def convolution_backward(
     if image is not None:
         image_gradient(b, replace(whole, x=image))
     if filters is not None:
-        filter_gradient(b, replace(whole, weight=filters))
+        _filter_gradient(b, replace(whole, weight=filters))
     if shift is not None:
         _sum_over_places(b, shift, rows)
     return image, filters, shift
+
+
+def _filter_gradient(b: Builder, whole: Convolution) -> None:
+    """Transformed where that pays, as the convolution itself."""
+    last = is_channels_last(whole.x)
+    plain = whole.groups > 1 or whole.depth < NARROW or whole.x.dtype != torch.float32
+    if last and b.rerunnable and not plain and worth_transforming(whole, once=False):
+        transformed_filter_gradient(b, whole)
+    else:
+        filter_gradient(b, whole)
 
 
 def _check(

@@ -83,7 +83,7 @@ def transformed(b: Builder, whole: Convolution) -> StridedTensor:
     """Fills ``out`` [n, c, h, w], channels-last, from a channels-last x."""
     out, window = whole.out, whole.window
     tiles = -(-window.out[1] // GIVEN)
-    image = _image(b, whole.x, window, tiles)
+    image = transformed_image(b, whole.x, window, tiles)
     filters = _filters(b, whole.weight)
     products = b.allocate_as(
         (index(TAKEN), out.shape[0], index(window.out[0]), index(tiles), out.shape[1]), out.dtype
@@ -104,7 +104,7 @@ def transformed(b: Builder, whole: Convolution) -> StridedTensor:
     return b.compute(out, value_at)
 
 
-def _image(b: Builder, x: StridedTensor, window: Window, tiles: int) -> StridedTensor:
+def transformed_image(b: Builder, x: StridedTensor, window: Window, tiles: int) -> StridedTensor:
     """[6, n, row with its border, tile, c]."""
     n, c, *size = x.shape
     rows = window.out[0] + 2
@@ -121,7 +121,7 @@ def _image(b: Builder, x: StridedTensor, window: Window, tiles: int) -> StridedT
         values.append(Ref(name, x.dtype))
     for i, line in enumerate(IMAGE):
         place = image.at((index(i), *position))
-        body.append(Store(image.buffer, place, _combined(line, values)))
+        body.append(Store(image.buffer, place, combined(line, values)))
     b.emit(axes, body)
     return image
 
@@ -139,7 +139,7 @@ def _filters(b: Builder, weight: StridedTensor) -> StridedTensor:
         values.append(Ref(name, weight.dtype))
     for i, line in enumerate(FILTER):
         place = filters.at((index(i), *position))
-        body.append(Store(filters.buffer, place, _combined(line, values)))
+        body.append(Store(filters.buffer, place, combined(line, values)))
     b.emit(axes, body)
     return filters
 
@@ -181,7 +181,7 @@ def _multiply(
     )  # fmt: skip
 
 
-def _combined(line: Sequence[float], values: Sequence[Expr]) -> Expr:
+def combined(line: Sequence[float], values: Sequence[Expr]) -> Expr:
     """The sum of ``line`` times ``values``, zeros left out."""
     total: Expr | None = None
     for factor, value in zip(line, values, strict=True):
