@@ -72,3 +72,20 @@ def test_large_temporaries_live_from_first_use_to_last(monkeypatch):
     plan = plan_launches(on_cpu(program), {node.name: () for node in program.nodes}, {})
     assert large <= {name for names in plan.born for name in names}
     assert large <= {name for names in plan.dead for name in names}
+
+
+def test_the_statistics_that_were_used_are_results():
+    """Eager gives none on a CPU, so the fakes of the trace are made a GPU's by hand."""
+    x, mean, var = torch.randn(2, 3, 4), torch.randn(3), torch.rand(3)
+    norm = aten._native_batch_norm_legit_no_training
+    graph = trace(lambda *a: norm(a[0], None, None, *a[1:], 0.1, 1e-5), x, mean, var)
+    vector = next(n for n in graph.graph.nodes if n.meta["val"].shape == (3,)).meta["val"]
+    for node in graph.graph.nodes:
+        value = node.meta.get("val")
+        if isinstance(value, tuple):
+            node.meta["val"] = (value[0], vector, vector)
+        elif isinstance(value, torch.Tensor) and value.shape == (0,):
+            node.meta["val"] = vector
+    program, constants = lower_for(graph, GPU)
+    _, used_mean, used_rstd = interpret(on_cpu(program), constants, [x, mean, var])
+    torch.testing.assert_close((used_mean, used_rstd), (mean, (var + 1e-5).rsqrt()))

@@ -95,9 +95,26 @@ def batch_norm_inference(
     momentum: float,
     eps: float,
 ) -> tuple[StridedTensor, ...]:
-    results = [b.allocate(fake) for fake in b.fake]
-    _normalised(b, results[0], x, running_mean, running_var, eps, weight, bias)
-    return tuple(results)
+    out, mean, rstd = (b.allocate(fake) for fake in b.fake)
+    _normalised(b, out, x, running_mean, running_var, eps, weight, bias)
+    _hand_on(b, mean, rstd, running_mean, running_var, eps)
+    return out, mean, rstd
+
+
+def _hand_on(
+    b: Builder,
+    mean: StridedTensor,
+    rstd: StridedTensor,
+    running_mean: StridedTensor,
+    running_var: StridedTensor,
+    eps: float,
+) -> None:
+    """The statistics that were used, as results: nothing on a CPU, on a GPU all of them."""
+    if mean.shape[0] == index(0):
+        return
+    b.copy(mean, running_mean)
+    acc = compute_dtype(rstd.dtype)
+    b.compute(rstd, lambda at: cast(_inverse_spread(running_var, eps, acc, at), rstd.dtype))
 
 
 @lowers(aten._native_batch_norm_legit_functional.default)
@@ -116,6 +133,7 @@ def batch_norm_functional(
     out, mean, rstd, new_mean, new_var = (b.allocate(fake) for fake in b.fake)
     if not training:
         _normalised(b, out, x, running_mean, running_var, eps, weight, bias)
+        _hand_on(b, mean, rstd, running_mean, running_var, eps)
         b.copy(new_mean, running_mean)
         b.copy(new_var, running_var)
         return out, mean, rstd, new_mean, new_var
