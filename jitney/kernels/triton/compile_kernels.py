@@ -19,6 +19,7 @@ from typing import Any
 from jitney.disk_cache import DiskCache, cache_directory
 from jitney.events import log
 from jitney.kernels.triton.forked_workers import ForkedWorkers
+from jitney.kernels.triton.expressions import ROUNDING
 from jitney.kernels.triton.kernel_source import ALIGNED, ASSERT, KernelSource
 from jitney.kernels.triton.load_binary import Binary
 
@@ -94,7 +95,7 @@ def _versions() -> str:
     """What a binary depends on besides its source."""
     import triton
 
-    names = "device_math.py", "device_random.py"
+    names = Path(__file__).name, "device_math.py", "device_random.py"
     library = b"".join(Path(__file__).with_name(name).read_bytes() for name in names)
     return f"triton {triton.__version__} {hashlib.sha256(library).hexdigest()}"
 
@@ -126,8 +127,9 @@ def compile_kernel(source: KernelSource, arch: int) -> Binary:
     tree = ASTSource(function, signature, {}, attributes)
     chosen = {"num_warps": source.num_warps, "num_stages": source.num_stages}
     checks = {"debug": ASSERT in text, "sanitize_overflow": False}
+    fused = not any(word in text for word in ROUNDING)  # eager rounds products before sums
     options = backend.parse_options(
-        {**chosen, **checks, "enable_fp_fusion": True, **tree.parse_options()}
+        {**chosen, **checks, "enable_fp_fusion": fused, **tree.parse_options()}
     )
     context = ir.context()
     ir.load_dialects(context)

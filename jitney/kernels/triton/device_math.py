@@ -95,16 +95,6 @@ def trunc(x):
 
 
 @triton.jit
-def round_even(x):
-    f = tl.floor(x)
-    d = x - f
-    odd = (f - 2.0 * tl.floor(f * 0.5)) != 0
-    up = (d > 0.5) | ((d == 0.5) & odd)
-    y = tl.where(up, f + 1.0, f)
-    return tl.where((x - x) != 0, x, y)
-
-
-@triton.jit
 def floordiv(a, b):
     q = a // b
     return tl.where((a % b != 0) & ((a < 0) != (b < 0)), q - 1, q)

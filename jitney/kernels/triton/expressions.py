@@ -100,7 +100,7 @@ _FLOAT: dict[str, str] = {
     "floor": "tl.floor({0})",
     "ceil": "tl.ceil({0})",
     "trunc": "dm.trunc({0})",
-    "round": "dm.round_even({0})",
+    "round": "lib.rint({0})",
     "isnan": "{0} != {0}",
     "isinf": 'tl.abs({0}) == float("inf")',
     "signbit": "dm.signbit({0})",
@@ -136,6 +136,10 @@ _INTEGER: dict[str, str] = {
 }
 
 
+#: Texts of operations that make a difference in the last place one of a whole number.
+ROUNDING = ("tl.floor(", "tl.ceil(", "dm.trunc(", "lib.rint(", "dm.floordiv_float(")
+
+
 def literal(value: bool | int | float, dtype: torch.dtype) -> str:
     """A scalar as Triton text of the given dtype; nan and the infinities included."""
     if dtype == torch.bool:
@@ -156,6 +160,8 @@ def operation(op: str, args: list[str], operand: torch.dtype, result: torch.dtyp
     if op == "cast":
         if result == torch.bool:
             return f"{args[0]} != 0"
+        if operand.is_floating_point and not result.is_floating_point:
+            return f"dm.trunc({args[0]}).to({TYPES[result]})"
         return f"{args[0]}.to({TYPES[result]})"
     if op == "bitcast":
         return f"{args[0]}.to({TYPES[result]}, bitcast=True)"

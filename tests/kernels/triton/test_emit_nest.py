@@ -7,6 +7,7 @@ pytest.importorskip("triton")
 
 from jitney.kernels.triton.compile_kernels import load_function
 from jitney.kernels.triton.emit_nest import emit_nest
+from jitney.kernels.triton.expressions import ROUNDING
 from jitney.kernels.triton.schedule_nest import Schedule, schedule_nest
 from jitney.loops.index import Axis, index
 from jitney.loops.interpret import interpret
@@ -326,3 +327,22 @@ def test_digamma_at_its_poles_and_far_out():
         "n", (i,), (Store("o0", index(i), Op("digamma", (Load("a", index(i), F32),), F32)),)
     )
     check(nest, {"a": a}, {"o0": torch.zeros(len(a))})
+
+
+@pytest.mark.parametrize("op", ["round", "floor", "cast"])
+def test_what_is_rounded_to_whole_numbers_is_not_fused_before(op):
+    (i,) = axes(64)
+    a, b = (Load(name, index(i), F32) for name in "ab")
+    total = Op("add", (Op("mul", (a, b), F32), b), F32)
+    dtype = I64 if op == "cast" else F32
+    whole, plain = (
+        LoopNest("n", (i,), (Store("o0", index(i), value),))
+        for value in (Op(op, (total,), dtype), total)
+    )
+    texts = [emit_nest(nest, schedule_nest(nest, H200)).text() for nest in (whole, plain)]
+    assert [any(word in text for word in ROUNDING) for text in texts] == [True, False]
+    check(
+        whole,
+        {"a": torch.randn(64) * 9, "b": torch.randn(64)},
+        {"o0": torch.zeros(64, dtype=dtype)},
+    )
