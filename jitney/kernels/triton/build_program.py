@@ -29,7 +29,7 @@ from jitney.kernels.triton.schedule_nest import schedule_nest
 from jitney.kernels.triton.short_attention import emit_short_attention
 from jitney.kernels.triton.tune import Tuner
 from jitney.kernels.triton.tune_program import Variant, fastest_variants
-from jitney.loops.ir import Attention, Extern, Gemm, LoopNest, LoopProgram, Together
+from jitney.loops.ir import Attention, Extern, Gemm, LoopNest, LoopProgram, Node, Together
 from jitney.loops.target import Target
 from jitney.loops.visit import writes
 
@@ -61,20 +61,24 @@ def start_program(
     externs = sum(isinstance(n, Extern) for n in program.nodes)
     kernels = KernelBuild(target.capability, cache, count - externs)
     with log.stage("emit"):
-        sources, scratch = _emit_all(program, target, cache, tuner)
-    kernels.give([source for several in sources.values() for source in several])
+        sources, scratch = _emit_all(program, target, cache, tuner, kernels)
     return ProgramBuild(program, sources, scratch, kernels)
 
 
 def _emit_all(
-    program: LoopProgram, target: Target, cache: DiskCache | None, tuner: Tuner | None
+    program: LoopProgram,
+    target: Target,
+    cache: DiskCache | None,
+    tuner: Tuner | None,
+    kernels: KernelBuild,
 ) -> tuple[dict[str, Variant], list[Scratch]]:
-    """The kernels of each node, by its name, and the memory some of them need besides."""
+    """The kernels of each node, by its name, and the memory some of them need besides. What is
+    emitted is being built at once; products, which take longest, come first."""
     sources: dict[str, Variant] = {}
     variants: dict[str, Variants] = {}
     scratch: list[Scratch] = []
     fixed = never_written(program)
-    for node in program.nodes:
+    for node in sorted(program.nodes, key=_multiplies, reverse=True):
         if isinstance(node, Extern):
             continue
         if isinstance(node, Together):
@@ -88,9 +92,19 @@ def _emit_all(
             variants[node.name] = node_variants(node, target, fixed)
         else:
             sources[node.name] = (_emit(node, target, fixed),)
+        kernels.give(sources.get(node.name, ()))
     if tuner is not None:
-        sources |= fastest_variants(program, variants, tuner, target.capability, cache)
+        chosen = fastest_variants(program, variants, tuner, target.capability, cache)
+        kernels.give([source for several in chosen.values() for source in several])
+        sources |= chosen
     return sources, scratch
+
+
+def _multiplies(node: Node) -> bool:
+    """Whether a node's kernel has matrix products in it."""
+    if isinstance(node, Together):
+        return any(isinstance(part, Gemm) for part in node.nests)
+    return isinstance(node, Gemm | Attention)
 
 
 def _emit(

@@ -28,10 +28,8 @@ PROCESSES = 16
 
 
 class KernelBuild:
-    """Kernels being built for a GPU of ``capability``: `give` sources, then `finish`. Needs no GPU.
-
-    ``kernels``: how many there will be at most.
-    """
+    """Kernels being built for a GPU of ``capability``: `give` their sources, those that take
+    longest first, then `finish`. Needs no GPU. ``kernels``: how many there will be at most."""
 
     def __init__(self, capability: tuple[int, int], cache: DiskCache | None, kernels: int) -> None:
         self._arch, self._cache = capability[0] * 10 + capability[1], cache
@@ -39,21 +37,25 @@ class KernelBuild:
         compile_one = partial(compile_kernel, arch=self._arch)
         self._workers = ForkedWorkers[KernelSource, Binary](compile_one, min(kernels, PROCESSES))
         self._found: dict[str, Binary] = {}
-        self._missing: list[KernelSource] = []
+        self._missing: dict[str, KernelSource] = {}
 
     def give(self, sources: Iterable[KernelSource]) -> None:
         """Begins to build those that are not in the cache, each distinct one once."""
-        distinct = {source.key: source for source in sources}
-        if self._cache is not None:
-            self._found = _cached(self._cache, distinct.values(), self._arch)
-        self._missing = [s for key, s in distinct.items() if key not in self._found]
-        self._missing.sort(key=_effort, reverse=True)  # the longest first: they bound the whole
-        self._workers.give(self._missing)
+        for source in sources:
+            if source.key in self._found or source.key in self._missing:
+                continue
+            known = None if self._cache is None else _cached(self._cache, source, self._arch)
+            if known is not None:
+                self._found[source.key] = known
+            else:
+                self._missing[source.key] = source
+                self._workers.give(source)
 
     def finish(self) -> dict[str, Binary]:
         """Binaries by ``KernelSource.key``; waits for them."""
         with log.stage("triton", kernels=len(self._missing)):
-            for source, binary in zip(self._missing, self._workers.results(), strict=True):
+            built = self._workers.results()
+            for source, binary in zip(self._missing.values(), built, strict=True):
                 self._found[source.key] = binary
                 log.emit("kernel", name=source.name, key=source.key, shared=binary.shared)
                 if self._cache is not None:
@@ -66,7 +68,7 @@ def compile_kernels(
 ) -> dict[str, Binary]:
     """Binaries by ``KernelSource.key``; those not in ``cache`` are built."""
     build = KernelBuild(capability, cache, len(sources))
-    build.give(sources)
+    build.give(sorted(sources, key=_effort, reverse=True))
     return build.finish()
 
 
@@ -76,13 +78,9 @@ def _effort(source: KernelSource) -> tuple[bool, int]:
     return "tl.dot" in text, len(text)
 
 
-def _cached(cache: DiskCache, sources: Iterable[KernelSource], arch: int) -> dict[str, Binary]:
-    found = {}
-    for source in sources:
-        data = cache.get(_cache_key(source, arch))
-        if data is not None:
-            found[source.key] = pickle.loads(data)
-    return found
+def _cached(cache: DiskCache, source: KernelSource, arch: int) -> Binary | None:
+    data = cache.get(_cache_key(source, arch))
+    return None if data is None else pickle.loads(data)
 
 
 def _cache_key(source: KernelSource, arch: int) -> str:

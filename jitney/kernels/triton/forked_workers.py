@@ -17,7 +17,7 @@ import struct
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
@@ -34,12 +34,13 @@ _MOST = 2000  # tickets; as many fit into a pipe that nobody reads yet
 
 
 class ForkedWorkers(Generic[Item, Result]):
-    """Up to ``processes`` workers that take the next item as they come free. First `give`, then
-    `results`. Items and results are pickled; on one core there are no workers."""
+    """Up to ``processes`` workers that take the next item as they come free: `give` all items, then
+    ask for `results`. Items and results are pickled; on one core there are no workers."""
 
     def __init__(self, function: Callable[[Item], Result], processes: int) -> None:
         self._function = function
-        self._items: Sequence[Item] = ()
+        self._items: list[Item] = []
+        self._place = 0  # where in the box the next item goes
         self._count = min(processes, len(os.sched_getaffinity(0)))
         if self._count > 1:
             self._fork()
@@ -62,19 +63,14 @@ class ForkedWorkers(Generic[Item, Result]):
             os.close(write)
         self._results = [io.FileIO(read) for read, _ in pipes]
 
-    def give(self, items: Sequence[Item]) -> None:
-        """Has the workers begin, with the first item first."""
-        self._items = items
-        if self._count < 2:
-            return
-        tickets, place = [], 0
-        for number, item in enumerate(items[:_MOST]):
+    def give(self, item: Item) -> None:
+        """One more item, to be taken up after those before."""
+        self._items.append(item)
+        if self._count > 1 and len(self._items) <= _MOST:
             data = pickle.dumps(item)
             self._box.write(data)
-            tickets.append(_TICKET.pack(number, len(data), place))
-            place += len(data)
-        self._tickets.write(b"".join([*tickets, *[_END] * self._count]))
-        self._tickets.close()
+            self._tickets.write(_TICKET.pack(len(self._items) - 1, len(data), self._place))
+            self._place += len(data)
 
     def results(self) -> list[Result]:
         """``[function(item) for item in items]``; the workers are gone when this returns. Raises
@@ -84,6 +80,8 @@ class ForkedWorkers(Generic[Item, Result]):
         return [found[i] if i in found else self._function(item) for i, item in items]
 
     def _collect(self) -> dict[int, Result]:
+        self._tickets.write(_END * self._count)
+        self._tickets.close()
         until = time.monotonic() + PATIENCE
         received = {file.fileno(): bytearray() for file in self._results}
         with selectors.DefaultSelector() as selector:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 
@@ -109,17 +110,38 @@ def schedule_persistent(gemm: Gemm, target: Target) -> GemmSchedule:
 
 def schedule_gemm(gemm: Gemm, target: Target, beside: int = 1, split: bool = True) -> GemmSchedule:
     """The cheapest tiles by `_nanoseconds`. ``beside``: like products in the same launch."""
-    options = [
-        (_nanoseconds(gemm, target, beside, option), option)
-        for option in candidates(gemm)
-        if split or option.splits == 1
-    ]
-    return min(options, key=lambda o: o[0])[1]
+    alike = int(count(gemm.batch)) * beside
+    return _cheapest(_shape(gemm), gemm.a.dtype.itemsize, target.multiprocessors, alike, split)
 
 
 def candidates(gemm: Gemm) -> Iterator[GemmSchedule]:
     """Every schedule worth measuring."""
-    rows, columns, depth = int(gemm.m.extent), int(gemm.n.extent), int(gemm.k.extent)
+    return _candidates(*_shape(gemm))
+
+
+def tiles(gemm: Gemm, schedule: GemmSchedule) -> tuple[int, int]:
+    """Tiles along m and along n."""
+    rows, columns, _ = _shape(gemm)
+    return -(-rows // schedule.m_block), -(-columns // schedule.n_block)
+
+
+def _shape(gemm: Gemm) -> tuple[int, int, int]:
+    return int(gemm.m.extent), int(gemm.n.extent), int(gemm.k.extent)
+
+
+@lru_cache(maxsize=4096)
+def _cheapest(
+    shape: tuple[int, int, int], itemsize: int, multiprocessors: int, alike: int, split: bool
+) -> GemmSchedule:
+    """``alike``: products in the launch. (Layers ask the same again and again.)"""
+
+    def cost(option: GemmSchedule) -> float:
+        return _nanoseconds(shape, itemsize, multiprocessors, alike, option)
+
+    return min((o for o in _candidates(*shape) if split or o.splits == 1), key=cost)
+
+
+def _candidates(rows: int, columns: int, depth: int) -> Iterator[GemmSchedule]:
     for m_block in (16, 32, 64, 128):
         if m_block > max(16, power_of_two(rows)):
             continue
@@ -136,19 +158,18 @@ def candidates(gemm: Gemm) -> Iterator[GemmSchedule]:
                 yield GemmSchedule(m_block, n_block, k_block, warps, 4, splits, reason=reason)
 
 
-def tiles(gemm: Gemm, schedule: GemmSchedule) -> tuple[int, int]:
-    """Tiles along m and along n."""
-    rows, columns = int(gemm.m.extent), int(gemm.n.extent)
-    return -(-rows // schedule.m_block), -(-columns // schedule.n_block)
-
-
-def _nanoseconds(gemm: Gemm, target: Target, beside: int, option: GemmSchedule) -> float:
+def _nanoseconds(
+    shape: tuple[int, int, int],
+    itemsize: int,
+    multiprocessors: int,
+    alike: int,
+    option: GemmSchedule,
+) -> float:
     """Each program reads its rows of A and columns of B from the L2 cache; programs of one
     multiprocessor share what it gets."""
-    down, across = tiles(gemm, option)
-    programs = down * across * option.splits * int(count(gemm.batch)) * beside
-    turns = -(-programs // max(target.multiprocessors, 1))
-    depth = int(gemm.k.extent) // option.splits
-    read = (option.m_block + option.n_block) * depth * gemm.a.dtype.itemsize / L2_RATE
-    parts = option.splits * int(gemm.m.extent) * int(gemm.n.extent) * 8 / 4000
+    rows, columns, depth = shape
+    down, across = -(-rows // option.m_block), -(-columns // option.n_block)
+    turns = -(-down * across * option.splits * alike // max(multiprocessors, 1))
+    read = (option.m_block + option.n_block) * (depth // option.splits) * itemsize / L2_RATE
+    parts = option.splits * rows * columns * 8 / 4000
     return START + turns * read + (ADDING + parts if option.splits > 1 else 0)

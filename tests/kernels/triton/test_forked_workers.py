@@ -13,7 +13,8 @@ from jitney.kernels.triton.forked_workers import ForkedWorkers
 def mapped(function, items, processes, monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(16)))
     workers = ForkedWorkers(function, processes)
-    workers.give(items)
+    for item in items:
+        workers.give(item)
     return workers.results()
 
 
@@ -35,7 +36,6 @@ def test_workers_share_the_work(processes, monkeypatch) -> None:
 def test_no_items_and_no_worker_left(monkeypatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(16)))
     workers = ForkedWorkers(square, 4)
-    workers.give([])
     assert workers.results() == []
     with pytest.raises(ProcessLookupError):
         os.killpg(workers._first, 0)
@@ -44,10 +44,11 @@ def test_no_items_and_no_worker_left(monkeypatch) -> None:
 def test_two_at_a_time(monkeypatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(16)))
     first, second = ForkedWorkers(square, 3), ForkedWorkers(square, 3)
-    second.give([3, 4])
-    first.give([1, 2])
-    assert [n for n, _ in first.results()] == [1, 4]
-    assert [n for n, _ in second.results()] == [9, 16]
+    for number in (1, 2, 3):
+        second.give(number + 2)
+        first.give(number)
+    assert [n for n, _ in first.results()] == [1, 4, 9]
+    assert [n for n, _ in second.results()] == [9, 16, 25]
 
 
 def test_a_worker_nobody_waits_for_ends() -> None:
