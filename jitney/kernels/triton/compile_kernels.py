@@ -18,8 +18,8 @@ from typing import Any
 
 from jitney.disk_cache import DiskCache, cache_directory
 from jitney.events import log
-from jitney.kernels.triton.forked_workers import ForkedWorkers
 from jitney.kernels.triton.expressions import ROUNDING
+from jitney.kernels.triton.forked_workers import ForkedWorkers
 from jitney.kernels.triton.kernel_source import ALIGNED, ASSERT, KernelSource
 from jitney.kernels.triton.load_binary import Binary
 
