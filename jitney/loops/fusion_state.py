@@ -91,6 +91,8 @@ class FusionState:
         first, second = (a, b) if self.rank[a] < self.rank[b] else (b, a)
         for checked in (x for x in (first, second) if _asserts(self.nodes[x])):
             return no(f"{self.nodes[checked].name} is a check: its tiles suit nobody else")
+        for scan in (x for x in (first, second) if visit.accumulates(self.nodes[x])):
+            return no(f"{self.nodes[scan].name} runs along its rows by itself")
         after = self._after(first, second)
         for need in self.needs[second]:
             if need != first and need in after:

@@ -18,7 +18,7 @@ from jitney.errors import CompilerBug, LeftToEager
 from jitney.loops import ir
 from jitney.loops.evaluate_scalar import evaluate_scalar
 from jitney.loops.index import Atom, Axis, Dim, FloorDiv, Index, Mod, Value, bare_dim, index
-from jitney.loops.interpret_ops import apply_op, reduce_all
+from jitney.loops.interpret_ops import apply_op, reduce_all, scan_all
 
 Tensor = torch.Tensor
 
@@ -268,6 +268,8 @@ class _Machine:
         return found
 
     def _expr(self, expr: ir.Expr, scope: _Scope, memo: dict[int, Tensor]) -> Tensor:
+        if isinstance(expr, ir.Op) and expr.op in ir.RUNNING:
+            return self.running(expr, scope, memo)
         if isinstance(expr, ir.Op):
             return apply_op(expr, [self.expr(a, scope, memo) for a in expr.args])
         if isinstance(expr, ir.Load):
@@ -283,6 +285,13 @@ class _Machine:
         if isinstance(expr, ir.ScalarArg):
             return self._constant(self.scalars[expr.name], expr.dtype, scope)
         return self._constant(expr.value, expr.dtype, scope)
+
+    def running(self, expr: ir.Op, scope: _Scope, memo: dict[int, Tensor]) -> Tensor:
+        """A reduction along the loop that its second operand counts."""
+        assert isinstance(expr.args[1], ir.IndexValue)
+        (axis,) = (a for a in expr.args[1].index.atoms() if isinstance(a, Axis))
+        value = self.full(self.expr(expr.args[0], scope, memo), scope)
+        return scan_all(expr.op, value, scope.axes[axis])
 
     def _constant(self, value: Any, dtype: torch.dtype, scope: _Scope) -> Tensor:
         return scope.lift(torch.tensor(value, dtype=dtype))

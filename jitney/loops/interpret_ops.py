@@ -89,6 +89,12 @@ def reduce_all(op: str, value: Tensor, dtype: torch.dtype) -> tuple[Tensor, ...]
     raise CompilerBug(f"the interpreter has no meaning for reduction {op!r}")
 
 
+def scan_all(op: str, value: Tensor, dim: int) -> Tensor:
+    """Reduces what lies up to each position of a dimension, itself included."""
+    scans = {"sum": torch.cumsum, "prod": torch.cumprod, "logaddexp": torch.logcumsumexp}
+    return scans[op.removeprefix("running_")](value, dim).to(value.dtype)
+
+
 def _extreme(op: str, dtype: torch.dtype) -> float | int | bool:
     """The identity of max or min."""
     if dtype == torch.bool:

@@ -127,10 +127,15 @@ OPS: dict[str, int] = {
     **dict.fromkeys(("floor", "ceil", "trunc", "round", "isnan", "isinf", "signbit"), 1),
     **dict.fromkeys(("cast", "bitcast"), 1),
     **dict.fromkeys(("where", "fma"), 3),
+    # (value, position): reduces the values of the enclosing `Loop`'s iterations up to this one;
+    # position is the `IndexValue` of its only axis. On a GPU alone.
+    **dict.fromkeys(("running_sum", "running_prod", "running_logaddexp"), 2),
     # A number of eager's CUDA stream for (seed, offset, threads, together, element), all i64;
     # `philox.words_of` says what they are. Bits are i64, the others f32. On a GPU alone.
     **dict.fromkeys(("philox_uniform", "philox_normal", "philox_bits"), 5),
 }
+
+RUNNING = frozenset(op for op in OPS if op.startswith("running_"))
 
 #: Reduction -> identity is the backend's; ``any``/``all`` on bool; ``argmax``/``argmin`` give the
 #: first position (i64) of the extreme, a NaN winning; ``welford`` gives (mean, m2, count),

@@ -35,7 +35,8 @@ def _simplified(node: ir.Node) -> ir.Node:
 def simplify_nest(nest: ir.LoopNest) -> ir.LoopNest:
     """An equal nest that is simpler to make code of."""
     nest = drop_single_axes(nest)
-    nest = split_divided_axes(nest)
+    if not visit.accumulates(nest):
+        nest = split_divided_axes(nest)
     nest = replace(nest, body=share_values(fold_block(nest.body)))
     return merge_axes(nest)
 

@@ -25,7 +25,7 @@ from jitney.loops.print_program import expr_text, node_lines, program_lines
 
 _COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
 _TO_BOOL = ("isnan", "isinf", "signbit")
-_FREE_OPERANDS = ("cast", "bitcast", "philox_uniform", "philox_normal", "philox_bits")
+_FREE_OPERANDS = ("cast", "bitcast", "philox_uniform", "philox_normal", "philox_bits", *ir.RUNNING)
 
 
 class Broken(Exception):

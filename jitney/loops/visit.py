@@ -268,6 +268,13 @@ def used_names(body: tuple[ir.Stmt, ...]) -> set[str]:
     return names
 
 
+def accumulates(node: ir.Node) -> bool:
+    """Whether a nest holds a reduction that runs along a loop, whose axis must stay as it is."""
+    return isinstance(node, ir.LoopNest) and any(
+        isinstance(e, ir.Op) and e.op in ir.RUNNING for e in body_exprs(node.body)
+    )
+
+
 def inner_axes(body: Iterable[ir.Stmt]) -> list[Axis]:
     """Every axis a `Loop` or a `Reduce` of a block runs over."""
     return [a for s in statements(body) if isinstance(s, ir.Loop | ir.Reduce) for a in s.axes]

@@ -148,6 +148,19 @@ def combine_prod(a, b):
 
 
 @triton.jit
+def combine_sum(a, b):
+    return a + b
+
+
+@triton.jit
+def combine_logaddexp(a, b):
+    # Equal infinities are themselves; a NaN stays.
+    high, low = maximum(a, b), minimum(a, b)
+    apart = tl.where(high == low, 0.0, low - high)
+    return high + log1p(tl.exp(apart)) * tl.where(high - high == 0, 1.0, 0.0)
+
+
+@triton.jit
 def combine_or(a, b):
     return a | b
 

@@ -164,8 +164,15 @@ class NestEmitter(TurnEmitter):
         elif isinstance(stmt, Reduce):
             self._reduce(stmt)
         else:
+            if not self._is_whole(stmt):
+                self._begin_running(stmt)
             with self._rows(stmt.axes):
                 self._statements(stmt.body)
+
+    def _is_whole(self, stmt: Loop | Reduce) -> bool:
+        """Whether one tile holds the row."""
+        total = count(stmt.axes)
+        return total.is_const and total.const <= self.schedule.row_limit
 
     def _one_by_one(self, stmt: Loop | Reduce) -> None:
         """A loop inside a row: there is no tile dimension left, so its points run in turn."""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 
 from jitney.errors import CompilerBug
 from jitney.kernels.triton.emit_tile import Depends, TileEmitter
 from jitney.kernels.triton.expressions import TYPES, literal
-from jitney.loops.ir import Reduction
+from jitney.loops.ir import RUNNING, Loop, Op, Reduction
+from jitney.loops.visit import body_exprs
 
 _IDENTITY = {"sum": 0, "welford": 0, "prod": 1, "any": 0, "all": 1, "xor": 0}
 _COMBINE = {
@@ -18,10 +21,56 @@ _COMBINE = {
 }
 
 
+_RUN_FROM = {"running_sum": 0, "running_prod": 1, "running_logaddexp": -math.inf}
+
+
+def _run_from(expr: Op) -> str:
+    """What a running reduction has before its first value."""
+    return literal(_RUN_FROM[expr.op], expr.dtype)
+
+
 class ReductionEmitter(TileEmitter):
     """A tile emitter whose last dimension ``r`` is reduced; ``row_name`` holds positions in it."""
 
     row_name = "r"
+
+    def __init__(self, dims: tuple[str, ...], sizes: dict[str, int]) -> None:
+        super().__init__(dims, sizes)
+        self.carried: dict[Op, str] = {}
+
+    def _operation(self, expr: Op) -> tuple[str, Depends]:
+        return self._running(expr) if expr.op in RUNNING else super()._operation(expr)
+
+    def _begin_running(self, stmt: Loop) -> None:
+        """What the tiles of a long row hand on: the reduction of all before."""
+        for expr in body_exprs((stmt,)):
+            if isinstance(expr, Op) and expr.op in RUNNING:
+                name = self.carried[expr] = self._name("carry")
+                shape = self._shape(frozenset(self.dims), "r", 1)
+                start = f"{_run_from(expr)}, {TYPES[expr.dtype]}"
+                self._line(f"{name} = tl.full({shape}, {start})")
+
+    def _running(self, expr: Op) -> tuple[str, Depends]:
+        """A reduction of the row up to each position."""
+        key = f"running {id(expr)}"  # its text depends on what was carried so far
+        for known in self.memo:
+            if key in known:
+                return known[key]
+        value, on = self._expr(expr.args[0])
+        every, axis = frozenset(self.dims), self.dims.index("r")
+        value = self._spread(value, on, every)
+        if "r" in self.masks:
+            value = f"tl.where({self.masks['r']}, {value}, {_run_from(expr)})"
+        value = self._bind(value, every)[0]
+        combine = f"dm.combine_{expr.op.removeprefix('running_')}"
+        found = self._bind(f"tl.associative_scan({value}, {axis}, {combine})", every)
+        carry = self.carried.get(expr)
+        if carry is not None:
+            found = self._bind(f"{combine}({carry}, {found[0]})", every)
+            whole = f"tl.reduce({value}, {axis}, {combine}){self._keep()}"
+            self._line(f"{carry} = {combine}({carry}, {whole})")
+        self.memo[-1][key] = found
+        return found
 
     def _reduce_tile(self, result: Reduction) -> None:
         value, on = self._expr(result.value)

@@ -13,7 +13,7 @@ from collections.abc import Callable
 import torch
 
 from jitney.loops.index import index
-from jitney.loops.ir import Expr
+from jitney.loops.ir import Expr, Op, Store
 from jitney.loops.lowerings.builder import Builder, Position
 from jitney.loops.lowerings.expressions import (
     Number,
@@ -46,7 +46,7 @@ LONGEST_SUM, LONGEST_EXTREME = 1024, 32
 def _length(b: Builder, x: StridedTensor, dim: int, longest: int) -> int:
     """The length of a row; refused where passes do not pay."""
     if b.target.kind != "cpu":
-        raise Refused("a scan is one kernel of the library's")
+        raise Refused("two results of one scan")
     size = x.shape[dim] if x.ndim else index(1)
     if not size.is_const or size.const > longest:
         raise Refused("a scan of unknown or great length")
@@ -60,6 +60,37 @@ def _back(
     before = position[dim] - step
     mask = all_of(in_range(before, 0, x.shape[dim]))
     return x.load((*position[:dim], before, *position[dim + 1 :]), mask, identity), mask
+
+
+def _in_one_kernel(b: Builder, op: str, x: StridedTensor, dim: int) -> StridedTensor:
+    """On a GPU threads share a row, and what is done to it before is done there."""
+    out = b.allocate()
+    acc = compute_dtype(out.dtype)
+    if acc is torch.bool or (op == "logaddexp" and acc is torch.float64):
+        raise Refused(f"a running {op} of {acc}")
+    axes, position = b.axes(out.shape, strides=out.strides)
+    along = position[dim] if x.ndim else index(0)
+    if along.is_const:
+        return b.copy(out, x)
+    if not x.shape[dim].bounds()[0]:
+        raise Refused("perhaps nothing to scan")
+    inner = tuple(a for a in axes if a in along.atoms())
+    value = Op(f"running_{op}", (cast(x.load(position), acc), index_expr(along)), acc)
+    stored = Store(out.buffer, out.at(position), cast(value, out.dtype))
+    b.emit(tuple(a for a in axes if a not in inner), b.loop(inner, (stored,)))
+    return out
+
+
+def _by_target(op: str, passes: Lowering) -> Lowering:
+    def lowering(
+        b: Builder, x: StridedTensor, dim: int, *, dtype: torch.dtype | None = None
+    ) -> StridedTensor:
+        if b.target.kind == "cuda":
+            return _in_one_kernel(b, op, x, dim % max(x.ndim, 1))
+        found: StridedTensor = passes(b, x, dim, dtype=dtype)
+        return found
+
+    return lowering
 
 
 def _scan(
@@ -110,18 +141,20 @@ def _log_add_exp(x: Expr, y: Expr) -> Expr:
 
 
 # Eager adds up float32 in float64: no part of a row overflows unless the row does.
-lowers(aten.cumsum.default)(_scan(add, 0, headroom=2.0 * LONGEST_SUM))
-lowers(aten.logcumsumexp.default)(_scan(_log_add_exp, -math.inf))
-_running_product = _scan(mul, 1)
+_running_sum = _scan(add, 0, headroom=2.0 * LONGEST_SUM)
+lowers(aten.cumsum.default)(_by_target("sum", _running_sum))
+lowers(aten.logcumsumexp.default)(_by_target("logaddexp", _scan(_log_add_exp, -math.inf)))
+_running_product = _by_target("prod", _scan(mul, 1))
 
 
 @lowers(aten.cumprod.default)
 def cumprod(
     b: Builder, x: StridedTensor, dim: int, *, dtype: torch.dtype | None = None
 ) -> StridedTensor:
-    """Of integers: floats far from 1 overflow (or vanish) in the product of a row's later part,
-    where eager has multiplied by the zero (or the small number) at its beginning."""
-    if b.fake.dtype.is_floating_point:
+    """Of integers on a CPU: floats far from 1 overflow (or vanish) in the product of a row's later
+    part, where eager has multiplied by the zero (or the small number) at its beginning. On a GPU
+    eager multiplies parts, too."""
+    if b.target.kind == "cpu" and b.fake.dtype.is_floating_point:
         raise Refused("a part of a row may overflow where the row does not")
     return _running_product(b, x, dim, dtype=dtype)
 

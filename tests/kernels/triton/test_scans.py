@@ -1,0 +1,64 @@
+"""Running sums, products and log-sums in kernels: rows in one tile, in several, and columns."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+pytest.importorskip("triton")
+
+from jitney.loops import ir
+from tests.kernels.triton.interpreted import gpu_program, run_kernels
+from tests.loops.lowered import externs
+
+SCANS = {
+    "sum": torch.cumsum,
+    "prod": lambda x, dim: torch.cumprod(x * 0.1 + 1, dim),
+    "logaddexp": torch.logcumsumexp,
+}
+
+
+def check(fn, x: torch.Tensor, tolerance: float = 1e-4) -> ir.LoopProgram:
+    program, constants = gpu_program(fn, x)
+    assert not externs(program)
+    (got,) = run_kernels(program, constants, (x,))
+    want = fn(x)
+    torch.testing.assert_close(got, want, rtol=tolerance, atol=tolerance, equal_nan=True)
+    return program
+
+
+@pytest.mark.parametrize("name", SCANS)
+@pytest.mark.parametrize(
+    ("shape", "dim"), [((3, 5), 1), ((5, 64), 1), ((70, 9), 0), ((4, 6, 5), 1), ((2, 40000), 1)]
+)
+def test_rows_and_columns(name: str, shape: tuple[int, ...], dim: int) -> None:
+    check(lambda x: SCANS[name](x, dim), torch.randn(shape))
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int8, torch.bool, torch.float64])
+def test_dtypes(dtype: torch.dtype) -> None:
+    check(lambda x: torch.cumsum(x, -1), torch.randint(0, 2, (3, 700)).to(dtype))
+
+
+def test_special_values() -> None:
+    x = torch.randn(4, 33)
+    x[0, 3], x[1, 4], x[2, :5] = float("nan"), float("inf"), -float("inf")
+    x[3, 2:] = -float("inf")
+    check(lambda x: torch.logcumsumexp(x, -1), x)
+
+
+def test_what_comes_before_is_part_of_it() -> None:
+    program = check(lambda x: torch.cumsum((x > 0).long(), -1), torch.randn(9, 50))
+    assert len(program.nodes) == 1
+
+
+@pytest.mark.parametrize("columns", [7, 3000])
+def test_symbolic_extents(columns: int) -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return torch.cumsum(x, -1) + 1
+
+    program, constants = gpu_program(f, torch.randn(5, 6), symbolic=True)
+    assert not externs(program)
+    x = torch.randn(3, columns)
+    (got,) = run_kernels(program, constants, (x,))
+    torch.testing.assert_close(got, f(x), rtol=1e-4, atol=1e-4)
