@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import random
 from collections.abc import Callable
 from typing import Any
 
@@ -30,6 +31,7 @@ CONVOLUTIONS = {
     "stride and dilation": ((3, 16, 11, 13), (8, 16, 3, 3), 3, 1, 2, 1),
     "places not reached": ((4, 20, 9, 9), (5, 20, 2, 2), 3, 0, 1, 1),
     "more border than image": ((1, 16, 3, 3), (16, 16, 4, 4), 1, 2, 1, 1),
+    "few filters, uneven borders": ((1, 3, 4, 4), (3, 3, 3, 3), 2, 2, 1, 1),
     "few filters for lanes": ((2, 20, 6, 6), (3, 20, 3, 3), 1, 1, 1, 1),
 }
 
@@ -66,6 +68,23 @@ def test_gradients_of_a_convolution(name: str) -> None:
 def transforms() -> int:
     products = [n for n in nodes_built() if isinstance(n, Gemm)]
     return sum(bool(n.batch) and int(n.batch[0].extent) == 6 for n in products)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(60))
+def test_gradients_of_any_convolution(seed: int) -> None:
+    draw = random.Random(seed)
+    groups, size = draw.choice([1, 1, 2, 4]), draw.randint(1, 5)
+    depth, filters = draw.choice([1, 2, 3, 8, 16, 20]), groups * draw.choice([1, 2, 5, 8, 16, 24])
+    stride, padding, dilation = draw.randint(1, 3), draw.randint(0, 4), draw.randint(1, 3)
+    least = max(1, dilation * (size - 1) + 1 - 2 * padding)
+    image = (draw.randint(1, 4), groups * depth, *(least + draw.randint(0, 12) for _ in range(2)))
+
+    def convolve(x: Tensor, w: Tensor) -> Tensor:
+        return F.conv2d(x.sin(), w, None, stride, padding, dilation, groups)
+
+    inputs = (leaf(*image), leaf(filters, depth, size, size))
+    assert_equal_to_eager(convolve, jitney.compile(convolve), inputs, training=True)
 
 
 TRANSFORMED = {

@@ -238,36 +238,33 @@ def batch_norm_backward(
     centre, spread = (mean, rstd) if train else (running_mean, running_var)
     if centre is None or spread is None:
         raise Refused("batch norm's backward without statistics")
-    plain, dotted = (b.allocate_as((x.shape[1],), acc) for _ in range(2))
+    shift, slope = (b.allocate_as((x.shape[1],), acc) for _ in range(2))
     inverse = partial(_inverse_spread, spread, None if train else eps)
-    s = channels(b, x, plain)
+    s = channels(b, x, shift)
+
+    def away(position: Position, dtype: torch.dtype) -> Expr:
+        return sub(_element(x, position, dtype), _element(centre, position[1:2], dtype))
 
     def terms(position: Position, dtype: torch.dtype) -> tuple[Expr, ...]:
         g = _element(grad, position, dtype)
-        away = sub(_element(x, position, dtype), _element(centre, position[1:2], dtype))
-        return g, mul(g, away)
+        return g, mul(g, away(position, dtype))
 
-    sums, (total, dot) = sums_by_channel(b, x, plain, terms)
-    body: list[Stmt] = [*sums, store(plain, s.result, total), store(dotted, s.result, dot)]
-    if outs[1] is not None:
-        body.append(store(outs[1], s.result, mul(dot, inverse(dot.dtype, s.result))))
-    if outs[2] is not None:
-        body.append(store(outs[2], s.result, total))
-    b.emit(s.kept, body)
+    def value_at(position: Position) -> Expr:
+        channel = position[1:2]
+        value = _element(grad, position, acc)
+        if train:
+            value = sub(value, mul(away(position, acc), slope.load(channel)))
+            value = sub(value, shift.load(channel))
+        scale = inverse(acc, channel)
+        return mul(value, scale if weight is None else mul(scale, _element(weight, channel, acc)))
+
+    sums, (total, dot) = sums_by_channel(b, x, shift, terms)
+    scale, count = inverse(dot.dtype, s.result), as_expr(s.count, dot.dtype)
+    pulled = mul(dot, scale)
+    found = ((shift, div(total, count)), (slope, div(mul(pulled, scale), count)),
+             (outs[1], pulled), (outs[2], total))  # fmt: skip
+    b.emit(s.kept, (*sums, *(store(o, s.result, v) for o, v in found if o is not None)))
     if outs[0] is not None:
-        count = as_expr(s.count, acc)
-
-        def value_at(position: Position) -> Expr:
-            channel = position[1:2]
-            scale = inverse(acc, channel)
-            value = _element(grad, position, acc)
-            if train:
-                away = sub(_element(x, position, acc), _element(centre, channel, acc))
-                slope = div(mul(mul(_element(dotted, channel, acc), scale), scale), count)
-                value = sub(sub(value, mul(away, slope)), div(_element(plain, channel, acc), count))
-            scale = scale if weight is None else mul(scale, _element(weight, channel, acc))
-            return mul(value, scale)
-
         b.compute(outs[0], value_at)
     return tuple(outs)
 

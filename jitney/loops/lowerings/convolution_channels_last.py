@@ -49,10 +49,11 @@ def channels_last(b: Builder, whole: Convolution) -> StridedTensor:
 
 
 def bordered(b: Builder, whole: Convolution) -> Convolution:
-    """x as channels-last with its border of zeros around it, and the window without padding."""
+    """x as channels-last: what the window reads of it and of the zeros around it, from its first
+    place on; and the window without padding."""
     x, window = whole.x, whole.window
     n, c, *image = x.shape
-    sizes = [size + 2 * p for size, p in zip(image, window.padding, strict=True)]
+    sizes = [index(size) for size in window.reach()]
     dense = b.allocate_as((n, *sizes, c), x.dtype).permute((0, 3, 1, 2))
 
     def value_at(position: Position) -> Expr:

@@ -41,6 +41,12 @@ class Window:
         every = zip(self.size, self.stride, self.dilation, self.out, strict=True)
         return [n + (k - 1) * d // s for k, s, d, n in every]
 
+    def reach(self) -> list[int]:
+        """How many places of the image, and of the border, lie between the first that is read and
+        the last."""
+        every = zip(self.size, self.stride, self.dilation, self.out, strict=True)
+        return [(n - 1) * s + (k - 1) * d + 1 for k, s, d, n in every]
+
     def source(self, place: Sequence[Index], taps: Sequence[Index]) -> list[Index]:
         """Where in the image a place of the result reads an element of the window."""
         every = zip(place, taps, self.stride, self.dilation, self.padding, strict=True)
