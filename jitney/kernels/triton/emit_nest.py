@@ -72,13 +72,13 @@ class NestEmitter(TurnEmitter):
         """Asks for all of a row that registers hold before anything is reduced or stored: the
         compiler cannot move a load over a store that might write there."""
         rows = [s for s in self.nest.body if isinstance(s, Reduce | Loop)]
-        known = {*self.nest.axes, *(axis for row in rows for axis in row.axes)}
         written = {store.buffer for store in stores(self.nest.body)}
         wanted: list[tuple[Reduce | Loop, Load]] = []
         for row in rows:
             total = count(row.axes)
             if not total.is_const or total.const > self.schedule.row_limit:
                 return
+            known = {*self.nest.axes, *row.axes}  # not what a loop inside the row counts
             for load in loads((row,)):
                 plain = load.mask is None and load.buffer not in written
                 if plain and load.index.atoms() <= known:

@@ -346,3 +346,17 @@ def test_what_is_rounded_to_whole_numbers_is_not_fused_before(op):
         {"a": torch.randn(64) * 9, "b": torch.randn(64)},
         {"o0": torch.zeros(64, dtype=dtype)},
     )
+
+
+def test_what_a_loop_inside_a_row_reads_is_not_asked_for_ahead():
+    i, j, k = axes(3, 4, 2)
+    inner = Reduce(
+        (k,), (), (Reduction(("t",), "sum", Load("b", index(j) * 2 + index(k), F32), F32),)
+    )
+    first = Loop((j,), (inner, Store("o0", index(i) * 4 + index(j), Ref("t", F32))))
+    row = Reduce(
+        (k,), (), (Reduction(("s",), "sum", Load("a", index(i) * 2 + index(k), F32), F32),)
+    )
+    nest = LoopNest("n", (i,), (first, row, Store("o1", index(i), Ref("s", F32))))
+    outputs = {"o0": torch.zeros(3, 4), "o1": torch.zeros(3)}
+    check(nest, {"a": torch.randn(3, 2), "b": torch.randn(4, 2)}, outputs)
