@@ -62,6 +62,7 @@ def start_program(
     kernels = KernelBuild(target.capability, cache, count - externs)
     with log.stage("emit"):
         sources, scratch = _emit_all(program, target, cache, tuner, kernels)
+    kernels.end()
     return ProgramBuild(program, sources, scratch, kernels)
 
 

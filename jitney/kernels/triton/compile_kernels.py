@@ -29,11 +29,12 @@ PROCESSES = 16
 
 class KernelBuild:
     """Kernels being built for a GPU of ``capability``: `give` their sources, those that take
-    longest first, then `finish`. Needs no GPU. ``kernels``: how many there will be at most."""
+    longest first, `end`, then `finish`. Needs no GPU. ``kernels``: the most there will be."""
 
     def __init__(self, capability: tuple[int, int], cache: DiskCache | None, kernels: int) -> None:
         self._arch, self._cache = capability[0] * 10 + capability[1], cache
-        _compiler(self._arch)  # imported here once, not in every process
+        if kernels:
+            _compiler(self._arch)  # imported here once, not in every process
         compile_one = partial(compile_kernel, arch=self._arch)
         self._workers = ForkedWorkers[KernelSource, Binary](compile_one, min(kernels, PROCESSES))
         self._found: dict[str, Binary] = {}
@@ -50,6 +51,10 @@ class KernelBuild:
             else:
                 self._missing[source.key] = source
                 self._workers.give(source)
+
+    def end(self) -> None:
+        """No more sources will be given."""
+        self._workers.end()
 
     def finish(self) -> dict[str, Binary]:
         """Binaries by ``KernelSource.key``; waits for them."""
@@ -69,6 +74,7 @@ def compile_kernels(
     """Binaries by ``KernelSource.key``; those not in ``cache`` are built."""
     build = KernelBuild(capability, cache, len(sources))
     build.give(sorted(sources, key=_effort, reverse=True))
+    build.end()
     return build.finish()
 
 

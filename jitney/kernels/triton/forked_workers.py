@@ -34,8 +34,8 @@ _MOST = 2000  # tickets; as many fit into a pipe that nobody reads yet
 
 
 class ForkedWorkers(Generic[Item, Result]):
-    """Up to ``processes`` workers that take the next item as they come free: `give` all items, then
-    ask for `results`. Items and results are pickled; on one core there are no workers."""
+    """Up to ``processes`` workers that take the next item as they come free: `give` all items,
+    `end`, then ask for `results`. Items and results are pickled; on one core there are none."""
 
     def __init__(self, function: Callable[[Item], Result], processes: int) -> None:
         self._function = function
@@ -72,6 +72,13 @@ class ForkedWorkers(Generic[Item, Result]):
             self._tickets.write(_TICKET.pack(len(self._items) - 1, len(data), self._place))
             self._place += len(data)
 
+    def end(self) -> None:
+        """There are no more items: workers without one go, and with them what their being there
+        costs, a copy of every page this process writes to."""
+        if self._count > 1:
+            self._tickets.write(_END * self._count)
+            self._tickets.close()
+
     def results(self) -> list[Result]:
         """``[function(item) for item in items]``; the workers are gone when this returns. Raises
         what ``function`` raises."""
@@ -80,8 +87,6 @@ class ForkedWorkers(Generic[Item, Result]):
         return [found[i] if i in found else self._function(item) for i, item in items]
 
     def _collect(self) -> dict[int, Result]:
-        self._tickets.write(_END * self._count)
-        self._tickets.close()
         until = time.monotonic() + PATIENCE
         received = {file.fileno(): bytearray() for file in self._results}
         with selectors.DefaultSelector() as selector:

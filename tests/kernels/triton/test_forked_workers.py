@@ -15,6 +15,7 @@ def mapped(function, items, processes, monkeypatch):
     workers = ForkedWorkers(function, processes)
     for item in items:
         workers.give(item)
+    workers.end()
     return workers.results()
 
 
@@ -36,6 +37,7 @@ def test_workers_share_the_work(processes, monkeypatch) -> None:
 def test_no_items_and_no_worker_left(monkeypatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(16)))
     workers = ForkedWorkers(square, 4)
+    workers.end()
     assert workers.results() == []
     with pytest.raises(ProcessLookupError):
         os.killpg(workers._first, 0)
@@ -47,6 +49,8 @@ def test_two_at_a_time(monkeypatch) -> None:
     for number in (1, 2, 3):
         second.give(number + 2)
         first.give(number)
+    first.end()
+    second.end()
     assert [n for n, _ in first.results()] == [1, 4, 9]
     assert [n for n, _ in second.results()] == [9, 16, 25]
 

@@ -33,6 +33,9 @@ class NoKernels:
     def give(self, sources):
         pass
 
+    def end(self):
+        pass
+
     def finish(self):
         return {}
 
