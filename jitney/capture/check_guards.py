@@ -106,8 +106,16 @@ def _class_attr(writer: Writer, source: Source, expected: tuple[str, Any]) -> st
 
 
 def _no_attr(writer: Writer, source: Source, expected: str) -> str:
-    has = writer.constant(hasattr)
-    return f"not {has}({writer.fetch(source)}, {expected!r})"
+    return f"{writer.constant(_lacks)}({writer.fetch(source)}, {expected!r})"
+
+
+def _lacks(value: Any, name: str) -> bool:
+    """Whether an attribute is unset: a slot raises AttributeError, a cell ValueError."""
+    try:
+        getattr(value, name)
+    except (AttributeError, ValueError):
+        return True
+    return False
 
 
 def _tensor(writer: Writer, source: Source, facts: TensorFacts) -> str:

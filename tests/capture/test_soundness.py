@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 
+import jitney
 from jitney import torch_api
 from tests.capture.run_capture import (
     Scaler,
@@ -76,6 +77,43 @@ def test_attribute_value_is_guarded_and_unused_ones_are_not() -> None:
 )
 def test_absent_key(look: Any) -> None:
     assert holds_again(look, (X, {"b": 1}), (X, {"b": 1, "a": 2})) == (True, False)
+
+
+def test_present_key() -> None:
+    def f(x: torch.Tensor, d: dict[str, int]) -> torch.Tensor:
+        return x + 1 if "a" in d else x
+
+    assert holds_again(f, (X, {"a": 1}), (X, {"a": 2})) == (True, True)
+    assert holds_again(f, (X, {"a": 1}), (X, {"b": 1})) == (True, False)
+
+
+class Slotted:
+    __slots__ = ("extra",)
+
+
+def test_empty_slot() -> None:
+    def f(x: torch.Tensor, s: Slotted) -> torch.Tensor:
+        return x + 1 if hasattr(s, "extra") else x
+
+    filled = Slotted()
+    filled.extra = 4
+    assert holds_again(f, (X, Slotted()), (X, filled)) == (True, False)
+
+
+def test_empty_cell() -> None:
+    def make(value: Any) -> Any:
+        def f(x: torch.Tensor) -> torch.Tensor:
+            try:
+                return x + late
+            except NameError:
+                return x
+
+        if value is not None:
+            late = value
+        return f
+
+    compiled = {value: jitney.compile(make(value), backend="eager") for value in (None, 1)}
+    assert torch.equal(compiled[None](X), X) and torch.equal(compiled[1](X), X + 1)
 
 
 def test_key_error_that_was_caught() -> None:
