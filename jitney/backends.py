@@ -56,7 +56,7 @@ def find_backend(backend: str | Backend, options: dict[str, Any], mode: str | No
         given, extra = torch_api.inductor_with(mode, options), {}
 
     def run(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
-        return compute_scalars_apart(gm, partial(compile_rest, example_inputs=example_inputs))
+        return compute_scalars_apart(gm, lambda rest: partial(compile_rest, rest, example_inputs))()
 
     def compile_rest(
         rest: torch.fx.GraphModule, example_inputs: Sequence[Any]
