@@ -222,7 +222,8 @@ def _describe_mutations(
 def _differentiate(
     trace: _Trace, results: Results, recorder: Recorder, layer: Direct, fake_mode: Any
 ) -> Gradients | None:
-    """Runs autograd from the results that require grad to the inputs that do."""
+    """Runs autograd from the results that require grad to the inputs that do. Inputs that it does
+    not reach are left out: what they were computed from is none of a backward pass's business."""
     wanted = [i for i, leaf in enumerate(trace.leaves) if leaf is not None]
     outputs = [
         (index, tensor)
@@ -243,7 +244,11 @@ def _differentiate(
     grads = torch.autograd.grad(
         [tensor for _, tensor in outputs], leaves, tangents, allow_unused=True
     )
-    values: list[fx.Node | None] = [
-        None if g is None else recorder.node_of(layer.value(g)) for g in grads
-    ]
-    return Gradients(tuple(wanted), tuple(index for index, _ in outputs), tuple(nodes), values)
+    reached = {
+        i: recorder.node_of(layer.value(g))
+        for i, g in zip(wanted, grads, strict=True)
+        if g is not None
+    }
+    found = {i: reached.get(i) for i in reached or wanted}
+    results = tuple(index for index, _ in outputs)
+    return Gradients(tuple(found), results, tuple(nodes), list(found.values()))

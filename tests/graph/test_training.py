@@ -163,3 +163,19 @@ def test_a_result_without_gradient_still_requires_grad() -> None:
     assert out.requires_grad
     out.backward()
     assert x.grad is None
+
+
+def detached(h: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    return (h.detach().exp() * w).sum()
+
+
+def test_inputs_without_a_gradient_have_no_part_in_a_backward_pass() -> None:
+    """What ``h`` was computed from has been differentiated and freed."""
+    x, w = torch.randn(4, requires_grad=True), torch.randn(4, requires_grad=True)
+    h = x.exp()
+    h.retain_grad()
+    h.sum().backward()
+    kept = h.grad.clone()
+    compiled(detached, h, w)(h, w).backward()
+    torch.testing.assert_close(w.grad, h.detach().exp())
+    torch.testing.assert_close(h.grad, kept)
