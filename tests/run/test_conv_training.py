@@ -32,6 +32,7 @@ CONVOLUTIONS = {
     "places not reached": ((4, 20, 9, 9), (5, 20, 2, 2), 3, 0, 1, 1),
     "more border than image": ((1, 16, 3, 3), (16, 16, 4, 4), 1, 2, 1, 1),
     "few filters, uneven borders": ((1, 3, 4, 4), (3, 3, 3, 3), 2, 2, 1, 1),
+    "one place behind others": ((1, 3, 1, 3), (3, 3, 3, 3), 2, (4, 2), (2, 3), 1),
     "few filters for lanes": ((2, 20, 6, 6), (3, 20, 3, 3), 1, 1, 1, 1),
 }
 

@@ -93,7 +93,7 @@ def _as_product(b: Builder, whole: Convolution) -> StridedTensor:
     position = (sample, group * depth + channel, *source)
     acc = x.dtype
     column = group * channels + n
-    target = index(m) * out.shape[1] + column
+    target = out.offset + index(m) * out.shape[1] + column
     if not is_channels_last(out):
         target = out.at((sample, column, *place))
     value = cast(whole.with_bias(Ref("acc", acc), column), out.dtype)
