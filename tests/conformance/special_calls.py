@@ -86,6 +86,12 @@ def calls_of_one() -> dict[str, Call]:
         "fill_300": lambda x: torch.full_like(x, 300),
         "fill_nan": lambda x: torch.full_like(x, math.nan),
     }
+    return calls | calls_with_numbers()
+
+
+def calls_with_numbers() -> dict[str, Call]:
+    """Functions of one tensor and a number or a dtype."""
+    calls: dict[str, Call] = {}
     for dtype in (*DTYPES, torch.complex64):
         calls[f"to_{dtype}"] = lambda x, dtype=dtype: x.to(dtype)
     for low, high in ((-1, 1), (1, -1), (None, 2), (0.5, None), (math.nan, 1), (0, math.nan),

@@ -56,6 +56,19 @@ def test_values_are_eagers_own(compiled: Any, number: float, column: int, where:
     assert len(log.events("rerun_eagerly")) == 1
 
 
+@pytest.mark.parametrize("times", [100, 300, 1e3, 1e5])
+def test_neighbours_of_a_large_element_keep_their_digits(compiled: Any, times: float) -> None:
+    x, w = image(), rand(80, 64, 3, 3)
+    x[0, 3, 10, 13] = times * x.abs().mean()
+    truth = convolved(x.double(), w.double())
+    untouched = torch.ones(21, 30, dtype=torch.bool)
+    untouched[9:12, 12:15] = False
+    ours, eager = (
+        (y.double() - truth)[..., untouched].abs().max() for y in (compiled(x, w), convolved(x, w))
+    )
+    assert ours <= 4 * eager
+
+
 def test_ordinary_numbers_are_not_run_again(compiled: Any) -> None:
     x, w = image() * 1e3, rand(80, 64, 3, 3)
     log.clear()

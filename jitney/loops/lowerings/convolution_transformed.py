@@ -6,14 +6,17 @@ values for every 4 places, of which one batched product over (channels, window r
 transformed results. Points 0, 1, -1, 1/2, -2 and infinity lose the least: the mean error is 3.4
 times that of the plain sum, against 7 for the same in both directions.
 An infinite or NaN element makes up to four places of its rows NaN that the plain sum leaves alone,
-and a very large one takes the digits of small neighbours. Infinity and NaN stay such on the way
-and the error goes with the products, so these tell: where one is not below `LARGEST` a check
-leaves the call to eager.
+and a large one takes the digits of its neighbours. So a call is left to eager by a check where an
+element dominates its image (`DOMINANT`), or a product is not below `LARGEST`: infinity and NaN stay
+such on the way. What passes is within four times eager's error at every place, in units of the
+typical result.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from functools import reduce
 
 import torch
 
@@ -21,7 +24,17 @@ from jitney.loops.decision import Decision, no, yes
 from jitney.loops.index import Axis, Index, floor_div, index, modulo
 from jitney.loops.ir import Expr, Gemm, Let, Ref, Stmt, Store
 from jitney.loops.lowerings.builder import Builder, Position
-from jitney.loops.lowerings.expressions import all_of, apply, const, in_range, index_expr, mul
+from jitney.loops.lowerings.expressions import (
+    all_of,
+    apply,
+    as_expr,
+    const,
+    div,
+    in_range,
+    index_expr,
+    maximum,
+    mul,
+)
 from jitney.loops.lowerings.strided import StridedTensor
 from jitney.loops.lowerings.window import Convolution, Window, digits
 
@@ -50,9 +63,14 @@ RESULT = (
     (0, 1, 1, 0.25, 4, 0),
     (0, 1, -1, 0.125, -8, 1),
 )
-#: Products below this in magnitude make finite results, and leave neighbours of a large element
-#: within 0.2 of the plain sum. Activations stay below it, values that stand for "masked" do not.
+#: Products below this in magnitude make finite results. Activations stay below it, values that
+#: stand for "masked" do not.
 LARGEST = 1e6
+#: An element larger than this times sqrt(channels) and the image's mean magnitude dominates: its
+#: neighbours' error goes with it, and eager's with the sum over the channels.
+DOMINANT = 16
+#: About as many rows of an image tell its mean.
+SAMPLED = 4
 #: Multiply-adds in the time one element of the image, the result or the filter is transformed, or
 #: one more element of the filter is read.
 MOVE, FILTER_MOVE, FILTER_READ = 28, 40, 14
@@ -83,7 +101,8 @@ def transformed(b: Builder, whole: Convolution) -> StridedTensor:
     """Fills ``out`` [n, c, h, w], channels-last, from a channels-last x."""
     out, window = whole.out, whole.window
     tiles = -(-window.out[1] // GIVEN)
-    image = transformed_image(b, whole.x, window, tiles)
+    bounds = _bounds(b, whole.x, DOMINANT * math.sqrt(whole.depth))
+    image = transformed_image(b, whole.x, window, tiles, bounds)
     filters = _filters(b, whole.weight)
     products = b.allocate_as(
         (index(TAKEN), out.shape[0], index(window.out[0]), index(tiles), out.shape[1]), out.dtype
@@ -104,8 +123,25 @@ def transformed(b: Builder, whole: Convolution) -> StridedTensor:
     return b.compute(out, value_at)
 
 
-def transformed_image(b: Builder, x: StridedTensor, window: Window, tiles: int) -> StridedTensor:
-    """[6, n, row with its border, tile, c]."""
+def _bounds(b: Builder, x: StridedTensor, most: float) -> StridedTensor:
+    """``most`` times the mean magnitude of each sample, judged by a few of its rows."""
+    n, c, height, width = x.shape
+    apart = -(-int(height.const) // SAMPLED)
+    rows = int(height.const) // apart
+    bounds = b.allocate_as((n,), x.dtype)
+    samples, (sample,) = b.axes((n,))
+    within, (row, column, channel) = b.axes((index(rows), width, c), "r")
+    value = x.load((sample, channel, row * apart + apart // 2, column))
+    found, total = b.reduce(within, "sum", apply("abs", value))
+    bound = mul(total, div(const(most / rows, x.dtype), as_expr(c * width, x.dtype)))
+    b.emit(samples, (found, Store(bounds.buffer, bounds.at((sample,)), bound)))
+    return bounds
+
+
+def transformed_image(
+    b: Builder, x: StridedTensor, window: Window, tiles: int, bounds: StridedTensor | None = None
+) -> StridedTensor:
+    """[6, n, row with its border, tile, c]; checks that no element is beyond ``bounds``, by n."""
     n, c, *size = x.shape
     rows = window.out[0] + 2
     image = b.allocate_as((index(TAKEN), n, index(rows), index(tiles), c), x.dtype)
@@ -119,6 +155,10 @@ def transformed_image(b: Builder, x: StridedTensor, window: Window, tiles: int) 
         name = b.fresh(f"{b.node.name}_element")
         body.append(Let(name, x.load((sample, channel, *source), mask)))
         values.append(Ref(name, x.dtype))
+    if bounds is not None:
+        largest = reduce(maximum, (apply("abs", value) for value in values))
+        beyond = apply("gt", largest, bounds.load((sample,)))
+        body.append(Store(b.check(), index(0), const(True, torch.bool), beyond))
     for i, line in enumerate(IMAGE):
         place = image.at((index(i), *position))
         body.append(Store(image.buffer, place, combined(line, values)))
