@@ -28,6 +28,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from jitney import config, pipeline
 from jitney.events import log
 from jitney.loops.target import Target
+from torch.utils._pytree import tree_map_only
 
 H200 = Target(kind="cuda", name="H200", multiprocessors=132, l2=50 << 20, shared_memory=232448,
               capability=(9, 0))
@@ -36,18 +37,25 @@ pipeline.device_target = lambda number: H200
 
 def f(x, weight, bias, i):
     y = torch.nn.functional.gelu(torch.nn.functional.linear(x, weight, bias))
-    return torch.softmax(y, -1), y.sum(0).sort()[0][i]
+    dropped, _ = torch.ops.aten.native_dropout(y, 0.1, True)
+    best = y.float().scatter_reduce(0, y.long() * 0, y.float(), "amax")
+    drawn = dropped, torch.randn_like(y), y.cumsum(-1)
+    return torch.softmax(y, -1), y.sum(0).sort()[0][i], best, *drawn
 
 
 tensors = [torch.randn(s, dtype=torch.bfloat16) for s in ((4, 96), (64, 96), (64,))]
 tensors.append(torch.tensor([5, 63]))
 graph = make_fx(f, tracing_mode="fake")(*tensors)
+
+
+def on_gpu(fake):
+    return torch.empty_strided(fake.shape, fake.stride(), dtype=fake.dtype, device="cuda:0")
+
+
+tensors_mode = next(iter(graph.graph.nodes)).meta["val"].fake_mode
 for node in graph.graph.nodes:
-    value = node.meta.get("val")
-    if isinstance(value, torch.Tensor):
-        with value.fake_mode:
-            node.meta["val"] = torch.empty_strided(
-                value.shape, value.stride(), dtype=value.dtype, device="cuda:0")
+    with tensors_mode:
+        node.meta["val"] = tree_map_only(torch.Tensor, on_gpu, node.meta.get("val"))
 built = []
 for _ in range(2):
     with config.override(verify=True, cuda_graphs=True) as options:
@@ -57,7 +65,9 @@ assert plan == built[1].code.plan
 assert {c.kernel for c in plan.calls} == set(plan.binaries)
 assert all(b.code[:4] == b"\\x7fELF" for b in plan.binaries.values())
 assert sum(b"__assertfail" in b.code for b in plan.binaries.values()) == 1
-assert "aten.sort.default" in built[0].counts.extern
+extern = built[0].counts.extern
+assert set(extern) == {"aten.sort.default"}, extern
+assert built[0].code.replay.draws == (2,)
 print(len(plan.binaries), len(log.events("kernel")))
 """
 

@@ -161,7 +161,8 @@ def operation(op: str, args: list[str], operand: torch.dtype, result: torch.dtyp
         if result == torch.bool:
             return f"{args[0]} != 0"
         if operand.is_floating_point and not result.is_floating_point:
-            return f"dm.trunc({args[0]}).to({TYPES[result]})"
+            wide = ".to(tl.float32)" if operand.itemsize < torch.float32.itemsize else ""
+            return f"dm.trunc({args[0]}{wide}).to({TYPES[result]})"
         return f"{args[0]}.to({TYPES[result]})"
     if op == "bitcast":
         return f"{args[0]}.to({TYPES[result]}, bitcast=True)"

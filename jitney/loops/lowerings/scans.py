@@ -1,4 +1,5 @@
-"""Running sums, products and extremes, in ``log2(n)`` passes that each look twice as far back.
+"""Running sums, products and extremes: one kernel on a GPU (`ir.RUNNING`); on a CPU ``log2(n)``
+passes that each look twice as far back.
 
 After the pass of step ``s`` an element holds its value combined with those of the ``2 s - 1``
 before it (Hillis and Steele, "Data parallel algorithms", 1986). Every pass is a nest of vectors,
