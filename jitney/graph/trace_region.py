@@ -250,5 +250,5 @@ def _differentiate(
         if g is not None
     }
     found = {i: reached.get(i) for i in reached or wanted}
-    results = tuple(index for index, _ in outputs)
-    return Gradients(tuple(found), results, tuple(nodes), list(found.values()))
+    differentiated = tuple(index for index, _ in outputs)
+    return Gradients(tuple(found), differentiated, tuple(nodes), list(found.values()))
