@@ -9,7 +9,7 @@ from functools import partial
 import torch
 
 from jitney.loops.index import Index, floor_div, index
-from jitney.loops.ir import Expr, Let, Ref, Stmt
+from jitney.loops.ir import Expr, Let, Ref
 from jitney.loops.lowerings.builder import Builder, Position
 from jitney.loops.lowerings.channel_sums import channels, moments_by_channel, sums_by_channel
 from jitney.loops.lowerings.expressions import (
