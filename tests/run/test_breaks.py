@@ -328,3 +328,17 @@ def test_a_device_is_entered_and_left():
         made, outside = compiled(x)
         assert made.device.type == "meta" and made.shape == (3,)
         assert outside.tolist() == [2.0]
+
+
+def test_cond_is_the_branch_it_means() -> None:
+    def f(x):
+        y = torch.cond(x.sum() > 0, lambda x: x.sin(), lambda x: x.cos(), (x + 1,))
+        return torch.cond(y.dim() == 1, torch.exp, torch.log, [y])
+
+    log.clear()
+    with jitney.options(eager_on_bug=False):
+        compiled, x = jitney.compile(f), torch.rand(4)
+    for given in (x, -x):
+        expected = (given + 1).sin().exp() if given is x else (given + 1).cos().exp()
+        torch.testing.assert_close(compiled(given), expected)
+    assert {e.data["break_kind"] for e in log.events("graph_break")} == {"data-dependent-branch"}

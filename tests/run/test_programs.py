@@ -13,7 +13,6 @@ import torch
 
 import jitney
 from jitney.diagnostics.equality import differences
-from jitney.events import log
 
 PROGRAMS: list[Any] = []
 
@@ -488,17 +487,3 @@ def dropout_of_a_transposed_tensor(C: Any) -> Any:
     layer = torch.nn.TransformerEncoderLayer(8, 2, 16, dropout=0.5, batch_first=True)
     f = C(lambda x: torch.nn.functional.dropout(x.t() * 2, 0.5))
     return f(torch.ones(3, 5)), C(layer)(torch.randn(2, 5, 8))
-
-
-def test_cond_is_the_branch_it_means() -> None:
-    def f(x):
-        y = torch.cond(x.sum() > 0, lambda x: x.sin(), lambda x: x.cos(), (x + 1,))
-        return torch.cond(y.dim() == 1, torch.exp, torch.log, [y])
-
-    log.clear()
-    with jitney.options(eager_on_bug=False):
-        compiled, x = jitney.compile(f), torch.rand(4)
-    for given in (x, -x):
-        expected = (given + 1).sin().exp() if given is x else (given + 1).cos().exp()
-        torch.testing.assert_close(compiled(given), expected)
-    assert {e.data["break_kind"] for e in log.events("graph_break")} == {"data-dependent-branch"}
