@@ -212,3 +212,15 @@ def test_gradients_that_are_huge_or_not_finite_are_eagers(number: float) -> None
     for a, e in zip(ours, theirs, strict=True):
         close = {"rtol": 1e-4, "atol": 1e-5 * scale_of(e), "equal_nan": True}
         torch.testing.assert_close(a, e, **close)
+
+
+def test_gradients_of_few_places_are_not_eagers() -> None:
+    x, w, v = leaf(2, 32, 16, 16), leaf(64, 32, 3, 3), leaf(64, 64, 3, 3)
+
+    def one_place(*inputs: Tensor) -> Tensor:
+        return two_convolutions(*inputs)[1, :, 5, 6].tanh()
+
+    log.clear()
+    compiled = jitney.compile(one_place)
+    assert_equal_to_eager(one_place, compiled, (x, w, v, torch.zeros(())), training=True)
+    assert transforms() and not log.events("rerun_eagerly")

@@ -101,7 +101,9 @@ def transformed(b: Builder, whole: Convolution) -> StridedTensor:
     """Fills ``out`` [n, c, h, w], channels-last, from a channels-last x."""
     out, window = whole.out, whole.window
     tiles = -(-window.out[1] // GIVEN)
-    bounds = _bounds(b, whole.x, DOMINANT * math.sqrt(whole.depth))
+    bounds = None  # gradients are sparse, few elements their scale: there the largest tells
+    if not b.node.meta.get("backward"):
+        bounds = _bounds(b, whole.x, DOMINANT * math.sqrt(whole.depth))
     image = transformed_image(b, whole.x, window, tiles, bounds)
     filters = _filters(b, whole.weight)
     products = b.allocate_as(
