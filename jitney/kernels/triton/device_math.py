@@ -291,3 +291,16 @@ def digamma(x, tangent, log):
     total = tl.where(at == float("inf"), at, total + log - 0.5 / at - series)
     total = tl.where(x < 0, total - 3.141592653589793 / tangent, total)
     return tl.where((x < 0) & (x == trunc(x)), float("nan"), total)
+
+
+@triton.jit
+def prefetch(pointers, wanted):
+    # The lines of 128 bytes at ``pointers`` into the L2 cache where ``wanted``; NVIDIA's alone.
+    tl.inline_asm_elementwise(
+        "{ .reg .pred p; setp.ne.s32 p, $2, 0; @p prefetch.global.L2 [$1]; mov.u32 $0, 0; }",
+        "=r,l,r",
+        [pointers, wanted.to(tl.int32)],
+        dtype=tl.int32,
+        is_pure=False,
+        pack=1,
+    )

@@ -208,10 +208,8 @@ class NestEmitter(TurnEmitter):
         whole = total.is_const and total.const <= self.schedule.row_limit
         outer_mask = self.masks.pop("r", None)
         block = power_of_two(total.const) if whole else self.schedule.r_block
-        wide = ".to(tl.int64)" if self.wide else ""
         if whole:
-            row = f"tl.arange(0, {block}){self._expand('r')}{wide}"
-            name, _ = self._bind(row, frozenset("r"))
+            name, _ = self._bind(self._row_text(block), frozenset("r"))
             exact = block == total.const
         else:
             self.fresh += 1
@@ -219,8 +217,7 @@ class NestEmitter(TurnEmitter):
             self._line(f"for {start} in range(0, {self._index(total)[0]}, {block}):")
             self.indent += 1
             self.memo.append({})
-            row = f"tl.arange(0, {block}){self._expand('r')}{wide}"
-            self._line(f"{name} = {start} + {row}")
+            self._line(f"{name} = {start} + {self._row_text(block)}")
             exact = total.is_const and total.const % block == 0
         if not exact:
             text = f"{name} < {self._index(total)[0]}"
@@ -236,6 +233,10 @@ class NestEmitter(TurnEmitter):
         self.masks.pop("r", None)
         if outer_mask is not None:
             self.masks["r"] = outer_mask
+
+    def _row_text(self, width: int) -> str:
+        wide = ".to(tl.int64)" if self.wide else ""
+        return f"tl.arange(0, {width}){self._expand('r')}{wide}"
 
     def _reduce(self, stmt: Reduce) -> None:
         total = count(stmt.axes)

@@ -27,6 +27,9 @@ def {name}({parameters}):
 #: one that lets the next launch start. Every kernel has both, on every path.
 WAIT = "gdc_wait()"
 RELEASE = "gdc_launch_dependents()"
+#: How a statement begins that asks for memory some later one will read; where launches do not
+#: overlap there is no time for it to arrive.
+PREFETCH = "dm.prefetch("
 #: What stops a program of a kernel that has it; compiled for debugging, or it does nothing.
 ASSERT = "tl.device_assert"
 #: Bytes that every address handed to a kernel is a multiple of.
@@ -80,9 +83,8 @@ class KernelSource:
         text = f"{head}{self.body}\n\n\nkernel = {name}\n"
         if early:
             return text
-        return "".join(
-            line for line in text.splitlines(True) if line.strip() not in (WAIT, RELEASE)
-        )
+        lines = (line for line in text.splitlines(True) if line.strip() not in (WAIT, RELEASE))
+        return "".join(line for line in lines if not line.strip().startswith(PREFETCH))
 
     @property
     def waits(self) -> bool:

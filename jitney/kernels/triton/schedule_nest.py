@@ -14,6 +14,9 @@ from jitney.loops.visit import loads
 
 #: A row is held in registers as one tile up to this many elements.
 ROW_LIMIT = GPU_ROW
+#: Blocks of rows that a program of a product with a vector does in turn at most; a product of so
+#: many that it takes more than two rounds of such programs hardly notices how it ends.
+MOST_TURNS = 16
 
 
 @dataclass(frozen=True)
@@ -91,7 +94,7 @@ def _reduction(nest: LoopNest, points: int, width: int, target: Target) -> Sched
     if _reduces_columns(nest):
         return _columns(points, width, target)
     if _streams_weights(nest) and width >= 1024:
-        return _one_row_product(nest, width)
+        return _one_row_product(nest, width, target)
     if width <= ROW_LIMIT:
         tile = power_of_two(width)
         most = 2048 if points >= 16 * max(target.multiprocessors, 1) else 1024
@@ -115,22 +118,22 @@ def _columns(points: int, width: int, target: Target) -> Schedule:
     return Schedule(max(16, x_block), 4096 // max(16, x_block), 0, 8)
 
 
-def _one_row_product(nest: LoopNest, width: int) -> Schedule:
-    """Within 1% of the best measured at Llama's shapes (docs/decisions/011-gpu-gemv.md): rows in
-    turn share what a norm made of the vector; without one, small tiles start sooner."""
-    products = [s for s in nest.body if isinstance(s, Reduce)]
-    weights, row = len(products[-1].results), power_of_two(width)
+def _one_row_product(nest: LoopNest, width: int, target: Target) -> Schedule:
+    """Whole rows of 32 elements a thread, as many in turn as leave one or two rounds of programs:
+    what a norm made of the vector is shared, and the next rows are on their way. Where one turn
+    suffices everything is asked for before the wait (docs/decisions/011-gpu-gemv.md)."""
     if width > 8192:
         return Schedule(1, 1024, 0, 4)
-    if width > 4096:
-        return Schedule(2, row, 0, 16, ahead=1, turns=4)
-    if len(products) > 1 and weights > 1:
-        return Schedule(1, row, 0, 4, ahead=1, turns=4)
-    if len(products) > 1:
-        return Schedule(2, row, 0, 8, ahead=1, turns=2)
-    if width > 2048:
-        return Schedule(2, 2048, 0, 8, ahead=1)
-    return Schedule(2, 1024, 0, 4, ahead=2)
+    products, row = [s for s in nest.body if isinstance(s, Reduce)], power_of_two(width)
+    lines = max(2, 8192 // row)
+    x_block, warps = max(1, lines // len(products[-1].results)), lines * row // 1024
+    resident = max(target.multiprocessors, 1) * 32 // warps
+    blocks = -(-count(nest.axes).hint() // x_block)
+    rounds = -(-blocks // (resident * MOST_TURNS))
+    turns = 2 if rounds > 2 else -(-blocks // (resident * rounds))
+    if turns == 1 and len(products) == 1:
+        return Schedule(x_block, row, 0, warps, ahead=1)
+    return Schedule(x_block, row, 0, warps, ahead=1, turns=max(2, turns))
 
 
 def _streams_weights(nest: LoopNest) -> bool:

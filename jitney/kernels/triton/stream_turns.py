@@ -7,6 +7,7 @@ while one block of rows is multiplied, the next is under way.
 from __future__ import annotations
 
 from abc import abstractmethod
+from dataclasses import replace
 
 from jitney.kernels.triton.emit_tile import NONE, Depends
 from jitney.kernels.triton.kernel_source import RELEASE, WAIT
@@ -15,11 +16,17 @@ from jitney.kernels.triton.stream_rows import StreamEmitter
 from jitney.loops.index import Axis, Index, index
 from jitney.loops.ir import Expr, IndexValue, Let, Load, Op, Reduce, Ref, Stmt
 from jitney.loops.simplify_nest import indices
-from jitney.loops.visit import stores
+from jitney.loops.visit import loads, stores
 
 
 class TurnEmitter(StreamEmitter):
     """A stream emitter that can also go over blocks of rows in turn."""
+
+    along: str
+
+    @abstractmethod
+    def _row_text(self, width: int) -> str:
+        """Positions along a row's tile."""
 
     @abstractmethod
     def _unflatten(self, name: str, axes: tuple[Axis, ...], on: Depends) -> None:
@@ -53,10 +60,13 @@ class TurnEmitter(StreamEmitter):
         loads = self._weights(stmt)
         self.sizes["r"] = width
         self._line(RELEASE)
-        self._line(f"along = tl.arange(0, {width}){self._expand('r')}")
+        self.along = self._bind(self._row_text(width), frozenset("r"))[0]
         tiles = [self._name("w") for _ in loads]
         self._load_rows(tiles, loads, axis, "tl.program_id(0) * " + str(turns), "")
+        self._bind_row(axis, width)
+        self._load_fixed(stmt)
         self._line(WAIT)
+        self.schedule = replace(self.schedule, row_limit=width)  # the norm's row is a tile as well
         self._statements(self.nest.body[:at])
         self._bind_row(axis, width)
         own = self._hoist_shared(stmt)
@@ -88,10 +98,10 @@ class TurnEmitter(StreamEmitter):
         self.memo.append({})
         ragged = rows % (self.schedule.x_block * self.schedule.turns) != 0
         self._bind_rows(block, rows, ragged)
-        self.atoms[axis], self.depends[axis] = "along", frozenset("r")
+        self.atoms[axis], self.depends[axis] = self.along, frozenset("r")
         masks = [f"({also})"] * bool(also) + ["xmask"] * ragged
         if width != power_of_two(width):
-            masks.append(f"(along < {width})")
+            masks.append(f"({self.along} < {width})")
         for name, load in zip(names, loads, strict=True):
             where, on = self._index(load.index)
             pointer = self._spread(
@@ -111,10 +121,17 @@ class TurnEmitter(StreamEmitter):
         self._unflatten("x", self.nest.axes, frozenset("x"))
 
     def _bind_row(self, axis: Axis, width: int) -> None:
-        self.row_name, self.sizes["r"] = "along", width
-        self.atoms[axis], self.depends[axis] = "along", frozenset("r")
+        self.row_name, self.sizes["r"] = self.along, width
+        self.atoms[axis], self.depends[axis] = self.along, frozenset("r")
         if int(axis.extent) != width:
-            self.masks["r"] = self._bind(f"along < {int(axis.extent)}", frozenset("r"))[0]
+            self.masks["r"] = self._bind(f"{self.along} < {int(axis.extent)}", frozenset("r"))[0]
+
+    def _load_fixed(self, stmt: Reduce) -> None:
+        """Loads what the vector is multiplied with (a norm's weight): no earlier kernel's work."""
+        for load in loads((stmt,)):
+            if load.buffer in self.fixed and load.mask is None:
+                if set(load.index.atoms()) == set(stmt.axes):
+                    self._expr(load)
 
     def _hoist_shared(self, stmt: Reduce) -> tuple[Stmt, ...]:
         """Computes what all rows share; the statements of the reduction that are left."""
