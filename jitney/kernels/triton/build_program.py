@@ -14,22 +14,12 @@ from jitney.kernels.triton.decode_attention import (
     scratch_of,
     split_count,
 )
-from jitney.kernels.triton.emit_nest import emit_nest
-from jitney.kernels.triton.gemm_persistent import emit_persistent_gemm
-from jitney.kernels.triton.gemm_tile import emit_gemm
-from jitney.kernels.triton.kernel_source import KernelSource, join_sources
+from jitney.kernels.triton.emit_node import emit_node, emit_together
 from jitney.kernels.triton.kernel_variants import Variants, node_variants
 from jitney.kernels.triton.launch_plan import LaunchPlan, plan_launches
-from jitney.kernels.triton.schedule_gemm import (
-    can_tile_gemm,
-    schedule_gemm,
-    schedule_persistent,
-)
-from jitney.kernels.triton.schedule_nest import schedule_nest
-from jitney.kernels.triton.short_attention import emit_short_attention
 from jitney.kernels.triton.tune import Tuner
 from jitney.kernels.triton.tune_program import Variant, fastest_variants
-from jitney.loops.ir import Attention, Extern, Gemm, LoopNest, LoopProgram, Node, Together
+from jitney.loops.ir import Attention, Extern, Gemm, LoopProgram, Node, Together
 from jitney.loops.target import Target
 from jitney.loops.visit import writes
 
@@ -82,22 +72,22 @@ def _emit_all(
     for node in sorted(program.nodes, key=_multiplies, reverse=True):
         if isinstance(node, Extern):
             continue
-        if isinstance(node, Together):
-            sources[node.name] = emit_together(node, target, fixed)
-        elif isinstance(node, Attention) and can_split_decode(node):
+        if isinstance(node, Attention) and can_split_decode(node):
             splits = split_count(node, target.multiprocessors)
+            if splits > 1:  # room for twice as many, which a tuner may find faster
+                scratch.append(scratch_of(node, splits if tuner is None else 2 * splits))
             sources[node.name] = emit_decode_attention(node, splits)
-            if splits > 1:
-                scratch.append(scratch_of(node, splits))
-        elif tuner is not None:
-            variants[node.name] = node_variants(node, target, fixed)
+        elif isinstance(node, Together):
+            sources[node.name] = emit_together(node, target, fixed)
         else:
-            sources[node.name] = (_emit(node, target, fixed),)
-        kernels.give(sources.get(node.name, ()))
+            sources[node.name] = (emit_node(node, target, fixed),)
+        if tuner is None:
+            kernels.give(sources[node.name])
+        else:
+            variants[node.name] = node_variants(node, target, fixed)
     if tuner is not None:
-        chosen = fastest_variants(program, variants, tuner, target.capability, cache)
-        kernels.give([source for several in chosen.values() for source in several])
-        sources |= chosen
+        sources |= fastest_variants(program, scratch, variants, tuner, target.capability, cache)
+        kernels.give([source for several in sources.values() for source in several])
     return sources, scratch
 
 
@@ -108,35 +98,9 @@ def _multiplies(node: Node) -> bool:
     return isinstance(node, Gemm | Attention)
 
 
-def _emit(
-    node: LoopNest | Gemm | Attention,
-    target: Target,
-    fixed: frozenset[str],
-    beside: int = 1,
-) -> KernelSource:
-    """The kernel the models choose."""
-    if isinstance(node, LoopNest):
-        return emit_nest(node, schedule_nest(node, target), fixed)
-    if isinstance(node, Attention):
-        return emit_short_attention(node)
-    if not can_tile_gemm(node):
-        return emit_persistent_gemm(node, schedule_persistent(node, target))
-    return emit_gemm(node, schedule_gemm(node, target, beside, split=False))
-
-
 def never_written(program: LoopProgram) -> frozenset[str]:
     """Inputs and constants that stay as they are while the program runs: kernels may read them
     before the kernels they follow have ended."""
     written = {name for node in program.nodes for name in writes(node)}
     given = {b.name for b in program.buffers if b.kind in ("input", "constant")}
     return frozenset(given - written)
-
-
-def emit_together(
-    group: Together, target: Target, fixed: frozenset[str] = frozenset()
-) -> tuple[KernelSource, ...]:
-    """One kernel for the group; nests whose grids have more dimensions keep their own."""
-    parts = [_emit(nest, target, fixed, len(group.nests)) for nest in group.nests]
-    flat = tuple(p for p in parts if len(p.grid) == 1)
-    rest = tuple(p for p in parts if len(p.grid) > 1)
-    return (join_sources(group.name, flat), *rest) if len(flat) > 1 else tuple(parts)

@@ -5,19 +5,30 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from jitney.kernels.triton.decode_attention import (
+    can_split_decode,
+    emit_decode_attention,
+    split_count,
+)
 from jitney.kernels.triton.emit_nest import emit_nest
+from jitney.kernels.triton.emit_node import emit_together
 from jitney.kernels.triton.gemm_persistent import emit_persistent_gemm
 from jitney.kernels.triton.gemm_tile import emit_gemm
-from jitney.kernels.triton.kernel_source import KernelSource
+from jitney.kernels.triton.kernel_source import KernelSource, join_sources
 from jitney.kernels.triton.schedule_gemm import (
     can_tile_gemm,
     candidates,
     schedule_gemm,
     schedule_persistent,
 )
-from jitney.kernels.triton.schedule_nest import Schedule, schedule_nest, widest_row
+from jitney.kernels.triton.schedule_nest import (
+    Schedule,
+    product_schedules,
+    schedule_nest,
+    widest_row,
+)
 from jitney.kernels.triton.short_attention import emit_short_attention
-from jitney.loops.ir import Attention, Gemm, LoopNest
+from jitney.loops.ir import Attention, Gemm, LoopNest, Together
 from jitney.loops.target import Target
 
 #: Elements of a tile that registers hold.
@@ -36,18 +47,45 @@ Variants = tuple[tuple[KernelSource, ...], ...]
 
 
 def node_variants(
-    node: LoopNest | Gemm | Attention, target: Target, fixed: frozenset[str]
+    node: LoopNest | Gemm | Attention | Together, target: Target, fixed: frozenset[str]
 ) -> Variants:
     """All that a node may become."""
     if isinstance(node, LoopNest):
         return nest_variants(node, target, fixed)
-    return gemm_variants(node, target) if isinstance(node, Gemm) else attention_variants(node)
+    if isinstance(node, Together):
+        return together_variants(node, target, fixed)
+    if isinstance(node, Gemm):
+        return gemm_variants(node, target)
+    return decode_variants(node, target) if can_split_decode(node) else attention_variants(node)
 
 
 def nest_variants(nest: LoopNest, target: Target, fixed: frozenset[str]) -> Variants:
     """Other blocks and warps than `schedule_nest`'s."""
-    options = around(schedule_nest(nest, target), widest_row(nest.body) or 1)
+    options = product_schedules(nest, target)
+    options = options or list(around(schedule_nest(nest, target), widest_row(nest.body) or 1))
     return _distinct([emit_nest(nest, option, fixed) for option in options])
+
+
+def together_variants(group: Together, target: Target, fixed: frozenset[str]) -> Variants:
+    """Products of one vector with other blocks; the model's choice of anything else."""
+    nests = [n for n in group.nests if isinstance(n, LoopNest)]
+    options = [product_schedules(nest, target) for nest in nests]
+    if len(nests) < len(group.nests) or not all(options):
+        return (emit_together(group, target, fixed),)
+    found = []
+    for several in zip(*options, strict=True):
+        parts = [emit_nest(n, s, fixed) for n, s in zip(nests, several, strict=True)]
+        found.append(join_sources(group.name, tuple(parts)))
+    return _distinct(found)
+
+
+def decode_variants(node: Attention, target: Target) -> Variants:
+    """Attention of one query: other numbers of stretches of a long cache."""
+    splits = split_count(node, target.multiprocessors)
+    if splits == 1:
+        return (emit_decode_attention(node, 1),)
+    numbers = (splits, *(n for n in (splits // 2, splits * 2) if n > 1))
+    return tuple(emit_decode_attention(node, n) for n in numbers)
 
 
 def gemm_variants(gemm: Gemm, target: Target) -> Variants:

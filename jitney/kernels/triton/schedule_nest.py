@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -134,6 +135,26 @@ def _one_row_product(nest: LoopNest, width: int, target: Target) -> Schedule:
     if turns == 1 and len(products) == 1:
         return Schedule(x_block, row, 0, warps, ahead=1)
     return Schedule(x_block, row, 0, warps, ahead=1, turns=max(2, turns))
+
+
+def product_schedules(nest: LoopNest, target: Target) -> list[Schedule]:
+    """Schedules of a product with a vector worth measuring, the model's first; [] for another
+    nest. Products over rows of one length have as many, alike one by one."""
+    width = widest_row(nest.body)
+    if width is None or width < 1024 or _reduces_columns(nest) or not _streams_weights(nest):
+        return []
+    found = [_one_row_product(nest, width, target)]
+    products, row = [s for s in nest.body if isinstance(s, Reduce)], power_of_two(width)
+    if width > 8192:
+        tiles = ((2, 2048, 8), (2, 1024, 4), (4, 1024, 8), (1, 2048, 8), (1, 1024, 8))
+        return found + [Schedule(x, r, 0, warps) for x, r, warps in tiles]
+    for lines, warps in itertools.product((1, 2, 4, 8), (4, 8, 16)):
+        if lines * row // (32 * warps) in (32, 64):
+            x_block = max(1, lines // len(products[-1].results))
+            found += [Schedule(x_block, row, 0, warps, ahead=1, turns=t) for t in (2, 6, 14)]
+            if len(products) == 1:
+                found.append(Schedule(x_block, row, 0, warps, ahead=1))
+    return found
 
 
 def _streams_weights(nest: LoopNest) -> bool:

@@ -16,6 +16,7 @@ import torch
 from jitney.disk_cache import DiskCache
 from jitney.errors import CompilerBug
 from jitney.kernels.triton.compile_kernels import compile_kernels
+from jitney.kernels.triton.decode_attention import Scratch
 from jitney.kernels.triton.kernel_source import KernelSource
 from jitney.kernels.triton.launch import Launch, LaunchTable
 from jitney.kernels.triton.load_binary import Binary, current_stream, load_binary
@@ -31,18 +32,20 @@ COLD, MOST_COPIES = 150 << 20, 16
 
 def fastest_variants(
     program: LoopProgram,
+    scratch: Sequence[Scratch],
     variants: Mapping[str, Sequence[Variant]],
     tuner: Tuner,
     capability: tuple[int, int],
     cache: DiskCache | None,
 ) -> dict[str, Variant]:
-    """The kernels of every node, by its name."""
+    """The kernels of every node, by its name; ``scratch``: memory they share besides buffers."""
     asked = {name: _Question(name, tuple(several)) for name, several in variants.items()}
-    buffers = program.buffer_table()
+    known = {b.name: bytes_ for b in program.buffers if (bytes_ := _bytes(b)) is not None}
+    known |= {extra.name: 4 * extra.elements for extra in scratch}
     waiting = {
         q.key: q
         for q in asked.values()
-        if len(q.variants) > 1 and _can_measure(q, buffers) and tuner.known(q.key, q.labels) is None
+        if len(q.variants) > 1 and _can_measure(q, known) and tuner.known(q.key, q.labels) is None
     }
     sources = [s for q in waiting.values() for variant in q.variants for s in variant]
     binaries = compile_kernels(sources, capability, cache) if tuner.left > 0 else {}
@@ -50,7 +53,7 @@ def fastest_variants(
     for name, question in asked.items():
         chosen = tuner.known(question.key, question.labels)
         if chosen is None and question.key in waiting:
-            bench = _Bench(question, buffers, binaries)
+            bench = _Bench(question, known, binaries)
             chosen = tuner.choose(question.key, question.labels, bench.measure)
         at = 0 if chosen is None else question.labels.index(chosen)
         found[name] = question.variants[at]
@@ -78,17 +81,13 @@ def _label(variant: Variant) -> str:
     return " ".join(source.key for source in variant)
 
 
-def _can_measure(question: _Question, buffers: Mapping[str, Buffer]) -> bool:
-    """Whether all operands are buffers of known size, and all grids known."""
+def _can_measure(question: _Question, sizes: Mapping[str, int]) -> bool:
+    """Whether all operands are memory of known size, and all grids known."""
     for source in (s for variant in question.variants for s in variant):
         if not all(size.is_const for size in source.grid):
             return False
-        for parameter in source.parameters:
-            buffer = buffers.get(parameter.name)
-            if parameter.kind != "pointer" or buffer is None:
-                return False
-            if not all(x.is_const for x in (*buffer.shape, *buffer.strides)):
-                return False
+        if not all(p.kind == "pointer" and p.name in sizes for p in source.parameters):
+            return False
     return True
 
 
@@ -98,12 +97,12 @@ class _Bench:
     def __init__(
         self,
         question: _Question,
-        buffers: Mapping[str, Buffer],
+        sizes: Mapping[str, int],
         binaries: Mapping[str, Binary],
     ) -> None:
         self.question, self.binaries = question, binaries
         names = {p.name for v in question.variants for s in v for p in s.parameters}
-        self.sizes = {name: _bytes(buffers[name]) for name in names}
+        self.sizes = {name: sizes[name] for name in names}
         self.device = torch.device("cuda", torch.cuda.current_device())
         self.copies = max(1, min(MOST_COPIES, COLD // max(1, sum(self.sizes.values()))))
 
@@ -135,6 +134,7 @@ class _Bench:
                             known.threads,
                             known.shared,
                             where,
+                            early=binary.waits and bool(launches),
                             scratch=scratch,
                         )
                     )
@@ -147,8 +147,10 @@ class _Bench:
             return math.inf
 
 
-def _bytes(buffer: Buffer) -> int:
-    """The memory a buffer spans."""
+def _bytes(buffer: Buffer) -> int | None:
+    """The memory a buffer spans, if that is known."""
+    if not all(x.is_const for x in (*buffer.shape, *buffer.strides)):
+        return None
     pairs = zip(buffer.shape, buffer.strides, strict=True)
     last = sum((int(size) - 1) * int(stride) for size, stride in pairs)
     return (last + 1) * buffer.dtype.itemsize

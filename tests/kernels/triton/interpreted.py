@@ -8,9 +8,9 @@ from typing import Any
 import torch
 
 from jitney import gpu_pipeline
-from jitney.kernels.triton.build_program import emit_together
 from jitney.kernels.triton.compile_kernels import load_function
 from jitney.kernels.triton.emit_nest import emit_nest
+from jitney.kernels.triton.emit_node import emit_together
 from jitney.kernels.triton.schedule_nest import schedule_nest
 from jitney.loops import interpret as reference
 from jitney.loops import ir

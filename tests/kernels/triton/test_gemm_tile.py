@@ -7,10 +7,10 @@ import torch
 
 pytest.importorskip("triton")
 
-from jitney.kernels.triton.build_program import emit_together
 from jitney.kernels.triton.choose_templates import choose_templates
 from jitney.kernels.triton.compile_kernels import load_function
 from jitney.kernels.triton.emit_nest import emit_nest
+from jitney.kernels.triton.emit_node import emit_together
 from jitney.kernels.triton.gemm_tile import emit_gemm
 from jitney.kernels.triton.products_as_nests import products_as_nests
 from jitney.kernels.triton.schedule_gemm import GemmSchedule, can_tile_gemm, schedule_gemm

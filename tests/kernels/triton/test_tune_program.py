@@ -12,7 +12,8 @@ from jitney.kernels.triton.compile_kernels import load_function
 from jitney.kernels.triton.kernel_variants import node_variants
 from jitney.kernels.triton.tune import Tuner
 from jitney.loops.index import Axis, index
-from jitney.loops.ir import Load, Loop, LoopNest, Op, Reduce, Reduction, Ref, Store
+from jitney.loops.ir import Load, Loop, LoopNest, Op, Reduce, Reduction, Ref, Store, Together
+from tests.kernels.triton.test_decode_attention import attention as decode_attention
 from tests.kernels.triton.test_gemm_tile import F16, F32, H200, operands, product, program
 from tests.kernels.triton.test_short_attention import attention
 
@@ -56,6 +57,35 @@ def test_products_and_attentions_have_variants():
         torch.testing.assert_close(out, inputs["a"] @ inputs["b"].t(), rtol=1e-2, atol=1e-2)
 
 
+@pytest.mark.parametrize("rows,depth,norm", [(9, 1100, False), (6, 2048, True), (3, 9000, False)])
+def test_all_variants_of_products_with_a_vector_compute_the_same(rows, depth, norm):
+    x, w = torch.randn(depth) / 32, torch.randn(rows, depth)
+    n, k, k2 = Axis("n", index(rows)), Axis("k", index(depth)), Axis("k2", index(depth))
+    value = Load("x", index(k), F32)
+    body = []
+    if norm:
+        square = Op("mul", (Load("x", index(k2), F32), Load("x", index(k2), F32)), F32)
+        body.append(Reduce((k2,), (), (Reduction(("ss",), "sum", square, F32),)))
+        value = Op("mul", (value, Op("rsqrt", (Ref("ss", F32),), F32)), F32)
+    each = Op("mul", (value, Load("w", index(n) * depth + k, F32)), F32)
+    body.append(Reduce((k,), (), (Reduction(("acc",), "sum", each, F32),)))
+    body.append(Store("out", index(n), Ref("acc", F32)))
+    nests = [LoopNest(name, (n,), tuple(body)) for name in ("one", "two")]
+    want = w @ x / (x.norm() if norm else 1)
+    alone = node_variants(nests[0], H200, frozenset(("w",)))
+    both = node_variants(Together("both", tuple(nests)), H200, frozenset(("w",)))
+    assert len(alone) > 4 and len(both) == len(alone)
+    for (source,) in (*alone, *both[:3]):
+        out = torch.full((rows,), 7.0)
+        run(source, {"x": x, "w": w, "out": out})
+        torch.testing.assert_close(out, want, rtol=1e-3, atol=1e-3)
+
+
+def test_a_long_cache_may_be_split_otherwise():
+    every = node_variants(decode_attention(32, 8, 8192, 128, None), H200, frozenset())
+    assert [int(stretch.grid[1]) for stretch, _ in every] == [16, 8, 32]
+
+
 def test_equal_nodes_are_measured_once_and_the_fastest_taken(monkeypatch):
     first, second = scaled_rows(), scaled_rows("again", "o0", "o1")
     out = torch.zeros(24, 70)
@@ -70,7 +100,7 @@ def test_equal_nodes_are_measured_once_and_the_fastest_taken(monkeypatch):
     monkeypatch.setattr(tune_program._Bench, "measure", measure)
     monkeypatch.setattr(tune_program, "compile_kernels", lambda *_: {})
     monkeypatch.setattr(tune_program._Bench, "__init__", set_question)
-    chosen = tune_program.fastest_variants(whole, variants, Tuner("gpu", None), (9, 0), None)
+    chosen = tune_program.fastest_variants(whole, (), variants, Tuner("gpu", None), (9, 0), None)
     assert chosen == {name: several[2] for name, several in variants.items()}
     assert len(measured) == len(variants["rows"])
 
@@ -84,5 +114,5 @@ def test_what_cannot_be_measured_keeps_the_models_choice():
     whole = program((node,), {"a": torch.zeros(24, 70)}, {"o0": torch.zeros(24, 70)})
     unknown = replace(whole, buffers=whole.buffers[:1])
     variants = {"rows": node_variants(node, H200, frozenset())}
-    chosen = tune_program.fastest_variants(unknown, variants, Tuner("gpu", None), (9, 0), None)
+    chosen = tune_program.fastest_variants(unknown, (), variants, Tuner("gpu", None), (9, 0), None)
     assert chosen == {"rows": variants["rows"][0]}
