@@ -122,7 +122,7 @@ class TurnEmitter(StreamEmitter):
 
     def _bind_row(self, axis: Axis, width: int) -> None:
         self.row_name, self.sizes["r"] = self.along, width
-        self.atoms[axis], self.depends[axis] = self.along, frozenset("r")
+        self.atoms[axis], self.depends[axis] = self._bind(self.along, frozenset("r"))
         if int(axis.extent) != width:
             self.masks["r"] = self._bind(f"{self.along} < {int(axis.extent)}", frozenset("r"))[0]
 

@@ -15,6 +15,7 @@ from jitney.kernels.triton.decode_attention import (
     split_count,
 )
 from jitney.kernels.triton.fold_into_attention import fold_into_attention
+from jitney.kernels.triton.kernel_source import PREFETCH, WAIT
 from jitney.loops.index import Axis, Value, index
 from jitney.loops.interpret import interpret
 from jitney.loops.ir import (
@@ -164,3 +165,13 @@ def test_a_query_that_is_read_again_stays_a_kernel_of_its_own():
     more = LoopNest("more", (i,), (Store("out", index(i), Load("q", index(i), F32)),))
     program = replace(program, nodes=(*program.nodes, more))
     assert fold_into_attention(program, H200) == program
+
+
+def test_rows_of_the_cache_are_asked_for_before_the_wait_and_read_after():
+    (source,) = emit_decode_attention(attention(4, 2, 64, 24, torch.bool), 1)
+    before, after = source.text(early=True).split(WAIT)
+    labels = {p.name: p.label for p in source.parameters}
+    assert before.count(PREFETCH) == 2 and PREFETCH not in after
+    assert before.count("tl.load(") == before.count(".cg") == 1  # the mask, past the L1 cache
+    assert all(f"tl.load({labels[name]} " in after for name in ("q", "k", "v", "mask"))
+    assert PREFETCH not in source.text()

@@ -96,6 +96,26 @@ def test_only_weights_are_read_before_the_wait():
     assert written.text(early=True).split(WAIT)[0].count("tl.load") == 2
 
 
+def test_a_fixed_vector_is_read_before_the_wait_and_the_row_once():
+    nest = normed(8, 64)
+    (reduce,) = [s for s in nest.body[1:] if isinstance(s, Reduce)]
+    scaled = Op("mul", (reduce.results[0].value, Load("g", index(reduce.axes[0]), F32)), F32)
+    results = (replace(reduce.results[0], value=scaled), reduce.results[1])
+    body = (nest.body[0], replace(reduce, results=results), nest.body[2])
+    schedule = Schedule(2, 32, 0, 1, ahead=1, turns=2)
+    source = emit_nest(replace(nest, body=body), schedule, FIXED | {"g"})
+    before, after = source.text(early=True).split(WAIT)
+    labels = {p.name: p.label for p in source.parameters}
+    assert f"tl.load({labels['g']} " in before and f"tl.load({labels['g']} " not in after
+    assert f"tl.load({labels['x']} " not in before and after.count(f"tl.load({labels['x']} ") == 1
+    given = {"x": torch.randn(64) / 8, "b": torch.randn(8), "out": torch.full((8,), 7.0)}
+    given |= {f"w{i}": torch.randn(8, 64) for i in range(2)} | {"g": torch.randn(64)}
+    run(source, given)
+    y = given["x"] * (given["x"] ** 2).sum()
+    want = (given["w0"] @ (y * given["g"])) * (given["w1"] @ y) + given["b"]
+    torch.testing.assert_close(given["out"], want, rtol=1e-4, atol=1e-3)
+
+
 def test_gpus_whose_launches_cannot_overlap_get_no_wait():
     source = emit_nest(product(4, 64), Schedule(2, 32, 0, 1, ahead=2), FIXED)
     assert source.waits and WAIT in source.text(early=True) and "gdc" not in source.text()
