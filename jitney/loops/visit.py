@@ -28,9 +28,10 @@ def expr_nodes(exprs: Sequence[ir.Expr]) -> list[ir.Expr]:
 
 
 def _add_nodes(expr: ir.Expr, seen: set[int], found: list[ir.Expr]) -> None:
-    if id(expr) in seen:
+    key = id(expr)  # not free: audit hooks hear of it
+    if key in seen:
         return
-    seen.add(id(expr))
+    seen.add(key)
     for operand in operands(expr):
         _add_nodes(operand, seen, found)
     found.append(expr)
@@ -172,7 +173,8 @@ def map_expr(expr: ir.Expr, leaf: Rewrite, memo: dict[int, ir.Expr]) -> ir.Expr:
 
     The caller keeps the original expressions alive as long as ``memo``.
     """
-    found = memo.get(id(expr))
+    key = id(expr)
+    found = memo.get(key)
     if found is not None:
         return found
     result = expr
@@ -185,7 +187,7 @@ def map_expr(expr: ir.Expr, leaf: Rewrite, memo: dict[int, ir.Expr]) -> ir.Expr:
         if mask is not expr.mask:
             result = replace(expr, mask=mask)
     result = leaf(result)
-    memo[id(expr)] = result
+    memo[key] = result
     return result
 
 
