@@ -62,6 +62,8 @@ REFUSED = {
     "as_tensor": "",
 }
 _MAYBE_CONSTANT = {"as_tensor"}
+# Methods that change the sizes or strides of the tensor itself.
+_RESHAPING = frozenset("t_ transpose_ swapaxes_ swapdims_ squeeze_ unsqueeze_ as_strided_".split())
 
 # C attributes of tensors whose answer is a fact about the fake, not a tensor.
 QUERIES = frozenset(
@@ -90,6 +92,14 @@ def hint_of(func: Any) -> str:
     if name in ("nonzero", "masked_select", "unique", "argwhere"):
         return "use torch.where with three arguments, or masks, so that sizes do not depend on data"
     return REFUSED.get(name, "")
+
+
+def refuse_reshaped_input(func: Any, node_args: tuple[Any, ...]) -> None:
+    """A backend is told an input's shape as it is when the graph is called: one shape."""
+    name = name_of(func)
+    if name in _RESHAPING and getattr(node_args[0], "op", "") == "placeholder":
+        hint = f"use {name.rstrip('_')}(), which leaves the input as it is"
+        raise BreakCapture("metadata-mutation", f"{name}() on an input", hint)
 
 
 Query = Callable[[Any, Any, tuple[Any, ...], dict[str, Any]], Any]

@@ -342,3 +342,25 @@ def test_cond_is_the_branch_it_means() -> None:
         expected = (given + 1).sin().exp() if given is x else (given + 1).cos().exp()
         torch.testing.assert_close(compiled(given), expected)
     assert {e.data["break_kind"] for e in log.events("graph_break")} == {"data-dependent-branch"}
+
+
+@pytest.mark.parametrize(
+    "reshape",
+    [
+        lambda x: x.squeeze_(),
+        lambda x: x.unsqueeze_(0),
+        lambda x: x.as_strided_((4,), (1,)),
+        lambda x: x.t_().mul_(2),
+        lambda x: x.transpose_(0, 1),
+    ],
+)
+def test_an_input_that_is_reshaped_in_place(reshape):
+    def f(x):
+        y = x[0] + x.view(-1)[0]
+        reshape(x)
+        return y + x.sum(0), x * 2
+
+    given, expected = torch.arange(4.0)[None], torch.arange(4.0)[None]
+    got, wanted = jitney.compile(f)(given), f(expected)
+    assert all(torch.equal(a, b) for a, b in zip((*got, given), (*wanted, expected)))
+    assert given.shape == expected.shape and given.stride() == expected.stride()
