@@ -51,7 +51,7 @@ def run(fn: Callable[..., Any], inputs: tuple[Any, ...], training: bool) -> Any:
     ]
     if outputs:
         weights = [
-            torch.linspace(0.5, 1.5, o.numel(), dtype=torch.float64).view(o.shape).to(o.dtype)
+            torch.linspace(0.5, 1.5, o.numel(), dtype=torch.float64).view(o.shape).to(o)
             for o in outputs
         ]
         torch.autograd.backward(outputs, weights)
