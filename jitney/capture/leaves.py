@@ -62,8 +62,10 @@ REFUSED = {
     "as_tensor": "",
 }
 _MAYBE_CONSTANT = {"as_tensor"}
-# Methods that change the sizes or strides of the tensor itself.
-_RESHAPING = frozenset("t_ transpose_ swapaxes_ swapdims_ squeeze_ unsqueeze_ as_strided_".split())
+# Methods that change the tensor itself: its sizes, its strides, its place in autograd.
+_REDEFINING = frozenset(
+    "t_ transpose_ swapaxes_ swapdims_ squeeze_ unsqueeze_ as_strided_ detach_".split()
+)
 
 # C attributes of tensors whose answer is a fact about the fake, not a tensor.
 QUERIES = frozenset(
@@ -94,10 +96,10 @@ def hint_of(func: Any) -> str:
     return REFUSED.get(name, "")
 
 
-def refuse_reshaped_input(func: Any, node_args: tuple[Any, ...]) -> None:
-    """A backend is told an input's shape as it is when the graph is called: one shape."""
+def refuse_redefined_input(func: Any, node_args: tuple[Any, ...]) -> None:
+    """A backend is told one shape of an input, and whether it requires grad."""
     name = name_of(func)
-    if name in _RESHAPING and getattr(node_args[0], "op", "") == "placeholder":
+    if name in _REDEFINING and getattr(node_args[0], "op", "") == "placeholder":
         hint = f"use {name.rstrip('_')}(), which leaves the input as it is"
         raise BreakCapture("metadata-mutation", f"{name}() on an input", hint)
 

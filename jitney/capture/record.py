@@ -202,7 +202,7 @@ class Recorder:
             return query(self, func, args, kwargs)
         op, target, write = leaves.target_of(func)
         node_args = tuple([self.argument(a) for a in args])
-        leaves.refuse_reshaped_input(func, node_args)
+        leaves.refuse_redefined_input(func, node_args)
         node_kwargs = {k: self.argument(v) for k, v in kwargs.items()}
         with self.fake_mode, self._remembered:
             try:

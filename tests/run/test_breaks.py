@@ -364,3 +364,9 @@ def test_an_input_that_is_reshaped_in_place(reshape):
     got, wanted = jitney.compile(f)(given), f(expected)
     assert all(torch.equal(a, b) for a, b in zip((*got, given), (*wanted, expected)))
     assert given.shape == expected.shape and given.stride() == expected.stride()
+
+
+def test_an_input_that_is_detached_in_place():
+    given = torch.ones(3, requires_grad=True) * 2
+    result = jitney.compile(lambda x: (x.detach_(), x * 2)[1])(given)
+    assert not result.requires_grad and not given.requires_grad
