@@ -83,14 +83,38 @@ class ApartCheck:
         return True
 
 
-def not_differentiable(gradients: tuple[Any, ...], reason: str) -> tuple[Any, ...]:
-    """The same gradients, made under ``create_graph``: differentiating them raises."""
+def not_differentiable(gradients: tuple[Any, ...], reason: str, node: Any) -> tuple[Any, ...]:
+    """The same gradients, made under ``create_graph`` by ``node``: differentiating them raises."""
     once = "that was compiled to be differentiated once"
     message = f"trying to differentiate twice a function {once}; eager cannot run again: {reason}"
-    tensors = [g.detach().requires_grad_() for g in gradients if g is not None]
-    marked = torch._C._functions.DelayedError(message.encode(), len(tensors))(*tensors)
-    supply = iter((marked,) if isinstance(marked, torch.Tensor) else marked)
+    some = torch.empty(0, requires_grad=True)  # so that they require grad whatever the inputs do
+    leaves = _leaves(node)
+    supply = iter(_Once.apply(message, [g for g in gradients if g is not None], some, *leaves))
     return tuple(None if g is None else next(supply) for g in gradients)
+
+
+def _leaves(node: Any) -> list[torch.Tensor]:
+    """The tensors whose gradients the graph from ``node`` ends in."""
+    found, seen, stack = [], {node}, [node]
+    while stack:
+        step = stack.pop()
+        if hasattr(step, "variable"):
+            found.append(step.variable)
+        following = {after for after, _ in step.next_functions if after is not None} - seen
+        seen |= following
+        stack += following
+    return found
+
+
+class _Once(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, message: str, values: list[torch.Tensor], *inputs: torch.Tensor) -> Any:
+        ctx.message = message
+        return tuple(values)
+
+    @staticmethod
+    def backward(ctx: Any, *_: Any) -> Any:
+        raise RuntimeError(ctx.message)
 
 
 def node_apply(function: Any) -> Callable[..., Any]:

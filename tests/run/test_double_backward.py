@@ -129,3 +129,15 @@ def test_it_keeps_no_input_alive() -> None:
     gc.collect()
     assert seen() is None
     result.backward()
+
+
+def test_what_cannot_run_again_is_an_error_wherever_it_is_differentiated() -> None:
+    def f(h: torch.Tensor) -> torch.Tensor:
+        h.mul_(2)
+        return h.pow(3).sum()
+
+    x = torch.ones(3, requires_grad=True)
+    (slope,) = torch.autograd.grad(jitney.compile(f)(x * 1), x, create_graph=True)
+    assert_equal(slope.detach(), torch.full((3,), 24.0))
+    with pytest.raises(RuntimeError, match="differentiate twice"):
+        torch.autograd.grad(slope.sum(), x, allow_unused=True)
