@@ -7,6 +7,7 @@ nothing else: an inference graph whose outputs are its results is called as it i
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import itemgetter
 from typing import Any
 
 import torch
@@ -62,7 +63,13 @@ class _Epilogue:
         lines = ["def call(*inputs):", "    r = run(*inputs)"]
         counted = [m.input for m in self.facts.mutations if m.value is None and m.counted]
         if counted:
-            lines.append(f"    bump_versions({', '.join(f'inputs[{i}]' for i in counted)})")
+            several = len(counted) > 1  # of one alone there is no tuple
+            chosen = (
+                f"{self._constant(itemgetter(*counted))}(inputs)"
+                if several
+                else (f"(inputs[{counted[0]}],)")
+            )
+            lines.append(f"    bump_versions({chosen})")
         for mutation in self.facts.mutations:
             if mutation.value is not None:
                 lines.append(f"    inputs[{mutation.input}].copy_(r[{mutation.value.index}])")

@@ -99,7 +99,7 @@ def raw_cuda_stream(device: torch.device) -> int:
 
 def is_other_gpu(device: torch.device) -> bool:
     """Whether ``device`` is a GPU, but not the one that CUDA calls of this thread go to."""
-    return device.index is not None and device.index != torch.cuda.current_device()
+    return device.index is not None and device.index != torch._C._cuda_getDevice()
 
 
 def tensor_handle_offset() -> int:

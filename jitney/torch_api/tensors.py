@@ -19,7 +19,7 @@ def is_tensor_subclass(value: torch.Tensor) -> bool:
     )
 
 
-def bump_versions(*tensors: torch.Tensor) -> None:
+def bump_versions(tensors: tuple[torch.Tensor, ...]) -> None:
     """Tells autograd that the tensors were written to (inference tensors keep no version)."""
     try:
         torch._C._increment_version(tensors)

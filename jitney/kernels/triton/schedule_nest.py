@@ -120,21 +120,22 @@ def _columns(points: int, width: int, target: Target) -> Schedule:
 
 
 def _one_row_product(nest: LoopNest, width: int, target: Target) -> Schedule:
-    """Whole rows of 32 elements a thread, as many in turn as leave one or two rounds of programs:
-    what a norm made of the vector is shared, and the next rows are on their way. Where one turn
-    suffices everything is asked for before the wait (docs/decisions/011-gpu-gemv.md)."""
+    """Whole rows of 32 elements a thread, as many in turn as leave one round of programs, or two
+    where programs are large: what a norm made of the vector is shared, and the next rows are on
+    their way. A product of few rows alone asks for all of them before the wait
+    (docs/decisions/011-gpu-gemv.md)."""
     if width > 8192:
         return Schedule(1, 1024, 0, 4)
     products, row = [s for s in nest.body if isinstance(s, Reduce)], power_of_two(width)
+    rows, processors = count(nest.axes).hint(), max(target.multiprocessors, 1)
+    if len(products) == 1 and rows * row <= processors * 32768:
+        return Schedule(1, row, 0, row // 512, ahead=1)
     lines = max(2, 8192 // row)
     x_block, warps = max(1, lines // len(products[-1].results)), lines * row // 1024
-    resident = max(target.multiprocessors, 1) * 32 // warps
-    blocks = -(-count(nest.axes).hint() // x_block)
-    rounds = -(-blocks // (resident * MOST_TURNS))
-    turns = 2 if rounds > 2 else -(-blocks // (resident * rounds))
-    if turns == 1 and len(products) == 1:
-        return Schedule(x_block, row, 0, warps, ahead=1)
-    return Schedule(x_block, row, 0, warps, ahead=1, turns=max(2, turns))
+    blocks, resident = -(-rows // x_block), processors * 32 // warps
+    rounds = max(-(-blocks // (resident * MOST_TURNS)), warps // 8)
+    turns = 2 if rounds > 2 else max(2, -(-blocks // (resident * rounds)))
+    return Schedule(x_block, row, 0, warps, ahead=1, turns=turns)
 
 
 def product_schedules(nest: LoopNest, target: Target) -> list[Schedule]:

@@ -10,9 +10,10 @@ pytest.importorskip("triton")
 from jitney.kernels.triton.compile_kernels import load_function
 from jitney.kernels.triton.emit_nest import emit_nest
 from jitney.kernels.triton.kernel_source import WAIT, join_sources
-from jitney.kernels.triton.schedule_nest import Schedule
+from jitney.kernels.triton.schedule_nest import Schedule, schedule_nest
 from jitney.loops.index import Axis, index
 from jitney.loops.ir import Let, Load, LoopNest, Op, Reduce, Reduction, Ref, Store
+from jitney.loops.target import Target
 
 F32 = torch.float32
 FIXED = frozenset(("w0", "w1"))
@@ -114,6 +115,17 @@ def test_a_fixed_vector_is_read_before_the_wait_and_the_row_once():
     y = given["x"] * (given["x"] ** 2).sum()
     want = (given["w0"] @ (y * given["g"])) * (given["w1"] @ y) + given["b"]
     torch.testing.assert_close(given["out"], want, rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    "rows,depth,programs",
+    [(14336, 4096, 1024), (1024, 4096, 512), (8192, 2048, 512), (1024, 8192, 512)],
+)
+def test_programs_take_rows_in_turn_for_one_round_or_two(rows, depth, programs):
+    target = Target("cuda", "NVIDIA H200", multiprocessors=132, capability=(9, 0))
+    nest = normed(rows, depth)
+    source = emit_nest(nest, schedule_nest(nest, target), FIXED)
+    assert int(source.grid[0]) == programs and "for turn in" in source.body
 
 
 def test_gpus_whose_launches_cannot_overlap_get_no_wait():
