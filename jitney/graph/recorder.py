@@ -261,7 +261,11 @@ class Recorder(torch_api.dispatch_mode_class()):  # type: ignore[misc]
             raise Unsupported("strided-random", f"{func} of a tensor that is not contiguous")
         if func in _READ_HIDDEN_STATE:
             raise Unsupported("hidden-state", f"{func} reads a workspace of unknown size")
+        if torch_api.is_shape_unforeseen(func):
+            raise Unsupported("data-dependent", f"{func} gives as many elements as it finds")
         out = self._fake_result(func, args, kwargs, view)
+        if torch_api.is_layout_unforeseen(func):
+            out = torch_api.laid_out_by_eager(func, args, kwargs, out)
         if not isinstance(out, torch.Tensor | tuple | list | torch.SymInt | torch.SymFloat):
             return out
         if isinstance(out, torch.SymInt | torch.SymFloat) and self.symbols.knows(out):

@@ -33,6 +33,11 @@ from jitney.torch_api.fakes import (
     tracing,
     unsupported_by_fakes,
 )
+from jitney.torch_api.forecasts import (
+    is_layout_unforeseen,
+    is_shape_unforeseen,
+    laid_out_by_eager,
+)
 from jitney.torch_api.generators import advance_generator, resident_threads
 from jitney.torch_api.masked import fill_masked_out, is_masked_tensor
 from jitney.torch_api.modes import (
@@ -115,6 +120,7 @@ from jitney.torch_api.tensors import (
 )
 
 __all__ = [
+    "laid_out_by_eager",
     "DISABLED",
     "ApartCheck",
     "FakeResults",
@@ -157,8 +163,10 @@ __all__ = [
     "is_data_dependent",
     "is_data_dependent_error",
     "is_fake",
+    "is_layout_unforeseen",
     "is_masked_tensor",
     "is_other_gpu",
+    "is_shape_unforeseen",
     "is_symbolic",
     "is_symbolic_value",
     "is_tensor_subclass",

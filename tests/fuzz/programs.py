@@ -59,7 +59,7 @@ BINARY: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "cat": lambda a, b: torch.cat([a, b], 0)[a.shape[0] :],
     "stack": lambda a, b: torch.stack([a, b]).sum(0),
     "matmul": lambda a, b: a @ b.transpose(-1, -2) @ b * 0.1,
-    "atan2": torch.atan2,
+    "atan2": lambda a, b: torch.atan2(a, b.abs() + 0.5),  # near (0, 0) gradients cancel
     "lerp": lambda a, b: torch.lerp(a, b, 0.3),
 }
 
