@@ -21,8 +21,8 @@ from jitney.loops.ir import Attention, Const, ScalarArg
 
 #: Elements of keys that one step of a program's loop looks at, in a split kernel.
 STEP = 4096
-#: Elements of keys that the registers of one program hold.
-WHOLE = 65536
+#: Bytes of keys that the registers of one program hold.
+WHOLE = 128 << 10
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ def split_count(node: Attention, multiprocessors: int) -> int:
     """Stretches per head: one for a short cache, else so that about four programs run per
     multiprocessor."""
     heads, positions = int(count(node.batch)), int(node.t.extent)
-    if power_of_two(positions) * width_of(node) <= WHOLE:
+    if power_of_two(positions) * width_of(node) * node.k.dtype.itemsize <= WHOLE:
         return 1
     wanted = max(1, 4 * max(multiprocessors, 1) // max(heads, 1))
     return min(power_of_two(wanted), power_of_two(-(-positions // step_of(node))))

@@ -27,8 +27,8 @@ from jitney.loops.ir import Access, Attention, Const, ScalarArg
 
 #: Bytes that come into the L2 cache together.
 LINE = 128
-#: Elements of keys that a thread holds.
-HELD = 128
+#: Bytes of keys that a thread holds: half the registers it may have among 512.
+HELD = 256
 
 
 def width_of(node: Attention) -> int:
@@ -76,7 +76,7 @@ class HeadWriter(TileEmitter):
         self._line("total = tl.sum(weight, 0)[None, :]")
         self._line("acc = tl.sum(weight * value.to(tl.float32), 0)[None, :]")
         self._store_result("acc", "total")
-        held = step * width_of(self.node)
+        held = step * width_of(self.node) * self.node.k.dtype.itemsize
         return self._source("heads", (self.heads,), min(16, max(4, held // (32 * HELD))))
 
     def _ask_for_rows(self) -> None:

@@ -86,7 +86,10 @@ def test_equals_torch(mask_dtype, positions, splits):
 
 
 def test_short_caches_take_one_kernel_and_long_ones_fill_the_gpu():
-    assert split_count(attention(32, 8, 512, 128, None), 132) == 1
+    assert split_count(attention(32, 8, 256, 128, None), 132) == 1
+    assert split_count(attention(32, 8, 512, 128, None), 132) == 16
+    wide = attention(32, 8, 512, 128, None)
+    assert split_count(replace(wide, k=replace(wide.k, dtype=torch.bfloat16)), 132) == 1
     assert split_count(attention(32, 8, 8192, 128, None), 132) == 16
 
 
