@@ -13,6 +13,7 @@ pytest.importorskip("triton")
 from jitney import torch_api
 from jitney.errors import LeftToEager
 from jitney.kernels import philox_state
+from jitney.kernels.call_extern import ExternCall
 from jitney.loops import ir, philox
 from jitney.loops.index import Dim
 from tests.kernels.triton.interpreted import H200, gpu_program, run_kernels
@@ -182,3 +183,9 @@ def test_the_reference_has_the_moments_of_its_distributions() -> None:
     assert abs(uniform.mean() - 0.5) < 0.002 and abs(uniform.var() - 1 / 12) < 0.001
     assert abs(normal.mean()) < 0.008 and abs(normal.var() - 1) < 0.02
     assert abs((uniform[1:] * uniform[:-1]).mean() - 0.25) < 0.002
+
+
+def test_a_program_calls_the_state_past_the_dispatcher(generator: Generator) -> None:
+    node = ir.Extern("s", STATE, ((8,), (4,), torch.device("cpu")), (), ("state",))
+    (state,) = ExternCall(node).run(lambda view: torch.empty(0), {}, {})
+    assert state.tolist() == [[SEED, 16, 256, 4]]
