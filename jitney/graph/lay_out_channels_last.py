@@ -28,6 +28,13 @@ _FOLLOWERS = frozenset(
      aten._adaptive_avg_pool2d, aten.upsample_bilinear2d, aten.upsample_nearest2d, aten.cat,
      aten.constant_pad_nd)
 )  # fmt: skip
+#: Ops that read any strides; others get their operands as traced (eager's formula for group
+#: norm's gradient, for one, gives its kernel operands of one layout, and garbage comes of two).
+_READERS = frozenset(
+    (aten.convolution, aten.convolution_backward, aten.sum, aten.mean, aten.amax, aten.amin,
+     aten.var, aten.var_mean, aten.native_group_norm, aten.native_layer_norm, aten._softmax,
+     aten._log_softmax, aten.mm, aten.bmm, aten.addmm, aten.copy_)
+)  # fmt: skip
 #: Larger patches that do not overlap (an embedding of patches) gain nothing.
 _LARGEST_STRIDE = 3
 
@@ -113,6 +120,8 @@ def _follow(graph: fx.Graph, node: fx.Node, traced: dict[fx.Node, Any]) -> None:
             _change(node, _followed(value), traced)
         else:
             _change(node, type(value)(map(_followed, value)), traced)
+    elif target.overloadpacket not in _READERS:
+        _restore_operands(graph, node, traced)
 
 
 def _follows(node: fx.Node, target: torch._ops.OpOverload) -> bool:

@@ -224,3 +224,13 @@ def test_gradients_of_few_places_are_not_eagers() -> None:
     compiled = jitney.compile(one_place)
     assert_equal_to_eager(one_place, compiled, (x, w, v, torch.zeros(())), training=True)
     assert transforms() and not log.events("rerun_eagerly")
+
+
+def test_a_group_norm_between_convolutions() -> None:
+    norm = nn.GroupNorm(2, 16)
+    first, last = nn.Conv2d(16, 16, 1), nn.Conv2d(16, 16, 1)
+
+    def forward(x: Tensor) -> Tensor:
+        return last(norm(x + first(x).relu())) + x
+
+    assert_equal_to_eager(forward, jitney.compile(forward), (leaf(2, 16, 4, 9),), training=True)
