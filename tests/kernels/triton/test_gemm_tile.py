@@ -182,7 +182,7 @@ def test_products_of_one_input_share_a_launch():
     verify(grouped)
     (node,) = grouped.nodes
     assert isinstance(node, Together)
-    (source,) = emit_together(node, H200)
+    (source,) = emit_together(node, H200, frozenset())
     assert len(source.functions) == 1  # one body, its pointers picked
     launch(source, {**inputs, **outputs})
     for number, got in enumerate(outputs.values()):
