@@ -18,6 +18,7 @@ ONCE_WRONG = {
         imul_2 bool, fill_300 int8, clamp_-300_300 int8, lerp int8""",
     "two": """floor_divide float32, fmod float32, fmax float32, fmin float32, heaviside float32,
         lerp_tensor float32, nextafter float16, ldexp float16""",
+    "mixed": """ge float16 int64, eq float16 0-d int32, logical_and uint8 0-d int64""",
     "rows": """sum float32 one_column, max float32 no_columns, min_all float32 no_rows,
         std float32 hard, var_mean float32 hard, cumsum float32 hard, cumsum float32 one_column,
         vector_norm float32 one_column, layer_norm float32 hard, adaptive_max float32 hard,

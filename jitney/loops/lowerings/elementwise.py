@@ -59,6 +59,8 @@ def elementwise(
                     return value
                 if isinstance(value, StridedTensor):
                     loaded = value.load(position)
+                    if own in HALF and not loaded.dtype.is_floating_point:
+                        loaded = cast(loaded, own)  # as eager, which may round it to infinity
                     return loaded if dtype is None else cast(loaded, dtype)
                 if own in HALF and narrow and isinstance(value, int | float):
                     value = float(torch.tensor(float(value)).to(own))

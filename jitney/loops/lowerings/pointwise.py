@@ -287,17 +287,17 @@ def logical_not(x: Expr) -> Expr:
     return apply("not", cast(x, torch.bool))
 
 
-@elementwise(aten.logical_and, operands="own")
+@elementwise(aten.logical_and, operands="promoted")
 def logical_and(x: Expr, y: Expr) -> Expr:
     return apply("and", cast(x, torch.bool), cast(y, torch.bool))
 
 
-@elementwise(aten.logical_or, operands="own")
+@elementwise(aten.logical_or, operands="promoted")
 def logical_or(x: Expr, y: Expr) -> Expr:
     return apply("or", cast(x, torch.bool), cast(y, torch.bool))
 
 
-@elementwise(aten.logical_xor, operands="own")
+@elementwise(aten.logical_xor, operands="promoted")
 def logical_xor(x: Expr, y: Expr) -> Expr:
     return apply("xor", cast(x, torch.bool), cast(y, torch.bool))
 
