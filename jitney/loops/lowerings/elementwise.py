@@ -58,7 +58,7 @@ def elementwise(
                 if not flags[name] or value is None:
                     return value
                 if isinstance(value, StridedTensor):
-                    loaded = value.load(position)
+                    loaded: Expr = value.load(position)
                     if own in HALF and not loaded.dtype.is_floating_point:
                         loaded = cast(loaded, own)  # as eager, which may round it to infinity
                     return loaded if dtype is None else cast(loaded, dtype)
