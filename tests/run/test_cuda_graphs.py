@@ -84,12 +84,12 @@ def test_streams_are_recorded_apart_where_the_program_runs(monkeypatch: pytest.M
             entered.append(device.index)
 
         def __enter__(self) -> None:
-            monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
+            monkeypatch.setattr(torch._C, "_cuda_getDevice", lambda: 1, raising=False)
 
         def __exit__(self, *_: Any) -> None:
-            monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+            monkeypatch.setattr(torch._C, "_cuda_getDevice", lambda: 0, raising=False)
 
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch._C, "_cuda_getDevice", lambda: 0, raising=False)
     monkeypatch.setattr(torch.cuda, "device", Entered)
     monkeypatch.setattr(torch_api, "raw_cuda_stream", lambda device: next(streams))
     monkeypatch.setattr(ReplayedProgram, "_try_to_record", lambda self, key, args: keys.append(key))
