@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from jitney.loops import ir, visit
-from jitney.loops.align_nests import load_sites, store_sites
+from jitney.loops.align_nests import Site, load_sites, store_sites
 from jitney.loops.forward_stores import forward_stores
 from jitney.loops.fusion_state import FusionState
-from jitney.loops.index import Axis, Index, index
+from jitney.loops.index import Atom, Axis, Index, index
 from jitney.loops.invert_index import invert_index
 
 
@@ -56,24 +57,25 @@ def _same_extents(a: tuple[Axis, ...], b: tuple[Axis, ...]) -> bool:
 
 def _elementwise(first: ir.Loop | ir.Reduce, second: ir.Loop | ir.Reduce) -> bool:
     """Whether each iteration of ``second`` meets only what the same one of ``first`` touched."""
-    moved = dict(zip(second.axes, map(index, first.axes), strict=True))
-    stores = list(store_sites((first,), ())), list(store_sites((second,), ()))
-    loads = list(load_sites((first,), ())), list(load_sites((second,), ()))
-    pairs = [(s, t) for s in stores[0] for t in (*loads[1], *stores[1])]
-    pairs += [(s, t) for t in loads[0] for s in stores[1]]
-    for mine, other in pairs:
-        if mine.buffer != other.buffer:
-            continue
-        stored, used = (mine, other)
-        if mine in stores[0]:
-            where, target = stored.index, used.index.substitute(dict(moved))
-            axes = stored.axes
-        else:
-            where = stored.index.substitute(dict(moved))
-            target, axes = used.index, used.axes
-        if not _same_iteration(where, axes, target, first.axes):
-            return False
-    return True
+    # An inner axis may be called what an axis of ``first`` is, and yet counts by itself.
+    moved = {x: Axis(f"{x.name} of the second", x.extent) for x in visit.inner_axes(second.body)}
+    moved |= dict(zip(second.axes, first.axes, strict=True))
+    stores, loads = list(store_sites((first,), ())), list(load_sites((first,), ()))
+    later_stores = [_renamed(s, moved) for s in store_sites((second,), ())]
+    later_loads = [_renamed(s, moved) for s in load_sites((second,), ())]
+    pairs = [(s, t) for s in stores for t in (*later_loads, *later_stores)]
+    pairs += [(s, t) for s in later_stores for t in loads]
+    return all(
+        _same_iteration(stored.index, stored.axes, used.index, first.axes)
+        for stored, used in pairs
+        if stored.buffer == used.buffer
+    )
+
+
+def _renamed(site: Site, moved: Mapping[Axis, Axis]) -> Site:
+    indices: dict[Atom, Index] = {x: index(y) for x, y in moved.items()}
+    axes = tuple(moved.get(x, x) for x in site.axes)
+    return replace(site, index=site.index.substitute(indices), axes=axes)
 
 
 def _same_iteration(

@@ -191,6 +191,18 @@ def test_a_maximum_is_taken_before_its_operand_is_overwritten():
     assert x.eq(9).all()
 
 
+def test_an_inner_axis_of_the_same_name_is_not_the_outer_one():
+    """Joined, the first turn would read the second element before it is written."""
+    i, j = Axis("i", index(2)), Axis("j", index(2))
+    fill = ir.Loop((i,), (ir.Store("t", index(i), ir.Const(1.0, torch.float32)),))
+    copy = ir.Store("y", index(j) * 2 + i, ir.Load("t", index(i), torch.float32))
+    body = (fill, ir.Loop((j,), (ir.Loop((i,), (copy,)),)))
+    state = FusionState(ir.LoopProgram((), (), (), ()))
+    assert join_loops(body, state) == body
+    same = ir.Store("y", index(j), ir.Load("t", index(j), torch.float32))
+    assert len(join_loops((fill, ir.Loop((j,), (same,))), state)) == 1
+
+
 def test_an_input_written_last_is_read_before_it():
     """Its new value is computed again by readers, which then must not merge past the write."""
 
