@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from jitney import torch_api
 from jitney.capture import attributes, deferred, operators, polyfills, tensor_attributes
 from jitney.capture.attributes import is_python, type_lookup
 from jitney.capture.frame import BreakCapture, Frame, Raised, Unread
@@ -158,6 +159,9 @@ def is_instance(interpreter: Interpreter, value: Any, classes: Any) -> bool:
         value = {torch.SymInt: 1, torch.SymFloat: 1.0, torch.SymBool: True}[type(value)]
     elif isinstance(value, FrameGenerator):
         value = (x for x in ((),))
+    elif isinstance(value, torch.Tensor):  # a fake stands for what is none
+        given = classes if isinstance(classes, tuple) else (classes,)
+        classes = tuple([c for c in given if not torch_api.is_fake_class(c)])
     return bool(interpreter.native(isinstance, value, classes))
 
 

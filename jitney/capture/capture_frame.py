@@ -5,8 +5,9 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from types import FunctionType
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -25,6 +26,7 @@ from jitney.capture.recipe import SetState
 from jitney.capture.result import Break, Capture, Exit, FrameState, Return
 from jitney.capture.source import Attr, DictItem, Function, Local, ModuleOf
 from jitney.errors import Unsupported
+from jitney.events import log
 
 HANDLERS = (handlers_data, handlers_flow, handlers_stack)  # registered by being imported
 MOST_ATTEMPTS = 60
@@ -53,6 +55,10 @@ def capture_frame(
             if 0 < step <= restart.step or restart.step <= 0:
                 raise _unsupported(vm, restart.cause) from None
             step, cause = restart.step, restart.cause
+        except Raised as raised:  # by a program that was told it is being compiled
+            # What a program does for compilers may fail where eager's does not: capture eager's.
+            options, step, cause = replace(options, compiling=False), -1, _cause(raised)
+            log.emit("capture_as_eager", where=function.__qualname__, reason=cause.reason)
         finally:
             state.restore(before)
     assert cause is not None
@@ -72,6 +78,11 @@ def _no_collection() -> Iterator[None]:
             gc.enable()
 
 
+def _cause(raised: Raised) -> BreakCapture:
+    error = raised.exception
+    return BreakCapture("exception", f"{type(error).__name__}: {error}")
+
+
 def _unsupported(vm: Interpreter, cause: BreakCapture) -> Unsupported:
     where = vm.broken_frames[-1].where() if vm.broken_frames else ""
     return Unsupported(cause.kind, cause.reason, cause.hint, where)
@@ -88,14 +99,18 @@ def _attempt(
     try:
         vm.run(frame)
     except BreakCapture as cause:
+        handled = [f.exceptions for f in vm.broken_frames if id(f.exceptions) in vm.raised_at]
+        if handled and vm.said_compiling:  # a ``finally`` that breaks, mostly
+            raise Raised(cast(BaseException, handled[-1])) from None
         if vm.options.fullgraph:
             raise _unsupported(vm, cause) from None
         return _close(vm, rebuilder, before, cause)
     except Raised as raised:
+        if vm.said_compiling:
+            raise
         # The user's exception leaves the frame: run the instruction that raises it for real.
         step = vm.raised_at.get(id(raised.exception), (0, None))[0]
-        error = raised.exception
-        raise Restart(step, BreakCapture("exception", f"{type(error).__name__}: {error}")) from None
+        raise Restart(step, _cause(raised)) from None
     vm.result = frame.result
     return _close(vm, rebuilder, before, None)
 

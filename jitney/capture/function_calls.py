@@ -19,10 +19,10 @@ Handler = Callable[..., Any]
 
 
 def answering(value: Any) -> Handler:
-    """A function that answers a constant during capture."""
+    """A function that answers a constant during capture; True says that we compile."""
 
     def answer(interpreter: Interpreter, *rest: Any) -> Any:
-        return value
+        return interpreter.says_compiling() if value is True else value
 
     return answer
 
@@ -111,7 +111,9 @@ def _attention_fastpath(
 def _is_compiling(interpreter: Interpreter, *rest: Any) -> bool:
     """``torch.compiler.is_compiling``: yes, but not to `nn.TransformerEncoder`, which for a
     compiler would leave padded rows other than the zeros they are in eager."""
-    return interpreter.frames[-1].code.co_filename != torch.nn.modules.transformer.__file__
+    if interpreter.frames[-1].code.co_filename == torch.nn.modules.transformer.__file__:
+        return False
+    return interpreter.says_compiling()
 
 
 def _masked_fill(

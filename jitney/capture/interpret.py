@@ -45,6 +45,7 @@ class Interpreter:
         self.broken_frames: list[Frame] = []
         self.native_broke = False
         self.result: Any = None
+        self.said_compiling = False
         self.raised_at: dict[int, tuple[int, BaseException]] = {}
         self.owned: dict[int, Any] = {}  # instances the frame made, by id
         self.checkpoints: list[Checkpoint] = []
@@ -207,6 +208,11 @@ class Interpreter:
         """Raises inside a suspended frame."""
         frame.current = frame.program.instructions[frame.index - 1]
         self._unwind(frame, Raised(exception))
+
+    def says_compiling(self) -> bool:
+        """The answer to a program that asks whether it is being compiled."""
+        self.said_compiling = self.options.compiling
+        return self.said_compiling
 
     def is_owned(self, value: Any) -> bool:
         """Whether the frame made this instance."""

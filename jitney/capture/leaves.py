@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import operator
 from collections.abc import Callable
 from types import FunctionType
@@ -62,6 +63,7 @@ REFUSED = {
     "as_tensor": "",
 }
 _MAYBE_CONSTANT = {"as_tensor"}
+_TYPED_BY_VALUES = frozenset("tensor as_tensor asarray new_tensor".split())
 # Methods that change the tensor itself: its sizes, its strides, its place in autograd.
 _REDEFINING = frozenset(
     "t_ transpose_ swapaxes_ swapdims_ squeeze_ unsqueeze_ as_strided_ detach_".split()
@@ -232,11 +234,33 @@ def long_argument(value: int) -> int:
     return value
 
 
+#: To the number or text a subclass's instance is, whatever the subclass overrides.
+_CONVERT: dict[type, Callable[[Any], Any]] = {
+    float: float.__float__, int: int.__int__, str: str.__str__,
+}  # fmt: skip
+
+
+def refuse_numpy_types(func: Any, *given: Any) -> None:
+    """A tensor made of NumPy's numbers takes its dtype from them, which a graph does not hold."""
+    if name_of(func) in _TYPED_BY_VALUES and any(map(_from_numpy, given)):
+        reason = f"{name_of(func)} is given NumPy's numbers"
+        raise BreakCapture("numpy-number", reason, "use Python's numbers")
+
+
+def _from_numpy(value: Any) -> bool:
+    if isinstance(value, list | tuple):
+        return any(map(_from_numpy, value))
+    return type(value).__module__ == "numpy"
+
+
 def other_argument(value: Any) -> Any:
-    """An argument that is no tensor, number or container: enumerations of torch's pass, and
-    Python's number types as dtypes."""
-    if isinstance(value, int | str | float):  # subclasses: enums
+    """An argument that is no tensor, plain number or container: enumerations of torch's pass, and
+    Python's number types as dtypes. Subclasses (NumPy's float64) become what torch sees."""
+    if isinstance(value, enum.Enum) and isinstance(value, int | str | float):
         return value
+    for plain, convert in _CONVERT.items():
+        if isinstance(value, plain):
+            return convert(value)
     if value in (int, float, bool):
         return value
     raise BreakCapture("torch-argument", f"a {type(value).__name__} is given to a torch function")

@@ -203,6 +203,7 @@ class Recorder:
         op, target, write = leaves.target_of(func)
         node_args = tuple([self.argument(a) for a in args])
         leaves.refuse_redefined_input(func, node_args)
+        leaves.refuse_numpy_types(func, *args, *kwargs.values())
         node_kwargs = {k: self.argument(v) for k, v in kwargs.items()}
         with self.fake_mode, self._remembered:
             try:

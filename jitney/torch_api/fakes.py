@@ -56,6 +56,13 @@ def new_tracing_context(fake_mode: Any) -> Any:
     return TracingContext(fake_mode)
 
 
+def is_fake_class(cls: Any) -> bool:
+    """Whether it is the class FakeTensor."""
+    from torch._subclasses.fake_tensor import FakeTensor
+
+    return cls is FakeTensor
+
+
 def is_fake(value: Any) -> bool:
     """Whether it is a FakeTensor."""
     from torch._subclasses.fake_tensor import FakeTensor

@@ -3,6 +3,7 @@ after, and what was assumed is guarded. Each fails without its handling."""
 
 from __future__ import annotations
 
+import contextvars
 import logging
 import os
 import warnings
@@ -10,8 +11,11 @@ from typing import Any
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 
+import jitney
 from jitney.capture.guard import Kind
+from jitney.capture.result import Return
 from tests.capture.run_capture import (
     Scaler,
     X,
@@ -26,6 +30,7 @@ from tests.capture.run_capture import (
 )
 
 SWITCH = {"on": True}
+COLLECTED: contextvars.ContextVar[Any] = contextvars.ContextVar("COLLECTED")
 
 
 # ---------------------------------------------------------------- mutation
@@ -209,6 +214,35 @@ def test_compilers_are_seen() -> None:
 
     assert run(f, X)[1:] == (True, True)
     assert not torch.compiler.is_compiling()
+
+
+def test_a_program_that_fails_for_compilers_is_captured_as_eager_runs_it() -> None:
+    def f(x: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
+        if mask is None and not torch.compiler.is_compiling():
+            mask = x > 0
+        return torch.where(mask[None], x, 2.0)  # type: ignore[index]
+
+    check(f, X)
+    assert isinstance(capture(f, X).exit, Return)
+    check(f, X, X < 0)
+
+
+def test_fakes_are_not_seen() -> None:
+    def f(x: torch.Tensor) -> Any:
+        return x + 1, isinstance(x, FakeTensor), isinstance(x, (int, FakeTensor))
+
+    check(f, X)
+
+
+def test_a_finally_that_breaks_does_not_hide_such_a_failure() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        mask = None if torch.compiler.is_compiling() else x > 0
+        try:
+            return torch.where(mask[None], x, 2.0)  # type: ignore[index]
+        finally:
+            COLLECTED.set(None)
+
+    assert_same(jitney.compile(f, backend="eager")(X), f(X))
 
 
 def test_guards_hold_of_their_own_inputs() -> None:

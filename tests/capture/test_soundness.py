@@ -33,6 +33,7 @@ from tests.capture.run_capture import (
 PROXY = types.MappingProxyType({"weight": torch.ones(3)})
 ITERATOR = iter([1, 2, 3])
 KEYED = {X: "x"}
+SHIFT = np.float64(0.54)
 
 
 # ---------------------------------------------------------------- lookups
@@ -159,6 +160,19 @@ def test_hooks_that_appear() -> None:
 # ---------------------------------------------------------------- tensors and values
 
 
+def test_numpy_numbers_enter_the_graph_as_pythons() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        padded = x + 1
+        padded[..., 0] = SHIFT
+        return SHIFT * padded.clamp(min=SHIFT)
+
+    graph = capture(f, X).graph
+    assert graph is not None
+    graph.recompile()
+    assert "np." not in graph.code
+    check(f, X)
+
+
 @pytest.mark.parametrize(
     ("use", "kind"),
     [
@@ -183,6 +197,8 @@ def test_hooks_that_appear() -> None:
         (lambda x: torch.Tensor([1.0]), "tensor-constructor"),
         (lambda x: torch.FloatTensor([1.0]), None),
         (lambda x: torch.from_numpy(np.ones(2)), None),
+        (lambda x: torch.tensor([SHIFT]), "numpy-number"),  # of float64, not float32
+        (lambda x: x.new_tensor(data=SHIFT), "numpy-number"),
         (lambda x: setattr(x, "mark", 1), "tensor-attribute"),
         (lambda x: torch.manual_seed(1), "rng"),
         (lambda x: torch.Generator().manual_seed(1), None),
