@@ -15,6 +15,7 @@ import os
 import re
 import signal
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
@@ -209,6 +210,9 @@ def check_share(share: Share, compile_: Callable[..., Any]) -> Outcome:
     return outcome
 
 
+_FORKING = threading.Lock()
+
+
 def in_child(share: Share, compile_: Callable[..., Any]) -> Outcome:
     """`check_share` in a forked process that is ended after `SECONDS_PER_SHARE`."""
     context = multiprocessing.get_context("fork")
@@ -220,7 +224,8 @@ def in_child(share: Share, compile_: Callable[..., Any]) -> Outcome:
 
     start = time.perf_counter()
     child = context.Process(target=work)
-    child.start()
+    with _FORKING:  # filelock forbids a fork while another thread's is under way
+        child.start()
     sender.close()
     outcome = Outcome(share.name, share.first)
     try:

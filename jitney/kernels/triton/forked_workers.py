@@ -53,7 +53,15 @@ class ForkedWorkers(Generic[Item, Result]):
         with warnings.catch_warnings():
             # Python warns of other threads' locks; what a worker then waits for is PATIENCE's.
             warnings.simplefilter("ignore", DeprecationWarning)
-            self._first = os.fork()
+            try:
+                self._first = os.fork()
+            except (OSError, RuntimeError):  # no memory; a library's hook that forbids it just now
+                self._count = 1
+        if self._count == 1:
+            self._tickets.close()
+            for end in (tickets, *(end for pipe in pipes for end in pipe)):
+                os.close(end)
+            return
         if self._first == 0:
             self._tickets.close()
             os.setpgid(0, 0)  # the workers can be ended together

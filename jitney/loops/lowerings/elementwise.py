@@ -12,7 +12,7 @@ from torch._ops import OpOverload
 from jitney.loops.ir import Expr
 from jitney.loops.lowerings.builder import Builder, Position
 from jitney.loops.lowerings.expressions import HALF, as_expr, cast, compute_dtype
-from jitney.loops.lowerings.registry import OpKey, lowers
+from jitney.loops.lowerings.registry import OpKey, Refused, lowers
 from jitney.loops.lowerings.strided import StridedTensor
 
 Formula = Callable[..., Expr]
@@ -28,29 +28,41 @@ def operand_flags(op: OpOverload) -> dict[str, bool]:
     return flags
 
 
+def _rounded(dtype: torch.dtype, value: Any) -> Any:
+    """A number as a 16-bit type holds it; others as they are."""
+    return float(torch.tensor(float(value)).to(dtype)) if isinstance(value, int | float) else value
+
+
+def _check_held(dtype: torch.dtype, value: Any) -> None:
+    """Refuses an int that an integer dtype does not hold."""
+    if dtype.is_floating_point or dtype == torch.bool or not isinstance(value, int):
+        return
+    if not torch.iinfo(dtype).min <= value <= torch.iinfo(dtype).max:
+        raise Refused(f"{value} is no {dtype}")
+
+
 def elementwise(
     *ops: OpKey | None,
     operands: str = "result",
     narrow_numbers: bool = False,
+    exact_numbers: bool = False,
     with_builder: bool = False,
 ) -> Callable[[Formula], Formula]:
     """Registers ``formula(*operand expressions, *other arguments) -> Expr`` as a lowering.
 
-    Operands (what the schema calls Tensor or Scalar) come as expressions in the compute dtype of
-    the result (``operands="result"``) or of the promoted operands ("promoted": comparisons), or in
-    dtypes of their own ("own": tensors unconverted, numbers as they are). Where eager's loop is
-    in a 16-bit type, ``narrow_numbers`` rounds a number to it first, and comparisons always do.
-    The other arguments come as they are; ``with_builder``: after the `Builder`. The formula's value
-    is cast to the result's dtype.
+    Operands (the schema's Tensor or Scalar) come as expressions in the compute dtype of the result
+    (``operands="result"``) or of the promoted operands ("promoted": comparisons), or in dtypes of
+    their own ("own": tensors unconverted, numbers as they are). Where eager's loop is 16-bit,
+    ``narrow_numbers`` rounds a number to it first; comparisons always do. ``exact_numbers`` refuses
+    ints that the dtype does not hold: eager's answer differs with torch's version. Other arguments
+    come as they are (``with_builder``: after the `Builder`); the value is cast to the result's.
     """
-    narrow = narrow_numbers or operands == "promoted"
 
     def register(formula: Formula) -> Formula:
         def lowering(b: Builder, *args: Any, **kwargs: Any) -> StridedTensor:
-            target = b.node.target
-            assert isinstance(target, OpOverload)
-            flags = operand_flags(target)
-            names = [argument.name for argument in target._schema.arguments]
+            assert isinstance(b.node.target, OpOverload)
+            flags = operand_flags(b.node.target)
+            names = [argument.name for argument in b.node.target._schema.arguments]
             own = _operand_dtype(b, operands)
             dtype = None if own is None else compute_dtype(own)
 
@@ -62,8 +74,10 @@ def elementwise(
                     if own in HALF and not loaded.dtype.is_floating_point:
                         loaded = cast(loaded, own)  # as eager, which may round it to infinity
                     return loaded if dtype is None else cast(loaded, dtype)
-                if own in HALF and narrow and isinstance(value, int | float):
-                    value = float(torch.tensor(float(value)).to(own))
+                if exact_numbers and own is not None:
+                    _check_held(own, value)
+                if own in HALF and (narrow_numbers or operands == "promoted"):
+                    value = _rounded(own, value)
                 return value if dtype is None else as_expr(value, dtype)
 
             def value_at(position: Position) -> Expr:

@@ -172,18 +172,18 @@ def smaller(x: Expr, y: Expr) -> Expr:
     return minimum(x, y)
 
 
-@elementwise(aten.clamp)
+@elementwise(aten.clamp, exact_numbers=True)
 def clamp(x: Expr, low: Expr | None = None, high: Expr | None = None) -> Expr:
     x = x if low is None else maximum(x, low)
     return x if high is None else minimum(x, high)
 
 
-@elementwise(aten.clamp_min)
+@elementwise(aten.clamp_min, exact_numbers=True)
 def clamp_min(x: Expr, low: Expr) -> Expr:
     return maximum(x, low)
 
 
-@elementwise(aten.clamp_max)
+@elementwise(aten.clamp_max, exact_numbers=True)
 def clamp_max(x: Expr, high: Expr) -> Expr:
     return minimum(x, high)
 

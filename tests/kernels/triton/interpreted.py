@@ -45,7 +45,7 @@ def run_kernels(
         if isinstance(node, ir.LoopNest):
             sources = (emit_nest(node, schedule_nest(node, target)),)
         elif isinstance(node, ir.Together):
-            sources = emit_together(node, target)
+            sources = emit_together(node, target, frozenset())
         else:
             machine.run(node)
             continue

@@ -37,7 +37,7 @@ def test_independent_nests_share_a_launch():
     after = scaled("t", "b", "d", 300, "abs")
     grouped = group_launches(program((first, second, after))).nodes
     assert [type(n) for n in grouped] == [Together, LoopNest]
-    (source,) = emit_together(grouped[0], H200)
+    (source,) = emit_together(grouped[0], H200, frozenset())
     text = source.text(interpret=True)
     kernel = load_function(text)
     a = torch.randn(300)
