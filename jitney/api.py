@@ -20,6 +20,7 @@ from jitney.capture.stand_ins import OURS, mark_of, mark_stand_in, original_of
 from jitney.compiled_module import CompiledModule, compile_module, forward_wrapper
 from jitney.errors import UserError
 from jitney.events import log
+from jitney.region_pipeline import GraphCompiler
 from jitney.run import guard_check as checks
 from jitney.run import stance
 from jitney.run.session import Session
@@ -68,7 +69,7 @@ def _new_session(
     chosen, given = config.current(), dict(options or {})
     if backend == "jitney":
         chosen = config.with_options(chosen, {**MODES[mode or "default"], **given})
-        run_backend: Backend = pipeline.GraphCompiler(chosen)
+        run_backend: Backend = GraphCompiler(chosen)
     else:
         run_backend = find_backend(backend, given, mode)
     settings = None

@@ -20,10 +20,11 @@ def jitney_backend(
     gm: torch.fx.GraphModule, example_inputs: Sequence[Any], **options: Any
 ) -> Callable[..., Any]:
     """The backend ``torch.compile(model, backend="jitney")`` finds by entry point."""
-    from jitney import config, pipeline
+    from jitney import config
+    from jitney.region_pipeline import GraphCompiler
 
     chosen = config.with_options(config.current(), dict(options.get("options") or {}))
-    return pipeline.GraphCompiler(chosen)(gm, example_inputs)
+    return GraphCompiler(chosen)(gm, example_inputs)
 
 
 def eager_backend(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:

@@ -25,14 +25,14 @@ SCRIPT = """
 import pickle
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
-from jitney import config, pipeline
+from jitney import config, graph_pipeline
 from jitney.events import log
 from jitney.loops.target import Target
 from torch.utils._pytree import tree_map_only
 
 H200 = Target(kind="cuda", name="H200", multiprocessors=132, l2=50 << 20, shared_memory=232448,
               capability=(9, 0))
-pipeline.device_target = lambda number: H200
+graph_pipeline.device_target = lambda number: H200
 
 
 def f(x, weight, bias, i):
@@ -59,7 +59,7 @@ for node in graph.graph.nodes:
 built = []
 for _ in range(2):
     with config.override(verify=True, cuda_graphs=True) as options:
-        built.append(pipeline.start_graph(graph, options)())
+        built.append(graph_pipeline.start_graph(graph, options)())
 plan = pickle.loads(pickle.dumps(built[0])).code.plan
 assert plan == built[1].code.plan
 assert {c.kernel for c in plan.calls} == set(plan.binaries)

@@ -9,7 +9,7 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import jitney
-from jitney import config, cpu_pipeline, pipeline
+from jitney import config, cpu_pipeline, graph_pipeline
 from jitney.errors import CompilerBug
 from jitney.loops import ir
 from jitney.loops.index import Axis, index
@@ -36,7 +36,7 @@ def wider_load(program: ir.LoopProgram) -> ir.LoopProgram:
 
 def compiled_with(monkeypatch: pytest.MonkeyPatch, broken) -> None:
     monkeypatch.setattr(cpu_pipeline, "simplify_nests", broken)
-    pipeline.compile_aten(make_fx(torch.sin, tracing_mode="fake")(torch.randn(4, 4)))
+    graph_pipeline.compile_aten(make_fx(torch.sin, tracing_mode="fake")(torch.randn(4, 4)))
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_a_negative_zero_stays_apart_from_zero():
     plus, minus = ir.Const(0.0, torch.float32), ir.Const(-0.0, torch.float32)
     assert plus != minus and len({plus, minus, ir.Const(-0.0, torch.float32)}) == 2
     x = torch.randn(8)
-    call = pipeline.compile_aten(make_fx(f)(x))
+    call = graph_pipeline.compile_aten(make_fx(f)(x))
     torch.testing.assert_close(call(x)[0].signbit(), f(x).signbit())
 
 

@@ -1,0 +1,68 @@
+"""The compile of one graph of ATen ops: lowered to loops, fused, placed in memory, built."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from jitney import cpu_pipeline, gpu_pipeline
+from jitney.events import log
+from jitney.graph.device_of_graph import device_of_graph
+from jitney.kernels import philox_state
+from jitney.kernels.llvm.host import host_target
+from jitney.kernels.triton.device import device_target
+from jitney.loops.ir import Extern, LoopProgram
+from jitney.loops.lower_graph import lower_graph
+from jitney.loops.lowered_report import report_lowered
+from jitney.loops.plan_memory import plan_memory
+from jitney.loops.target import Target
+from jitney.loops.verify import check_step, verify
+from jitney.region_cache import BuiltGraph, StoredProgram
+
+
+def compile_aten(gm: torch.fx.GraphModule, options: Any = None) -> Callable[..., Any]:
+    """A graph of ATen ops to ``call(*placeholder values) -> tuple``."""
+    return start_graph(gm, options)().load()
+
+
+def start_graph(gm: torch.fx.GraphModule, options: Any = None) -> Callable[[], BuiltGraph]:
+    """A graph of ATen ops, compiled for where its tensors live; what it returns waits for the
+    kernels."""
+    target = target_of(gm, options)
+    backend = gpu_pipeline if target.kind == "cuda" else cpu_pipeline
+    with log.stage("lower"):
+        program, constants = lower_graph(gm, target, options is not None and options.freeze)
+    with log.stage("fuse"):
+        check_step(program, "lowering")
+        program = backend.transform(program, target)
+    with log.stage("plan"):
+        program = plan_memory(program)
+        verify(program, "the last pass")
+    if log.heard:
+        log.emit("graph", stage="aten", code=gm.code)
+    counts = report_lowered(gm.graph, program)
+    checked = target.kind == "cpu" and any(b.kind == "check" for b in program.buffers)
+    checks = checked or draws_of_ours(program)
+    with log.stage("build"):
+        code = backend.start(program, gm, target, options)
+
+    def finish() -> BuiltGraph:
+        with log.stage("build"):
+            return BuiltGraph(code(), constants, counts, StoredProgram(program), checks)
+
+    return finish
+
+
+def draws_of_ours(program: LoopProgram) -> bool:
+    """Whether kernels draw random numbers, which in a CUDA graph of the caller's they cannot."""
+    return any(isinstance(n, Extern) and n.target == philox_state.NAME for n in program.nodes)
+
+
+def target_of(gm: torch.fx.GraphModule, options: Any = None) -> Target:
+    """The machine ``gm`` is compiled for."""
+    device = device_of_graph(gm)
+    if device.type == "cuda":
+        return device_target(device.index if device.index is not None else 0)
+    return host_target("" if options is None else options.cpu_features)

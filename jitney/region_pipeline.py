@@ -1,0 +1,187 @@
+"""The compile of a captured graph: differentiated, both halves lowered, fused, built and joined."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from typing import Any
+
+import torch
+
+from jitney.errors import CompilerBug, JitneyError, Unsupported
+from jitney.events import log
+from jitney.graph.ambient import Ambient
+from jitney.graph.compute_scalars_apart import compute_scalars_apart
+from jitney.graph.drop_tangents import drop_tangents
+from jitney.graph.eager_gradients import EagerGradients
+from jitney.graph.fold_attention_masks import fold_attention_masks
+from jitney.graph.mark_static import mark_static
+from jitney.graph.mark_statistics import mark_statistics
+from jitney.graph.region import RegionFacts
+from jitney.graph.rerun_eagerly import rerun_eagerly
+from jitney.graph.stitch import stitch
+from jitney.graph.tangent_variants import TangentVariants, fills_in_zeros, unlikely_tangents
+from jitney.graph.trace_region import trace_region
+from jitney.graph_pipeline import start_graph, target_of
+from jitney.loops.lowerings import lowered_ops
+from jitney.region_cache import BuiltGraph, BuiltRegion, region_entry
+
+
+@dataclass(frozen=True)
+class GraphCompiler:
+    """The "jitney" backend: differentiate, lower, fuse, build kernels. Gives a callable of the
+    graph's inputs that returns a flat tuple. What cannot be traced runs eager; an event says so.
+    Raises CompilerBug for any error that is not the user's."""
+
+    options: Any = None
+
+    def __call__(
+        self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any]
+    ) -> Callable[..., Any]:
+        return self.start(gm, example_inputs)()
+
+    def start(
+        self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any]
+    ) -> Callable[[], Callable[..., Any]]:
+        """All but waiting for kernels, which what it returns does."""
+        return compute_scalars_apart(gm, partial(self._start_tensors, example_inputs))
+
+    def _start_tensors(
+        self, example_inputs: Sequence[Any], gm: torch.fx.GraphModule
+    ) -> Callable[[], Callable[..., Any]]:
+        """`start` for a graph whose results are tensors and sizes."""
+        load = partial(_load_region, gm, example_inputs, self.options, Ambient.now())
+        entry = region_entry(gm, example_inputs, self.options, target_of(gm, self.options))
+        known = entry.load() if entry is not None else None
+        if known is not None:
+            return partial(load, known)
+        try:
+            with _bugs():
+                finish = start_region(gm, example_inputs, self.options)
+        except Unsupported as reason:
+            return partial(_eager_graph, gm, reason)
+
+        def built_region() -> Callable[..., Any]:
+            try:
+                with _bugs():
+                    built = finish()
+            except Unsupported as reason:
+                return _eager_graph(gm, reason)
+            if entry is not None:
+                entry.save(built)
+            return load(built)
+
+        return built_region
+
+
+def _eager_graph(gm: torch.fx.GraphModule, reason: Unsupported) -> Callable[..., Any]:
+    log.emit("eager_graph", reason_kind=reason.kind, reason=str(reason))
+    return gm.forward
+
+
+@contextmanager
+def _bugs() -> Iterator[None]:
+    """A scope in which errors that are nobody's else are ours."""
+    try:
+        yield
+    except JitneyError:
+        raise
+    except Exception as error:
+        message = f"a graph cannot be compiled: {type(error).__name__}: {error}"
+        raise CompilerBug(message) from error
+
+
+def _load_region(
+    gm: torch.fx.GraphModule,
+    example_inputs: Sequence[Any],
+    options: Any,
+    ambient: Ambient,
+    built: BuiltRegion,
+) -> Callable[..., Any]:
+    """The callable of a built region; ``ambient``: the modes it was traced under."""
+    backward: Any = None
+    eager = None
+    if built.backward is not None:
+        again = cache(partial(traced_backward, gm, example_inputs, built.facts, ambient))
+        unlikely = built.facts.unlikely_tangents
+        backward = load_backward(built.backward, partial(again, unlikely))
+        eager = EagerGradients(gm, built.facts, ambient)
+        if len(built.facts.tangents) > 1 and not fills_in_zeros(gm):
+            backward = TangentVariants(
+                backward, unlikely, partial(backward_without, again, options)
+            )
+    call = stitch(built.facts, built.forward.load(), backward, eager)
+    return rerun_eagerly(lambda: gm, call) if built.forward.checks else call
+
+
+def start_region(
+    gm: torch.fx.GraphModule, example_inputs: Sequence[Any], options: Any
+) -> Callable[[], BuiltRegion]:
+    """Differentiates a torch-level graph and begins to compile both halves: the kernels of the
+    first are built while the second is lowered."""
+    with log.stage("graph"):
+        region = trace_region(fold_attention_masks(gm), example_inputs, keep=lowered_ops())
+    mark_static(gm, region.forward)
+    if region.backward is None:
+        if options is not None and options.freeze:
+            mark_statistics(region.forward.graph)
+        alone = start_graph(region.forward, options)
+        return lambda: BuiltRegion(region.facts, alone(), None)
+    options = without_cuda_graphs(options)
+    forward = start_graph(region.forward, options)
+    unlikely = () if fills_in_zeros(gm) else unlikely_tangents(region.facts)
+    facts = replace(region.facts, unlikely_tangents=unlikely)
+    taken = drop_tangents(region.backward, region.facts, unlikely)
+    assert taken is not None
+    backward = start_graph(taken, options)
+    return lambda: BuiltRegion(facts, forward(), backward())
+
+
+def load_backward(
+    built: BuiltGraph, again: Callable[[], torch.fx.GraphModule | None]
+) -> Callable[..., Any]:
+    """The callable of a backward graph, which ``again`` traces for eager where a check fails."""
+    call = built.load()
+    return rerun_eagerly(again, call) if built.checks else call
+
+
+def backward_without(
+    again: Callable[[tuple[int, ...]], torch.fx.GraphModule | None],
+    options: Any,
+    missing: Collection[int],
+) -> Callable[..., Any] | None:
+    """The backward graph that is not given the gradients ``missing``, compiled; None if there is
+    none."""
+    traced = partial(again, tuple(sorted(missing)))
+    backward = traced()
+    if backward is None:
+        return None
+    return load_backward(start_graph(backward, without_cuda_graphs(options))(), traced)
+
+
+def traced_backward(
+    gm: torch.fx.GraphModule,
+    example_inputs: Sequence[Any],
+    facts: RegionFacts,
+    ambient: Ambient,
+    missing: tuple[int, ...],
+) -> torch.fx.GraphModule | None:
+    """The backward graph of ``gm``, traced under ``ambient``, that is not given the gradients
+    ``missing``, of what is saved as the region with ``facts`` saves it; None if there is none."""
+    with log.stage("graph"), ambient.restored():
+        region = trace_region(fold_attention_masks(gm), example_inputs, keep=lowered_ops())
+    assert region.backward is not None
+    now, then = ((f.saved_sizes, f.saved_tensors, f.grad_inputs) for f in (region.facts, facts))
+    if now != then:
+        raise CompilerBug("a graph traced again keeps other tensors for its backward pass")
+    return drop_tangents(region.backward, region.facts, missing)
+
+
+def without_cuda_graphs(options: Any) -> Any:
+    """Options for a graph that saves tensors for a backward pass: a replay would overwrite them."""
+    if options is None or not options.cuda_graphs:
+        return options
+    log.emit("cuda_graph_refused", name="training", reason="it saves tensors for the backward pass")
+    return replace(options, cuda_graphs=False)
