@@ -8,7 +8,10 @@ from typing import Any
 import torch
 
 from jitney.errors import CompilerBug
-from jitney.kernels import paired_product, philox_state  # noqa: F401  (the first: an op that programs name)
+from jitney.kernels import (
+    paired_product,  # noqa: F401  (defines an op that programs name)
+    philox_state,
+)
 from jitney.loops.evaluate_scalar import evaluate_scalar
 from jitney.loops.index import Atom, Index
 from jitney.loops.ir import BufferView, Extern
@@ -45,11 +48,11 @@ class ExternCall:
             raise CompilerBug(f"{self.node.target} gave {len(results)} results")
         return results
 
-    def check_shape(self, result: torch.Tensor, foreseen: Sequence[int]) -> None:
+    def check_shape(self, shape: Sequence[int], foreseen: Sequence[int]) -> None:
         """Raises where torch's own forecast of a result was wrong: kernels read by it. What a
         call decides by values has no forecast; nothing reads its size."""
-        if result.shape != torch.Size(foreseen) and not self.decides_shape:
-            shapes = f"{list(result.shape)} where {list(foreseen)} was foreseen"
+        if tuple(shape) != tuple(foreseen) and not self.decides_shape:
+            shapes = f"{list(shape)} where {list(foreseen)} was foreseen"
             raise CompilerBug(f"{self.node.target} gave the shape {shapes}; run it outside")
 
 

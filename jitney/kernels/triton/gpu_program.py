@@ -184,9 +184,9 @@ class _Call:
             buffer = self.owner.buffers[name]
             shape, strides, _ = self.owner.layout(buffer, self.sizes)
             if len(shape) == result.dim():
-                step.check_shape(result, shape)
+                step.check_shape(result.shape, shape)
             else:  # a product of rows that its readers see as images
-                step.check_shape(result.flatten(), (math.prod(shape),))
+                step.check_shape((result.numel(),), (math.prod(shape),))
                 strides = result.stride()
             if result.data_ptr() % ALIGNED or not _laid_out(result, strides):
                 wanted = torch.empty_strided(
