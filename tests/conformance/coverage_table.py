@@ -24,11 +24,12 @@ MEANINGS = {
 
 @dataclass
 class Outcome:
-    """One op, or its samples from ``first`` on: how many ran, what was wrong, and what their
-    graphs were made of."""
+    """One op, or some of its samples from ``first`` on: how many the op has in ``total``, how many
+    ran, what was wrong, and what their graphs were made of."""
 
     name: str
     first: int = 0
+    total: int = 0
     samples: int = 0
     wrong: list[str] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
@@ -82,11 +83,12 @@ def by_op(shares: Iterable[Outcome]) -> dict[str, Outcome]:
     return whole
 
 
-def table(outcomes: dict[str, Outcome], limit: int | None = None) -> str:
+def table(outcomes: dict[str, Outcome], limit: int | None = None, device: str = "cpu") -> str:
     """The document: totals, the ATen ops that stay library calls, then every op that is not
     wholly lowered, with why."""
     which = "Every float32 sample" if limit is None else f"The first {limit} float32 samples an op"
     option = "" if limit is None else f" --limit {limit}"
+    option += "" if device == "cpu" else f" --device {device}"
     samples = sum(outcome.samples for outcome in outcomes.values())
     kinds: dict[str, list[Outcome]] = {kind: [] for kind in MEANINGS}
     for outcome in outcomes.values():
@@ -95,9 +97,8 @@ def table(outcomes: dict[str, Outcome], limit: int | None = None) -> str:
         "# op_db coverage",
         "",
         f"{which} of torch's operator database ({len(outcomes)} ops, {samples} samples), forward",
-        "and backward, compiled and compared with eager on CPU. Made by",
-        f"`python -m tests.conformance.op_db{option} --write docs/op_coverage.md`, torch "
-        f"{torch.__version__}.",
+        f"and backward, compiled and compared with eager on {device.upper()}. Made by",
+        f"`python -m tests.conformance.op_db{option}`, torch {torch.__version__}.",
         "",
         "| kind | ops | meaning |",
         "|---|---|---|",

@@ -1,27 +1,21 @@
 """torch's op_db through `jitney.compile`: every float32 sample, forward and backward.
 
-    python -m tests.conformance.op_db [--limit 5] [--only REGEX] [--write docs/op_coverage.md]
+    python -m tests.conformance.op_db [--device cuda] [--limit 5] [--only REGEX] [--write FILE]
 
-Shares of an op's samples run in forked processes with a time limit, so a crash is a row and not the
-end. Results are kept in a JSON-lines file: a run that was stopped goes on where it was.
+Shares of an op's samples run in processes of their own with a time limit, so a crash is a row and
+not the end. Results are kept in a JSON-lines file: a run that was stopped goes on where it was.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import multiprocessing
 import os
 import re
-import signal
-import sys
-import threading
-import time
 import traceback
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -33,9 +27,9 @@ from jitney.diagnostics.equality import TOLERANCE, differences, distance, scale_
 from jitney.diagnostics.report import report
 from jitney.events import log
 from tests.conformance.coverage_table import Outcome, by_op, load, reason, table
+from tests.conformance.processes import answers, is_lost
 from tests.equal import fresh, run
 
-RESULTS = Path("build/op_db.jsonl")
 CANCELLED = 1e-6
 SAMPLES_PER_SHARE = 60
 SECONDS_PER_SHARE = 600
@@ -61,13 +55,13 @@ def all_ops() -> dict[str, Any]:
     }
 
 
-def samples_of(op: Any, limit: int | None) -> list[Any]:
+def samples_of(op: Any, limit: int | None, device: str) -> list[Any]:
     """The op's float32 samples, the first ``limit`` of them; with gradients where it has them."""
-    if torch.float32 not in op.supported_dtypes("cpu"):
+    if torch.float32 not in op.supported_dtypes(device):
         return []
-    gradients = op.supports_autograd and torch.float32 in op.supported_backward_dtypes("cpu")
+    gradients = op.supports_autograd and torch.float32 in op.supported_backward_dtypes(device)
     torch.manual_seed(0)
-    samples = op.sample_inputs("cpu", torch.float32, requires_grad=gradients)
+    samples = op.sample_inputs(device, torch.float32, requires_grad=gradients)
     return list(islice(samples, limit))
 
 
@@ -146,7 +140,7 @@ def errors_nearby(call: Callable[..., Any], inputs: Any, training: bool) -> dict
         def moved(value: Any, generator: torch.Generator = generator) -> Any:
             if not isinstance(value, torch.Tensor) or value.dtype != torch.float32:
                 return value
-            steps = torch.randint(-1, 2, value.shape, generator=generator)
+            steps = torch.randint(-1, 2, value.shape, generator=generator).to(value.device)
             return (value.detach() * (1 + steps * 2.0**-23)).requires_grad_(value.requires_grad)
 
         nearby = tree_map(moved, inputs)
@@ -174,28 +168,23 @@ def is_noise(path: str, actual: Any, reference: Any, own: dict[str, float]) -> b
 
 @dataclass(frozen=True)
 class Share:
-    """The samples ``first`` to ``last`` (excluded) of an op: what one process is given."""
+    """`SAMPLES_PER_SHARE` samples of an op, from ``first`` on, of its first ``limit`` (None: all).
+    One process does them."""
 
     name: str
-    first: int
-    last: int
-
-
-def shares_of(name: str, limit: int | None) -> Iterator[Share]:
-    """An op's samples in shares of `SAMPLES_PER_SHARE`; one empty share for an op without any."""
-    count = len(samples_of(all_ops()[name], limit))
-    for first in range(0, max(count, 1), SAMPLES_PER_SHARE):
-        yield Share(name, first, min(first + SAMPLES_PER_SHARE, count))
+    first: int = 0
+    limit: int | None = None
+    device: str = "cpu"
 
 
 def check_share(share: Share, compile_: Callable[..., Any]) -> Outcome:
     """Some samples of one op, in this process."""
     torch.set_num_threads(1)
-    outcome = Outcome(share.name, share.first)
     op = all_ops()[share.name]
-    for number, sample in enumerate(samples_of(op, share.last)):
-        if number < share.first:
-            continue
+    samples = samples_of(op, share.limit, share.device)
+    outcome = Outcome(share.name, share.first, total=len(samples))
+    last = share.first + SAMPLES_PER_SHARE
+    for number, sample in enumerate(samples[share.first : last], share.first):
         try:
             check_sample(op, number, sample, compile_, outcome)
         except Exception as error:  # noqa: BLE001 - ours to report
@@ -203,6 +192,9 @@ def check_share(share: Share, compile_: Callable[..., Any]) -> Outcome:
             place = f"{Path(where.filename).name}:{where.lineno}"
             text = f"{type(error).__name__} at {place}: {str(error).strip()[:300]}"
             outcome.errors.append(f"sample {number}: {text}")
+            if is_lost(share.device):
+                outcome.crash = "the device is lost to the process"
+                break
             if len(outcome.errors) >= 3:
                 break
         if len(outcome.wrong) >= 6:
@@ -210,63 +202,40 @@ def check_share(share: Share, compile_: Callable[..., Any]) -> Outcome:
     return outcome
 
 
-_FORKING = threading.Lock()
-
-
-def in_child(share: Share, compile_: Callable[..., Any]) -> Outcome:
-    """`check_share` in a forked process that is ended after `SECONDS_PER_SHARE`."""
-    context = multiprocessing.get_context("fork")
-    receiver, sender = context.Pipe(duplex=False)
-
-    def work() -> None:
-        sys.stderr = open(os.devnull, "w")  # noqa: SIM115 - for the life of the child
-        sender.send(asdict(check_share(share, compile_)))
-
-    start = time.perf_counter()
-    child = context.Process(target=work)
-    with _FORKING:  # filelock forbids a fork while another thread's is under way
-        child.start()
-    sender.close()
-    outcome = Outcome(share.name, share.first)
-    try:
-        if receiver.poll(SECONDS_PER_SHARE):
-            outcome = Outcome(**receiver.recv())
-        else:
-            outcome.crash = f"no answer after {SECONDS_PER_SHARE} s"
-    except EOFError:
-        child.join()
-        code = child.exitcode or 0
-        outcome.crash = signal.Signals(-code).name if code < 0 else f"exit status {code}"
-    if child.is_alive():
-        child.kill()
-    child.join()
-    outcome.seconds = round(time.perf_counter() - start, 2)
-    return outcome
-
-
 def run_all(
     names: list[str],
     compile_: Callable[..., Any],
     limit: int | None = None,
-    file: Path = RESULTS,
+    file: Path | None = None,
     processes: int | None = None,
+    device: str = "cpu",
 ) -> dict[str, Outcome]:
-    """Runs what ``file`` does not hold yet in ``processes`` (one a core), large shares first;
-    returns all outcomes by name."""
+    """Runs what ``file`` does not hold yet in ``processes`` (one a core), the first samples of
+    every op before any more; returns all outcomes by name."""
+    file = file or Path(f"build/op_db_{device}.jsonl")
     file.parent.mkdir(parents=True, exist_ok=True)
     done = load(file)
-    shares = [share for name in names for share in shares_of(name, limit)]
-    todo = [share for share in shares if (share.name, share.first) not in done]
-    todo.sort(key=lambda share: share.first - share.last)
-    workers = ThreadPoolExecutor(processes or len(os.sched_getaffinity(0)))
-    with workers as pool, file.open("a") as out:
-        running = [pool.submit(in_child, share, compile_) for share in todo]
-        for finished in as_completed(running):
-            outcome = finished.result()
+
+    def more(found: Outcome) -> list[Share]:
+        """The shares behind an op's first."""
+        places = range(SAMPLES_PER_SHARE, found.total, SAMPLES_PER_SHARE) if not found.first else ()
+        shares = [Share(found.name, first, limit, device) for first in places]
+        return [share for share in shares if (share.name, share.first) not in done]
+
+    todo = [Share(name, 0, limit, device) for name in names if (name, 0) not in done]
+    todo += [share for name in names if (name, 0) in done for share in more(done[name, 0])]
+    check = partial(check_share, compile_=compile_)
+    count = processes or len(os.sched_getaffinity(0))
+    with file.open("a") as out:
+        for share, answer in answers(check, todo, count, device, SECONDS_PER_SHARE):
+            outcome = answer.result or Outcome(share.name, share.first, crash=answer.failure)
+            outcome.seconds = answer.seconds
             out.write(json.dumps(asdict(outcome)) + "\n")
             out.flush()
-            done[outcome.name, outcome.first] = outcome
-    return by_op(done[share.name, share.first] for share in shares)
+            done[share.name, share.first] = outcome
+            todo += more(outcome)
+    chosen = set(names)
+    return by_op(outcome for outcome in done.values() if outcome.name in chosen)
 
 
 def jitney_compile(fn: Callable[..., Any]) -> Callable[..., Any]:
@@ -274,7 +243,7 @@ def jitney_compile(fn: Callable[..., Any]) -> Callable[..., Any]:
     import jitney
 
     jitney.reset()
-    return jitney.compile(fn)
+    return jitney.compile(fn, options={"eager_on_bug": False, "verify": True})
 
 
 def warm_up() -> None:
@@ -285,16 +254,20 @@ def warm_up() -> None:
 def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--device", default="cpu", help="cpu or cuda")
     parser.add_argument("--limit", type=int, help="samples an op")
     parser.add_argument("--only", default="", help="a regular expression for names")
-    parser.add_argument("--results", type=Path, default=RESULTS)
+    parser.add_argument("--results", type=Path, help="default build/op_db_<device>.jsonl")
     parser.add_argument("--write", type=Path, help="write the table here")
     parser.add_argument("--processes", type=int, help="one a core unless said")
     options = parser.parse_args()
-    warm_up()
+    if options.device == "cpu":
+        warm_up()
     names = [name for name in all_ops() if re.search(options.only, name)]
-    outcomes = run_all(names, jitney_compile, options.limit, options.results, options.processes)
-    text = table(outcomes, options.limit)
+    outcomes = run_all(
+        names, jitney_compile, options.limit, options.results, options.processes, options.device
+    )
+    text = table(outcomes, options.limit, options.device)
     if options.write:
         options.write.write_text(text)
     print(text[: text.find("## ")])
