@@ -13,10 +13,9 @@ from pathlib import Path
 
 FILE_LINES = 500
 FUNCTION_LINES = 50
-PRIVATE = re.compile(
-    r"torch\.(_dynamo|_inductor|_functorch|_subclasses|_guards|_prims_common|_decomp|_C"
-    r"|fx\.experimental)(\.|$)"
-)
+# A dotted name below torch with a part that begins with an underscore; not ``__version__``, and
+# not the ops, whose names are ATen's.
+PRIVATE = re.compile(r"torch\.(?!ops\.)(\w+\.)*_[A-Za-z]")
 ROOMS = re.compile(r"(^|/)(utils?|core|common|helpers?|misc)(/|\.py$)")
 
 
@@ -51,13 +50,15 @@ def complaints(path: Path) -> list[str]:
 
 
 def names_of(node: ast.AST) -> list[str]:
-    """Modules that a statement imports, or the dotted name that an expression is."""
+    """Modules that a statement imports; the dotted name that an expression is, or a text."""
     if isinstance(node, ast.Import):
         return [alias.name for alias in node.names]
     if isinstance(node, ast.ImportFrom):
         return [f"{node.module}.{alias.name}" for alias in node.names]
     if isinstance(node, ast.Attribute):
         return [ast.unparse(node)]
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return node.value.split() if "torch._" in node.value and "``" not in node.value else []
     return []
 
 

@@ -12,13 +12,8 @@ import torch
 from jitney import torch_api
 from jitney.errors import UserError
 from jitney.run.session import Session
+from jitney.torch_api import modules
 
-_HOOKS = (
-    "_forward_hooks",
-    "_forward_pre_hooks",
-    "_backward_hooks",
-    "_backward_pre_hooks",
-)
 _classes: dict[type, type] = {}
 
 
@@ -95,7 +90,7 @@ def call_module(
 ) -> Any:
     """Calls ``module`` compiled: its ``forward`` when no hooks are there, else its ``__call__``."""
     state = module.__dict__
-    if _has_hooks(state) or torch.nn.modules.module._has_any_global_hook():
+    if _has_hooks(state) or modules.has_global_hooks():
         function: Any = type(module).__call__
         if isinstance(function, FunctionType):
             return session.compiled(function, module).wrap(function)(module, *args, **kwargs)
@@ -110,7 +105,7 @@ def call_module(
 
 
 def _has_hooks(state: dict[str, Any]) -> bool:
-    return any(state.get(name) for name in _HOOKS)
+    return any(state.get(name) for name in modules.HOOKS)
 
 
 def _restore(module: torch.nn.Module, settings: dict[str, Any]) -> torch.nn.Module:

@@ -29,12 +29,12 @@ from jitney.capture.custom_gradient import Author, CustomGradient, Kept
 from jitney.capture.frame import BreakCapture, Frame, Raised
 from jitney.capture.rebuild import CannotRebuild, Rebuilder
 from jitney.capture.source import Fixed
+from jitney.torch_api import names
+from jitney.torch_api.modules import BackwardHookFunction
 
 if TYPE_CHECKING:
     from jitney.capture.interpret import Interpreter
     from jitney.capture.world import World
-
-_GRAD_MODE = "torch._C._set_grad_enabled"
 
 
 class Context(torch.autograd.function.FunctionCtx):
@@ -67,7 +67,7 @@ def apply(
     try:
         if not any(context.needs_input_grad):
             return _forward_without_grad(interpreter, cls, context, inputs)
-        if cls is torch.nn.modules._functions.BackwardHookFunction:
+        if cls is BackwardHookFunction:
             raise _refusal(cls, "is looked up in the autograd graph by its name")
         return _differentiated(interpreter, cls, context, inputs)
     except BreakCapture:
@@ -109,7 +109,9 @@ def _refusal(cls: type, reason: str, hint: str = "") -> BreakCapture:
 
 
 def _set_grad(interpreter: Interpreter, enabled: bool) -> None:
-    state.apply(interpreter, _GRAD_MODE, torch_api.state_setter("grad_enabled"), [enabled], {})
+    state.apply(
+        interpreter, names.SET_GRAD_ENABLED, torch_api.state_setter("grad_enabled"), [enabled], {}
+    )
 
 
 def _forward_without_grad(
@@ -128,8 +130,7 @@ def _forward_without_grad(
 
 def _forward(interpreter: Interpreter, cls: Any, context: Context, inputs: list[Any]) -> Any:
     forward = interpreter.get_attr(cls, "forward")
-    base = torch.autograd.function._SingleLevelFunction
-    if cls.setup_context is base.setup_context:
+    if cls.setup_context is torch.autograd.Function.setup_context:
         return interpreter.call(forward, (context, *inputs), {}, None)
     result = interpreter.call(forward, tuple(inputs), {}, None)
     setup = interpreter.get_attr(cls, "setup_context")

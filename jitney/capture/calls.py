@@ -77,7 +77,7 @@ def call(
         return call_function(interpreter, inner, args, kwargs, site)
     if kind is LazyMethod:
         return function.call(interpreter, args, kwargs)
-    if torch_calls.is_operator(function):
+    if isinstance(function, torch_api.OP_TYPES):
         return torch_calls.call_leaf(interpreter, function, args, kwargs)
     if isinstance(function, weakref.ref):
         return _call_weakref(interpreter, function)

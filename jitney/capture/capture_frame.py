@@ -9,8 +9,6 @@ from dataclasses import replace
 from types import FunctionType
 from typing import Any, cast
 
-import torch
-
 from jitney import torch_api
 from jitney.capture import handlers_data, handlers_flow, handlers_stack, state
 from jitney.capture.changes import effects_of
@@ -31,8 +29,8 @@ from jitney.events import log
 HANDLERS = (handlers_data, handlers_flow, handlers_stack)  # registered by being imported
 MOST_ATTEMPTS = 60
 # How many levels of forward-mode differentiation surround a call, less one.
-_FORWARD_AD = Attr(ModuleOf("torch.autograd.forward_ad"), "__dict__")
-_FORWARD_LEVEL = DictItem(_FORWARD_AD, "_current_level")
+_FORWARD_AD, _LEVEL = torch_api.FORWARD_LEVEL
+_FORWARD_LEVEL = DictItem(Attr(ModuleOf(_FORWARD_AD), "__dict__"), _LEVEL)
 
 
 def capture_frame(
@@ -93,7 +91,7 @@ def _attempt(
 ) -> Capture:
     for name, value in before.items():
         vm.world.guard(Kind.STATE, Function(), (name, value), name)
-    vm.world.guard(Kind.EQUALS, _FORWARD_LEVEL, torch.autograd.forward_ad._current_level)
+    vm.world.guard(Kind.EQUALS, _FORWARD_LEVEL, torch_api.forward_level())
     frame = _root(vm, function, arguments)
     rebuilder = Rebuilder(vm)
     try:

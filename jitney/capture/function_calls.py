@@ -11,6 +11,7 @@ import torch
 from jitney import torch_api
 from jitney.capture import autograd_functions, checkpoints, polyfills
 from jitney.capture.frame import BreakCapture, Frame, Unread
+from jitney.torch_api import names
 
 if TYPE_CHECKING:
     from jitney.capture.interpret import Interpreter
@@ -136,16 +137,14 @@ def _module_init(
 
 
 HANDLERS: dict[str, Handler] = {
-    "torch._dynamo.mutation_guard.install_generation_tagging_init.<locals>.patched_init": (
-        _module_init
-    ),
+    names.PATCHED_MODULE_INIT: _module_init,
     "torch.cond": _cond,
-    "torch._dynamo.eval_frame.OptimizedModule.__getattr__": _interpreted,
+    names.COMPILED_MODULE_GETATTR: _interpreted,
     "torch.compiler.is_compiling": _is_compiling,
     "torch.backends.mha.get_fastpath_enabled": _attention_fastpath,
-    "torch._compile._disable_dynamo.<locals>.inner": _disabled,
+    names.DISABLED_FOR_COMPILERS: _disabled,
     "torch.utils.checkpoint.checkpoint": checkpoints.call_checkpoint,
     "torch.autograd.function.Function.apply": autograd_functions.apply,
     "functools.wraps": _wraps,
-    "torch.masked._ops._combine_input_and_mask": _masked_fill,
+    names.MASKED_FILL: _masked_fill,
 }

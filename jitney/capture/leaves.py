@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from jitney import torch_api
 from jitney.capture.frame import BreakCapture
 
 getitem = operator.getitem
@@ -182,9 +183,9 @@ def target_of(func: Any) -> tuple[str, Any, bool]:
 
 
 def _writes(func: Any, name: str) -> bool:
-    if isinstance(func, torch._ops.OpOverload | torch._ops.OpOverloadPacket):
+    if isinstance(func, torch_api.OP_TYPES):
         overloads = (
-            [func] if isinstance(func, torch._ops.OpOverload)
+            [func] if isinstance(func, torch_api.OpOverload)
             else [getattr(func, o) for o in func.overloads()]
         )  # fmt: skip
         return any(o._schema.is_mutable for o in overloads)
@@ -196,7 +197,7 @@ def _writes(func: Any, name: str) -> bool:
 def written(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
     """The tensors a writing call may change: all it is given, of its first argument for
     methods."""
-    if isinstance(func, torch._ops.OpOverload | torch._ops.OpOverloadPacket):
+    if isinstance(func, torch_api.OP_TYPES):
         found = [*args, *kwargs.values()]
     else:
         found = [args[0]] if args else list(kwargs.values())

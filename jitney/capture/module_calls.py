@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from jitney import torch_api
 from jitney.capture.attributes import (
     dict_get,
     generic_get,
@@ -17,17 +18,10 @@ from jitney.capture.attributes import (
 from jitney.capture.frame import Frame, Lazy
 from jitney.capture.guard import ABSENT, Kind
 from jitney.capture.source import Attr, DictItem, ModuleOf
+from jitney.torch_api import modules
 
 if TYPE_CHECKING:
     from jitney.capture.interpret import Interpreter
-
-HOOKS = (
-    "_backward_pre_hooks", "_backward_hooks", "_forward_hooks", "_forward_pre_hooks",
-)  # fmt: skip
-GLOBAL_HOOKS = (
-    "_global_backward_pre_hooks", "_global_backward_hooks", "_global_forward_hooks",
-    "_global_forward_pre_hooks",
-)  # fmt: skip
 
 
 def call_module(
@@ -48,7 +42,8 @@ def call_module(
     if found is not torch.nn.Module.__call__ or _has_hooks(interpreter, module):
         target, name = found, "__call__"
         if found is torch.nn.Module.__call__:
-            target, name = torch.nn.Module._call_impl, "_call_impl"
+            name = modules.CALL_WITH_HOOKS
+            target = getattr(torch.nn.Module, name)
         know_function(interpreter, target, module, name)
         return interpreter.call_python(
             target, (module, *args), kwargs, "push" if site is not None else None
@@ -68,7 +63,7 @@ def call_module(
 
 def _is_compiled(cls: type) -> bool:
     """A module compiled by itself: inside another capture, the original is meant."""
-    return cls.__module__ == "torch._dynamo.eval_frame" or (
+    return torch_api.is_compiled_class(cls) or (
         type(type_lookup(cls, "_orig_mod")) is MemberDescriptorType
     )
 
@@ -77,20 +72,17 @@ def _has_hooks(interpreter: Interpreter, module: torch.nn.Module) -> bool:
     """Whether any hook would run; guards that none appears."""
     world = interpreter.world
     namespace = world.instance_dict(module)
-    for name in HOOKS:
+    for name in modules.HOOKS:
         hooks = dict_get(interpreter, namespace, name)
         if hooks is ABSENT:
             continue
         if _holds(interpreter, hooks):
             return True
-    for name in GLOBAL_HOOKS:
-        raw = getattr(torch.nn.modules.module, name)
-        place = DictItem(Attr(ModuleOf("torch.nn.modules.module"), "__dict__"), name)
-        if _holds(interpreter, Lazy(raw, place)):
+    for name in modules.GLOBAL_HOOKS:
+        place = DictItem(Attr(ModuleOf(modules.HOOKS_MODULE), "__dict__"), name)
+        if _holds(interpreter, Lazy(modules.global_hooks(name), place)):
             return True
-    if torch.nn.modules.module._has_any_global_hook():
-        return True
-    return False
+    return modules.has_global_hooks()
 
 
 def _holds(interpreter: Interpreter, hooks: Any) -> bool:

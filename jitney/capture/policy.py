@@ -26,6 +26,7 @@ from jitney.capture.policy_table import (
     PURE_OBJECT,
     PURE_TYPES,
 )  # fmt: skip
+from jitney.torch_api import names
 
 _PURE_TYPES = frozenset(PURE_TYPES)
 
@@ -76,9 +77,9 @@ def is_torch_leaf(function: types.FunctionType) -> bool:
 
 @functools.lru_cache(maxsize=65536)
 def _leaf_code(code: types.CodeType, module: str) -> bool:
-    if module in ("torch._tensor", "torch.functional", "torch.nn.functional"):
+    if module in (names.TENSOR_METHODS, "torch.functional", "torch.nn.functional"):
         handled = "handle_torch_function" in code.co_names and code.co_name not in NOT_LEAVES
-        return handled or (module == "torch._tensor" and code.co_name == "wrapped")
+        return handled or (module == names.TENSOR_METHODS and code.co_name == "wrapped")
     return False
 
 

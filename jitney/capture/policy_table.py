@@ -5,6 +5,8 @@ Keys are "module.qualname". A test resolves every row, so that a misspelt one ca
 
 from __future__ import annotations
 
+from jitney.torch_api import names
+
 # C functions that depend on their arguments alone and change nothing (or only the containers
 # they are given, which are the frame's own).
 PURE_MODULES = {
@@ -113,7 +115,6 @@ NATIVE_FUNCTIONS = {
     "torch.mps.is_available": "devices of the process",
     "torch.backends.mps.is_available": "devices of the process",
     "torch.amp.autocast_mode.is_autocast_available": "devices of the process",
-    "torch._utils._get_available_device_type": "devices of the process",
     "torch.distributed.is_available": "how torch was built",
     "torch.distributed.distributed_c10d.is_initialized": "set before training starts",
     "enum.Enum.__hash__": "by name",
@@ -122,6 +123,7 @@ NATIVE_FUNCTIONS = {
     "enum.EnumType.__contains__": "members do not change",
     "enum.EnumType.__getitem__": "members do not change",
     "copy._copy_immutable": "the object itself",
+    **names.NATIVE_FUNCTIONS,
 }
 
 # Functions of torch's that a mode may handle whole, but that call back what they are given.
@@ -129,11 +131,7 @@ NOT_LEAVES = frozenset(["triplet_margin_with_distance_loss"])
 
 # Packages that change how everything below them runs, or talk to the outside: never inlined.
 EAGER_MODULES = (
-    "torch._functorch.",
-    "torch._dynamo.",
-    "torch._inductor.",
-    "torch._higher_order_ops.",
-    "torch._subclasses.",
+    *names.EAGER_PACKAGES,
     "torch.fx.",
     "torch.jit.",
     "torch.onnx.",
@@ -160,17 +158,14 @@ ANSWERS = {
     "torch.compiler.is_dynamo_compiling": True,
     "torch.compiler.is_exporting": False,
     "torch.compiler.cudagraph_mark_step_begin": None,
-    "torch._utils.is_compiling": True,
-    "torch._dynamo.external_utils.is_compiling": True,
     "torch.jit.is_scripting": False,
-    "torch._jit_internal.is_scripting": False,
-    "torch.jit._trace.is_tracing": False,
     "torch.jit.is_tracing": False,
     "torch.onnx.is_in_onnx_export": False,
     "transformers.utils.import_utils.is_torchdynamo_compiling": True,
     "transformers.utils.import_utils.is_tracing": True,
     "transformers.utils.import_utils.is_torchdynamo_exporting": False,
     "transformers.utils.import_utils.is_jit_tracing": False,
+    **names.ANSWERS,
 }
 
 # Calls put off until the graph has run.
@@ -190,10 +185,6 @@ DEFERRED = {
 # Python functions that must not be inlined.
 BREAKS = {
     "jitney.api.graph_break": ("graph_break", "jitney.graph_break() is called"),
-    "torch._dynamo.decorators.graph_break": (
-        "graph_break",
-        "torch._dynamo.graph_break() is called",
-    ),
     "torch.random.manual_seed": ("rng", "the random seed is set"),
     "torch.random.seed": ("rng", "the random seed is set"),
     "torch.random.set_rng_state": ("rng", "the random state is set"),
@@ -208,7 +199,5 @@ BREAKS = {
     "torch.serialization.load": ("io", "torch.load is called"),
     "torch.set_default_device": ("default-device", "the default device is set"),
     "copy.deepcopy": ("deepcopy", "deepcopy is called"),
-    "torch._vmap_internals.vmap": ("functorch", "vmap is called"),
-    "torch._functorch.apis.vmap": ("functorch", "vmap is called"),
-    "torch._functorch.apis.grad": ("functorch", "grad is called"),
+    **names.BREAKS,
 }

@@ -33,13 +33,13 @@ class RememberedFakes(torch_api.dispatch_mode_class()):  # type: ignore[misc]
         kwargs = kwargs or {}
         if func is _DEVICE and torch_api.is_fake(args[0]):
             return args[0].fake_device  # asked for several times a call
-        if not isinstance(func, torch._ops.OpOverload) or not _can_remember(func):
+        if not isinstance(func, torch_api.OpOverload) or not _can_remember(func):
             return func(*args, **kwargs)
         return self._results.call(func, args, kwargs, _is_view(func))
 
 
 @lru_cache(maxsize=4096)
-def _can_remember(op: torch._ops.OpOverload) -> bool:
+def _can_remember(op: torch_api.OpOverload) -> bool:
     """Whether a result's looks follow from the operands', and making it does nothing else."""
     if op.namespace != "aten" or torch_api.is_composite(op) or torch_api.is_data_dependent(op):
         return False
@@ -48,5 +48,5 @@ def _can_remember(op: torch._ops.OpOverload) -> bool:
 
 
 @lru_cache(maxsize=4096)
-def _is_view(op: torch._ops.OpOverload) -> bool:
+def _is_view(op: torch_api.OpOverload) -> bool:
     return any(result.alias_info is not None for result in op._schema.returns)

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 from jitney import torch_api
 from jitney.capture.frame import BreakCapture
+from jitney.torch_api import names
 
 if TYPE_CHECKING:
     from jitney.capture.interpret import Interpreter
 
 # C function -> whether it becomes a node of the graph.
 CHANGES = {
-    "torch._C._set_grad_enabled": True,
+    names.SET_GRAD_ENABLED: True,
     "torch.set_autocast_enabled": True,
     "torch.set_autocast_dtype": True,
     "torch.set_autocast_cache_enabled": True,

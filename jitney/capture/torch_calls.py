@@ -10,47 +10,22 @@ import torch
 
 from jitney.capture import function_calls, state
 from jitney.capture.frame import BreakCapture
+from jitney.torch_api import names
 
 if TYPE_CHECKING:
     from jitney.capture.interpret import Interpreter
 
 _TENSOR_BASES = tuple(c for c in torch.Tensor.__mro__ if c is not object)
-_MODULES = ("torch", "torch._C", "torch._C._nn", "torch._C._linalg", "torch._C._fft")
 
 # C functions of torch that make no tensor and only look.
-LOOKS = frozenset(
-    """torch.is_grad_enabled torch.is_inference_mode_enabled torch.get_default_dtype
-    torch.is_autocast_enabled torch.get_autocast_dtype torch.is_autocast_cpu_enabled
-    torch.get_autocast_gpu_dtype torch.get_autocast_cpu_dtype torch.is_autocast_cache_enabled
-    torch._C._get_tracing_state torch._C._is_tracing torch._C._is_torch_function_enabled
-    torch._C._log_api_usage_once torch.is_anomaly_enabled torch.promote_types
-    torch.result_type torch.can_cast torch.is_complex torch.is_floating_point torch.is_tensor
-    torch._C._get_cudnn_enabled torch._C._get_flash_sdp_enabled torch._C._get_math_sdp_enabled
-    torch._C._get_mem_efficient_sdp_enabled torch._C._get_cudnn_sdp_enabled torch.get_num_threads
-    torch._C._are_functorch_transforms_active torch._C._get_deterministic_algorithms
-    torch._C._cuda_getDeviceCount torch.is_distributed torch._C._is_any_autocast_enabled
-    torch._C._is_autocast_available torch.is_signed torch.is_same_size torch.is_conj torch.is_neg
-    torch.is_inference torch.get_device_module torch._C._get_default_device
-    torch._C._get_privateuse1_backend_name
-    torch._C._is_default_mobile_cpu_allocator_set torch.is_vulkan_available torch.numel
-    torch._C._get_cublas_allow_tf32 torch._C._get_onednn_allow_tf32""".split()
+LOOKS = names.LOOKS | frozenset(
+    f"torch.{name}"
+    for name in """is_grad_enabled is_inference_mode_enabled get_default_dtype is_autocast_enabled
+    get_autocast_dtype is_autocast_cpu_enabled get_autocast_gpu_dtype get_autocast_cpu_dtype
+    is_autocast_cache_enabled is_anomaly_enabled promote_types result_type can_cast is_complex
+    is_floating_point is_tensor get_num_threads is_distributed is_signed is_same_size is_conj
+    is_neg is_inference get_device_module is_vulkan_available numel""".split()
 )
-
-
-# Whether arguments override torch functions: to C it seems so while our own mode is on.
-OVERRIDE_TESTS = frozenset(
-    """torch._C._has_torch_function torch._C._has_torch_function_unary
-    torch._C._has_torch_function_variadic""".split()
-)
-
-# C functions of torch that answer a constant: they would see our own mode.
-C_ANSWERS = {
-    "torch._C._is_torch_function_mode_enabled": False,
-    "torch._C._functorch.peek_interpreter_stack": None,
-    "torch._C._functorch.maybe_current_level": None,
-    "torch._C._len_torch_function_stack": 0,
-    "torch._C._len_torch_dispatch_stack": 0,
-}
 
 
 def c_name(function: Any) -> str:
@@ -86,10 +61,10 @@ def call_c(interpreter: Interpreter, function: Any, args: Any, kwargs: dict[str,
         values = [interpreter.world.force(a) for a in args]
         keywords = {k: interpreter.world.force(v) for k, v in kwargs.items()}
         return state.apply(interpreter, change, function, values, keywords)
-    if name in C_ANSWERS:
-        return C_ANSWERS[name]
-    if name in OVERRIDE_TESTS:
-        return _overrides(interpreter, args[0] if name.endswith("_torch_function") else args)
+    if name in names.C_ANSWERS:
+        return names.C_ANSWERS[name]
+    if name in names.OVERRIDE_TESTS:
+        return _overrides(interpreter, args[0] if name == names.OVERRIDE_TEST else args)
     if name in LOOKS:
         values = [interpreter.world.force(a) for a in args]
         keywords = {k: interpreter.world.force(v) for k, v in kwargs.items()}
@@ -99,10 +74,9 @@ def call_c(interpreter: Interpreter, function: Any, args: Any, kwargs: dict[str,
         handler = function_calls.HANDLERS["torch.autograd.function.Function.apply"]
         return handler(interpreter, function, (owner, *args), kwargs, None)
     if (
-        name.startswith("torch._C.")
+        name.startswith(names.C_PACKAGE)
         and not isinstance(owner, torch.Tensor)
-        and not name.startswith(("torch._C._nn.", "torch._C._linalg.", "torch._C._fft."))
-        and not name.startswith(("torch._C._special.", "torch._C._nested.", "torch._C._sparse."))
+        and not name.startswith(names.OP_PACKAGES)
         and getattr(function, "__objclass__", None) not in _TENSOR_BASES
     ):
         raise BreakCapture("torch-internal", f"{name} is called")
@@ -151,11 +125,6 @@ def call_opaque(interpreter: Interpreter, function: Any, args: Any, kwargs: dict
     force = interpreter.world.force
     values = tuple([force(a) for a in args])
     return interpreter.recorder.call(function, values, {k: force(v) for k, v in kwargs.items()})
-
-
-def is_operator(function: Any) -> bool:
-    """Whether it is an op of ``torch.ops``."""
-    return isinstance(function, torch._ops.OpOverload | torch._ops.OpOverloadPacket)
 
 
 def special_object(function: Any) -> Callable[..., Any] | None:

@@ -18,6 +18,7 @@ from jitney.diagnostics.equality import differences, largest_error, tensors
 from jitney.diagnostics.render import aligned, as_data, summary
 from jitney.diagnostics.report import Report, report
 from jitney.events import log
+from jitney.torch_api import trees
 
 LARGEST_REFERENCE = 300e6  # parameters of a model for which a float64 run is affordable
 
@@ -123,9 +124,7 @@ def bench(
 
 def outputs(result: Any) -> Any:
     """Copies of a result's tensors: training and caches reuse them in place."""
-    from torch.utils import _pytree as pytree
-
-    return pytree.tree_map(
+    return trees.tree_map(
         lambda x: x.detach().clone() if isinstance(x, torch.Tensor) else x, result
     )
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from jitney.cli.workloads import Task
+from jitney.torch_api import trees
 
 
 def arguments_of(task: Task) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -32,7 +32,7 @@ class OfTensors(torch.nn.Module):
     def __init__(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]):
         super().__init__()
         self.module = module
-        leaves, self.spec = pytree.tree_flatten((args, kwargs))
+        leaves, self.spec = trees.tree_flatten((args, kwargs))
         self.fixed = [None if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
         self.places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
 
@@ -41,7 +41,7 @@ class OfTensors(torch.nn.Module):
         leaves = list(self.fixed)
         for place, tensor in zip(self.places, tensors, strict=True):
             leaves[place] = tensor
-        args, kwargs = pytree.tree_unflatten(leaves, self.spec)
+        args, kwargs = trees.tree_unflatten(leaves, self.spec)
         result = self.module(*args, **kwargs)
         return result if isinstance(result, torch.Tensor) else result[0]
 
@@ -53,7 +53,7 @@ def exported(task: Task) -> tuple[torch.nn.Module, tuple[torch.Tensor, ...]]:
     assert isinstance(module, torch.nn.Module)
     if hasattr(module, "config") and "input_ids" in kwargs:
         kwargs = {**kwargs, "use_cache": False}
-    leaves = pytree.tree_leaves((args, kwargs))
+    leaves = trees.tree_leaves((args, kwargs))
     tensors = tuple(leaf for leaf in leaves if isinstance(leaf, torch.Tensor))
     return OfTensors(module, args, kwargs).eval(), tensors
 

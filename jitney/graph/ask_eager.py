@@ -13,10 +13,10 @@ from functools import lru_cache
 from typing import Any
 
 import torch
-from torch._ops import OpOverload
 
 from jitney import torch_api
 from jitney.errors import Unsupported
+from jitney.torch_api import OpOverload
 
 #: Dtypes whose kernels eager has for every op that is lowered.
 _ALWAYS = (torch.float32, torch.float64)

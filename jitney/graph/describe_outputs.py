@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from jitney import torch_api
 from jitney.capture.custom_gradient import CustomGradient
 from jitney.errors import Unsupported
 from jitney.graph.functionalize import Direct
@@ -173,7 +174,7 @@ class _Outputs:
 def _is_view_step(node: fx.Node) -> bool:
     if node.target is operator.getitem:
         return True
-    return isinstance(node.target, torch._ops.OpOverload) and op_kind(node.target) is OpKind.VIEW
+    return isinstance(node.target, torch_api.OpOverload) and op_kind(node.target) is OpKind.VIEW
 
 
 def _has_own_gradient(view: torch.Tensor, base: torch.Tensor) -> bool:

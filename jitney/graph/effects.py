@@ -16,7 +16,7 @@ from jitney.graph.recorder import OpKind, op_kind
 def is_effect(node: fx.Node) -> bool:
     """Whether a node writes to memory, draws a random number or may raise: never dropped,
     merged, recomputed or moved past another such node."""
-    if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
+    if node.op != "call_function" or not isinstance(node.target, torch_api.OpOverload):
         return False
     return torch.Tag.nondeterministic_seeded in node.target.tags or _acts(node.target)
 
@@ -24,7 +24,7 @@ def is_effect(node: fx.Node) -> bool:
 def can_repeat(node: fx.Node) -> bool:
     """Whether running the node once more changes nothing. More can than are no effect: attention
     without dropout."""
-    if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
+    if node.op != "call_function" or not isinstance(node.target, torch_api.OpOverload):
         return True
     return not (_acts(node.target) or draws_random(node.target, node.args, node.kwargs))
 
@@ -38,7 +38,7 @@ def draws_random(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
     return "dropout_p" not in names or bool(given.get("dropout_p", 0.0))
 
 
-def _acts(target: torch._ops.OpOverload) -> bool:
+def _acts(target: torch_api.OpOverload) -> bool:
     if op_kind(target) in (OpKind.IN_PLACE, OpKind.MUTATES):
         return True
     return torch_api.has_side_effects(target)
@@ -54,7 +54,7 @@ def is_view(node: fx.Node) -> bool:
     if target is operator.getitem:
         owner = node.args[0]
         return isinstance(owner, fx.Node) and is_view(owner)
-    if not isinstance(target, torch._ops.OpOverload):
+    if not isinstance(target, torch_api.OpOverload):
         return False
     return op_kind(target) is OpKind.VIEW or str(target.overloadpacket) in _UNANNOTATED
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch._ops import OpOverload
 
 from jitney.errors import Unsupported
+from jitney.torch_api import OpOverload
 
 _PREFIX = "_foreach_"
 _PLAIN_NAMES = {"norm": "linalg_vector_norm"}

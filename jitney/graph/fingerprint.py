@@ -92,7 +92,7 @@ def _target(node: fx.Node) -> str:
         return str(target)
     if node.op != "call_function":
         raise Unidentified(f"a node of kind {node.op}")
-    if isinstance(target, torch._ops.OpOverload | torch._ops.OpOverloadPacket):
+    if isinstance(target, torch_api.OP_TYPES):
         name = str(target)
         if name.split(".")[0] not in _OPS:
             raise Unidentified(f"the operator {name} is not torch's own")

@@ -104,7 +104,7 @@ def _follow(graph: fx.Graph, node: fx.Node, traced: dict[fx.Node, Any]) -> None:
         assert isinstance(owner, fx.Node)
         _change(node, owner.meta["val"][item], traced)
         return
-    if not isinstance(target, torch._ops.OpOverload):
+    if not isinstance(target, torch_api.OpOverload):
         return
     if op_kind(target) in (OpKind.VIEW, OpKind.ALIAS) or "view" in target._opname:
         value = None if "strided" in target._opname else _viewed(node)
@@ -124,7 +124,7 @@ def _follow(graph: fx.Graph, node: fx.Node, traced: dict[fx.Node, Any]) -> None:
         _restore_operands(graph, node, traced)
 
 
-def _follows(node: fx.Node, target: torch._ops.OpOverload) -> bool:
+def _follows(node: fx.Node, target: torch_api.OpOverload) -> bool:
     if node.kwargs.get("memory_format") not in (None, torch.preserve_format):
         return False
     copies = target in (aten.clone.default, aten._to_copy.default)

@@ -104,7 +104,7 @@ def can_recompute(node: fx.Node) -> bool:
     if node.op == "get_attr" or node.target is operator.getitem:
         return True
     target = node.target
-    if node.op != "call_function" or not isinstance(target, torch._ops.OpOverload):
+    if node.op != "call_function" or not isinstance(target, torch_api.OpOverload):
         return False
     value = node.meta.get("val")
     on_gpu = isinstance(value, torch.Tensor) and value.device.type == "cuda"

@@ -17,13 +17,13 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._ops import OpOverload
 
 from jitney import torch_api
 from jitney.errors import Unsupported
 from jitney.graph.ask_eager import ask_eager
 from jitney.graph.expand_foreach import expand_foreach, is_foreach
 from jitney.graph.symbol_nodes import SymbolNodes
+from jitney.torch_api import OpOverload
 
 Decompositions = Mapping[OpOverload, Callable[..., Any]]
 

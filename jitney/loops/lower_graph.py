@@ -28,7 +28,6 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._ops import OpOverload
 
 from jitney.errors import Unsupported
 from jitney.graph.effects import can_repeat
@@ -56,6 +55,7 @@ from jitney.loops.lowerings.liveness import Liveness, analyse_liveness
 from jitney.loops.lowerings.views import is_view, lower_view
 from jitney.loops.symbols import to_index
 from jitney.loops.target import Target
+from jitney.torch_api import OpOverload
 
 aten = torch.ops.aten
 Lowered = dict[fx.Node, Any]

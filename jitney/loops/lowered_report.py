@@ -7,10 +7,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from torch import fx
-from torch._ops import OpOverload
 
 from jitney.loops.ir import Extern, LoopProgram
 from jitney.loops.lowerings.views import is_view
+from jitney.torch_api import OpOverload
 
 
 @dataclass(frozen=True)

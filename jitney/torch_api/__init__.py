@@ -12,6 +12,7 @@ from jitney.torch_api.compiler import (
     hide_from_dynamo,
     inductor_with,
     is_allowed_in_graph,
+    is_compiled_class,
     mark_allowed_in_graph,
     mark_function,
     mark_of,
@@ -42,8 +43,10 @@ from jitney.torch_api.forecasts import (
 from jitney.torch_api.generators import advance_generator, resident_threads
 from jitney.torch_api.masked import fill_masked_out, is_masked_tensor
 from jitney.torch_api.modes import (
+    FORWARD_LEVEL,
     dispatch_mode_class,
     dispatch_modes_off,
+    forward_level,
     from_functional,
     functional_mode,
     functorch_is_active,
@@ -67,6 +70,9 @@ from jitney.torch_api.native import (
     tensor_wrap_symbol,
 )
 from jitney.torch_api.ops import (
+    OP_TYPES,
+    OpOverload,
+    OpOverloadPacket,
     decomposition_of,
     decomposition_table,
     find_op,
@@ -124,7 +130,11 @@ __all__ = [
     "laid_out_by_eager",
     "DISABLED",
     "ApartCheck",
+    "FORWARD_LEVEL",
     "FakeResults",
+    "OP_TYPES",
+    "OpOverload",
+    "OpOverloadPacket",
     "active_modes",
     "advance_generator",
     "autocast_cache_off",
@@ -148,6 +158,7 @@ __all__ = [
     "fill_masked_out",
     "find_backend",
     "find_op",
+    "forward_level",
     "free_symbols",
     "from_functional",
     "functional_mode",
@@ -160,6 +171,7 @@ __all__ = [
     "inductor_with",
     "is_allowed_in_graph",
     "is_batched",
+    "is_compiled_class",
     "is_composite",
     "is_data_dependent",
     "is_data_dependent_error",

@@ -44,9 +44,14 @@ def hide_from_dynamo(function: Callable[..., Any]) -> None:
     function.__dict__[DISABLED] = "from torch's capture"
 
 
+def is_compiled_class(cls: type) -> bool:
+    """Whether it is a class of what ``torch.compile`` makes of a module."""
+    return cls.__module__ == "torch._dynamo.eval_frame"
+
+
 def uncompiled(module: torch.nn.Module) -> torch.nn.Module:
     """The module that ``torch.compile`` wrapped; any other as it is."""
-    while type(module).__module__ == "torch._dynamo.eval_frame":
+    while is_compiled_class(type(module)):
         module = module._modules["_orig_mod"]  # type: ignore[assignment]
     return module
 

@@ -93,7 +93,15 @@ def functorch_is_active() -> bool:
 
 def transform_is_active() -> bool:
     """Whether a functorch transform or forward-mode differentiation surrounds the call."""
-    return functorch_is_active() or torch.autograd.forward_ad._current_level >= 0
+    return functorch_is_active() or forward_level() >= 0
+
+
+FORWARD_LEVEL = ("torch.autograd.forward_ad", "_current_level")  # the module, its global
+
+
+def forward_level() -> int:
+    """How deep ``forward_ad.dual_level`` is nested, from 0; -1 outside."""
+    return torch.autograd.forward_ad._current_level
 
 
 def is_batched(tensor: torch.Tensor) -> bool:

@@ -7,6 +7,9 @@ from functools import lru_cache
 from typing import Any
 
 import torch
+from torch._ops import OpOverload, OpOverloadPacket
+
+OP_TYPES = (OpOverload, OpOverloadPacket)  # what attributes of ``torch.ops.…`` are
 
 
 def is_composite(op: Any) -> bool:

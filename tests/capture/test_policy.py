@@ -12,7 +12,8 @@ import jitney
 from jitney.capture import policy_table as t
 from jitney.capture.function_calls import HANDLERS
 from jitney.capture.state import CHANGES
-from jitney.capture.torch_calls import C_ANSWERS, LOOKS, OVERRIDE_TESTS
+from jitney.capture.torch_calls import LOOKS
+from jitney.torch_api import names
 
 ROWS = sorted(
     {
@@ -24,9 +25,9 @@ ROWS = sorted(
         *t.NATIVE_CLASSES,
         *HANDLERS,
         *CHANGES,
-        *C_ANSWERS,
+        *names.C_ANSWERS,
         *LOOKS,
-        *OVERRIDE_TESTS,
+        *names.OVERRIDE_TESTS,
     }
 )
 # Names that a class has without being an attribute of its module; versions that lack one.

@@ -7,13 +7,13 @@ from functools import lru_cache
 from typing import Any
 
 import torch
-from torch._ops import OpOverload
 
 from jitney.loops.ir import Expr
 from jitney.loops.lowerings.builder import Builder, Position
 from jitney.loops.lowerings.expressions import HALF, as_expr, cast, compute_dtype
 from jitney.loops.lowerings.registry import OpKey, Refused, lowers
 from jitney.loops.lowerings.strided import StridedTensor
+from jitney.torch_api import OpOverload
 
 Formula = Callable[..., Expr]
 

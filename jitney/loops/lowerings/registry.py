@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch._ops import OpOverload, OpOverloadPacket
+
+from jitney.torch_api import OpOverload, OpOverloadPacket
 
 Lowering = Callable[..., Any]
 OpKey = OpOverload | OpOverloadPacket

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch._ops import OpOverload
 
 from jitney.errors import CompilerBug
 from jitney.loops.index import Index, index
@@ -14,6 +13,7 @@ from jitney.loops.lowerings.builder import Builder
 from jitney.loops.lowerings.registry import Refused, optional_op
 from jitney.loops.lowerings.strided import StridedTensor
 from jitney.loops.symbols import to_index
+from jitney.torch_api import OpOverload
 
 aten = torch.ops.aten
 

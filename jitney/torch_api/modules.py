@@ -1,0 +1,32 @@
+"""What ``nn.Module`` keeps under private names: hooks, and the call that runs them."""
+
+from __future__ import annotations
+
+import torch
+from torch.nn.modules._functions import BackwardHookFunction
+
+# Attributes of a module, and globals of `HOOKS_MODULE`, that hold hooks run by its calls.
+HOOKS = ("_backward_pre_hooks", "_backward_hooks", "_forward_hooks", "_forward_pre_hooks")
+GLOBAL_HOOKS = tuple(f"_global{name}" for name in HOOKS)
+HOOKS_MODULE = "torch.nn.modules.module"
+CALL_WITH_HOOKS = "_call_impl"  # what ``nn.Module.__call__`` comes to
+
+__all__ = [
+    "CALL_WITH_HOOKS",
+    "GLOBAL_HOOKS",
+    "HOOKS",
+    "HOOKS_MODULE",
+    "BackwardHookFunction",
+    "global_hooks",
+    "has_global_hooks",
+]
+
+
+def has_global_hooks() -> bool:
+    """Whether hooks are registered for all modules."""
+    return torch.nn.modules.module._has_any_global_hook()
+
+
+def global_hooks(name: str) -> object:
+    """The dict that one of `GLOBAL_HOOKS` is."""
+    return getattr(torch.nn.modules.module, name)

@@ -1,0 +1,83 @@
+"""Functions of torch's without a public name, as "module.qualname": what capture does with each.
+
+`capture/policy_table`, `torch_calls`, `state` and `function_calls` hold the rows of public names
+beside these; a test resolves every row.
+"""
+
+from __future__ import annotations
+
+# Modules of C functions whose calls are ops, and of Python functions that modes handle whole.
+OP_PACKAGES = (
+    "torch._C._nn.",
+    "torch._C._linalg.",
+    "torch._C._fft.",
+    "torch._C._special.",
+    "torch._C._nested.",
+    "torch._C._sparse.",
+)
+TENSOR_METHODS = "torch._tensor"
+C_PACKAGE = "torch._C."
+
+# Packages that change how everything below them runs.
+EAGER_PACKAGES = (
+    "torch._functorch.",
+    "torch._dynamo.",
+    "torch._inductor.",
+    "torch._higher_order_ops.",
+    "torch._subclasses.",
+)
+
+# C functions that make no tensor and only look.
+LOOKS = frozenset(
+    f"torch._C.{name}"
+    for name in """_get_tracing_state _is_tracing _is_torch_function_enabled _log_api_usage_once
+    _get_cudnn_enabled _get_flash_sdp_enabled _get_math_sdp_enabled _get_mem_efficient_sdp_enabled
+    _get_cudnn_sdp_enabled _are_functorch_transforms_active _get_deterministic_algorithms
+    _cuda_getDeviceCount _is_any_autocast_enabled _is_autocast_available _get_default_device
+    _get_privateuse1_backend_name _is_default_mobile_cpu_allocator_set _get_cublas_allow_tf32
+    _get_onednn_allow_tf32""".split()
+)
+
+# Whether arguments override torch functions: to C it seems so while our own mode is on.
+OVERRIDE_TEST = "torch._C._has_torch_function"  # of one iterable; the others take arguments
+OVERRIDE_TESTS = frozenset((OVERRIDE_TEST, f"{OVERRIDE_TEST}_unary", f"{OVERRIDE_TEST}_variadic"))
+
+# C functions that answer a constant: they would see our own mode.
+C_ANSWERS = {
+    "torch._C._is_torch_function_mode_enabled": False,
+    "torch._C._functorch.peek_interpreter_stack": None,
+    "torch._C._functorch.maybe_current_level": None,
+    "torch._C._len_torch_function_stack": 0,
+    "torch._C._len_torch_dispatch_stack": 0,
+}
+
+# Python functions that answer a constant during capture.
+ANSWERS = {
+    "torch._utils.is_compiling": True,
+    "torch._dynamo.external_utils.is_compiling": True,
+    "torch._jit_internal.is_scripting": False,
+    "torch.jit._trace.is_tracing": False,
+}
+
+# Python functions that run for real.
+NATIVE_FUNCTIONS = {"torch._utils._get_available_device_type": "devices of the process"}
+
+# Python functions that break the graph: kind, reason.
+BREAKS = {
+    "torch._dynamo.decorators.graph_break": (
+        "graph_break",
+        "torch._dynamo.graph_break() is called",
+    ),
+    "torch._vmap_internals.vmap": ("functorch", "vmap is called"),
+    "torch._functorch.apis.vmap": ("functorch", "vmap is called"),
+    "torch._functorch.apis.grad": ("functorch", "grad is called"),
+}
+
+# Functions that capture treats each in its own way.
+SET_GRAD_ENABLED = "torch._C._set_grad_enabled"
+COMPILED_MODULE_GETATTR = "torch._dynamo.eval_frame.OptimizedModule.__getattr__"
+DISABLED_FOR_COMPILERS = "torch._compile._disable_dynamo.<locals>.inner"
+MASKED_FILL = "torch.masked._ops._combine_input_and_mask"
+PATCHED_MODULE_INIT = (
+    "torch._dynamo.mutation_guard.install_generation_tagging_init.<locals>.patched_init"
+)
