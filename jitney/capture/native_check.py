@@ -8,7 +8,6 @@ Compiled once per process; `supported` tells whether this CPython and torch pass
 
 from __future__ import annotations
 
-import ctypes
 import enum
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -20,6 +19,8 @@ from llvmlite import binding, ir
 
 from jitney import torch_api
 from jitney.capture.layouts import BYTES_DATA, OB_TYPE, read_word
+from jitney.capture.native_loops import require, rounds
+from jitney.native_code import Calls, NativeCode, address_in_python, python_function
 
 SLOTS = 512
 PREFETCH = 48  # words ahead that are asked for: a cold check is bound by latency
@@ -128,15 +129,6 @@ def tensor_layout() -> TensorLayout | None:
 # ---------------------------------------------------------------- the table and its function
 
 
-class _MethodDef(ctypes.Structure):
-    _fields_ = [
-        ("name", ctypes.c_char_p),
-        ("function", ctypes.c_void_p),
-        ("flags", ctypes.c_int),
-        ("doc", ctypes.c_char_p),
-    ]
-
-
 def make_pick(
     programs: Sequence[tuple[Program, Callable[..., Any]]], miss: Callable[..., Any]
 ) -> Callable[..., Any]:
@@ -149,11 +141,7 @@ def make_pick(
         body += program.code + program.words
     table = _as_bytes(header + body + [0] * 256)  # prefetches read past the end
     keep = (miss, [(program.keep, run) for program, run in programs])
-    new = ctypes.pythonapi.PyCFunction_NewEx
-    new.restype = ctypes.py_object
-    new.argtypes = [ctypes.c_void_p, ctypes.py_object, ctypes.py_object]
-    picked: Callable[..., Any] = new(ctypes.addressof(_method()), table, keep)
-    return picked
+    return python_function("pick", _code().address("pick"), Calls.WITH_MANY, table, keep)
 
 
 def _as_bytes(words: Sequence[int]) -> bytes:
@@ -162,28 +150,14 @@ def _as_bytes(words: Sequence[int]) -> bytes:
 
 
 @lru_cache(maxsize=1)
-def _method() -> _MethodDef:
-    return _MethodDef(b"pick", _engine().get_function_address("pick"), 0x80, None)  # METH_FASTCALL
-
-
-@lru_cache(maxsize=1)
-def _engine() -> Any:
-    binding.initialize_native_target()
-    binding.initialize_native_asmprinter()
-    for name in ("PyDict_GetItemWithError", "PyErr_Clear", "PyDict_Next", "PyDict_Contains",
-                 "PyObject_RichCompareBool", "Py_IncRef"):  # fmt: skip
-        address = ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p).value
-        binding.add_symbol(name, address)
-    for name in _TORCH:
-        binding.add_symbol(name, torch_api.c_symbol(name))
+def _code() -> NativeCode:
     layout = tensor_layout()
     assert layout is not None
-    module = binding.parse_assembly(str(_Builder(layout).module))
-    module.verify()
-    machine = binding.Target.from_default_triple().create_target_machine(opt=2)
-    engine = binding.create_mcjit_compiler(module, machine)
-    engine.finalize_object()
-    return engine
+    calls = ("PyDict_GetItemWithError", "PyErr_Clear", "PyDict_Next", "PyDict_Contains",
+             "PyObject_RichCompareBool", "Py_IncRef")  # fmt: skip
+    symbols = {name: address_in_python(name) for name in calls}
+    symbols |= {name: torch_api.c_symbol(name) for name in _TORCH}
+    return NativeCode(str(_Builder(layout).module), symbols)
 
 
 I64, I32, I8, I1 = ir.IntType(64), ir.IntType(32), ir.IntType(8), ir.IntType(1)
@@ -234,58 +208,36 @@ class _Builder:
         def expected(index: Any) -> Any:
             return b.load(b.gep(words, [index]))
 
-        def require(condition: Any) -> None:
-            go_on = function.append_basic_block()
-            b.cbranch(condition, go_on, no)
-            b.position_at_end(go_on)
-
         def ask(name: str, kind: Any) -> Any:
             b.call(self.external(name, I32, I64, kind.as_pointer()), [handle, out[kind]])
             return b.load(out[kind])
 
         out = {kind: b.alloca(kind) for kind in (I64, I32)}
-        require(b.icmp_signed("==", self._word(b, b.add(obj, I64(OB_TYPE))), expected(I64(0))))
+        kind = self._word(b, b.add(obj, I64(OB_TYPE)))
+        require(b, b.icmp_signed("==", kind, expected(I64(0))), no)
         handle = b.add(obj, I64(self.layout.handle))
         impl = self._word(b, handle)
         key_set = self._word(b, b.add(impl, I64(self.layout.key_set)))
-        require(b.icmp_signed("==", key_set, expected(I64(1))))
+        require(b, b.icmp_signed("==", key_set, expected(I64(1))), no)
         rank = ask("aoti_torch_get_dim", I64)
-        require(b.icmp_signed("==", rank, expected(I64(5))))
+        require(b, b.icmp_signed("==", rank, expected(I64(5))), no)
         for nth, name in enumerate(_EXTENTS):
             extents = b.inttoptr(ask(name, I64), PTR)
-            self._compare_extents(b, function, no, extents, words, rank, nth)
+            first = b.add(I64(6), b.mul(rank, I64(nth)))
+            with rounds(b, rank) as axis:
+                wanted, actual = expected(b.add(first, axis)), b.load(b.gep(extents, [axis]))
+                same = b.icmp_signed("==", wanted, actual)
+                require(b, b.or_(b.icmp_signed("==", wanted, I64(ANY)), same), no)
         dtype = b.sext(ask("aoti_torch_get_dtype", I32), I64)
-        require(b.icmp_signed("==", dtype, expected(I64(2))))
+        require(b, b.icmp_signed("==", dtype, expected(I64(2))), no)
         device = expected(I64(3))
         actual = b.sext(ask("aoti_torch_get_device_index", I32), I64)
-        require(b.or_(b.icmp_signed("==", device, I64(-1)), b.icmp_signed("==", device, actual)))
+        same = b.icmp_signed("==", device, actual)
+        require(b, b.or_(b.icmp_signed("==", device, I64(-1)), same), no)
         wants = b.call(self.external(REQUIRES_GRAD, I8, I64), [impl])
         wants = b.zext(b.and_(wants, I8(1)), I64)
-        require(b.icmp_signed("==", wants, expected(I64(4))))
+        require(b, b.icmp_signed("==", wants, expected(I64(4))), no)
         b.ret(I1(1))
-
-    def _compare_extents(
-        self, b: Any, function: Any, no: Any, extents: Any, words: Any, rank: Any, nth: int
-    ) -> None:
-        """Sizes (``nth`` 0) or strides (1) against the words, `ANY` matching all."""
-        head, test, step, done = (function.append_basic_block() for _ in range(4))
-        before = b.block
-        b.branch(head)
-        b.position_at_end(head)
-        index = b.phi(I64)
-        index.add_incoming(I64(0), before)
-        b.cbranch(b.icmp_signed("<", index, rank), test, done)
-        b.position_at_end(test)
-        base = b.add(I64(6), b.mul(rank, I64(nth)))
-        wanted = b.load(b.gep(words, [b.add(base, index)]))
-        actual = b.load(b.gep(extents, [index]))
-        same = b.or_(b.icmp_signed("==", wanted, I64(ANY)), b.icmp_signed("==", wanted, actual))
-        b.cbranch(same, step, no)
-        b.position_at_end(step)
-        following = b.add(index, I64(1))
-        index.add_incoming(following, step)
-        b.branch(head)
-        b.position_at_end(done)
 
     def _words_ok(self) -> None:
         """``i1 words_ok(words)``: a count, then so many pairs of an address and its word. In
@@ -294,32 +246,19 @@ class _Builder:
         function.linkage = "internal"
         self.words_ok = function
         (words,) = function.args
-        names = "entry head test step yes no".split()
-        block = {n: function.append_basic_block(n) for n in names}
-        b = ir.IRBuilder(block["entry"])
-        count = b.load(words)
-        b.branch(block["head"])
-        b.position_at_end(block["head"])
-        index = b.phi(I64)
-        index.add_incoming(I64(0), block["entry"])
-        b.cbranch(b.icmp_signed("<", index, count), block["test"], block["yes"])
-        b.position_at_end(block["test"])
-        at = b.add(b.mul(index, I64(2)), I64(1))
-        later = b.load(b.gep(words, [b.add(at, I64(2 * PREFETCH))]))
+        b = ir.IRBuilder(function.append_basic_block())
+        no = function.append_basic_block("no")
+        ir.IRBuilder(no).ret(I1(0))
         byte = I8.as_pointer()
         prefetch = self.external("llvm.prefetch.p0i8", ir.VoidType(), byte, I32, I32, I32)
-        b.call(prefetch, [b.inttoptr(later, byte), I32(0), I32(3), I32(1)])
-        actual, wanted = (
-            self._word(b, b.load(b.gep(words, [at]))),
-            b.gep(words, [b.add(at, I64(1))]),
-        )
-        b.cbranch(b.icmp_signed("==", actual, b.load(wanted)), block["step"], block["no"])
-        b.position_at_end(block["step"])
-        following = b.add(index, I64(1))
-        index.add_incoming(following, block["step"])
-        b.branch(block["head"])
-        for name in ("yes", "no"):
-            ir.IRBuilder(block[name]).ret(I1(name == "yes"))
+        with rounds(b, b.load(words)) as index:
+            at = b.add(b.mul(index, I64(2)), I64(1))
+            later = b.load(b.gep(words, [b.add(at, I64(2 * PREFETCH))]))
+            b.call(prefetch, [b.inttoptr(later, byte), I32(0), I32(3), I32(1)])
+            actual = self._word(b, b.load(b.gep(words, [at])))
+            wanted = b.load(b.gep(words, [b.add(at, I64(1))]))
+            require(b, b.icmp_signed("==", actual, wanted), no)
+        b.ret(I1(1))
 
     def _pick(self) -> None:
         """``PyObject *pick(self, args, nargs)`` over the table in the bytes ``self``."""

@@ -7,6 +7,7 @@ from typing import Any
 from llvmlite import ir
 
 from jitney.capture.layouts import FLOAT_VALUE, LIST_ITEMS, OB_TYPE
+from jitney.capture.native_loops import require, rounds
 
 I64, I32, I1 = ir.IntType(64), ir.IntType(32), ir.IntType(1)
 PTR = I64.as_pointer()
@@ -168,20 +169,11 @@ class _Ops:
         first = self._word(b.add(self._word(b.add(impl, storage)), memory))
         first = b.add(first, b.mul(self._word(b.add(impl, offset)), size))
         end = b.add(first, length)
-        head, step, done = (self.function.append_basic_block() for _ in range(3))
-        before = b.block
-        b.branch(head)
-        b.position_at_end(head)
-        seen = b.phi(I64)
-        seen.add_incoming(I64(0), before)
-        b.cbranch(b.icmp_unsigned("<", seen, count), step, done)
-        b.position_at_end(step)
-        at = b.add(index, b.add(I64(7), b.mul(seen, I64(2))))
-        low, high = (b.load(b.gep(self.operands, [b.add(at, I64(i))])) for i in range(2))
-        meets = b.and_(b.icmp_unsigned("<", low, end), b.icmp_unsigned("<", first, high))
-        seen.add_incoming(b.add(seen, I64(1)), step)
-        b.cbranch(meets, self.block["fail"], head)
-        b.position_at_end(done)
+        with rounds(b, count) as seen:
+            at = b.add(index, b.add(I64(7), b.mul(seen, I64(2))))
+            low, high = (b.load(b.gep(self.operands, [b.add(at, I64(i))])) for i in range(2))
+            apart = b.or_(b.icmp_unsigned("<=", end, low), b.icmp_unsigned("<=", high, first))
+            require(b, apart, self.block["fail"])
         return I1(1)
 
     def differ(self, a: Any, b: Any, _: Any) -> Any:
@@ -189,21 +181,10 @@ class _Ops:
 
     def none_of(self, a: Any, index: Any, _: Any) -> Any:
         """A loop over the objects; at the end none was met."""
-        b = self.b
-        head, step = (self.function.append_basic_block() for _ in range(2))
-        done = self.function.append_basic_block()
-        count, value, before = b.load(b.gep(self.operands, [index])), self._slot(a), b.block
-        b.branch(head)
-        b.position_at_end(head)
-        seen = b.phi(I64)
-        seen.add_incoming(I64(0), before)
-        b.cbranch(b.icmp_signed("<", seen, count), step, done)
-        b.position_at_end(step)
-        following = b.add(seen, I64(1))
-        seen.add_incoming(following, step)
-        other = b.load(b.gep(self.operands, [b.add(index, following)]))
-        b.cbranch(self._same(value, other), self.block["fail"], head)
-        b.position_at_end(done)
+        b, value = self.b, self._slot(a)
+        with rounds(b, b.load(b.gep(self.operands, [index]))) as seen:
+            other = b.load(b.gep(self.operands, [b.add(index, b.add(seen, I64(1)))]))
+            require(b, b.not_(self._same(value, other)), self.block["fail"])
         return I1(1)
 
     def dict_keys(self, a: Any, index: Any, _: Any) -> Any:

@@ -11,9 +11,8 @@ import ctypes
 from functools import lru_cache
 from typing import Any
 
-from llvmlite import binding
-
 from jitney.capture.layouts import DICT_VERSION, HAS_DICT_VERSION, read_word
+from jitney.native_code import NativeCode
 
 _CHANGED = """
 define i32 @changed(i32 %event, ptr %dict, ptr %key, ptr %value) {{
@@ -32,15 +31,10 @@ class Watcher:
     def __init__(self) -> None:
         self._number = ctypes.c_int64()
         self.count = ctypes.addressof(self._number)
-        binding.initialize_native_target()
-        binding.initialize_native_asmprinter()
-        machine = binding.Target.from_default_triple().create_target_machine(opt=2)
-        module = binding.parse_assembly(_CHANGED.format(count=self.count))
-        self._engine = binding.create_mcjit_compiler(module, machine)
-        self._engine.finalize_object()
+        self._code = NativeCode(_CHANGED.format(count=self.count))
         add = ctypes.pythonapi.PyDict_AddWatcher
         add.argtypes = [ctypes.c_void_p]
-        self._id = add(self._engine.get_function_address("changed"))
+        self._id = add(self._code.address("changed"))
         atexit.register(ctypes.pythonapi.PyDict_ClearWatcher, self._id)
 
     def watch(self, owner: dict[Any, Any]) -> None:

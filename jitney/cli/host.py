@@ -9,10 +9,11 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
+
+from jitney.native_code import NativeCode, initialize
 
 ACCUMULATORS = 12  # enough independent chains to fill two FMA pipes of latency 4 to 6
 FLOATS = 32 << 20  # per thread, well beyond any cache
@@ -120,22 +121,18 @@ done:
 """
 
 
-def build(text: str, bits: int) -> Any:
-    """An execution engine that holds the compiled module."""
+def build(text: str, bits: int) -> NativeCode:
+    """The module compiled for all that this processor can do."""
     import llvmlite.binding as llvm
 
-    llvm.initialize_native_target()
-    llvm.initialize_native_asmprinter()
+    initialize()
     machine = llvm.Target.from_default_triple().create_target_machine(
         cpu=llvm.get_host_cpu_name(),
         features=llvm.get_host_cpu_features().flatten()
         + ("" if bits <= 256 else ",-prefer-256-bit"),
         opt=3,
     )
-    module = llvm.parse_assembly(text)
-    engine = llvm.create_mcjit_compiler(module, machine)
-    engine.finalize_object()
-    return engine
+    return NativeCode(text, machine=machine)
 
 
 def on_threads(work: Callable[[int], None], threads: int, rounds: int = 5) -> float:
@@ -162,12 +159,10 @@ def measure_host() -> Host:
     """Runs both loops on every thread torch uses; about a second."""
     bits, threads = vector_bits(), torch.get_num_threads()
     width = bits // 32
-    fma_engine, read_engine = build(fma_loop(width), bits), build(read_loop(width), bits)
-    fma = ctypes.CFUNCTYPE(ctypes.c_float, ctypes.c_int64, ctypes.c_float)(
-        fma_engine.get_function_address("fma")
-    )
+    fma_code, read_code = build(fma_loop(width), bits), build(read_loop(width), bits)
+    fma = ctypes.CFUNCTYPE(ctypes.c_float, ctypes.c_int64, ctypes.c_float)(fma_code.address("fma"))
     read = ctypes.CFUNCTYPE(ctypes.c_float, ctypes.c_void_p, ctypes.c_int64)(
-        read_engine.get_function_address("read")
+        read_code.address("read")
     )
     rounds = 5_000_000
     seconds = on_threads(lambda _: fma(rounds, 0.5), threads)

@@ -14,8 +14,8 @@ from functools import lru_cache, partial
 from typing import Any
 
 import torch
-from llvmlite import binding
 
+from jitney.native_code import Calls, NativeCode, address_in_python, python_function
 from jitney.torch_api.native import impl_address, tensor_handle_offset
 
 Check = Callable[[tuple[Any, ...]], bool]
@@ -33,10 +33,7 @@ def same_addresses(values: tuple[Any, ...], positions: Sequence[int]) -> Check:
         storage = values[position].untyped_storage()
         words += [position, storage.data_ptr(), values[position].storage_offset()]
     table = b"".join(word.to_bytes(8, "little") for word in words)
-    new = ctypes.pythonapi.PyCFunction_NewEx
-    new.restype = ctypes.py_object
-    new.argtypes = [ctypes.c_void_p, ctypes.py_object, ctypes.py_object]
-    check: Check = new(ctypes.addressof(_method()), table, None)
+    check: Check = python_function("same", _code().address("same"), Calls.WITH_ONE, table)
     return check
 
 
@@ -78,21 +75,6 @@ def storage_layout() -> StorageLayout | None:
     if any(len(places) != 1 for places in found[:2]) or not found[2]:
         return None
     return StorageLayout(handle, found[0].pop(), found[1].pop(), min(found[2]))
-
-
-class _MethodDef(ctypes.Structure):
-    _fields_ = [
-        ("name", ctypes.c_char_p),
-        ("function", ctypes.c_void_p),
-        ("flags", ctypes.c_int),
-        ("doc", ctypes.c_char_p),
-    ]
-
-
-@lru_cache(maxsize=1)
-def _method() -> _MethodDef:
-    method = _MethodDef(b"same", _engine().get_function_address("same"), 0x8, None)  # METH_O
-    return method
 
 
 # The table: how many rows, then of each the position, the memory's address, the offset.
@@ -148,19 +130,12 @@ done:
 
 
 @lru_cache(maxsize=1)
-def _engine() -> Any:
+def _code() -> NativeCode:
     layout = storage_layout()
     assert layout is not None
-    binding.initialize_native_target()
-    binding.initialize_native_asmprinter()
-    address = ctypes.cast(ctypes.pythonapi.Py_IncRef, ctypes.c_void_p).value
-    binding.add_symbol("Py_IncRef", address)
     header = bytes.__basicsize__ - 1  # the object's words before its first byte
     source = _SOURCE.format(
         bytes=header, rows=header + 8, items=tuple.__basicsize__, yes=id(True), no=id(False),
         **vars(layout),
     )  # fmt: skip
-    machine = binding.Target.from_default_triple().create_target_machine(opt=2)
-    engine = binding.create_mcjit_compiler(binding.parse_assembly(source), machine)
-    engine.finalize_object()
-    return engine
+    return NativeCode(source, {"Py_IncRef": address_in_python("Py_IncRef")})

@@ -22,12 +22,12 @@ from jitney.kernels.llvm.emit_segment import emit_run
 from jitney.kernels.llvm.freeze_weights import FrozenCall, FrozenParts, freeze_weights
 from jitney.kernels.llvm.hoist_parameters import hoist_parameters
 from jitney.kernels.llvm.machine_code import LoadedObject, compile_text, provide_cell
-from jitney.kernels.llvm.native_function import native_function
 from jitney.kernels.llvm.run_steps import RunSteps, is_plain
 from jitney.kernels.llvm.segments import Segment, Step, cut_segments
 from jitney.loops import visit
 from jitney.loops.ir import Extern, LoopProgram, Output
 from jitney.loops.target import Target, target_text
+from jitney.native_code import Calls, python_function
 
 Callee = Callable[..., Any]
 
@@ -134,9 +134,10 @@ def load_program(
     with log.stage("link", bytes=len(native.machine_code)):
         loaded = LoadedObject(native.machine_code, native.functions, native.imports, target)
     calls = [
-        native_function(
+        python_function(
             name,
             loaded.addresses[name],
+            Calls.WITH_MANY,
             (*(constants[c] for c in names), LeftToEager),
             loaded,
         )

@@ -13,14 +13,14 @@ import torch
 
 from jitney.errors import CompilerBug
 from jitney.loops.target import Target
+from jitney.native_code import initialize
 
 _LOCK = threading.Lock()
 
 
 @lru_cache(maxsize=8)
 def _machine(name: str, features: str) -> llvm.TargetMachine:
-    llvm.initialize_native_target()
-    llvm.initialize_native_asmprinter()
+    initialize()
     return llvm.Target.from_default_triple().create_target_machine(
         cpu=name, features=features, opt=1, reloc="pic", codemodel="small"
     )
@@ -78,8 +78,7 @@ _numbers = iter(_count())
 
 @lru_cache(maxsize=1)
 def _linker() -> llvm.LLJIT:
-    llvm.initialize_native_target()
-    llvm.initialize_native_asmprinter()
+    initialize()
     machine = llvm.Target.from_default_triple().create_target_machine(
         opt=1, reloc="pic", codemodel="small"
     )

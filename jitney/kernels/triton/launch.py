@@ -16,11 +16,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-import llvmlite.binding as llvm
-
 from jitney.errors import CompilerBug
 from jitney.kernels.triton.load_binary import cuda_driver
 from jitney.loops.index import Atom, Index
+from jitney.native_code import NativeCode
 
 
 class _Record(ctypes.Structure):
@@ -141,15 +140,9 @@ class LaunchTable:
 @lru_cache(maxsize=1)
 def _launch_all() -> Any:
     driver = cuda_driver()
-    llvm.initialize_native_target()
-    llvm.initialize_native_asmprinter()
     address = ctypes.cast(driver.cuLaunchKernelEx, ctypes.c_void_p).value
-    llvm.add_symbol("cuLaunchKernelEx", address)
-    machine = llvm.Target.from_default_triple().create_target_machine(opt=2, jit=True)
-    module = llvm.parse_assembly(_LOOP)
-    engine = llvm.create_mcjit_compiler(module, machine)
-    engine.finalize_object()
+    code = NativeCode(_LOOP, {"cuLaunchKernelEx": address})
     kind = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p)
-    function = kind(engine.get_function_address("launch_all"))
-    function.keeps = (engine, driver)  # type: ignore[attr-defined]
+    function = kind(code.address("launch_all"))
+    function.keeps = (code, driver)  # type: ignore[attr-defined]
     return function
