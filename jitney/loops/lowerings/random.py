@@ -229,13 +229,8 @@ def _uniform(b: Builder, like: StridedTensor | None, low: float, high: float, ge
     return b.compute(b.allocate(), value_at)
 
 
-@lowers(aten.rand.default)
-def rand(b: Builder, _size: Any, **_options: Any) -> StridedTensor:
-    return _uniform(b, None, 0, 1, None)
-
-
-@lowers(aten.rand_like.default)
-def rand_like(b: Builder, x: StridedTensor, **_options: Any) -> StridedTensor:
+@lowers(aten.rand.default, aten.rand_like.default)
+def rand(b: Builder, _size_or_like: Any, **_options: Any) -> StridedTensor:
     return _uniform(b, None, 0, 1, None)
 
 
@@ -256,13 +251,8 @@ def _normal(b: Builder, like: StridedTensor | None, mean: float, std: float, gen
     return b.compute(b.allocate(), lambda p: apply("fma", number(p), width, centre))
 
 
-@lowers(aten.randn.default)
-def randn(b: Builder, _size: Any, **_options: Any) -> StridedTensor:
-    return _normal(b, None, 0, 1, None)
-
-
-@lowers(aten.randn_like.default)
-def randn_like(b: Builder, x: StridedTensor, **_options: Any) -> StridedTensor:
+@lowers(aten.randn.default, aten.randn_like.default)
+def randn(b: Builder, _size_or_like: Any, **_options: Any) -> StridedTensor:
     return _normal(b, None, 0, 1, None)
 
 
