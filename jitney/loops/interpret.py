@@ -1,8 +1,9 @@
 """The reference interpreter of a `LoopProgram`: slow, plain, and what every backend must equal.
 
 A statement is evaluated for all points of its axes at once: a value of a scope with ``n`` axes is
-a tensor of ``n`` dimensions (1 along axes it does not depend on). Arithmetic is torch's own, so
-roundings and special values are eager's.
+a tensor of ``n`` dimensions (1 along axes it does not depend on). Iterations that meet in memory,
+so that their order would matter, are an error (`meetings`). Arithmetic is torch's own, so roundings
+and special values are eager's.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from jitney.loops import ir
 from jitney.loops.evaluate_scalar import evaluate_scalar
 from jitney.loops.index import Atom, Axis, Dim, FloorDiv, Index, Mod, Value, bare_dim, index
 from jitney.loops.interpret_ops import apply_op, reduce_all, scan_all
+from jitney.loops.meetings import Meetings, Touch
 
 Tensor = torch.Tensor
 
@@ -41,17 +43,32 @@ def interpret(
 
 @dataclass
 class _Scope:
-    """Axes in order (dimension of each), and the values bound so far."""
+    """Axes in order (dimension of each), the values bound so far, and the loops this is inside of,
+    each with how many of the axes it and those around it have."""
 
     axes: dict[Axis, int]
     sizes: list[int]
     bound: dict[str, Tensor] = field(default_factory=dict)
+    loops: tuple[tuple[object, int], ...] = ()
 
     def inside(self, axes: tuple[Axis, ...], sizes: list[int]) -> _Scope:
         dims = dict(self.axes)
         for axis in axes:
             dims[axis] = len(dims)
-        return _Scope(dims, self.sizes + sizes, dict(self.bound))
+        loops = (*self.loops, (object(), len(dims)))
+        return _Scope(dims, self.sizes + sizes, dict(self.bound), loops)
+
+    def touch(
+        self,
+        buffer: str,
+        positions: Tensor,
+        mask: Tensor | None,
+        mode: str = "load",
+        value: Tensor | None = None,
+    ) -> Touch:
+        """What a statement here meets."""
+        lifted = [None if x is None else self.lift(x) for x in (mask, value)]
+        return Touch(buffer, mode, self.loops, tuple(self.sizes), self.lift(positions), *lifted)
 
     def lift(self, value: Tensor) -> Tensor:
         """A value of an outer scope with this scope's number of dimensions."""
@@ -66,6 +83,7 @@ class _Machine:
         self.dims: dict[Atom, int] = {}
         self.scalars: dict[str, Any] = {}
         self.flat: dict[str, Tensor] = {}
+        self.meetings = Meetings()
         if len(args) != len(program.arguments):
             raise ValueError(f"{len(program.arguments)} arguments expected, {len(args)} given")
         for argument, value in zip(program.arguments, args, strict=True):
@@ -114,6 +132,7 @@ class _Machine:
     # ------------------------------------------------------------ nodes
 
     def run(self, node: ir.Node) -> None:
+        self.meetings = Meetings()
         if isinstance(node, ir.LoopNest):
             self.block(node.body, self.scope(node.axes))
         elif isinstance(node, ir.Gemm):
@@ -125,6 +144,7 @@ class _Machine:
                 self.run(nest)
         else:
             self.extern(node)
+        self.meetings.check()
 
     def scope(self, axes: tuple[Axis, ...]) -> _Scope:
         return _Scope({}, []).inside(axes, self.ints([a.extent for a in axes]))
@@ -242,11 +262,9 @@ class _Machine:
         mode: str = "set",
     ) -> None:
         flat = self.flat[buffer]
-        positions = self.full(self.index(where, scope), scope).reshape(-1)
-        values = self.full(value, scope).reshape(-1)
-        if mask is not None:
-            chosen = self.full(mask, scope).reshape(-1)
-            positions, values = positions[chosen], values[chosen]
+        touch = scope.touch(buffer, self.index(where, scope), mask, mode, value)
+        self.meetings.stores.append(touch)
+        positions, values = touch.chosen(touch.positions), touch.chosen(scope.lift(value))
         self.check(buffer, positions)
         if mode in ("set", "add"):
             flat.index_put_((positions,), values, accumulate=mode == "add")
@@ -298,6 +316,7 @@ class _Machine:
 
     def load(self, buffer: str, where: Index, scope: _Scope, mask: Tensor | None = None) -> Tensor:
         positions = self.index(where, scope)
+        self.meetings.loads.append(scope.touch(buffer, positions, mask))
         if mask is not None:
             positions = positions.where(mask, 0)
             if not self.flat[buffer].numel():

@@ -8,7 +8,9 @@
 6. Opcodes and reductions are known and have their number of operands and results.
 7. An unmasked access with known bounds stays inside its buffer.
 8. An output is a view of an input, a constant, an output or an extern buffer, never of a temp.
-9. Once slots are given, every temp has one, and two that are alive at once do not overlap.
+9. No iteration of a loop touches what another one of it writes (`verify_order`); what a template
+   writes is no operand of it.
+10. Once slots are given, every temp has one, and two that are alive at once do not overlap.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from jitney.errors import CompilerBug
 from jitney.loops import ir, visit
 from jitney.loops.index import Axis, Index, Value
 from jitney.loops.print_program import expr_text, node_lines, program_lines
+from jitney.loops.verify_order import where_iterations_meet
 
 _COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
 _TO_BOOL = ("isnan", "isinf", "signbit")
@@ -116,6 +119,8 @@ def _check_node(node: ir.Node, table: dict[str, ir.Buffer], written: set[str]) -
             if access is not None:
                 axes = {*node.batch, node.s, node.t, node.d, node.dv}
                 _check_access(access.buffer, access.index, access.dtype, _Scope(table, axes))
+    if why := where_iterations_meet(node):
+        raise Broken(why)
     written |= set(visit.writes(node))
 
 

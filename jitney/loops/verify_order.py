@@ -1,0 +1,115 @@
+"""That the order in which a nest's points and a loop's iterations run cannot matter."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import combinations, takewhile
+
+from jitney.loops import ir, visit
+from jitney.loops.index import Axis, Index, Value, index
+from jitney.loops.invert_index import invert_index
+
+#: The loops around an access, outermost first: the place of each in its block, and its axes.
+Loops = tuple[tuple[int, tuple[Axis, ...]], ...]
+
+
+@dataclass(frozen=True)
+class _Site:
+    """One access; ``mode`` is "load" or the store's."""
+
+    buffer: str
+    index: Index
+    mode: str
+    loops: Loops
+
+    @property
+    def axes(self) -> tuple[Axis, ...]:
+        return tuple(axis for _, axes in self.loops for axis in axes)
+
+    def __str__(self) -> str:
+        return f"{self.mode} {self.buffer}[{self.index}]"
+
+
+def where_iterations_meet(node: ir.Node) -> str:
+    """Two accesses, in words, by which an iteration of a loop may touch what another one of it
+    writes, or an operand that a template writes; empty where there are none.
+
+    Nothing is said of an index that is read from memory, nor of one store's own points: the
+    interpreter looks at those (`meetings`).
+    """
+    if isinstance(node, ir.LoopNest):
+        return _meeting_in(node.body, node.axes)
+    if isinstance(node, ir.Gemm):
+        return _meeting_in_product(node)
+    nests = node.nests if isinstance(node, ir.Together) else ()
+    if isinstance(node, ir.Attention):
+        nests = node.before
+        operands = {x.buffer for x in (node.q, node.k, node.v, node.mask) if x is not None}
+        for result in (node.out, node.logsumexp):
+            if result is not None and result.buffer in operands:
+                return f"operand {result.buffer} is written"
+    return next(filter(None, map(where_iterations_meet, nests)), "")
+
+
+def _meeting_in_product(node: ir.Gemm) -> str:
+    """A product reads all it needs for a point before that point's epilogue runs."""
+    rows = (*node.batch, node.m)
+    points: Loops = ((0, (*rows, node.n)),)
+    a, b = (ir.Load(x.buffer, x.index, x.dtype) for x in (node.a, node.b))
+    terms = ir.Reduce((node.k,), (), (_term(node.a_value or a), _term(b)))
+    sites = list(_sites((*node.row_prologue, terms), (*points, (-1, ()))))
+    reads = [site for site in sites if site.mode == "load"]
+    return _meeting_in(node.row_prologue, rows) or _met([*reads, *_sites(node.epilogue, points)])
+
+
+def _term(value: ir.Expr) -> ir.Reduction:
+    return ir.Reduction(("",), "sum", value, value.dtype)
+
+
+def _meeting_in(body: tuple[ir.Stmt, ...], axes: tuple[Axis, ...]) -> str:
+    return _met(list(_sites(body, ((0, axes),))))
+
+
+def _met(sites: list[_Site]) -> str:
+    for a, b in combinations(sites, 2):
+        ordered = a.mode != b.mode or a.mode == "set"
+        if a.buffer == b.buffer and ordered and not _apart(a, b):
+            return f"iterations may meet by {a} and {b}"
+    return ""
+
+
+def _sites(body: tuple[ir.Stmt, ...], loops: Loops) -> Iterator[_Site]:
+    for at, stmt in enumerate(body):
+        inner = loops
+        if isinstance(stmt, ir.Loop | ir.Reduce):
+            inner = (*loops, (at, stmt.axes))
+            yield from _sites(stmt.body, inner)
+        if isinstance(stmt, ir.Store):
+            yield _Site(stmt.buffer, stmt.index, stmt.mode, loops)
+        for load in visit.expr_loads(visit.stmt_exprs(stmt)):
+            yield _Site(load.buffer, load.index, "load", inner)
+
+
+def _apart(a: _Site, b: _Site) -> bool:
+    """Whether both touch one element only in the same iteration of the loops around both."""
+    if any(isinstance(atom, Value) for atom in (*a.index.atoms(), *b.index.atoms())):
+        return True
+    pairs = takewhile(lambda pair: pair[0] == pair[1], zip(a.loops, b.loops, strict=False))
+    shared = [axis for (_, axes), _ in pairs for axis in axes if axis.extent != index(1)]
+    if _disjoint(a.index, b.index) or _decides(a, b, shared) or _decides(b, a, shared):
+        return True
+    return a.index == b.index and a.loops == b.loops and a.index.atoms().issuperset(shared)
+
+
+def _disjoint(a: Index, b: Index) -> bool:
+    (low_a, high_a), (low_b, high_b) = a.bounds(), b.bounds()
+    after = low_a is not None and high_b is not None and low_a > high_b
+    return after or (low_b is not None and high_a is not None and low_b > high_a)
+
+
+def _decides(a: _Site, b: _Site, shared: list[Axis]) -> bool:
+    """Whether the element ``b`` touches is touched by ``a`` at the same values of ``shared``."""
+    own = {x: index(Axis(f"{x.name} of the other", x.extent)) for x in b.axes if x not in shared}
+    found = invert_index(a.index, a.axes, b.index.substitute(own))
+    return found is not None and all(dict(found).get(x) == index(x) for x in shared)

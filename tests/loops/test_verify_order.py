@@ -1,0 +1,130 @@
+"""Nests whose iterations meet in memory are refused, before they run and while they do."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from dataclasses import replace
+
+import pytest
+import torch
+
+from jitney.errors import CompilerBug
+from jitney.loops import ir
+from jitney.loops.index import Axis, Index, Value, index
+from jitney.loops.interpret import interpret
+from jitney.loops.verify import verify
+from tests.loops.programs import lowered
+
+I, J = Axis("i", index(4)), Axis("j", index(4))  # noqa: E741 - the usual names
+F32 = torch.float32
+
+
+def load(buffer: str, where: Index) -> ir.Load:
+    return ir.Load(buffer, where, F32)
+
+
+def program(*nodes: ir.Node, output: str = "y") -> ir.LoopProgram:
+    """Nodes over input ``x`` and outputs ``t`` and ``y``, all of 16 floats; ``p`` holds 4 ints."""
+    cpu = torch.device("cpu")
+    floats = [("x", "input"), ("t", "output"), ("y", "output")]
+    buffers = [ir.Buffer(n, kind, F32, cpu, (index(16),), (index(1),)) for n, kind in floats]
+    buffers.append(ir.Buffer("p", "input", torch.int64, cpu, (index(4),), (index(1),)))
+    view = ir.BufferView(output, (index(16),), (index(1),))
+    return ir.LoopProgram(("x", "p"), tuple(buffers), nodes, (ir.Output(view),))
+
+
+def run(checked: ir.LoopProgram) -> None:
+    interpret(checked, {}, [torch.arange(16.0), torch.tensor([3, 1, 0, 2])])
+
+
+def joined_too_far() -> ir.Node:
+    """Iteration i of the loop over j and i reads what the loop's iteration j wrote."""
+    fill = ir.Store("t", index(I), load("x", index(I)))
+    inner = replace(J, name="k")
+    copy = ir.Loop((inner,), (ir.Store("y", index(I) * 4 + inner, load("t", index(inner))),))
+    return ir.LoopNest("n", (), (ir.Loop((I,), (fill, copy)),))
+
+
+MEETING = {
+    "a loop's later iteration is read": joined_too_far(),
+    "points of a nest read each other's elements": ir.LoopNest(
+        "n",
+        (I, J),
+        (
+            ir.Store("t", index(I) * 4 + J, load("x", index(J))),
+            ir.Store("y", index(I) * 4 + J, load("t", index(J) * 4 + I)),
+        ),
+    ),
+    "what is read is overwritten by another point": ir.LoopNest(
+        "n", (I,), (ir.Store("x", index(I), load("x", index(I) + 1)),)
+    ),
+    "every row writes what each reads": ir.LoopNest(
+        "n",
+        (I, J),
+        (
+            ir.Store("t", index(J), load("x", index(I))),
+            ir.Store("y", index(I) * 4 + J, load("t", index(J))),
+        ),
+    ),
+    "a reduction sums what its other iterations write": ir.LoopNest(
+        "n",
+        (),
+        (
+            ir.Reduce(
+                (I,),
+                (ir.Store("t", index(I), load("x", index(I))),),
+                (ir.Reduction(("s",), "sum", load("t", Index((), 3) - I), F32),),
+            ),
+            ir.Store("y", index(0), ir.Ref("s", F32)),
+        ),
+    ),
+    "two stores meet": ir.LoopNest(
+        "n",
+        (I,),
+        (
+            ir.Store("y", index(I), load("x", index(I))),
+            ir.Store("y", index(I) + 1, load("x", index(I))),
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("what", MEETING)
+def test_iterations_that_meet_are_refused(what):
+    with pytest.raises(CompilerBug, match="may meet"):
+        verify(program(MEETING[what]))
+    with pytest.raises(CompilerBug, match="iteration"):
+        run(program(MEETING[what]))
+
+
+def test_iterations_that_meet_by_positions_from_memory_are_seen_when_they_run():
+    at = ir.Let("at", ir.Load("p", index(I), torch.int64))
+    swap = ir.Store("x", index(I), load("x", index(Value("at"))))
+    checked = program(ir.LoopNest("n", (I,), (at, swap)), output="x")
+    verify(checked)
+    with pytest.raises(CompilerBug, match="of the same loop writes"):
+        run(checked)
+
+
+def test_iterations_that_keep_apart_are_fine():
+    """In one iteration, at elements of its own, and one loop after another."""
+    before = ir.Loop((J,), (ir.Store("t", index(I) * 4 + J, load("x", index(J))),))
+    after = ir.Loop((J,), (ir.Store("y", index(I) * 4 + J, load("t", index(I) * 4 + 3 - J)),))
+    halves = tuple(ir.Store("x", index(I) + start, load("x", index(I) + start)) for start in (0, 4))
+    checked = program(ir.LoopNest("n", (I,), (before, after)), ir.LoopNest("m", (I,), halves))
+    verify(checked)
+    run(checked)
+
+
+@pytest.mark.parametrize("rows, refused", [(4, True), (1, False)])
+def test_a_product_writes_its_operand_only_where_nobody_else_reads_it(rows, refused):
+    product, _ = lowered(torch.mm, (torch.randn(rows, 4), torch.randn(4, 4)))
+    (gemm,) = product.nodes
+    assert isinstance(gemm, ir.Gemm)
+    (store,) = gemm.epilogue
+    assert isinstance(store, ir.Store)
+    onto = replace(store, buffer=gemm.b.buffer, index=index(gemm.n))
+    product = replace(product, nodes=(replace(gemm, epilogue=(store, onto)),))
+    expected = pytest.raises(CompilerBug, match="may meet") if refused else nullcontext()
+    with expected:
+        verify(product)
