@@ -6,7 +6,7 @@ effects, leave. Whatever raises does so before the first effect, so that no muta
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
@@ -70,7 +70,7 @@ def build_glue(
     hands tails to its caller; any other runs them to the end.
     """
     bound = {source: f"b{i}" for i, source in enumerate(armed.stable)} if armed else {}
-    runs: list[str] = []
+    made: list[str] = []
     writer = Writer(parameters, exact=exact_types(capture.guards), bound=bound)
     arguments = ", ".join([FUNCTION, *writer.parameters])
     if armed and armed.guards:
@@ -79,31 +79,54 @@ def build_glue(
     for given in _given(capture):
         recipes.expression(given)
     if graph is not None:
-        inputs, runs = _in_runs([writer.fetch(i.source) for i in capture.inputs], bound)
-        writer.lines.append(f"results = {writer.constant(graph)}({inputs})")
+        inputs = [writer.fetch(i.source) for i in capture.inputs]
+        call, made = _graph_call(writer, graph, inputs, set(bound.values()))
+        writer.lines.append(f"results = {call}")
     effects = [EffectWriter(writer, recipes).statement(effect) for effect in capture.effects]
     leave = _write_exit(_Context(writer, recipes, linker), capture.exit, is_resume=is_resume)
     opening = [f"def glue({arguments}):", *(f"    {line}" for line in writer.lines)]
     opening += [f"    {line}" for line in (*effects, leave)] + ["return glue"]
     if bound:
-        opening[:0] = [f"({' '.join(f'{n},' for n in bound.values())}) = stable", *runs]
+        opening[:0] = [f"({' '.join(f'{n},' for n in bound.values())}) = stable", *made]
     filename = f"<jitney glue of {name}>"
     return build_function("arm", ["stable"], opening, writer.constants, filename=filename)
 
 
-def _in_runs(inputs: list[str], bound: Mapping[Source, str]) -> tuple[str, list[str]]:
-    """The arguments as text, those that stand in ``bound`` as tuples made once, and what makes
-    the tuples."""
-    known = set(bound.values())
+def _graph_call(
+    writer: Writer, graph: Callable[..., Any], inputs: list[str], known: set[str]
+) -> tuple[str, list[str]]:
+    """The call, and statements that make once what it names: inputs that are ``known`` are bound,
+    where the graph can bind, else handed over as tuples."""
+    if known and hasattr(graph, "bind"):
+        values = "".join(f"{name if name in known else '...'}, " for name in inputs)
+        made = [f"bound = {writer.constant(bind)}({writer.constant(graph)}, ({values}))"]
+        return f"bound({', '.join(name for name in inputs if name not in known)})", made
     arguments: list[str] = []
-    made: list[str] = []
+    made = []
     for stable, group in groupby(inputs, known.__contains__):
         if not stable:
             arguments += group
             continue
         made.append(f"run{len(made)} = ({' '.join(f'{name},' for name in group)})")
         arguments.append(f"*run{len(made) - 1}")
-    return ", ".join(arguments), made
+    return f"{writer.constant(graph)}({', '.join(arguments)})", made
+
+
+def bind(graph: Any, known: tuple[Any, ...]) -> Callable[..., Any]:
+    """``graph`` as a function of the inputs that are ``...`` in ``known``: by its own ``bind``, or,
+    where that gives None, called with all of them."""
+    bound: Callable[..., Any] | None = graph.bind(known)
+    if bound is not None:
+        return bound
+    places = [position for position, value in enumerate(known) if value is ...]
+
+    def call(*given: Any) -> Any:
+        inputs = list(known)
+        for position, value in zip(places, given):
+            inputs[position] = value
+        return graph(*inputs)
+
+    return call
 
 
 def _write_residual_guards(writer: Writer, armed: Armed, arguments: str) -> None:

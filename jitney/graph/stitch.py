@@ -7,6 +7,7 @@ nothing else: an inference graph whose outputs are its results is called as it i
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from operator import itemgetter
 from typing import Any
 
@@ -58,28 +59,54 @@ class _Epilogue:
     def __init__(self, facts: RegionFacts, run: Compiled) -> None:
         self.facts = facts
         self.names: dict[str, Any] = {"run": run, "bump_versions": torch_api.bump_versions}
+        self.counted = [m.input for m in facts.mutations if m.value is None and m.counted]
+        self.used: set[int] = set()
 
     def function(self) -> Compiled:
-        lines = ["def call(*inputs):", "    r = run(*inputs)"]
-        counted = [m.input for m in self.facts.mutations if m.value is None and m.counted]
-        if counted:
-            several = len(counted) > 1  # of one alone there is no tuple
-            chosen = (
-                f"{self._constant(itemgetter(*counted))}(inputs)"
-                if several
-                else (f"(inputs[{counted[0]}],)")
-            )
-            lines.append(f"    bump_versions({chosen})")
+        body = self._body()
+        take = f"{self._constant(itemgetter(*self.counted))}(inputs)" if self.counted else ""
+        written = take if len(self.counted) > 1 else f"({take},)"  # of one alone it makes no tuple
+        call = self._define("*inputs", written, body, self.names)
+        if hasattr(self.names["run"], "bind"):
+            call.bind = partial(self._bind, body)  # type: ignore[attr-defined]
+        return call
+
+    def _bind(self, body: list[str], known: tuple[Any, ...]) -> Compiled | None:
+        """The function of the inputs that are ``...`` in ``known``; None where it looks at one of
+        them itself, or ``run`` cannot be bound."""
+        run = self.names["run"].bind(known)
+        if run is None or any(known[i] is ... for i in {*self.counted, *self.used}):
+            return None
+        written = tuple([known[i] for i in self.counted])
+        names = {**self.names, "run": run, "inputs": known, "written": written}
+        return self._define("*given", "written", body, names)
+
+    def _define(
+        self, parameters: str, written: str, body: list[str], names: dict[str, Any]
+    ) -> Compiled:
+        lines = [f"def call({parameters}):", f"    r = run({parameters})"]
+        if self.counted:
+            lines.append(f"    bump_versions({written})")
+        names = dict(names)
+        exec(compile("\n".join([*lines, *body]), "<jitney stitch>", "exec"), names)
+        call: Compiled = names["call"]
+        return call
+
+    def _body(self) -> list[str]:
+        """All after the versions of inputs that ``run`` has written are raised."""
+        lines = []
         for mutation in self.facts.mutations:
             if mutation.value is not None:
-                lines.append(f"    inputs[{mutation.input}].copy_(r[{mutation.value.index}])")
+                made = self._output(Result(mutation.value.index))
+                lines.append(f"    {self._input(mutation.input)}.copy_({made})")
         for position, rule in enumerate(self.facts.outputs):
             lines.append(f"    o{position} = {self._output(rule)}")
         outputs = "".join(f"o{position}, " for position in range(len(self.facts.outputs)))
-        lines.append(f"    return ({outputs})")
-        exec(compile("\n".join(lines), "<jitney stitch>", "exec"), self.names)
-        call: Compiled = self.names["call"]
-        return call
+        return [*lines, f"    return ({outputs})"]
+
+    def _input(self, index: int) -> str:
+        self.used.add(index)
+        return f"inputs[{index}]"
 
     def _output(self, rule: OutputRule) -> str:
         if isinstance(rule, Repeat):
@@ -89,7 +116,7 @@ class _Epilogue:
         if isinstance(rule, Result):
             return f"r[{rule.index}]"
         if isinstance(rule, Input):
-            return f"inputs[{rule.index}]"
+            return self._input(rule.index)
         return self._view(rule)
 
     def _view(self, rule: View) -> str:

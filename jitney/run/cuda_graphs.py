@@ -5,14 +5,15 @@ From then on a call replays and hands out copies of the results, so that no late
 what a caller holds. Inputs are used where they lie. When one lies elsewhere than recorded, the
 graph is recorded again; if it is no static one (parameters, buffers, tensors marked with
 ``mark_static_address``), the graph reads a tensor of its own from then on, into which each call
-copies the input.
+copies the input. A caller that gives the same tensors every time may `bind` them: they are then
+neither handed over nor asked for one by one.
 """
 
 from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +25,8 @@ from jitney.kernels import philox_state
 from jitney.kernels.triton.gpu_program import copied_whole
 
 Program = Callable[..., tuple[Any, ...]]
+#: Inputs by position: all of them, or those that a replay reads.
+Inputs = Sequence[Any] | Mapping[int, Any]
 
 #: Recordings kept per program; beyond it calls run without a graph, and the report says so.
 RECORDING_LIMIT = 16
@@ -106,6 +109,22 @@ class ReplayedProgram:
         if facts.refused:
             log.emit("cuda_graph_refused", name=name, reason=facts.refused)
 
+    def bind(self, known: tuple[Any, ...]) -> BoundProgram | None:
+        """The program of the inputs that are ``...`` in ``known``; None where its recordings
+        depend on sizes."""
+        fits = not (self.facts.refused or self.facts.sizes or self.facts.axes)
+        return BoundProgram(self, known) if fits else None
+
+    def recording(self, stream: int) -> _Recording | None:
+        """That of a program without sizes for a raw CUDA stream."""
+        return self._recordings.get((stream,))
+
+    def can_replay_here(self) -> bool:
+        """Whether this thread's GPU is the program's, and nobody records its stream."""
+        device = self.facts.device
+        elsewhere = device is not None and torch_api.is_other_gpu(device)
+        return not (elsewhere or torch.cuda.is_current_stream_capturing())
+
     def __call__(self, *args: Any) -> tuple[Any, ...]:
         if self.facts.refused or torch.cuda.is_current_stream_capturing():
             return self.program(*args)
@@ -128,7 +147,9 @@ class ReplayedProgram:
             elif not recording.in_place(args):
                 self._note_moves(recording, args)
                 recording = self._try_to_record(key, args)
-            return self.program(*args) if recording is None else self._replay(recording, args)
+            if recording is None:
+                return self.program(*args)
+            return self.replay(recording, args)
 
     def _note_first(self, key: tuple[Any, ...]) -> None:
         if key in self._seen:
@@ -191,7 +212,8 @@ class ReplayedProgram:
         back = [(p, own) for p, own in copied if p in self.facts.mutated]
         return _Recording(graph, outputs, given, in_place, addresses, copied, back, random)
 
-    def _replay(self, recording: _Recording, args: Sequence[Any]) -> tuple[Any, ...]:
+    def replay(self, recording: _Recording, args: Inputs) -> tuple[Any, ...]:
+        """A recording's results, its inputs lying where it reads them; under its pool's lock."""
         for position, own in recording.copied:
             own.copy_(args[position])
         recording.random.refill()
@@ -200,6 +222,66 @@ class ReplayedProgram:
             args[position].copy_(own)
         pairs = zip(recording.outputs, recording.given, strict=True)
         return tuple([_escaping(out) if at is None else args[at] for out, at in pairs])
+
+
+@dataclass(frozen=True)
+class _Ready:
+    """A recording, and whether inputs lie where it reads them: those that are known, those that
+    are given. ``read``: known inputs that a replay hands on; ``read_given``: positions of others
+    among all inputs and among the given ones."""
+
+    recording: weakref.ref[_Recording]
+    known_in_place: Callable[[tuple[Any, ...]], bool]
+    given_in_place: Callable[[tuple[Any, ...]], bool]
+    read: dict[int, Any]
+    read_given: tuple[tuple[int, int], ...]
+
+    def holds(self, recording: _Recording, known: tuple[Any, ...], given: tuple[Any, ...]) -> bool:
+        """Whether this is still so of a call."""
+        same = self.recording() is recording
+        return same and self.known_in_place(known) and self.given_in_place(given)
+
+
+class BoundProgram:
+    """A replayed program most of whose inputs are ``known``, the same objects in every call; the
+    others, ``...`` there, are given. Sizes are not among them. Thread-safe."""
+
+    def __init__(self, program: ReplayedProgram, known: tuple[Any, ...]) -> None:
+        self.program, self.known, self.device = program, known, program.facts.device
+        self.open = tuple([p for p, value in enumerate(known) if value is ...])
+        self._ready: dict[int, _Ready] = {}  # by stream
+
+    def __call__(self, *given: Any) -> tuple[Any, ...]:
+        device, program = self.device, self.program
+        stream = 0 if device is None else torch_api.raw_cuda_stream(device)
+        ready = self._ready.get(stream)
+        if ready is not None and program.can_replay_here():
+            with shared_pool(device, stream).lock:
+                recording = program.recording(stream)
+                if recording is not None and ready.holds(recording, self.known, given):
+                    read = ready.read | {position: given[at] for position, at in ready.read_given}
+                    return program.replay(recording, read)
+        args = list(self.known)
+        for position, value in zip(self.open, given, strict=True):
+            args[position] = value
+        results = program(*args)
+        self._prepare(tuple(args), given, stream)
+        return results
+
+    def _prepare(self, args: tuple[Any, ...], given: tuple[Any, ...], stream: int) -> None:
+        recording = self.program.recording(stream)
+        if recording is None:
+            return
+        place = {position: at for at, position in enumerate(self.open)}
+        stay = [p for p in recording.addresses if p not in place]
+        move = [place[p] for p in recording.addresses if p in place]
+        checks = torch_api.same_addresses(args, stay), torch_api.same_addresses(given, move)
+        if not recording.in_place(args):  # asked last, so that the checks are of the same addresses
+            return
+        handed = {p for p, _ in recording.copied} | {p for p in recording.given if p is not None}
+        read = {p: args[p] for p in handed if p not in place}
+        read_given = tuple([(p, place[p]) for p in handed if p in place])
+        self._ready[stream] = _Ready(weakref.ref(recording), *checks, read, read_given)
 
 
 def _is_tensor(value: Any) -> bool:

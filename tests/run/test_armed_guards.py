@@ -485,3 +485,51 @@ def test_state_that_c_cannot_read_is_checked_in_python(monkeypatch: pytest.Monke
         assert compiled(x) is True
         with torch.no_grad():
             assert compiled(x) is False
+
+
+class Bindable:
+    """A backend's graph that notes what it is called with, and what was bound."""
+
+    def __init__(self, graph):
+        self.graph, self.calls, self.refuses = graph, [], False
+
+    def __call__(self, *inputs):
+        self.calls.append(len(inputs))
+        return self.graph(*inputs)
+
+    def bind(self, known):
+        if self.refuses:
+            return None
+        places = [at for at, value in enumerate(known) if value is ...]
+
+        def bound(*given):
+            self.calls.append(-len(given))
+            inputs = list(known)
+            for place, value in zip(places, given, strict=True):
+                inputs[place] = value
+            return self.graph(*inputs)
+
+        return bound
+
+
+@pytest.mark.parametrize("refuses", [False, True])
+def test_what_stays_is_bound_to_a_graph_that_can(refuses):
+    made = []
+
+    def backend(gm, _):
+        made.append(Bindable(gm))
+        made[-1].refuses = refuses
+        return made[-1]
+
+    model = Model().eval()
+    compiled = jitney.compile(model, backend=backend)
+    with torch.no_grad():
+        for n in range(5):
+            x = torch.full((2, 4), float(n))
+            torch.testing.assert_close(compiled(x), model(x))
+        model.inner.weight = torch.nn.Parameter(torch.ones(4, 4))
+        for n in range(3):
+            x = torch.full((2, 4), float(n))
+            torch.testing.assert_close(compiled(x), model(x))
+    (graph,) = made
+    assert graph.calls[-1] == (7 if refuses else -1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+import types
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,6 +13,7 @@ import torch
 
 from jitney import torch_api
 from jitney.events import log
+from jitney.kernels import philox_state
 from jitney.kernels.call_extern import ExternCall
 from jitney.loops.ir import Extern
 from jitney.run import cuda_graphs
@@ -140,3 +142,77 @@ def test_results_that_escape_keep_their_strides(monkeypatch: pytest.MonkeyPatch)
         assert torch.equal(kept, own)
         assert kept.stride() == own.stride()
         assert kept.data_ptr() != own.data_ptr()
+
+
+class Replays:
+    """A recording's graph that computes from where its inputs lay; how often it was recorded and
+    replayed, and how often the program itself ran."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.recorded = self.replayed = self.ran = 0
+        monkeypatch.setattr(ReplayedProgram, "_record", self.record)
+
+    def program(self, given: torch.Tensor, kept: torch.Tensor) -> tuple[Any, ...]:
+        self.ran += 1
+        return given + kept, kept
+
+    def record(self, args: tuple[Any, ...], stream: int) -> cuda_graphs._Recording:
+        self.recorded += 1
+        (given, kept), moving = args, self.call._moving
+        copied = [(0, given := given.clone())] if 0 in moving else []
+        inputs = [t.as_strided(t.shape, (1,)) for t in (given, kept)]
+        result = torch.empty_like(kept)
+
+        def replay() -> None:
+            self.replayed += 1
+            torch.add(*inputs, out=result)
+
+        addresses = {p: t.data_ptr() for p, t in enumerate(args) if p not in moving}
+        return cuda_graphs._Recording(
+            types.SimpleNamespace(replay=replay),  # type: ignore[arg-type]
+            (result, kept),
+            (None, 1),
+            torch_api.same_addresses(args, tuple(addresses)),
+            addresses,
+            copied,
+            [],
+            philox_state.Recording(()),
+        )
+
+
+def test_a_bound_program_replays_while_its_inputs_lie_where_they_lay(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(cuda_graphs, "_is_on_gpu", lambda value: True)
+    replays = Replays(monkeypatch)
+    call = replays.call = ReplayedProgram(replays.program, ReplayFacts(static=frozenset((1,))))
+    x, weight = torch.ones(3), torch.full((3,), 2.0)
+    bound = call.bind((..., weight))
+    assert bound is not None
+    whole = call.__class__.__call__
+    handed: list[int] = []
+    monkeypatch.setattr(
+        ReplayedProgram, "__call__", lambda self, *a: handed.append(len(a)) or whole(self, *a)
+    )
+
+    def check(given: torch.Tensor) -> None:
+        total, kept = bound(given)
+        assert total.tolist() == (given + weight).tolist()
+        assert kept is weight
+
+    for _ in range(4):
+        check(x.add_(1))
+    assert (replays.ran, replays.recorded, replays.replayed) == (1, 1, 3)
+    assert len(handed) == 2  # then neither handed over
+    weight.data = torch.full((3,), 5.0)
+    check(x)
+    check(x)
+    assert (replays.recorded, len(handed)) == (2, 3)
+    others = [torch.full((3,), float(n)) for n in range(4)]
+    for other in others:  # from now on copied into the recording's own
+        check(other)
+    assert (replays.recorded, len(handed)) == (3, 4)
+
+
+def test_a_program_of_sizes_is_not_bound() -> None:
+    assert ReplayedProgram(program, ReplayFacts(sizes=(0,))).bind((..., 1)) is None

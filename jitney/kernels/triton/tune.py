@@ -1,11 +1,12 @@
 """Choices by measurement, bounded in time and remembered on disk across processes.
 
-A choice has a key that says what was asked (the operation, its sizes, its dtype); the answer is
-kept under the device's name, the versions of torch and Triton, and that key.
+A choice has a key that says what was asked (the operation, its sizes, its dtype); what was
+measured is kept under the device's name, the versions of torch and Triton, and that key.
 """
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Sequence
 from typing import TypeVar
@@ -32,12 +33,23 @@ class Tuner:
 
         self.machine = f"{device} torch {torch.__version__} triton {triton.__version__}"
         self.cache, self.left = cache, seconds
-        self._known: dict[str, str] = {}
+        self._costs: dict[str, dict[str, float]] = {}
+
+    def costs(self, key: str) -> dict[str, float]:
+        """What was measured for a choice, by the ``repr`` of its candidates; empty if nothing."""
+        content = None
+        if key not in self._costs and self.cache is not None:
+            content = self.cache.get(self._path(key))
+        if content is not None:
+            self._costs[key] = json.loads(content)
+        return self._costs.get(key, {})
 
     def known(self, key: str, candidates: Sequence[Choice]) -> Choice | None:
-        """The remembered choice, if it is still one of ``candidates``: nothing is measured."""
-        text = self._known.get(key) or self._read(key)
-        return next((c for c in candidates if repr(c) == text), None)
+        """The best candidate, if all are remembered: nothing is measured."""
+        costs = self.costs(key)
+        if not costs.keys() >= {repr(c) for c in candidates}:
+            return None
+        return min(candidates, key=lambda c: costs[repr(c)])
 
     def choose(
         self, key: str, candidates: Sequence[Choice], measure: Callable[[Choice], float]
@@ -54,21 +66,13 @@ class Tuner:
             log.emit("tuned", key=key, choice=repr(candidates[0]), reason="no time is left")
             return candidates[0]
         start = time.perf_counter()
-        costs = [measure(c) for c in candidates]
-        best = candidates[min(range(len(costs)), key=costs.__getitem__)]
+        costs = self._costs[key] = {repr(c): measure(c) for c in candidates}
+        best = min(candidates, key=lambda c: costs[repr(c)])
         self.left -= time.perf_counter() - start
-        self._known[key] = repr(best)
         if self.cache is not None:
-            self.cache.put(self._path(key), repr(best).encode())
-        figures = {repr(c): cost for c, cost in zip(candidates, costs, strict=True)}
-        log.emit("tuned", key=key, choice=repr(best), reason="measured", costs=figures)
+            self.cache.put(self._path(key), json.dumps(costs).encode())
+        log.emit("tuned", key=key, choice=repr(best), reason="measured", costs=costs)
         return best
-
-    def _read(self, key: str) -> str | None:
-        content = None if self.cache is None else self.cache.get(self._path(key))
-        if content is not None:
-            self._known[key] = content.decode()
-        return self._known.get(key)
 
     def _path(self, key: str) -> str:
         return f"tuned {self.machine}\n{key}"

@@ -1,8 +1,9 @@
 """Which of several kernels for a node is fastest on this GPU, measured one node at a time.
 
 A node's first variant is the model's choice; the others are its neighbours. Equal nodes (the
-layers of a network) are measured once. Operands are zeros, in as many copies as keep them out of
-the L2 cache.
+layers of a network) are measured once. Operands are zeros: those that are given to the program
+(parameters, caches) in as many copies as keep them out of the L2 cache, where a step finds only
+what it has just made.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import torch
 
 from jitney.disk_cache import DiskCache
 from jitney.errors import CompilerBug
+from jitney.events import log
 from jitney.kernels.triton.compile_kernels import compile_kernels
 from jitney.kernels.triton.decode_attention import Scratch
 from jitney.kernels.triton.kernel_source import KernelSource
@@ -42,6 +44,7 @@ def fastest_variants(
     asked = {name: _Question(name, tuple(several)) for name, several in variants.items()}
     known = {b.name: bytes_ for b in program.buffers if (bytes_ := _bytes(b)) is not None}
     known |= {extra.name: 4 * extra.elements for extra in scratch}
+    given = frozenset(b.name for b in program.buffers if b.kind in ("input", "constant"))
     waiting = {
         q.key: q
         for q in asked.values()
@@ -53,11 +56,20 @@ def fastest_variants(
     for name, question in asked.items():
         chosen = tuner.known(question.key, question.labels)
         if chosen is None and question.key in waiting:
-            bench = _Bench(question, known, binaries)
+            bench = _Bench(question, known, given, binaries)
             chosen = tuner.choose(question.key, question.labels, bench.measure)
         at = 0 if chosen is None else question.labels.index(chosen)
         found[name] = question.variants[at]
+    _report([tuner.costs(q.key) for q in asked.values()], [q.labels for q in asked.values()])
     return found
+
+
+def _report(costs: Sequence[Mapping[str, float]], labels: Sequence[tuple[str, ...]]) -> None:
+    """Sums over the nodes that were measured, in microseconds: of the model's choices, of the
+    fastest."""
+    known = [(c[repr(of[0])], min(c.values())) for c, of in zip(costs, labels, strict=True) if c]
+    model, fastest = (sum(pair[i] for pair in known) for i in (0, 1))
+    log.emit("tuned_kernels", nodes=len(costs), measured=len(known), model=model, fastest=fastest)
 
 
 @dataclass(frozen=True)
@@ -98,13 +110,15 @@ class _Bench:
         self,
         question: _Question,
         sizes: Mapping[str, int],
+        given: frozenset[str],
         binaries: Mapping[str, Binary],
     ) -> None:
         self.question, self.binaries = question, binaries
         names = {p.name for v in question.variants for s in v for p in s.parameters}
-        self.sizes = {name: sizes[name] for name in names}
+        self.made = {name: sizes[name] for name in names - given}
+        self.given = {name: sizes[name] for name in names & given}
         self.device = torch.device("cuda", torch.cuda.current_device())
-        self.copies = max(1, min(MOST_COPIES, COLD // max(1, sum(self.sizes.values()))))
+        self.copies = max(1, min(MOST_COPIES, COLD // max(1, sum(self.given.values()))))
 
     def measure(self, label: str) -> float:
         """Microseconds; infinity for a variant this GPU cannot run."""
@@ -119,8 +133,9 @@ class _Bench:
             return len(values) - 1
 
         try:
+            made = {name: slot(size) for name, size in self.made.items()}
             for _ in range(self.copies):
-                slots = {name: slot(size) for name, size in self.sizes.items()}
+                slots = made | {name: slot(size) for name, size in self.given.items()}
                 for source in variant:
                     binary = self.binaries[source.key]
                     known = load_binary(binary, self.device)

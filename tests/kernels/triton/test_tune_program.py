@@ -105,8 +105,16 @@ def test_equal_nodes_are_measured_once_and_the_fastest_taken(monkeypatch):
     assert len(measured) == len(variants["rows"])
 
 
-def set_question(bench, question, _buffers, _binaries):
+def set_question(bench, question, *_):
     bench.question = question
+
+
+def test_what_a_step_has_just_made_is_measured_in_the_cache(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    node = scaled_rows()
+    question = tune_program._Question("rows", node_variants(node, H200, frozenset()))
+    bench = tune_program._Bench(question, {"a": 1 << 20, "o0": 1 << 28}, frozenset("a"), {})
+    assert (bench.given, bench.made, bench.copies) == ({"a": 1 << 20}, {"o0": 1 << 28}, 16)
 
 
 def test_what_cannot_be_measured_keeps_the_models_choice():
