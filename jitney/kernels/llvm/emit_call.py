@@ -15,12 +15,13 @@ import torch
 from jitney import torch_api
 from jitney.kernels.llvm.emit_segment import RELEASE_GIL, SegmentCode, any_check_failed
 from jitney.kernels.llvm.expressions import Scope
-from jitney.kernels.llvm.native_runtime import constant_list
+from jitney.kernels.llvm.native_runtime import HUGE_BYTES, constant_list
 from jitney.kernels.llvm.operands import Operands
 from jitney.kernels.llvm.segments import Segment
 from jitney.kernels.llvm.text import FunctionText
 from jitney.loops.index import Index
 from jitney.loops.ir import Buffer, LoopProgram
+from jitney.loops.plan_memory import size_in_bytes
 from jitney.loops.read_sizes import ReadSize
 
 #: PyTupleObject: reference count, type, length, then the items.
@@ -137,6 +138,7 @@ class _CallWriter:
             self.text.emit(
                 f"call i32 @aoti_torch_get_data_ptr(ptr {handle}, ptr {self._entry(name)})"
             )
+            self._use_huge_pages(name, buffer)
             places.append(handle)
         return places
 
@@ -146,6 +148,15 @@ class _CallWriter:
             f"ptr {strides}, i32 {torch_api.scalar_type(buffer.dtype)}, i32 0, i32 0, ptr {place})"
         )
         self._return_if(self.text.emit(f"icmp ne i32 {code}, 0"))
+
+    def _use_huge_pages(self, name: str, buffer: Buffer) -> None:
+        """Asks for huge pages for a result that nothing has touched yet, if it may be large."""
+        size = size_in_bytes(buffer)
+        if size.is_const and int(size) < HUGE_BYTES:
+            return
+        data = self.text.emit(f"load ptr, ptr {self._entry(name)}")
+        bytes_ = self.scope.indices.uniform(size)
+        self.text.do(f"call void @jitney.use_huge_pages(ptr {data}, i64 {bytes_})")
 
     def _return_if(self, failed: str) -> None:
         """Raises MemoryError where ``failed``: allocation is all that can fail here."""

@@ -12,6 +12,7 @@ from jitney.kernels.llvm.gemm_plan import row_offsets
 from jitney.kernels.llvm.gemm_tile import Routine, Tile, tile_routine
 from jitney.kernels.llvm.pack_columns import copy_routine, interleave_routine, transpose_routine
 from jitney.kernels.llvm.pack_operands import convert_columns, gather_panel
+from jitney.kernels.llvm.pack_rows import pack_rows_routine
 from jitney.kernels.llvm.phase_function import PhaseFunction
 from jitney.loops.index import Axis, Index, index
 
@@ -44,6 +45,7 @@ class _Panel:
     b_step: str
     ahead: _Ahead | None = None
     table: str = ""  # pointers to the pieces of the block's rows
+    a: str = ""  # the block's rows, where they are packed
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,7 @@ def panel_phase(code: GemmCode) -> tuple[PhaseFunction, Index, float]:
     gemm, plan = code.gemm, code.plan
     f = code.function()
     extents = [*(axis.extent for axis in gemm.batch), code.blocks(), code.panels()]
+    held = _no_block(f) if plan.a == "packed" else ""
     with f.items() as item:
         *batch, block, number = f.unflatten(item.index, extents)
         flat = f.text.pure(f"udiv i64 {item.index}, {f.size(code.blocks() * code.panels())}")
@@ -73,6 +76,9 @@ def panel_phase(code: GemmCode) -> tuple[PhaseFunction, Index, float]:
         end = f.smaller(end, f.size(gemm.m.extent))
         if plan.patches is not None:
             panel = _with_table(code, f, panel, plan.patches, (first, end))
+        if plan.a == "packed":
+            turn = f.text.pure(f"udiv i64 {item.index}, {f.size(code.panels())}")
+            panel = _with_packed_rows(code, f, panel, (first, end), (held, turn))
         whole = _Columns(plan.vectors, False)
         last = _Columns(plan.last, plan.in_place and not _ends_whole(gemm.n.extent, plan.lanes))
         if whole == last:
@@ -199,6 +205,38 @@ def _with_table(
     return replace(panel, table=table)
 
 
+def _no_block(f: PhaseFunction) -> str:
+    """Memory for the number of the block that is packed, which is none yet."""
+    held = f.text.allocate(8)
+    f.text.do(f"store i64 -1, ptr {held}, align 8")
+    return held
+
+
+def _with_packed_rows(
+    code: GemmCode,
+    f: PhaseFunction,
+    panel: _Panel,
+    rows: tuple[str, str],
+    turn: tuple[str, str],
+) -> _Panel:
+    """The panel with ``rows`` (from, to) of A packed in scratch memory. ``turn``: where the number
+    of the packed block is kept, and the number of this one; the panels of a block follow one
+    another, so that it is packed once."""
+    (first, end), (held, number) = rows, turn
+    gemm, layout = code.gemm, code.packed_a()
+    start = -(-code.scratch_bytes // 64) * 64
+    code.scratch_bytes = start + layout.bytes(code.plan.block)
+    packed = f.text.pure(f"getelementptr i8, ptr %scratch, i64 {start}")
+    before = f.text.emit(f"load i64, ptr {held}, align 8")
+    with f.text.when(f.text.emit(f"icmp ne i64 {before}, {number}")):
+        a = f.address(panel.scope.inner({gemm.m: first}), gemm.a, (gemm.k,))
+        count = f.text.emit(f"sub i64 {end}, {first}")
+        arguments = f"ptr {a}, i64 {f.step(gemm.a, gemm.k)}, i64 {count}, ptr {packed}"
+        f.text.do(f"call void @{code.use(pack_rows_routine(layout))}({arguments})")
+        f.text.do(f"store i64 {number}, ptr {held}, align 8")
+    return replace(panel, a=packed)
+
+
 # ---------------------------------------------------------------- the tiles of a panel
 
 
@@ -281,7 +319,7 @@ def _operands(
     if count != str(tile.rows):
         last = f.size(gemm.m.extent - 1)
         wanted = [f.smaller(w, last) for w in wanted]
-    table = code.row_pointers(f, panel.scope, wanted, panel.batch)
+    table = code.row_pointers(f, panel.scope, wanted, panel.batch, panel.a)
     a = f"ptr {table}, i64 {code.a_step(f)}"
     kind = "ptr" if tile.indexed else "i64"
     return a, f"ptr {panel.b}, {kind} {step}, i64 {code.k_steps(f)}", ""

@@ -10,6 +10,7 @@ from jitney.kernels.llvm.gemm_plan import GemmPlan
 from jitney.kernels.llvm.gemm_tile import Routine
 from jitney.kernels.llvm.isa import Isa
 from jitney.kernels.llvm.node_code import NodeCode, Phase
+from jitney.kernels.llvm.pack_rows import PackedRows, packed_row
 from jitney.kernels.llvm.phase_function import PhaseFunction, node_operands
 from jitney.kernels.llvm.ssa import Ssa, iota, llvm_type
 from jitney.loops import ir, visit
@@ -81,6 +82,11 @@ class GemmCode:
         """Elements of one packed panel."""
         return self.gemm.k.extent * self.plan.width
 
+    def packed_a(self) -> PackedRows:
+        """The layout of a packed block of A."""
+        plan = self.plan
+        return PackedRows(plan.dtype.itemsize, plan.rows, int(self.gemm.k.extent))
+
     def a_copy_bytes(self) -> Index:
         """Bytes of the shared copy of A (rounded up to whole lines), 0 without one."""
         if self.plan.a != "copied":
@@ -97,18 +103,24 @@ class GemmCode:
 
     # ---------------------------------------------------------------- pieces of the product
 
-    def row_pointers(self, f: PhaseFunction, scope: Scope, rows: list[str], batch: str) -> str:
-        """A table of pointers to rows of A (k = 0), ``rows`` being values of m."""
+    def row_pointers(
+        self, f: PhaseFunction, scope: Scope, rows: list[str], batch: str, packed: str = ""
+    ) -> str:
+        """A table of pointers to rows of A (k = 0), ``rows`` being values of m; ``packed``: where
+        the block's rows lie if they are packed."""
         table = f.text.allocate(8 * len(rows))
         for position, m in enumerate(rows):
             slot = f.text.pure(f"getelementptr i8, ptr {table}, i64 {8 * position}")
-            f.text.do(f"store ptr {self._row(f, scope, m, batch)}, ptr {slot}, align 8")
+            f.text.do(f"store ptr {self._row(f, scope, m, batch, packed)}, ptr {slot}, align 8")
         return table
 
-    def _row(self, f: PhaseFunction, scope: Scope, m: str, batch: str) -> str:
+    def _row(self, f: PhaseFunction, scope: Scope, m: str, batch: str, packed: str) -> str:
         gemm = self.gemm
         if self.plan.a == "direct":
             return f.address(scope.inner({gemm.m: m}), gemm.a, (gemm.k,))
+        if self.plan.a == "packed":
+            within = f.text.pure(f"urem i64 {m}, {self.plan.block}")
+            return packed_row(f, self.packed_a(), packed, within)
         row = f.text.pure(f"mul nsw i64 {batch}, {f.size(gemm.m.extent)}")
         row = f.text.pure(f"add nsw i64 {row}, {m}")
         row = f.text.pure(f"mul nsw i64 {row}, {f.size(gemm.k.extent)}")
@@ -120,6 +132,8 @@ class GemmCode:
             return "4"
         if self.plan.a == "copied":
             return str(self.plan.dtype.itemsize)
+        if self.plan.a == "packed":
+            return str(self.packed_a().step)
         return f.step(self.gemm.a, self.gemm.k)
 
     def k_steps(self, f: PhaseFunction) -> str:

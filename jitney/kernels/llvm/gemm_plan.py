@@ -22,6 +22,8 @@ from jitney.loops.target import Target
 
 #: Rows of A a block holds when M is larger: it stays in L2 while the panels of B go by.
 BLOCK_ROWS = 444
+#: A transposed A is packed for at least this many panels of B, a block of this share of L2 each.
+FEWEST_PANELS, PACKED_SHARE = 4, 0.5
 #: Up to this many rows B is read once, in place; above, packing it pays.
 SKINNY_ROWS = 16
 TILE_ROWS = 6
@@ -35,8 +37,9 @@ class GemmPlan:
     "stream" (few rows, B's n contiguous).
 
     ``dtype`` accumulates. ``pairs``: bfloat16 dot products. ``a``: "direct" (read in place),
-    "patches" (in place, in pieces: ``patches``) or "copied" (converted or computed into shared
-    memory by a phase). ``b``: "direct"; "indexed" (in
+    "patches" (in place, in pieces: ``patches``), "packed" (a block's columns laid out in scratch as
+    tiles read them, by the work item that comes to the block first) or "copied" (converted or
+    computed into shared memory by a phase). ``b``: "direct"; "indexed" (in
     place, rows found through a table of offsets); "packed" (laid out once, `packed_index`);
     packed into scratch by each work item from k-contiguous rows ("transposed", "converted" where
     the dtype differs), n-contiguous ones ("copied", "interleaved" for pairs) or any layout
@@ -109,7 +112,11 @@ def plan_gemm(gemm: ir.Gemm, isa: Isa, target: Target) -> GemmPlan:
     if a == "copied" and style == "panel" and b != "indexed" and not pairs:
         patches = patches_of(gemm)
         a = a if patches is None else "patches"
-    block = _block_rows(gemm, vectors * lanes, target)
+    most = BLOCK_ROWS
+    packed_rows = _packed_rows(gemm, vectors * lanes, target)
+    if a == "direct" and style == "panel" and packed_rows:
+        a, most = "packed", packed_rows
+    block = _block_rows(gemm, vectors * lanes, target, most)
     last = _last_vectors(gemm.n.extent, lanes, vectors)
     return GemmPlan(style, dtype, lanes, rows, vectors, pairs, a, b, block, last, patches)
 
@@ -148,6 +155,19 @@ def _dots_pairs(gemm: ir.Gemm, isa: Isa) -> bool:
 def _direct_a(gemm: ir.Gemm) -> bool:
     linear = gemm.a.index.coefficient(gemm.k) is not None
     return gemm.a_value is None and gemm.a.dtype == gemm.acc_dtype and linear
+
+
+def _packed_rows(gemm: ir.Gemm, width: int, target: Target) -> int:
+    """Rows of a block of A to lay out first, in whole tiles; 0 where A is better read in place.
+
+    It pays for a transposed A (a step of k reads a few columns of a far row, a line of its own)
+    that enough panels of B, ``width`` columns each, read."""
+    by_m, by_k = gemm.a.index.coefficient(gemm.m), gemm.a.index.coefficient(gemm.k)
+    far = by_m == index(1) and by_k is not None and by_k != index(1)
+    if not far or not gemm.k.extent.is_const or gemm.n.extent.hint() < FEWEST_PANELS * width:
+        return 0
+    tile = int(gemm.k.extent) * gemm.acc_dtype.itemsize * TILE_ROWS
+    return min(int(target.l2 * PACKED_SHARE) // tile * TILE_ROWS, BLOCK_ROWS)
 
 
 def _b_mode(gemm: ir.Gemm, lanes: int, vectors: int, pairs: bool, target: Target) -> str:
@@ -260,12 +280,13 @@ def _k_contiguous_floats(gemm: ir.Gemm) -> bool:
     )
 
 
-def _block_rows(gemm: ir.Gemm, width: int, target: Target) -> int:
-    """Rows a work item takes: a block of A that stays near, smaller where threads would idle."""
+def _block_rows(gemm: ir.Gemm, width: int, target: Target, most: int) -> int:
+    """Rows a work item takes: a block of A that stays near (``most`` rows), smaller where threads
+    would idle."""
     if not gemm.m.extent.is_const:
-        return BLOCK_ROWS
+        return most
     rows = int(gemm.m.extent)
-    blocks = -(-rows // BLOCK_ROWS)
+    blocks = -(-rows // most)
     others = -(-gemm.n.extent.hint() // width)
     for axis in gemm.batch:
         others *= max(axis.extent.hint(), 1)

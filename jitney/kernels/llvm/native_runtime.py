@@ -7,6 +7,8 @@ data rather than code.
 ``jitney.lease`` and ``jitney.release`` hand out workspaces from a pool of the process: a call owns
 its own, whatever other threads or re-entrant calls do. The pool is a list through the blocks'
 first words (next, capacity) and is only touched under the GIL.
+``jitney.use_huge_pages``, for workspaces and large results: strided reads of a product miss the TLB
+on small ones, and a fresh result costs a fault a page (docs/decisions/030-transposed-products.md).
 """
 
 from __future__ import annotations
@@ -17,6 +19,9 @@ from collections.abc import Sequence
 #: Cells of the process (`machine_code.provide_cell`) that the code below reads.
 POOL, SERIAL = "jitney_pool", "jitney_serial"
 
+#: Bytes from which memory asks for huge pages (2 MiB each), and Linux's word for that.
+HUGE_BYTES, _MADV_HUGEPAGE = 2 << 20, 14
+
 #: Functions it imports from libgomp and libc.
 IMPORTS = (
     "declare void @GOMP_parallel(ptr, ptr, i32, i32)",
@@ -26,6 +31,7 @@ IMPORTS = (
     "declare i32 @aoti_torch_get_data_ptr(ptr, ptr)",
     "declare ptr @aligned_alloc(i64, i64)",
     "declare void @free(ptr)",
+    "declare i32 @madvise(ptr, i64, i32)",
 )
 
 TEXT = """
@@ -142,6 +148,7 @@ fresh:
   %c2 = getelementptr i64, ptr %block, i64 1
   %usable = sub i64 %size, 64
   store i64 %usable, ptr %c2
+  call void @jitney.use_huge_pages(ptr %block, i64 %size)
   %data2 = getelementptr i8, ptr %block, i64 64
   ret ptr %data2
 }
@@ -154,6 +161,25 @@ define internal void @jitney.release(ptr %data) nounwind {
   store i64 %word, ptr @jitney_pool
   ret void
 }
+"""
+
+TEXT += f"""
+define internal void @jitney.use_huge_pages(ptr %data, i64 %bytes) nounwind {{
+  %large = icmp sge i64 %bytes, {HUGE_BYTES}
+  br i1 %large, label %ask, label %done
+ask:
+  %address = ptrtoint ptr %data to i64
+  %padded = add i64 %address, 4095
+  %first = and i64 %padded, -4096
+  %end = add i64 %address, %bytes
+  %last = and i64 %end, -4096
+  %length = sub i64 %last, %first
+  %page = inttoptr i64 %first to ptr
+  %ignored = call i32 @madvise(ptr %page, i64 %length, i32 {_MADV_HUGEPAGE})
+  br label %done
+done:
+  ret void
+}}
 """
 
 _FILLER = """

@@ -51,6 +51,24 @@ def test_externs_between_segments() -> None:
     check(function, x, lowered=False)
 
 
+def test_large_results_ask_for_huge_pages() -> None:
+    """Linux says so in the flags of the mapping an address lies in ("hg")."""
+    if not Path("/sys/kernel/mm/transparent_hugepage").exists():
+        pytest.skip("this kernel has none")
+    x = torch.zeros(8 << 20)
+    (result,) = compile_function(lambda x: x + 1, x)(x)
+    middle, inside = result.data_ptr() + (16 << 20), False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        word = line.split(" ", 1)[0]
+        if not word.endswith(":"):
+            first, last = (int(bound, 16) for bound in word.split("-"))
+            inside = first <= middle < last
+        elif inside and word == "VmFlags:":
+            assert "hg" in line.split()
+            return
+    raise AssertionError("the result lies in no mapping")
+
+
 def test_results_are_fresh_tensors() -> None:
     x = torch.randn(5)
     compiled = compile_function(lambda x: x + 1, x)

@@ -92,6 +92,9 @@ SHAPES = [
     Case(33, 101, 45),
     Case(33, 101, 45, b="kn"),
     Case(33, 101, 45, a="km"),
+    Case(33, 260, 45, a="km", b="kn"),
+    Case(1000, 257, 700, a="km", b="kn"),
+    Case(50, 300, 31, a="km", batch=3),
     Case(450, 70, 19),
     Case(13, 96, 64),
     Case(16, 40, 33),
@@ -112,6 +115,8 @@ SYMBOLIC = [
     Case(37, 70, 35, symbolic="mnk"),
     Case(37, 64, 35, b="kn", symbolic="k"),
     Case(37, 61, 35, b="kn", symbolic="k", batch=2),
+    Case(37, 300, 35, a="km", symbolic="mn"),
+    Case(37, 300, 35, a="km", b="kn", symbolic="mnk"),
 ]
 DTYPES = [torch.float64, torch.bfloat16, torch.float16, torch.int32, torch.int64]
 
@@ -120,6 +125,21 @@ DTYPES = [torch.float64, torch.bfloat16, torch.float16, torch.int32, torch.int64
 @pytest.mark.parametrize("target", [HOST, AVX2], ids=lambda t: t.name)
 def test_float32(case: Case, target: Target) -> None:
     case.check(target)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.int32, torch.int64], ids=str)
+def test_packed_columns_of_other_types(dtype: torch.dtype) -> None:
+    Case(40, 300, 33, a="km", b="kn", dtype=dtype).check(HOST)
+
+
+def test_a_transposed_left_side_is_packed_where_many_columns_read_it() -> None:
+    def how(case: Case) -> str:
+        return plan_gemm(case.gemm()[0], isa_of(HOST), HOST).a
+
+    assert how(Case(3072, 768, 1024, a="km", b="kn")) == "packed"
+    assert how(Case(3072, 768, 1024, b="kn")) == "direct"
+    assert how(Case(3072, 64, 1024, a="km", b="kn")) == "direct"
+    assert how(Case(300, 768, 1 << 20, a="km", b="kn")) == "direct", "six rows alone fill L2"
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
