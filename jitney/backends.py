@@ -63,9 +63,15 @@ def find_backend(backend: str | Backend, options: dict[str, Any], mode: str | No
         rest: torch.fx.GraphModule, example_inputs: Sequence[Any]
     ) -> Callable[..., Any]:
         try:
-            return given(rest, list(example_inputs), **extra)
+            return partial(_once, given(rest, list(example_inputs), **extra))
         except torch_api.symbolic_float_error():
             log.emit("eager_graph", reason_kind="symbolic-float", reason=f"{backend} takes none")
             return rest.forward
 
     return run
+
+
+def _once(graph: Callable[..., Any], *inputs: Any) -> Any:
+    results = graph(*inputs)
+    torch_api.differentiate_once(results)
+    return results

@@ -27,6 +27,7 @@ from jitney.capture.backward_state import (
 from jitney.capture.changes import changes_of
 from jitney.capture.custom_gradient import Author, CustomGradient, Kept
 from jitney.capture.frame import BreakCapture, Frame, Raised
+from jitney.capture.leaves import memory_of
 from jitney.capture.rebuild import CannotRebuild, Rebuilder
 from jitney.capture.source import Fixed
 from jitney.torch_api import names
@@ -217,14 +218,10 @@ def _has_changed(interpreter: Interpreter, cls: type) -> bool:
 def _refuse_shared(cls: type, unsaved: list[torch.Tensor], others: list[Any]) -> None:
     """Breaks where a backward reads memory that the program may write to before it runs, beside
     what was given to ``save_for_backward``, which autograd watches."""
-    memory = {_memory(value) for value in others if isinstance(value, torch.Tensor)}
-    if any(_memory(value) in memory for value in unsaved):
+    memory = {memory_of(value) for value in others if isinstance(value, torch.Tensor)}
+    if any(memory_of(value) in memory for value in unsaved):
         hint = "use ctx.save_for_backward"
         raise _refusal(cls, "keeps a tensor on ctx that others can write to", hint)
-
-
-def _memory(value: torch.Tensor) -> Any:
-    return value.untyped_storage()._cdata
 
 
 def _is_in(tensor: torch.Tensor, tensors: Iterable[Any]) -> bool:

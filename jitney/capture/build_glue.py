@@ -82,6 +82,9 @@ def build_glue(
         inputs = [writer.fetch(i.source) for i in capture.inputs]
         call, made = _graph_call(writer, graph, inputs, set(bound.values()))
         writer.lines.append(f"results = {call}")
+        if capture.checked_again is not None:
+            watch = writer.constant(capture.checked_again.watcher(parameters, name))
+            writer.lines.append(f"{watch}(results, {arguments})")
     effects = [EffectWriter(writer, recipes).statement(effect) for effect in capture.effects]
     leave = _write_exit(_Context(writer, recipes, linker), capture.exit, is_resume=is_resume)
     opening = [f"def glue({arguments}):", *(f"    {line}" for line in writer.lines)]

@@ -12,7 +12,8 @@ from typing import Any, cast
 from jitney import torch_api
 from jitney.capture import handlers_data, handlers_flow, handlers_stack, state
 from jitney.capture.changes import effects_of
-from jitney.capture.checkpoints import keep_results, refuse_late_writes
+from jitney.capture.checked_again import checked_again
+from jitney.capture.checkpoints import keep_results, refuse_late_changes, refuse_late_writes
 from jitney.capture.finish import add_input_guards, finish_graph, forget_idle_strides
 from jitney.capture.frame import BreakCapture, Frame, Raised, Restart, Unread
 from jitney.capture.functions import globals_source, know_cells
@@ -133,6 +134,7 @@ def _close(
     """Rebuilds what is left, restores the state, and puts the capture together."""
     refuse_late_writes(vm)
     effects = effects_of_or_restart(vm, rebuilder, cause)
+    refuse_late_changes(vm, effects)
     end = _exit(vm, rebuilder, cause)
     effects.extend(rebuilder.effects)
     for name, value in state.restore(before).items():
@@ -153,6 +155,7 @@ def _close(
         torch_api.new_tracing_context(vm.recorder.fake_mode),
         {"instructions": vm.steps, "guards": len(vm.world.guards)},
         tuple(vm.recorder.symbols.read),
+        checked_again(vm.world, [checkpoint.noted for checkpoint in vm.checkpoints]),
     )
 
 

@@ -10,11 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import CellType
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from jitney.capture.checked_again import is_changed
 from jitney.capture.frame import BreakCapture, Frame, Restart
+from jitney.capture.leaves import memory_of
+from jitney.capture.recipe import Effect
+from jitney.capture.source import Source
 
 if TYPE_CHECKING:
     from jitney.capture.interpret import Interpreter
@@ -27,12 +32,15 @@ OPTIONS = (
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """One that was captured: the step to break before instead, and the tensors that its function
-    read and made, with their versions when it ended."""
+    """One that was captured: the step to break before instead, the tensors that its function
+    read and made, with their versions when it ended, what it read or wrote of Python (``noted``),
+    and what it found in ``cells`` of the frame's own."""
 
     step: int
     read: tuple[tuple[torch.Tensor, int | None], ...]
     made: tuple[tuple[torch.fx.Node, int | None], ...]
+    noted: set[Source]
+    cells: tuple[tuple[CellType, Any], ...]
 
 
 def call_checkpoint(
@@ -55,10 +63,17 @@ def call_checkpoint(
     recorder.checkpoints += 1
     number = recorder.checkpoint = recorder.checkpoints
     versions = recorder.versions()
+    world = interpreter.world
+    before, world.noted, cells, world.cells_read = world.noted, set(), world.cells_read, []
     try:
         result = interpreter.call(args[0], tuple(args[1:]), rest, None)
     finally:
         recorder.checkpoint = outer
+        noted, world.noted = world.noted, before
+        read, world.cells_read = world.cells_read, cells
+        if before is not None:
+            before |= noted
+        cells += read
     reason = ""
     if reentrant and not _differentiable(result if isinstance(result, tuple) else (result,), all):
         reason = "a reentrant checkpoint returns what has no gradient"
@@ -69,7 +84,8 @@ def call_checkpoint(
         raise BreakCapture("checkpoint", reason)
     if torch.is_grad_enabled():
         step = interpreter.resumable(interpreter.frames).step
-        interpreter.checkpoints.append(_ended(recorder, number, step))
+        noted |= {source for a in args if (source := world.source_of(a)) is not None}
+        interpreter.checkpoints.append(_ended(recorder, number, step, noted, tuple(read)))
     return result
 
 
@@ -79,6 +95,15 @@ def refuse_late_writes(interpreter: Interpreter) -> None:
     for checkpoint in interpreter.checkpoints:
         if any(version_of(tensor) != version for tensor, version in checkpoint.read):
             reason = "a tensor is written to that a checkpoint before has read: eager reads it anew"
+            raise Restart(checkpoint.step, BreakCapture("checkpoint", f"{reason} in backward"))
+
+
+def refuse_late_changes(interpreter: Interpreter, effects: list[Effect]) -> None:
+    """Raises `Restart` if the frame changes what a checkpoint reads or writes of Python."""
+    for checkpoint in interpreter.checkpoints:
+        cells = any(cell.cell_contents is not value for cell, value in checkpoint.cells)
+        if cells or is_changed(effects, checkpoint.noted):
+            reason = "Python state is changed that a checkpoint uses: eager uses it once more"
             raise Restart(checkpoint.step, BreakCapture("checkpoint", f"{reason} in backward"))
 
 
@@ -93,7 +118,7 @@ def keep_results(interpreter: Interpreter, graph: torch.fx.GraphModule) -> None:
             readers = [user for user in node.users if user not in inside]
             if not readers or interpreter.recorder.version_of(value) == version:
                 continue
-            memory = value.untyped_storage()._cdata
+            memory = memory_of(value)
             if memory in copied:
                 reason = "results of a checkpoint that share memory are written to"
                 raise Restart(checkpoint.step, BreakCapture("checkpoint", reason))
@@ -110,7 +135,13 @@ def _copy_for(readers: list[torch.fx.Node], node: torch.fx.Node) -> None:
         reader.replace_input_with(node, copy)
 
 
-def _ended(recorder: Recorder, first: int, step: int) -> Checkpoint:
+def _ended(
+    recorder: Recorder,
+    first: int,
+    step: int,
+    noted: set[Source],
+    cells: tuple[tuple[CellType, Any], ...],
+) -> Checkpoint:
     """Checkpoint ``first`` with those inside it, now that it has ended."""
     made = [n for n in recorder.graph.nodes if (n.meta.get("checkpoint") or 0) >= first]
     inside = set(made)
@@ -123,6 +154,8 @@ def _ended(recorder: Recorder, first: int, step: int) -> Checkpoint:
         step,
         tuple([(tensor, version_of(tensor)) for tensor in tensors]),
         tuple([(node, version_of(node.meta["example_value"])) for node in nodes]),
+        noted,
+        cells,
     )
 
 

@@ -126,9 +126,12 @@ def cell_get(vm: Interpreter, cell: CellType) -> Any:
     if shadow is not None:
         return shadow.get(vm.world)
     try:
-        return cell.cell_contents
+        value = cell.cell_contents
     except ValueError:
         return ABSENT
+    if vm.world.noted is not None:
+        vm.world.cells_read.append((cell, value))
+    return value
 
 
 @opcode("LOAD_DEREF")
@@ -145,7 +148,7 @@ def store_deref(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
     cell = frame.locals[ins.value]
     shadow = vm.world.cell(cell)
     if shadow is not None:
-        shadow.set(value)
+        shadow.set(vm.world, value)
     else:
         cell.cell_contents = value
 
@@ -157,7 +160,7 @@ def delete_deref(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
     if cell_get(vm, cell) is ABSENT:
         raise Raised(NameError(ins.value))
     if shadow is not None:
-        shadow.set(ABSENT)
+        shadow.set(vm.world, ABSENT)
     else:
         del cell.cell_contents
 

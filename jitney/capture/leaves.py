@@ -160,7 +160,8 @@ def _property(recorder: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str,
             recorder._bind(value, node)
         return value
     if name == "data":
-        return recorder.call(torch.Tensor.detach, (fake,), {})
+        recorder.uncounted.add(memory_of(fake))
+        return recorder.call(torch_api.data_of, (fake,), {})
     raise BreakCapture("tensor-attribute", f"the attribute {name} of a tensor is read")
 
 
@@ -205,6 +206,20 @@ def written(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[An
     for item in found:
         flat.extend(item if isinstance(item, list | tuple) else [item])
     return [x for x in flat if isinstance(x, torch.Tensor)]
+
+
+def refuse_overlap(func: Any, tensors: list[torch.Tensor]) -> None:
+    """Breaks before a write to a tensor whose elements share memory, which eager mostly refuses."""
+    for tensor in tensors:
+        for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
+            if type(stride) is int and stride == 0 and not (type(size) is int and size < 2):
+                name = name_of(func)
+                raise BreakCapture("overlap", f"{name} of an expanded tensor", "clone() it before")
+
+
+def memory_of(tensor: torch.Tensor) -> int:
+    """Which memory a tensor looks at."""
+    return int(tensor.untyped_storage()._cdata)
 
 
 def refuse_hidden_state(func: Any, value: Any) -> None:

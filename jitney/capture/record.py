@@ -17,7 +17,7 @@ from torch.overrides import TorchFunctionMode
 
 from jitney import torch_api
 from jitney.capture import leaves
-from jitney.capture.frame import BreakCapture, Frame
+from jitney.capture.frame import BreakCapture, Frame, Restart
 from jitney.capture.remember_fakes import RememberedFakes
 from jitney.capture.result import GraphInput
 from jitney.capture.source import Source
@@ -37,6 +37,7 @@ class Recorder:
         self.nodes: dict[int, tuple[Any, torch.fx.Node]] = {}  # by id(fake)
         self.inputs: dict[torch.fx.Node, GraphInput] = {}
         self.mutated: set[int] = set()  # ids of fakes written to in place
+        self.uncounted: set[int] = set()  # memory of which ``.data`` was taken
         self.frames: list[Frame] = []
         self.checkpoint = self.checkpoints = 0  # which one is open; how many there were
         self.strides_asked = False
@@ -205,6 +206,9 @@ class Recorder:
         leaves.refuse_redefined_input(func, node_args)
         leaves.refuse_numpy_types(func, *args, *kwargs.values())
         node_kwargs = {k: self.argument(v) for k, v in kwargs.items()}
+        changed = leaves.written(func, args, kwargs) if write else []
+        leaves.refuse_overlap(func, changed)
+        self._note_writes(func, changed)
         with self.fake_mode, self._remembered:
             try:
                 value = func(*args, **kwargs)
@@ -225,11 +229,30 @@ class Recorder:
                 raise BreakCapture("torch-call", f"{leaves.name_of(func)} is not captured")
             return value
         leaves.refuse_hidden_state(func, value)
-        if write:
-            self.mutated.update(id(a) for a in leaves.written(func, args, kwargs))
         node = self.node(op, target, node_args, node_kwargs, value)
         self._bind(value, node)
         return value
+
+    def _note_writes(self, func: Callable[..., Any], written: list[torch.Tensor]) -> None:
+        """Notes what a call writes to. Where autograd, which counts no writes through ``.data``,
+        gives a backward pass the new values of what it had saved: breaks for an input, leaves the
+        frame to eager for what it made."""
+        self.mutated.update(map(id, written))
+        memory = self.uncounted.intersection(map(leaves.memory_of, written))
+        if not memory:
+            return
+        for known, node in list(self.nodes.values()):
+            if not isinstance(known, torch.Tensor):
+                continue
+            if leaves.memory_of(known) in memory:
+                self.mutated.add(id(known))
+                users = [user for user in node.users if user.op.startswith("call")]
+                made = node.op != "placeholder" and _has_gradient(node)
+                if self.checkpoints or made or any(map(_has_gradient, users)):
+                    name = leaves.name_of(func)
+                    reason = f"{name} through .data of what a backward pass may read"
+                    cause = BreakCapture("data-write", reason, "write under torch.no_grad()")
+                    raise Restart(0, cause) if made else cause
 
     def _bind(self, value: Any, node: torch.fx.Node) -> None:
         """Makes the tensors in a result known; one of several is taken out by getitem."""
@@ -249,6 +272,12 @@ class Recorder:
                 if leaves.holds_tensor(item):
                     child = self.node("call_function", leaves.getitem, (node, key), {}, item)
                     self._bind(item, child)
+
+
+def _has_gradient(node: torch.fx.Node) -> bool:
+    value = node.meta.get("example_value")
+    parts = value if isinstance(value, tuple | list) else (value,)
+    return any(isinstance(part, torch.Tensor) and part.requires_grad for part in parts)
 
 
 @lru_cache(maxsize=4096)

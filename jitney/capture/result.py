@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from jitney.capture.checked_again import CheckedAgain
 from jitney.capture.guard import Guard
 from jitney.capture.recipe import Effect, Recipe
 from jitney.capture.source import Source
@@ -92,3 +93,4 @@ class Capture:
     tracing_context: Any = None
     statistics: dict[str, Any] = field(default_factory=dict)
     symbolic: tuple[tuple[Source, Any], ...] = ()  # every symbolic size, int and float read
+    checked_again: CheckedAgain | None = None

@@ -24,6 +24,7 @@ class Scalars:
     def force(self, lazy: Lazy) -> Any:
         """The scalar as code may use it: itself, guarded by value, or its symbol."""
         source = lazy.source
+        self._world.note(source)
         if source in self._forced:
             return self._forced[source]
         value = self._world.tensors.symbolic_scalar(lazy.value, source)

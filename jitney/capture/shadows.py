@@ -42,6 +42,7 @@ class DictShadow:
         """The value at a key as the frame sees it now (maybe `Lazy`); guards its presence or
         absence."""
         inside = self.inside
+        world.note(DictItem(self.source, key))
         if dict.__contains__(inside, key):
             return dict.__getitem__(inside, key)
         if self.seeded or key in self.initial or key in self.missing:
@@ -73,6 +74,7 @@ class DictShadow:
 
     def set(self, world: World, key: Any, value: Any) -> None:
         """Stores into the shadow; the original learns of it at the end."""
+        world.note(DictItem(self.source, key))
         if not self.seeded and key not in self.initial and key not in self.missing:
             self.get(world, key)
         dict.__setitem__(self.inside, key, value)
@@ -178,6 +180,7 @@ class CellShadow:
 
     def get(self, world: World) -> Any:
         """The contents (maybe `Lazy`), ABSENT when empty."""
+        world.note(self.source)
         if self.changed or self.contents is not None:
             return self.contents
         try:
@@ -190,6 +193,7 @@ class CellShadow:
             self.contents = value
         return value
 
-    def set(self, value: Any) -> None:
+    def set(self, world: World, value: Any) -> None:
         """Stores; ABSENT empties the cell."""
+        world.note(self.source)
         self.contents, self.changed = value, True

@@ -59,15 +59,23 @@ class World:
         self.foreign_iterators: set[int] = set()
         self.scalars = scalars.Scalars(self)
         self.where = lambda: ""
+        self.noted: set[Source] | None = None  # what is read or written meanwhile
+        self.cells_read: list[tuple[types.CellType, Any]] = []  # of the frame's own
         self.kept: list[Any] = []
 
     # ------------------------------------------------------------ guards
 
     def guard(self, kind: Kind, source: Source, expected: Any, key: Any = None) -> None:
         """Records a guard once; ``key`` tells apart guards of one kind on one source."""
+        self.note(source)
         identity = (kind, source, key)
         if identity not in self.guards:
             self.guards[identity] = Guard(kind, source, expected, self.where())
+
+    def note(self, source: Source) -> None:
+        """Told of everything that is read or written, however often."""
+        if self.noted is not None:
+            self.noted.add(source)
 
     # ------------------------------------------------------------ reading
 
@@ -112,6 +120,7 @@ class World:
         return known.source if known is not None else None
 
     def _again(self, known: Known, source: Source) -> None:
+        self.note(known.source)
         if known.source == source or isinstance(source, Fixed):
             return
         value = known.original
@@ -207,6 +216,7 @@ class World:
 
     def dict_shadow(self, value: dict[Any, Any], source: Source) -> shadows.DictShadow:
         """The one shadow of a dict, seeded key by key until something needs all of it."""
+        self.note(source)
         shadow = self.dicts.get(id(value))
         if shadow is None:
             if not isinstance(source, Attr | Fixed):

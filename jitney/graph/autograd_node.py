@@ -94,7 +94,7 @@ def _node_class(
                 reason = str(error)
             with torch.no_grad():
                 gradients = run_backward(ctx, grads)
-            return torch_api.not_differentiable(gradients, reason, ctx)
+            return torch_api.not_differentiable(gradients, reason, [ctx])
 
     return CompiledRegion
 

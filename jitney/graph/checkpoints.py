@@ -27,3 +27,9 @@ def is_internal(node: fx.Node, early: Collection[fx.Node]) -> bool:
         return False
     users = [user for user in node.users if user in early or user.op == "output"]
     return all(user.op != "output" and checkpoint_of(user) == region for user in users)
+
+
+def is_read_again(node: fx.Node) -> bool:
+    """Whether a region that the node is none of reads it."""
+    regions = {checkpoint_of(user) for user in node.users} - {None}
+    return bool(regions - {checkpoint_of(node)})

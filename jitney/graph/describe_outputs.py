@@ -112,7 +112,8 @@ class _Outputs:
             raise Unsupported("grad-of-view", "a view whose gradient its author wrote")
         steps = self._steps(output, root)
         detached = not output.requires_grad and (owner.requires_grad or not steps)
-        return View(base, steps, detached)
+        uncounted = not output.requires_grad and not torch_api.counts_with(output, owner)
+        return View(base, steps, detached, uncounted)
 
     def _own_result(self, output: torch.Tensor) -> Result:
         value = self.layer.value(output)

@@ -19,7 +19,7 @@ from torch import fx
 
 from jitney import torch_api
 from jitney.errors import Unsupported
-from jitney.graph.checkpoints import checkpoint_of, is_internal
+from jitney.graph.checkpoints import checkpoint_of, is_internal, is_read_again
 from jitney.graph.effects import is_effect, is_view
 from jitney.graph.min_cut import INFINITE, FlowNetwork
 
@@ -65,7 +65,8 @@ def partition(
     early = ancestors([*results, *(n for n in graph.nodes if is_effect(n) and n not in late)])
     wanted = [node for node in gradients if node is not None]
     needed = ancestors(wanted)
-    saved = _choose(graph, late, early, needed, set(wanted), written)
+    shown = {node for node in results if is_read_again(node)}
+    saved = _choose(graph, late, early, needed, set(wanted), written, shown)
     sizes = _symbol_nodes(graph, late)
     return _extract(gradients, tangents, late, saved, sizes)
 
@@ -144,8 +145,10 @@ def _choose(
     needed: set[fx.Node],
     wanted: set[fx.Node],
     written: Collection[fx.Node],
+    shown: Collection[fx.Node],
 ) -> list[fx.Node]:
-    """The tensors to save: a minimum cut between what runs once and the backward graph."""
+    """The tensors to save: a minimum cut between what runs once and the backward graph. ``shown``:
+    results that checkpoints read, saved themselves, so that writes to them are noticed."""
     nodes = [n for n in graph.nodes if n in needed and n not in late and not _is_size(n)]
     number = {node: 2 * i for i, node in enumerate(nodes)}  # in; out is one more
     source, sink = 2 * len(nodes), 2 * len(nodes) + 1
@@ -156,7 +159,8 @@ def _choose(
         never = node in written or internal
         network.add_edge(entry, entry + 1, INFINITE if never else _cost(node))
         leaves_region = not internal and checkpoint_of(node) is not None
-        once = leaves_region or not internal and (node in joins or not can_recompute(node))
+        once = not internal and (node in joins or not can_recompute(node))
+        once = once or leaves_region or node in shown
         if node.op == "placeholder" or (node in early and once):
             network.add_edge(source, entry, INFINITE)
         if node in wanted or any(user in late for user in node.users):

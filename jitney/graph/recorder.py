@@ -125,7 +125,6 @@ class Recorder(torch_api.dispatch_mode_class()):  # type: ignore[misc]
         self.symbols = SymbolNodes(self.graph)
         self.origin: fx.Node | None = None
         self.in_backward = False
-        self.uncounted: set[int] = set()  # tensors whose writes autograd does not count
         self._decompositions = decompositions
         self._nodes: dict[int, fx.Node] = {}
         self._roots: dict[int, torch.Tensor] = {}  # of views only
@@ -282,7 +281,7 @@ class Recorder(torch_api.dispatch_mode_class()):  # type: ignore[misc]
 
     def _fake_result(self, func: OpOverload, args: Any, kwargs: Any, view: bool) -> Any:
         if self._fakes is None or torch_api.is_data_dependent(func):
-            return func(*args, **kwargs)
+            return torch_api.forecast(func, args, kwargs)
         return self._fakes.call(func, args, kwargs, view)
 
     def _call(self, func: Any, args: Any, kwargs: Any, out: Any) -> fx.Node:
@@ -322,7 +321,6 @@ class Recorder(torch_api.dispatch_mode_class()):  # type: ignore[misc]
         if out.shape != target.shape or out.stride() != target.stride():
             raise NeedsFunctionalization(str(func))
         self._rebind(target, self.node_of(out), func)
-        self.uncounted.discard(id(target))
         return target
 
     def _rebind(self, target: torch.Tensor, node: fx.Node, func: OpOverload) -> None:
@@ -342,8 +340,6 @@ class Recorder(torch_api.dispatch_mode_class()):  # type: ignore[misc]
         with self:
             *results, mean, variance = functional(*args, **kwargs)
         for statistic, updated in ((args[3], mean), (args[4], variance)):
-            if self.node_of(statistic).op == "placeholder":
-                self.uncounted.add(id(statistic))
             self._rebind(statistic, self.node_of(updated), func)
         return tuple(results)
 

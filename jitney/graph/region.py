@@ -50,12 +50,14 @@ class ViewStep:
 class View:
     """``base`` with view ops taken again at run time, so that aliasing and autograd are eager's.
 
-    ``detached``: then detached from autograd. No steps: an alias of ``base``.
+    ``detached``: then detached from autograd; ``uncounted``: so that writes to it count as none of
+    ``base``. No steps: an alias of ``base``.
     """
 
     base: Result | Input
     steps: tuple[ViewStep, ...]
     detached: bool
+    uncounted: bool = False
 
 
 @dataclass(frozen=True)

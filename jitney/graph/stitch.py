@@ -123,6 +123,8 @@ class _Epilogue:
         text = self._output(rule.base)
         for step in rule.steps:
             text = self._step(text, step)
+        if rule.uncounted:
+            return f"{text}.data"
         if rule.detached:
             return f"{text}.detach()"
         return text if rule.steps else f"{text}.view_as({text})"

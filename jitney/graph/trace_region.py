@@ -63,13 +63,14 @@ def trace_region(
 @dataclass
 class _Trace:
     """One run of the graph: the inputs' fakes (``leaves`` for autograd), what the graph was
-    ``fed``, what it returned."""
+    ``fed``, and how often each of that had been written to."""
 
     given: tuple[Any, ...]
     placeholders: list[fx.Node] = field(default_factory=list)
     leaves: list[Any] = field(default_factory=list)
     fed: list[Any] = field(default_factory=list)
     fed_nodes: list[fx.Node | None] = field(default_factory=list)
+    versions: list[int] = field(default_factory=list)
     attributes: dict[str, torch.Tensor] = field(default_factory=dict)
 
 
@@ -151,6 +152,7 @@ def _feed(
             trace.leaves.append(None)
             trace.fed.append(fake)
             trace.fed_nodes.append(None)
+            trace.versions.append(0)
             continue
         leaf = tensor = layer.feed(fake)
         if value.requires_grad:
@@ -160,6 +162,7 @@ def _feed(
                     tensor = leaf.clone()
         trace.leaves.append(leaf if value.requires_grad else None)
         trace.fed.append(tensor)
+        trace.versions += torch_api.versions([tensor])
         trace.fed_nodes.append(recorder.node_of(layer.value(tensor)))
     return trace
 
@@ -208,10 +211,12 @@ def _describe_mutations(
             continue
         if storages[value.untyped_storage()._cdata] > 1:
             raise Unsupported("overlap", "an input that is written to overlaps another input")
-        if fed.requires_grad and not (value.requires_grad and layer.written_without_grad(fed)):
+        counted = torch_api.versions([fed]) != [trace.versions[index]]
+        silent = value.requires_grad and (not counted or layer.written_without_grad(fed))
+        if fed.requires_grad and not silent:
             mutations.append(Mutation(index, results.add(node, fed)))
         else:
-            mutations.append(Mutation(index, counted=id(fed) not in recorder.uncounted))
+            mutations.append(Mutation(index, counted=counted))
             copies.append((trace.placeholders[index], node))
     for name, tensor in trace.attributes.items():
         if recorder.node_of(layer.value(tensor)).op != "get_attr":

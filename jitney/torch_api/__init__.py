@@ -36,6 +36,7 @@ from jitney.torch_api.fakes import (
     unsupported_by_fakes,
 )
 from jitney.torch_api.forecasts import (
+    forecast,
     is_layout_unforeseen,
     is_shape_unforeseen,
     laid_out_by_eager,
@@ -117,6 +118,9 @@ from jitney.torch_api.tensor_words import fact_words, memory_words
 from jitney.torch_api.tensors import (
     ApartCheck,
     bump_versions,
+    counts_with,
+    data_of,
+    differentiate_once,
     is_tensor_subclass,
     node_apply,
     not_differentiable,
@@ -145,6 +149,9 @@ __all__ = [
     "bump_versions",
     "c_symbol",
     "constant_of",
+    "counts_with",
+    "data_of",
+    "differentiate_once",
     "decomposition_of",
     "decomposition_table",
     "dispatch_mode_class",
@@ -158,6 +165,7 @@ __all__ = [
     "fill_masked_out",
     "find_backend",
     "find_op",
+    "forecast",
     "forward_level",
     "free_symbols",
     "from_functional",

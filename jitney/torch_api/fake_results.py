@@ -14,6 +14,7 @@ import torch
 from torch._ops import OpOverload
 
 from jitney.torch_api.fakes import below_fakes, fake_tensor_class
+from jitney.torch_api.forecasts import forecast
 
 _PLAIN = (int, bool, float, str, type(None), torch.dtype, torch.device, torch.layout,
           torch.memory_format)  # fmt: skip
@@ -42,11 +43,11 @@ class FakeResults:
                 torch.get_default_dtype(),
             )
         except _NoKey:
-            return op(*args, **kwargs)
+            return forecast(op, args, kwargs)
         known = self._known.get(key)
         if known is not None:
             return self._remake(known, args[0] if view else None)
-        out = op(*args, **kwargs)
+        out = forecast(op, args, kwargs)
         items = out if isinstance(out, tuple) else (out,)
         if view and not isinstance(args[0], torch.Tensor):
             return out

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,12 +20,27 @@ def is_tensor_subclass(value: torch.Tensor) -> bool:
     )
 
 
+#: ``tensor.data`` as a function: an alias whose writes the tensor does not count.
+data_of = torch._C._autograd._get_data_attr  # type: ignore[attr-defined]
+
+
 def bump_versions(tensors: tuple[torch.Tensor, ...]) -> None:
     """Tells autograd that the tensors were written to (inference tensors keep no version)."""
     try:
         torch._C._increment_version(tensors)
     except RuntimeError:  # at the first inference tensor; some versions may well rise twice
         torch._C._increment_version([t for t in tensors if not t.is_inference()])
+
+
+def counts_with(view: torch.Tensor, base: torch.Tensor) -> bool:
+    """Whether a write to ``view`` counts as one to ``base``, of whose memory it is."""
+    if view.is_inference() or base.is_inference():
+        return True
+    view_before, before = view._version, base._version
+    bump_versions((view,))
+    together = base._version != before
+    torch._C._autograd._unsafe_set_version_counter((view,), (view_before,))
+    return together
 
 
 def versions(tensors: Sequence[torch.Tensor]) -> list[int]:
@@ -83,19 +99,39 @@ class ApartCheck:
         return True
 
 
-def not_differentiable(gradients: tuple[Any, ...], reason: str, node: Any) -> tuple[Any, ...]:
-    """The same gradients, made under ``create_graph`` by ``node``: differentiating them raises."""
+def differentiate_once(results: Sequence[Any]) -> None:
+    """Makes it an error to differentiate the gradients of results of torch's AOT graphs, which
+    may give zeros (`torch.autograd.functional.hessian`)."""
+    tensors = [r for r in results if isinstance(r, torch.Tensor)]
+    nodes = {t.grad_fn for t in tensors if t.grad_fn is not None}
+    for node in nodes:
+        if node.name() == "CompiledFunctionBackward":
+            after = [step for step, _ in node.next_functions if step is not None]
+            node.register_hook(partial(_sealed, after))
+
+
+def _sealed(after: Sequence[Any], gradients: tuple[Any, ...], _: Any) -> tuple[Any, ...] | None:
+    if not torch.is_grad_enabled():
+        return None
+    return not_differentiable(gradients, "the backend is another", after)
+
+
+def not_differentiable(
+    gradients: tuple[Any, ...], reason: str, nodes: Sequence[Any]
+) -> tuple[Any, ...]:
+    """The same gradients, made under ``create_graph`` by the first of the autograd ``nodes`` or
+    what comes before them: differentiating them raises."""
     once = "that was compiled to be differentiated once"
     message = f"trying to differentiate twice a function {once}; eager cannot run again: {reason}"
     some = torch.empty(0, requires_grad=True)  # so that they require grad whatever the inputs do
-    leaves = _leaves(node)
+    leaves = _leaves(nodes)
     supply = iter(_Once.apply(message, [g for g in gradients if g is not None], some, *leaves))
     return tuple(None if g is None else next(supply) for g in gradients)
 
 
-def _leaves(node: Any) -> list[torch.Tensor]:
-    """The tensors whose gradients the graph from ``node`` ends in."""
-    found, seen, stack = [], {node}, [node]
+def _leaves(nodes: Sequence[Any]) -> list[torch.Tensor]:
+    """The tensors whose gradients the graph from ``nodes`` ends in."""
+    found, seen, stack = [], set(nodes), list(nodes)
     while stack:
         step = stack.pop()
         if hasattr(step, "variable"):

@@ -167,3 +167,97 @@ def test_results_are_written_to(function: Any, whole: bool) -> None:
         y.sum().backward()
         found.append((y.detach(), x.grad))
     assert_equal(found[1], found[0])
+
+
+class Scaled(torch.nn.Module):
+    """``scale`` is read in the checkpoint, ``calls`` is not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.scale, self.calls = torch.nn.Linear(8, 8), 2.0, 0
+
+    def inner(self, x: torch.Tensor) -> torch.Tensor:
+        return (self.linear(x) * self.scale).sin()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        return checkpoint(self.inner, x, use_reentrant=False).sum()
+
+
+def other_scale(net: Scaled) -> None:
+    net.scale = 3.0
+
+
+def other_weight(net: Scaled) -> None:
+    net.linear.weight = torch.nn.Parameter(torch.ones(8, 8))
+
+
+def hooked(net: Scaled) -> None:
+    net.linear.register_forward_hook(lambda module, args, out: out * 2)
+
+
+@pytest.mark.parametrize("change", [other_scale, other_weight, hooked])
+def test_state_that_has_changed_before_backward_is_an_error(change: Any) -> None:
+    net = Scaled()
+    loss = jitney.compile(net, fullgraph=True)(torch.ones(2, 8))
+    change(net)
+    with pytest.raises(RuntimeError, match="Python state that a checkpoint reads"):
+        loss.backward()
+
+
+def test_state_that_no_checkpoint_reads_may_change() -> None:
+    net = Scaled()
+    loss = jitney.compile(net, fullgraph=True)(torch.ones(2, 8))
+    net.calls = 7
+    loss.backward()
+    assert net.calls == 7 and net.linear.weight.grad is not None
+
+
+def late_binding(x: torch.Tensor) -> torch.Tensor:
+    for scale in (1, 2, 3):
+        x = checkpoint(lambda v: (v * scale).sin(), x, use_reentrant=False)  # noqa: B023
+    return x.sum()
+
+
+class Counts:
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return checkpoint(self.inner, x, use_reentrant=False).sum()
+
+    def inner(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        return (x * self.calls).sin()
+
+
+@pytest.mark.parametrize("make", [lambda: late_binding, Counts])
+def test_what_a_function_changes_itself_is_read_anew(make: Any) -> None:
+    found = []
+    for wrap in (lambda f: f, jitney.compile):
+        x = torch.linspace(-1, 1, 16).view(2, 8).requires_grad_()
+        called = make()
+        wrap(called.__call__ if isinstance(called, Counts) else called)(x).backward()
+        found.append((x.grad, getattr(called, "calls", None)))
+    assert_equal(found[1], found[0])
+
+
+@pytest.mark.parametrize("counted", [True, False])
+def test_a_result_that_a_checkpoint_reads_is_written_to(counted: bool) -> None:
+    def f(x: torch.Tensor) -> Any:
+        h = x * 2
+        return checkpoint(lambda v: v.sin().cos(), h, use_reentrant=False).sum(), h
+
+    found: list[Any] = []
+    for call in (f, jitney.compile(f)):
+        x = torch.linspace(-1, 1, 16).view(2, 8).requires_grad_()
+        loss, h = call(x)
+        with torch.no_grad():
+            (h if counted else h.data).add_(1)
+        try:
+            loss.backward()
+        except RuntimeError as error:
+            assert "modified by an inplace operation" in str(error)
+        found.append(x.grad)
+    assert (found[0] is None) == counted
+    assert_equal(found[1], found[0])

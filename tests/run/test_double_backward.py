@@ -141,3 +141,13 @@ def test_what_cannot_run_again_is_an_error_wherever_it_is_differentiated() -> No
     assert_equal(slope.detach(), torch.full((3,), 24.0))
     with pytest.raises(RuntimeError, match="differentiate twice"):
         torch.autograd.grad(slope.sum(), x, allow_unused=True)
+
+
+def test_another_backend_says_that_it_differentiates_once() -> None:
+    """torch's own graphs give a hessian of zeros."""
+    call = jitney.compile(lambda x: (x**3).sum(), backend="aot_eager")
+    with pytest.raises(RuntimeError, match="differentiated once"):
+        torch.autograd.functional.hessian(call, torch.ones(2))
+    x = torch.ones(2, requires_grad=True)
+    (slope,) = torch.autograd.grad(call(x), x, create_graph=True)
+    assert_equal(slope.detach(), torch.full((2,), 3.0))

@@ -1,0 +1,79 @@
+"""Writes that eager refuses, or does not count: what they leave of values, versions, gradients."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+import jitney
+from tests.equal import assert_equal
+
+
+def expanded(x: torch.Tensor) -> torch.Tensor:
+    x[:1].expand(4).add_(1)
+    return x * 2
+
+
+def test_a_write_to_elements_that_share_memory_is_refused() -> None:
+    x = torch.ones(4)
+    with pytest.raises(RuntimeError, match="refers to a single memory location"):
+        jitney.compile(expanded)(x)
+    assert_equal(x, torch.ones(4))
+
+
+def before_use(x: torch.Tensor) -> torch.Tensor:
+    x.data.clamp_(max=0.5)
+    x.data[1:].mul_(2)
+    return (x * x).sum()
+
+
+def after_use(x: torch.Tensor) -> torch.Tensor:
+    y = (x * x).sum()
+    x.data.add_(1)
+    return y
+
+
+def of_what_was_made(x: torch.Tensor) -> torch.Tensor:
+    z = x * 3
+    y = (z * z).sum()
+    z.data.add_(1)
+    return y
+
+
+@pytest.mark.parametrize("function", [before_use, after_use, of_what_was_made])
+def test_writes_through_data(function: Any) -> None:
+    found = []
+    for call in (function, jitney.compile(function)):
+        x = torch.linspace(-1, 1, 4).requires_grad_()
+        call(x).backward()
+        found.append((x.detach(), x.grad, x._version))
+    assert_equal(found[1], found[0])
+
+
+def test_an_alias_that_counts_for_itself_is_returned() -> None:
+    found = []
+    for wrap in (lambda f: f, jitney.compile):
+        x = torch.ones(4)
+        data, part, detached = wrap(lambda x: (x.data, x.data[1:], x.detach()))(x)
+        versions = []
+        for alias in (data, part, detached):
+            alias.add_(1)
+            versions.append(x._version)
+        found.append((x, versions))
+    assert_equal(found[1], found[0])
+
+
+@pytest.mark.parametrize("reduction", ["none", "mean"])
+@pytest.mark.parametrize("shape", [(4,), (3, 4)])
+def test_a_loss_whose_rows_end_early(reduction: str, shape: tuple[int, ...]) -> None:
+    """torch's decomposition counts the labels behind the end, its forecast has a row too many."""
+    loss = torch.nn.MultiLabelMarginLoss(reduction=reduction)
+    labels = torch.tensor([3, 0, -1, 1]).expand(shape).contiguous()
+    x = torch.linspace(-1, 1, labels.numel()).view(shape).requires_grad_()
+    found = []
+    for call in (lambda x: loss(x, labels) * 2, jitney.compile(lambda x: loss(x, labels) * 2)):
+        y = call(x)
+        found.append((y, torch.autograd.grad(y.sum(), x)))
+    assert_equal(found[1], found[0])
