@@ -10,6 +10,7 @@ from torch.overrides import TorchFunctionMode
 
 from jitney.diagnostics.kernel_times import node_seconds
 from jitney.diagnostics.report import Report, report
+from jitney.errors import UserError
 from jitney.events import Event, log
 
 
@@ -39,6 +40,8 @@ def explain(fn: Callable[..., Any], **options: Any) -> Callable[..., Report]:
 
     ``f`` runs once eager, to count its operations, and once compiled; ``options`` are `compile`'s.
     """
+    if not callable(fn):
+        raise UserError(f"explain takes what compile takes, then its arguments, not {fn!r}")
     original = getattr(fn, "_orig_mod", fn)
 
     def run(*args: Any, **kwargs: Any) -> Report:

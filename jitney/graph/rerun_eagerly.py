@@ -31,6 +31,25 @@ def rerun_eagerly(
             log.emit("rerun_eagerly", reason="a check of the compiled graph failed")
         graph = source()
         assert graph is not None
-        return graph.forward(*inputs)
+        try:
+            return _NamingLines(graph).run(*inputs)
+        except Exception as error:  # noqa: BLE001 - raised again, without FX's frames
+            raise error.with_traceback(None) from None
 
     return run
+
+
+class _NamingLines(fx.Interpreter):
+    """Runs a graph; an error is given the lines of the user's program that it comes from."""
+
+    def __init__(self, graph: fx.GraphModule) -> None:
+        super().__init__(graph)
+        self.extra_traceback = False  # it would change the message, which is eager's
+
+    def run_node(self, n: fx.Node) -> Any:
+        try:
+            return super().run_node(n)
+        except Exception as error:
+            if n.stack_trace:
+                error.add_note(f"raised for\n{n.stack_trace.rstrip()}")
+            raise

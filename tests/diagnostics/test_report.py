@@ -16,6 +16,7 @@ from jitney.diagnostics.dumps import dump
 from jitney.diagnostics.logs import print_logs
 from jitney.diagnostics.progress import Progress
 from jitney.diagnostics.report import report
+from jitney.errors import UserError
 from jitney.events import Event, log
 from jitney.loops import ir
 from jitney.loops.index import Axis, index
@@ -164,3 +165,8 @@ def test_progress_shows_only_long_compiles(monkeypatch: pytest.MonkeyPatch) -> N
     assert "lower, 1 kernels, 5 s" in stream.getvalue()
     progress(Event("stage", 0.0, {"name": "lower", "seconds": 5.0}))
     assert stream.getvalue().endswith("\r")
+
+
+def test_explain_refuses_at_once_what_cannot_be_compiled() -> None:
+    with pytest.raises(UserError, match="not 3"):
+        jitney.explain(3)  # type: ignore[arg-type]

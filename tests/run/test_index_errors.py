@@ -79,6 +79,16 @@ def test_raises_eagers_error(function: Callable[..., Tensor], bad: Tensor) -> No
     torch.testing.assert_close(compiled(TABLE, good), function(TABLE, good))
 
 
+def test_the_error_names_the_users_line_and_shows_no_graph(capsys: pytest.CaptureFixture) -> None:
+    with pytest.raises(IndexError) as found:
+        jitney.compile(embedded)(TABLE, BAD)
+    line = embedded.__code__.co_firstlineno + 1
+    (note,) = found.value.__notes__
+    assert f'test_index_errors.py", line {line}, in embedded' in note
+    assert not [entry for entry in found.traceback if "fx" in str(entry.path)]
+    assert capsys.readouterr().err == ""
+
+
 def test_negative_positions_are_allowed_where_eager_allows_them() -> None:
     i = torch.tensor([-1, -10, 3])
     assert torch.equal(jitney.compile(indexed)(TABLE, i), indexed(TABLE, i))
