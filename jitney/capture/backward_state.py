@@ -18,7 +18,7 @@ from jitney.capture.check_guards import compile_check
 from jitney.capture.custom_gradient import Kept
 from jitney.capture.guard import Guard, Kind
 from jitney.capture.source import Fixed, ModuleOf, Source
-from jitney.capture.world import BY_IDENTITY, BY_VALUE, CONTAINERS, Known, World
+from jitney.capture.world import BY_VALUE, CONTAINERS, Known, World, is_identity
 
 if TYPE_CHECKING:
     from jitney.capture.interpret import Interpreter
@@ -62,7 +62,7 @@ def _held(value: Any, outer: World) -> Iterator[Any]:
             yield from _held(item, outer)
     elif known is not None or isinstance(value, torch.Tensor):
         yield value
-    elif not isinstance(value, (*_SCALARS, *BY_IDENTITY, torch.SymInt, torch.SymFloat)):
+    elif not (is_identity(value) or isinstance(value, (*_SCALARS, torch.SymInt, torch.SymFloat))):
         raise CannotKeep(f"a {type(value).__name__}")
 
 
@@ -71,7 +71,7 @@ def as_constants(value: Any, keep: Callable[[torch.Tensor], Kept]) -> Any:
     CannotKeep for what is no constant."""
     if isinstance(value, torch.Tensor):
         return keep(value)
-    if isinstance(value, (*_SCALARS, *BY_IDENTITY)):
+    if is_identity(value) or isinstance(value, _SCALARS):
         return value
     if type(value) is dict:
         return {key: as_constants(item, keep) for key, item in value.items()}

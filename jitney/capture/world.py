@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from jitney import torch_api
 from jitney.capture import scalars, shadows
 from jitney.capture.frame import Lazy
 from jitney.capture.guard import Guard, Kind
@@ -124,7 +125,7 @@ class World:
         if known.source == source or isinstance(source, Fixed):
             return
         value = known.original
-        if isinstance(value, (*BY_IDENTITY, types.FunctionType)):
+        if is_identity(value) or isinstance(value, types.FunctionType):
             self.guard(Kind.IS, source, value)
         else:
             self.guard(Kind.SAME, source, known.source)
@@ -132,7 +133,7 @@ class World:
     def _first(self, value: Any, cls: type, source: Source) -> Any:
         if isinstance(value, torch.Tensor):
             return self._tensor(value, source)
-        if isinstance(value, BY_IDENTITY):
+        if is_identity(value):
             if not isinstance(source, Fixed):
                 self.guard(Kind.IS, source, value)
             return self.know(value, value, source).inside
@@ -147,6 +148,8 @@ class World:
             return self._container(value, source)
         if cls is types.MethodType:
             return self._method(value, source)
+        if cls is types.BuiltinMethodType:
+            return self._c_method(value, source)
         if not isinstance(source, Fixed):
             self.guard(Kind.TYPE, source, cls)
         if isinstance(value, ITERATORS) or _is_native_iterator(cls):
@@ -154,7 +157,8 @@ class World:
         return self.know(value, value, source).inside
 
     def _tensor(self, value: torch.Tensor, source: Source) -> Any:
-        fake, facts = self.tensors.enter(value, source)
+        with torch_api.without_function_modes():  # C code may be advancing a generator of ours
+            fake, facts = self.tensors.enter(value, source)
         self.guard(Kind.TENSOR, source, facts)
         return self.know(value, fake, source).inside
 
@@ -173,6 +177,13 @@ class World:
         owner = self.read(value.__self__, Attr(source, "__self__"))
         inside = value if owner is value.__self__ else types.MethodType(function, owner)
         return self.know(value, inside, source).inside
+
+    def _c_method(self, value: types.BuiltinMethodType, source: Source) -> Any:
+        """Bound anew wherever it is asked for: its name and its owner decide."""
+        self.guard(Kind.TYPE, source, types.BuiltinMethodType)
+        self.guard(Kind.EQUALS, Attr(source, "__name__"), value.__name__)
+        self.read(value.__self__, Attr(source, "__self__"))
+        return self.know(value, value, source).inside
 
     def _tuple(self, value: tuple[Any, ...], source: Source) -> Any:
         cls = type(value)
@@ -207,7 +218,9 @@ class World:
         if left is right:
             return
         one, other = self.inside.get(id(left)), self.inside.get(id(right))
-        if one is None or other is None or isinstance(left, (*BY_IDENTITY, types.FunctionType)):
+        if one is None or other is None:
+            return
+        if is_identity(left) or isinstance(left, types.FunctionType):
             return
         pair = (one.source, other.source)
         self.guard(Kind.DISTINCT, pair[0], pair, pair)
@@ -258,6 +271,13 @@ class World:
         if shadow is None:
             shadow = self.cells[id(cell)] = shadows.CellShadow(cell, known.source)
         return shadow
+
+
+def is_identity(value: Any) -> bool:
+    """Whether a guard holds the object itself; not a C method that is bound to an instance."""
+    if isinstance(value, types.BuiltinFunctionType):
+        return value.__self__ is None or isinstance(value.__self__, types.ModuleType | type)
+    return isinstance(value, BY_IDENTITY)
 
 
 def _raw_dict(owner: Any) -> dict[str, Any] | None:

@@ -56,6 +56,7 @@ from jitney.torch_api.modes import (
     python_dispatcher,
     to_functional,
     transform_is_active,
+    without_function_modes,
     without_torch_function,
     written_under_no_grad,
 )
@@ -240,6 +241,7 @@ __all__ = [
     "transform_is_active",
     "unsupported_by_fakes",
     "versions",
+    "without_function_modes",
     "without_torch_function",
     "written_under_no_grad",
 ]

@@ -21,6 +21,11 @@ def without_torch_function() -> Any:
     return torch._C.DisableTorchFunctionSubclass()
 
 
+def without_function_modes() -> Any:
+    """A scope in which neither modes nor subclasses see torch calls."""
+    return torch._C.DisableTorchFunction()
+
+
 def python_dispatcher() -> Any:
     """torch's Python dispatcher: Python kernels of composite ops, which keep sizes symbolic."""
     from torch._dispatch.python import enable_python_dispatcher

@@ -116,6 +116,12 @@ def gens(x):
     return a, rest, list(h()), sum(v.shape[0] for v in g(1))
 
 
+@program(torch.nn.Linear(3, 2), X)
+def first_parameter(module, x):
+    """C code advances the generator that meets the parameters for the first time."""
+    return x.to(dtype=next(p.dtype for p in module.parameters() if p.is_floating_point()))
+
+
 @contextlib.contextmanager
 def cm(x):
     try:

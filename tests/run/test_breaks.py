@@ -370,3 +370,18 @@ def test_an_input_that_is_detached_in_place():
     given = torch.ones(3, requires_grad=True) * 2
     result = jitney.compile(lambda x: (x.detach_(), x * 2)[1])(given)
     assert not result.requires_grad and not given.requires_grad
+
+
+def test_a_bound_c_method_that_waits_across_a_break_is_held_by_its_owner() -> None:
+    def f(x, rows):
+        y = x + 1
+        rows.append(impure(y))
+        return y.to(dtype=impure(y).dtype) * len(rows)
+
+    log.clear()
+    compiled = jitney.compile(f)
+    for x in (torch.ones(3), torch.zeros(3), torch.full((3,), 5.0)):
+        ours, theirs = [], []
+        assert torch.equal(compiled(x, ours), f(x, theirs))
+        assert torch.equal(ours[0], theirs[0])
+    assert not [event for event in log.events() if event.kind == "recompile"]
