@@ -23,14 +23,14 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_map
 
-from jitney.diagnostics.equality import TOLERANCE, differences, distance, scale_of, tensors
+from jitney.diagnostics.equality import differences
 from jitney.diagnostics.report import report
 from jitney.events import log
 from tests.conformance.coverage_table import Outcome, by_op, load, reason, table
+from tests.conformance.noise import Move, errors_nearby, is_noise
 from tests.conformance.processes import answers, is_lost
 from tests.equal import fresh, run
 
-CANCELLED = 1e-6
 SAMPLES_PER_SHARE = 60
 SECONDS_PER_SHARE = 600
 
@@ -99,12 +99,13 @@ def check_sample(
     reference = reference_of(call, inputs, training)
     found = differences(actual, expected, reference)
     if found:
-        own = errors_nearby(call, inputs, training)
-        found = [
-            d
-            for d in found
-            if not (d.what.startswith("error") and is_noise(d.path, actual, reference, own))
-        ]
+
+        def nearby(moved: Move) -> tuple[Any, Any]:
+            there = tree_map(moved, inputs)
+            return seeded(call, there, training), reference_of(call, there, training)
+
+        own = errors_nearby(nearby)
+        found = [d for d in found if not is_noise(d, actual, reference, own)]
     outcome.wrong += [
         f"sample {number}: {d}"
         for d in found
@@ -125,45 +126,6 @@ def reference_of(call: Callable[..., Any], inputs: Any, training: bool) -> Any:
         return run(call, fresh(inputs, torch.float64), training)
     except Exception:  # noqa: BLE001 - no float64 kernel
         return None
-
-
-def errors_nearby(call: Callable[..., Any], inputs: Any, training: bool) -> dict[str, float]:
-    """Eager's largest error by path, over runs at inputs that are a rounding away.
-
-    Where what is summed cancels (the gradient of a norm over two elements is zero but for its
-    epsilon), one run's error is luck: eager may round to the truth, and next to it be far off.
-    """
-    own: dict[str, float] = {}
-    for seed in range(16):
-        generator = torch.Generator().manual_seed(seed)
-
-        def moved(value: Any, generator: torch.Generator = generator) -> Any:
-            if not isinstance(value, torch.Tensor) or value.dtype != torch.float32:
-                return value
-            steps = torch.randint(-1, 2, value.shape, generator=generator).to(value.device)
-            return (value.detach() * (1 + steps * 2.0**-23)).requires_grad_(value.requires_grad)
-
-        nearby = tree_map(moved, inputs)
-        result, reference = seeded(call, nearby, training), reference_of(call, nearby, training)
-        truth = dict(tensors(reference))
-        for path, value in tensors(result):
-            if path in truth and value.dtype == torch.float32:
-                error = distance(value.detach(), truth[path].detach())
-                own[path] = max(own.get(path, 0.0), error)
-    return own
-
-
-def is_noise(path: str, actual: Any, reference: Any, own: dict[str, float]) -> bool:
-    """Whether our error is what `differences` allows, by eager's errors nearby; of a tensor below
-    `CANCELLED` of the whole result's scale also one rounding of what has cancelled."""
-    ours, truth = dict(tensors(actual)).get(path), dict(tensors(reference)).get(path)
-    if ours is None or truth is None or path not in own or ours.dtype != torch.float32:
-        return False
-    error = (ours.detach().double() - truth.detach()).abs().max()
-    scale = scale_of(truth.detach())
-    whole = max(scale_of(t.detach()) for _, t in tensors(reference) if t.is_floating_point())
-    cancelled = 2.0**-23 * whole if scale < CANCELLED * whole else 0.0
-    return bool(error <= 2 * own[path] + TOLERANCE[torch.float32] * scale + cancelled)
 
 
 @dataclass(frozen=True)

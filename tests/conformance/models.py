@@ -1,0 +1,128 @@
+"""Programs that no one here wrote through `jitney.compile`, compared with eager.
+
+    python -m tests.conformance.models transformers|timm|modules|optimizers|functions
+        [--only REGEX] [--processes N] [--seconds S] [--results FILE] [--write docs/FILE.md]
+
+Each name runs in a forked process, with a time limit. Results are kept in a JSON-lines file: a run
+that was stopped goes on where it was, and `--seconds` stops one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import re
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tests.conformance import model_judges, torch_databases
+from tests.conformance.model_table import counts, summary_lines, table
+from tests.conformance.op_db import jitney_compile
+from tests.conformance.processes import answers
+from tests.conformance.programs import Compile, Judgement, Program, judge
+
+RESULTS = "build/{judge}.jsonl"
+
+
+@dataclass(frozen=True)
+class Judge:
+    """Where programs come from: their names, the programs of a name, and the seconds a name may
+    take."""
+
+    names: Callable[[], list[str]]
+    programs: Callable[[str], Iterator[Program]]
+    limit: float = 120.0
+
+
+JUDGES = {
+    "transformers": Judge(model_judges.transformers_names, model_judges.transformers_programs),
+    "timm": Judge(model_judges.timm_names, model_judges.timm_programs),
+    "modules": Judge(torch_databases.module_names, torch_databases.module_programs),
+    "optimizers": Judge(torch_databases.optimizer_names, torch_databases.optimizer_programs, 300),
+    "functions": Judge(torch_databases.function_names, torch_databases.function_programs),
+}
+
+
+def load(file: Path) -> dict[str, Judgement]:
+    """Results of earlier runs by name; the last one of each."""
+    lines = file.read_text().splitlines() if file.exists() else []
+    rows = [Judgement(**json.loads(line)) for line in lines]
+    return {row.name: row for row in rows}
+
+
+def run_all(
+    judge_: Judge,
+    names: list[str],
+    file: Path,
+    compile_: Compile = jitney_compile,
+    processes: int | None = None,
+    seconds: float = float("inf"),
+) -> dict[str, Judgement]:
+    """Runs what ``file`` does not hold yet, in an order that looks everywhere soon; starts nothing
+    after ``seconds``. Returns what is known of ``names``."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    done = load(file)
+    todo = [name for name in names if name not in done]
+    random.Random(7).shuffle(todo)
+    last_start = time.perf_counter() + seconds
+
+    def work(name: str) -> Judgement | None:
+        late = time.perf_counter() > last_start
+        return None if late else judge(name, judge_.programs(name), compile_)
+
+    count = processes or len(os.sched_getaffinity(0))
+    with file.open("a") as out:
+        for name, answer in answers(work, todo, count, "cpu", judge_.limit):
+            outcome = answer.result or Judgement(name, errors=[answer.failure])
+            if answer.result is None and not answer.failure:
+                continue
+            outcome.seconds = answer.seconds
+            out.write(json.dumps(asdict(outcome)) + "\n")
+            out.flush()
+            done[name] = outcome
+            if outcome.kind in ("wrong", "errors"):
+                print("\n".join(summary_lines(outcome)), flush=True)
+    return {name: done[name] for name in names if name in done}
+
+
+def warm_up() -> None:
+    """Imports and builds, before any fork, what every child would otherwise."""
+    from functools import partial
+
+    from tests.conformance.programs import run_module
+
+    net, inputs = torch.nn.Linear(4, 4), ((torch.ones(2, 4),), {})
+    judge("warm up", [Program("", partial(run_module, net, inputs, True))], jitney_compile)
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("judge", choices=JUDGES)
+    parser.add_argument("--only", default="", help="a regular expression for names")
+    parser.add_argument("--processes", type=int, help="one a core unless said")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="start none later")
+    parser.add_argument("--results", type=Path)
+    parser.add_argument("--write", type=Path, help="write the table of all judges' results here")
+    options = parser.parse_args()
+    file = options.results or Path(RESULTS.format(judge=options.judge))
+    chosen: Any = JUDGES[options.judge]
+    warm_up()
+    names = [name for name in chosen.names() if re.search(options.only, name)]
+    outcomes = run_all(chosen, names, file, processes=options.processes, seconds=options.seconds)
+    print(f"{options.judge}: {counts(outcomes.values())}, not run {len(names) - len(outcomes)}")
+    if options.write:
+        files = {name: file.with_name(f"{name}.jsonl") for name in JUDGES}
+        known = {name: load(at) for name, at in files.items()}
+        options.write.write_text(table({name: rows for name, rows in known.items() if rows}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,193 @@
+"""One program of a judge, eager and compiled: what the comparison came to."""
+
+from __future__ import annotations
+
+import copy
+import re
+import traceback
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_map
+
+from jitney.diagnostics.equality import differences, distance, scale_of, tensors
+from jitney.diagnostics.report import Report, report
+from jitney.events import log
+from tests.conformance.noise import CANCELLED, Move, errors_nearby, is_noise
+from tests.equal import buffers, fresh, run, take_gradients
+
+Compile = Callable[[Any], Any]
+
+RUNS_NEARBY = 4
+FAR = 1e-2  # a float64 run further off than this took another way: it is no reference
+
+
+class Skipped(Exception):
+    """A judge has no program of this name that can run here; the text says why."""
+
+
+@dataclass(frozen=True)
+class Program:
+    """``run(compile_, change)``: everything a user can see of it after ``compile_`` was given its
+    callable and ``change`` every tensor it begins with. Each run begins anew."""
+
+    name: str
+    run: Callable[[Compile, Move], Any]
+
+
+@dataclass
+class Judgement:
+    """What became of one name of a judge: how many ``programs`` were compared, and how."""
+
+    name: str
+    programs: int = 0
+    wrong: list[str] = field(default_factory=list)
+    rounding: list[str] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
+    breaks: list[str] = field(default_factory=list)
+    skipped: str = ""
+    recompiles: int = 0
+    seconds: float = 0.0
+
+    @property
+    def kind(self) -> str:
+        """One of the kinds that `model_table.MEANINGS` explains."""
+        for kind in ("errors", "wrong", "rounding"):
+            if getattr(self, kind):
+                return kind
+        return "equal" if self.programs else "skipped"
+
+
+def judge(name: str, programs: Iterable[Program], compile_: Compile) -> Judgement:
+    """Every program of a name, in this process."""
+    torch.set_num_threads(1)
+    outcome = Judgement(name)
+    try:
+        for program in programs:
+            judge_program(program, compile_, outcome)
+    except Skipped as reason:
+        outcome.skipped = str(reason)
+    return outcome
+
+
+def judge_program(program: Program, compile_: Compile, outcome: Judgement) -> None:
+    """Runs one program both ways and notes what differs."""
+    try:
+        expected, again = seeded(program, identity, same), seeded(program, identity, same)
+    except Exception as error:  # noqa: BLE001 - eager has no answer
+        outcome.skipped = outcome.skipped or f"{program.name}: eager raises {summary(error)}"
+        return
+    if differences(again, expected):
+        outcome.skipped = outcome.skipped or f"{program.name}: eager differs from itself"
+        return
+    outcome.programs += 1
+    log.clear()
+    try:
+        actual = seeded(program, compile_, same)
+    except Exception as error:  # noqa: BLE001 - ours to report
+        outcome.errors.append(f"{program.name}: {summary(error)}")
+        return
+    note_report(report(log.events()), outcome)
+    reference = float64_run(program, same)
+    if took_another_way(reference, expected):
+        reference = None
+    found = differences(actual, expected, reference)
+    if not found:
+        return
+    truth = expected if reference is None else reference
+
+    def nearby(move: Move) -> tuple[Any, Any]:
+        there = seeded(program, identity, move)
+        return there, expected if reference is None else float64_run(program, move)
+
+    own = errors_nearby(nearby, RUNS_NEARBY)
+    noise = [d for d in found if is_noise(d, actual, truth, own)]
+    outcome.rounding += [f"{program.name}: {d}" for d in noise][:3]
+    outcome.wrong += [f"{program.name}: {d}" for d in found if d not in noise][:3]
+
+
+def note_report(made: Report, outcome: Judgement) -> None:
+    """Breaks, recompiles, and what ran eager; a bug that was caught is an error."""
+    reasons = [f"{b.kind}: {b.reason} at {short_place(b.where)}" for b in made.breaks]
+    bugs = [f for f in made.fallbacks if "bug" in f.what]
+    reasons += [f"{f.what}: {f.reason}" for f in made.fallbacks if f not in bugs]
+    outcome.breaks += [r for r in reasons if r not in outcome.breaks]
+    outcome.errors += [f"{f.what}: {f.reason[:300]} at {short_place(f.where)}" for f in bugs]
+    outcome.recompiles += len(made.recompiles)
+
+
+def seeded(program: Program, compile_: Compile, change: Move) -> Any:
+    """The same random numbers on every side."""
+    torch.manual_seed(1)
+    return program.run(compile_, change)
+
+
+def float64_run(program: Program, change: Move) -> Any:
+    """The same in float64, None where there is no kernel for it or types do not mix."""
+    try:
+        return seeded(program, identity, lambda value: in_float64(change(value)))
+    except Exception:  # noqa: BLE001 - what float64 cannot do is no matter
+        return None
+
+
+def took_another_way(reference: Any, result: Any) -> bool:
+    """Whether two runs differ by more than rounding in a tensor that rounding does not make up."""
+    theirs = dict(tensors(reference))
+    pairs = [
+        (value.detach(), theirs[path].detach())
+        for path, value in tensors(result)
+        if value.is_floating_point() and path in theirs and theirs[path].shape == value.shape
+    ]
+    whole = max((scale_of(truth) for _, truth in pairs), default=0.0)
+    return any(
+        distance(value, truth) > FAR * max(scale_of(truth), CANCELLED * whole)
+        for value, truth in pairs
+    )
+
+
+def run_module(
+    module: torch.nn.Module, inputs: Any, training: bool, compile_: Compile, change: Move
+) -> Any:
+    """The result of a copy of ``module`` on ``inputs`` (args, kwargs), all tensors changed; with
+    ``training`` the gradients too. Twice: the second call finds the compiled code."""
+    module = copy.deepcopy(module)._apply(change)
+    compiled = compile_(module)
+    seen = []
+    for _ in range(2):
+        args, kwargs = fresh(tree_map(change, inputs))
+        with torch.set_grad_enabled(training):
+            result = run(lambda args, kwargs: compiled(*args, **kwargs), (args, kwargs), training)
+        seen.append([result, take_gradients(module), buffers(module)])
+    return seen
+
+
+def identity(value: Any) -> Any:
+    """The compile that leaves eager."""
+    return value
+
+
+def same(value: Any) -> Any:
+    """The change that changes nothing."""
+    return value
+
+
+def in_float64(value: Any) -> Any:
+    """Floats in double precision."""
+    if not isinstance(value, torch.Tensor) or not value.is_floating_point():
+        return value
+    return value.detach().double().requires_grad_(value.requires_grad)
+
+
+def summary(error: BaseException) -> str:
+    """Type, innermost line and text of an error."""
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    text = re.sub(r"\s+", " ", str(error))[:300]
+    return f"{type(error).__name__} at {Path(frame.filename).name}:{frame.lineno}: {text}"
+
+
+def short_place(where: str) -> str:
+    """The last two parts of a path with its line."""
+    return "/".join(where.split("/")[-2:])
