@@ -58,7 +58,8 @@ def worst() -> list[str]:
         costs = event.data.get("costs")
         if costs:
             first, least = next(iter(costs.values())), min(costs.values())
-            rows.append((first - least, f"{first:.1f} -> {least:.1f} us: {event.data['key'][:60]}"))
+            asked, choice = event.data["key"][:60], event.data["choice"][:40]
+            rows.append((first - least, f"{first:.1f} -> {least:.1f} us: {asked}: {choice}"))
     return [text for _, text in sorted(rows, reverse=True)[:WORST]]
 
 

@@ -32,8 +32,8 @@ class CpuCode:
         return load_program(self.native, constants, self.target)
 
 
-def transform(program: LoopProgram, target: Target) -> LoopProgram:
-    """Everything between lowering and the memory plan."""
+def transform(program: LoopProgram, target: Target, _: Config | None = None) -> LoopProgram:
+    """Everything between lowering and the memory plan; nothing of it is measured here."""
     program = fuse_nests(program, target)
     check_step(program, "fusion")
     return split_long_products(hoist_checks(simplify_nests(program)))

@@ -15,18 +15,20 @@ from jitney.disk_cache import open_cache
 from jitney.errors import Unsupported
 from jitney.kernels import philox_state
 from jitney.kernels.triton.build_program import start_program
-from jitney.kernels.triton.choose_templates import choose_templates
+from jitney.kernels.triton.choose_templates import Templates, choose_templates
 from jitney.kernels.triton.fold_into_attention import fold_into_attention
 from jitney.kernels.triton.gpu_program import GpuProgram
 from jitney.kernels.triton.launch_plan import LaunchPlan
 from jitney.kernels.triton.pair_products import pair_products
 from jitney.kernels.triton.products_as_nests import products_as_nests
 from jitney.kernels.triton.tune import open_tuner
+from jitney.kernels.triton.tune_templates import fastest_templates
 from jitney.loops.fold_one_hot import fold_one_hot
 from jitney.loops.fuse_nests import fuse_nests
 from jitney.loops.group_launches import group_launches
 from jitney.loops.ir import Dim, Extern, LoopProgram, Node, ScalarArg
 from jitney.loops.online_softmax import online_softmax
+from jitney.loops.plan_memory import plan_memory
 from jitney.loops.read_sizes import sizes_to_read
 from jitney.loops.recompute_small_rows import recompute_small_rows
 from jitney.loops.simplify_nest import simplify_nests
@@ -73,9 +75,23 @@ def check_runnable(program: LoopProgram, target: Target) -> None:
         raise Unsupported("several-gpus", f"one graph computes on {named}")
 
 
-def transform(program: LoopProgram, target: Target) -> LoopProgram:
+def transform(program: LoopProgram, target: Target, options: Config | None = None) -> LoopProgram:
     """Everything between lowering and the memory plan."""
-    program = choose_templates(program, target)
+    tuner = None if options is None else open_tuner(target.name, options)
+    if tuner is None:
+        return with_templates(program, target, {})
+    cache = None if options is None else open_cache(options)
+
+    def build(excerpt: LoopProgram, templates: Templates) -> Callable[[], LaunchPlan]:
+        planned = plan_memory(with_templates(excerpt, target, templates))
+        return start_program(planned, target, cache).finish
+
+    return with_templates(program, target, fastest_templates(program, target, tuner, build))
+
+
+def with_templates(program: LoopProgram, target: Target, measured: Templates) -> LoopProgram:
+    """The passes, with templates that were measured and for the rest the model's."""
+    program = choose_templates(program, target, measured)
     check_step(program, "choosing templates")
     program = pair_products(program)
     check_step(program, "pairing products")

@@ -36,7 +36,7 @@ def start_graph(gm: torch.fx.GraphModule, options: Any = None) -> Callable[[], B
         program, constants = lower_graph(gm, target, options is not None and options.freeze)
     with log.stage("fuse"):
         check_step(program, "lowering")
-        program = backend.transform(program, target)
+        program = backend.transform(program, target, options)
     with log.stage("plan"):
         program = plan_memory(program)
         verify(program, "the last pass")

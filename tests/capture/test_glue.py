@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+import jitney
 from jitney.capture import recipe as r
 from jitney.capture.build_glue import build_glue
 from jitney.capture.build_resume import resume_code
@@ -255,3 +256,51 @@ def test_a_branch_continues_on_the_side_taken(value, expected):
     x = r.Given(Local("x"))
     frame = state(branching, offset_of(branching, name), (x,), {"x": x})
     assert stopped(branching, [frame], value)[0] == expected
+
+
+class Bindable:
+    """A backend's graph that notes what it is called with, and what was bound."""
+
+    def __init__(self, graph):
+        self.graph, self.calls, self.refuses = graph, [], False
+
+    def __call__(self, *inputs):
+        self.calls.append(len(inputs))
+        return self.graph(*inputs)
+
+    def bind(self, known):
+        if self.refuses:
+            return None
+        places = [at for at, value in enumerate(known) if value is ...]
+
+        def bound(*given):
+            self.calls.append(-len(given))
+            inputs = list(known)
+            for place, value in zip(places, given, strict=True):
+                inputs[place] = value
+            return self.graph(*inputs)
+
+        return bound
+
+
+@pytest.mark.parametrize("refuses", [False, True])
+def test_what_stays_is_bound_to_a_graph_that_can(refuses):
+    made = []
+
+    def backend(gm, _):
+        made.append(Bindable(gm))
+        made[-1].refuses = refuses
+        return made[-1]
+
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)).eval()
+    compiled = jitney.compile(model, backend=backend)
+    with torch.no_grad():
+        for n in range(5):
+            x = torch.full((2, 4), float(n))
+            torch.testing.assert_close(compiled(x), model(x))
+        model[0].weight = torch.nn.Parameter(torch.ones(4, 4))
+        for n in range(3):
+            x = torch.full((2, 4), float(n))
+            torch.testing.assert_close(compiled(x), model(x))
+    (graph,) = made
+    assert graph.calls[-1] == (5 if refuses else -1)

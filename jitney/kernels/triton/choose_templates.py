@@ -10,6 +10,7 @@ reaches 0.5 to 0.8 of it), its bias riding along.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TypeGuard
 
@@ -18,7 +19,12 @@ import torch
 from jitney.errors import Unsupported
 from jitney.kernels.triton.decode_attention import can_split_decode
 from jitney.kernels.triton.epilogues import map_stmt, wide_axes, with_accumulator, without_units
-from jitney.kernels.triton.schedule_gemm import can_persist, can_tile_gemm, schedule_gemm
+from jitney.kernels.triton.schedule_gemm import (
+    can_persist,
+    can_tile_gemm,
+    candidates,
+    schedule_gemm,
+)
 from jitney.kernels.triton.short_attention import can_attend_short
 from jitney.kernels.triton.split_product import split_product
 from jitney.loops.decision import Decision, no, yes
@@ -66,12 +72,45 @@ HEAVY = frozenset(("erf", "tanh"))
 SHORT = 4
 
 
-def choose_templates(program: LoopProgram, target: Target) -> LoopProgram:
-    """``program`` with `Gemm` and `Attention` only where they are kernels of ours."""
-    chosen = _Choices(program, target)
+#: Templates by the names of products and attentions: "vector" (a row reduction), "tiles 2" (ours,
+#: in two stretches of k), "persistent", "own" (our attention) or "library".
+Templates = Mapping[str, str]
+
+
+def choose_templates(
+    program: LoopProgram, target: Target, measured: Templates | None = None
+) -> LoopProgram:
+    """``program`` with `Gemm` and `Attention` only where they are kernels of ours; ``measured``:
+    what is known to be fastest, where it is not the model's choice."""
+    chosen = _Choices(program, target, measured or {})
     for node in program.nodes:
         chosen.add(node)
     return replace(program, nodes=tuple(chosen.nodes), buffers=tuple(chosen.buffers.values()))
+
+
+def possible_templates(program: LoopProgram, target: Target) -> dict[str, tuple[str, ...]]:
+    """All templates that serve a product or an attention, the model's choice first."""
+    chosen = _Choices(program, target, {})
+    found: dict[str, tuple[str, ...]] = {}
+    for node in program.nodes:
+        if isinstance(node, Gemm | Attention):
+            model = chosen.model(node)
+            others = () if model == "vector" else _others(node, target)
+            found[node.name] = tuple(dict.fromkeys([model, *others]))
+    return found
+
+
+def _others(node: Gemm | Attention, target: Target) -> list[str]:
+    if isinstance(node, Attention):
+        return ["library", "own"] if _is_own_attention(node, target) else ["library"]
+    if can_tile_gemm(node):
+        splits = sorted({option.splits for option in candidates(node)})
+        return ["library", *(f"tiles {n}" for n in splits)]
+    return ["library", "persistent"] if can_persist(node, target) else ["library"]
+
+
+def _is_own_attention(node: Attention, target: Target) -> bool:
+    return bool(can_split_decode(node) or can_attend_short(node, target.shared_memory))
 
 
 def is_row_reduction(gemm: Gemm) -> Decision:
@@ -97,8 +136,8 @@ def _is_strided(gemm: Gemm) -> bool:
 
 
 class _Choices:
-    def __init__(self, program: LoopProgram, target: Target) -> None:
-        self.target = target
+    def __init__(self, program: LoopProgram, target: Target, measured: Templates) -> None:
+        self.target, self.measured = target, measured
         products = [n for n in program.nodes if isinstance(n, Gemm)]
         self.alike = Counter((g.a.buffer, g.m.extent, g.k.extent) for g in products)
         self.writers = Counter(name for n in program.nodes for name in set(writes(n)))
@@ -111,21 +150,30 @@ class _Choices:
         self.buffers: dict[str, Buffer] = {b.name: b for b in program.buffers}
 
     def add(self, node: Node) -> None:
-        if isinstance(node, Gemm):
-            if is_row_reduction(node):
-                self.nodes.append(node)
-            elif can_tile_gemm(node):
-                self._tiled_gemm(node)
-            elif can_persist(node, self.target) and self._has_heavy_reader(node):
-                self.nodes.append(node)
-            else:
-                self._library_gemm(node)
-        elif isinstance(node, Attention) and not (
-            can_split_decode(node) or can_attend_short(node, self.target.shared_memory)
-        ):
+        if not isinstance(node, Gemm | Attention):
+            self.nodes.append(node)
+            return
+        template = self.measured.get(node.name) or self.model(node)
+        if template.startswith("tiles") and isinstance(node, Gemm):
+            self._tiled_gemm(node, int(template.removeprefix("tiles ")))
+        elif template == "library" and isinstance(node, Gemm):
+            self._library_gemm(node)
+        elif template == "library" and isinstance(node, Attention):
             self._library_attention(node)
         else:
             self.nodes.append(node)
+
+    def model(self, node: Gemm | Attention) -> str:
+        """The template that is likely the fastest."""
+        if isinstance(node, Attention):
+            return "own" if _is_own_attention(node, self.target) else "library"
+        if is_row_reduction(node):
+            return "vector"
+        if can_tile_gemm(node):
+            beside = self.alike[node.a.buffer, node.m.extent, node.k.extent]
+            return f"tiles {schedule_gemm(node, self.target, beside).splits}"
+        persists = can_persist(node, self.target) and self._has_heavy_reader(node)
+        return "persistent" if persists else "library"
 
     def _has_heavy_reader(self, gemm: Gemm) -> Decision:
         """Whether the result is only read by arithmetic that would wait for memory and units of
@@ -154,9 +202,7 @@ class _Choices:
         self.buffers[name] = made
         return made
 
-    def _tiled_gemm(self, gemm: Gemm) -> None:
-        beside = self.alike[gemm.a.buffer, gemm.m.extent, gemm.k.extent]
-        splits = schedule_gemm(gemm, self.target, beside).splits
+    def _tiled_gemm(self, gemm: Gemm, splits: int) -> None:
         if splits == 1:
             self.nodes.append(gemm)
             return

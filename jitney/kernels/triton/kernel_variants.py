@@ -43,6 +43,9 @@ ATTENTION_TILES = (
     (128, 128, 8, 2),
 )
 
+#: Warps to a head of attention over a short cache, besides the model's.
+HEAD_WARPS = (4, 8, 16)
+
 Variants = tuple[tuple[KernelSource, ...], ...]
 
 
@@ -80,10 +83,12 @@ def together_variants(group: Together, target: Target, fixed: frozenset[str]) ->
 
 
 def decode_variants(node: Attention, target: Target) -> Variants:
-    """Attention of one query: other numbers of stretches of a long cache."""
+    """Attention of one query: over a short cache other numbers of warps to a head, over a long one
+    other numbers of stretches."""
     splits = split_count(node, target.multiprocessors)
     if splits == 1:
-        return (emit_decode_attention(node, 1),)
+        (whole,) = emit_decode_attention(node, 1)
+        return _distinct([whole, *(replace(whole, num_warps=n) for n in HEAD_WARPS)])
     numbers = (splits, *(n for n in (splits // 2, splits * 2) if n > 1))
     return tuple(emit_decode_attention(node, n) for n in numbers)
 

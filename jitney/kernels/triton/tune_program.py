@@ -3,7 +3,7 @@
 A node's first variant is the model's choice; the others are its neighbours. Equal nodes (the
 layers of a network) are measured once. Operands are zeros: those that are given to the program
 (parameters, caches) in as many copies as keep them out of the L2 cache, where a step finds only
-what it has just made.
+what it has just made. Masks let everything through.
 """
 
 from __future__ import annotations
@@ -42,9 +42,10 @@ def fastest_variants(
 ) -> dict[str, Variant]:
     """The kernels of every node, by its name; ``scratch``: memory they share besides buffers."""
     asked = {name: _Question(name, tuple(several)) for name, several in variants.items()}
-    known = {b.name: bytes_ for b in program.buffers if (bytes_ := _bytes(b)) is not None}
+    known = {b.name: bytes_ for b in program.buffers if (bytes_ := span_in_bytes(b)) is not None}
     known |= {extra.name: 4 * extra.elements for extra in scratch}
     given = frozenset(b.name for b in program.buffers if b.kind in ("input", "constant"))
+    masks = frozenset(b.name for b in program.buffers if b.dtype == torch.bool)
     waiting = {
         q.key: q
         for q in asked.values()
@@ -56,7 +57,7 @@ def fastest_variants(
     for name, question in asked.items():
         chosen = tuner.known(question.key, question.labels)
         if chosen is None and question.key in waiting:
-            bench = _Bench(question, known, given, binaries)
+            bench = _Bench(question, known, given, masks, binaries)
             chosen = tuner.choose(question.key, question.labels, bench.measure)
         at = 0 if chosen is None else question.labels.index(chosen)
         found[name] = question.variants[at]
@@ -111,9 +112,10 @@ class _Bench:
         question: _Question,
         sizes: Mapping[str, int],
         given: frozenset[str],
+        masks: frozenset[str],
         binaries: Mapping[str, Binary],
     ) -> None:
-        self.question, self.binaries = question, binaries
+        self.question, self.masks, self.binaries = question, masks, binaries
         names = {p.name for v in question.variants for s in v for p in s.parameters}
         self.made = {name: sizes[name] for name in names - given}
         self.given = {name: sizes[name] for name in names & given}
@@ -127,15 +129,16 @@ class _Bench:
         values: list[int] = []
         launches: list[Launch] = []
 
-        def slot(size: int) -> int:
-            memory.append(torch.zeros(max(size, 16), dtype=torch.uint8, device=self.device))
+        def slot(size: int, name: str = "") -> int:
+            value, elements = int(name in self.masks), max(size, 16)
+            memory.append(torch.full((elements,), value, dtype=torch.uint8, device=self.device))
             values.append(memory[-1].data_ptr())
             return len(values) - 1
 
         try:
-            made = {name: slot(size) for name, size in self.made.items()}
+            made = {name: slot(size, name) for name, size in self.made.items()}
             for _ in range(self.copies):
-                slots = made | {name: slot(size) for name, size in self.given.items()}
+                slots = made | {name: slot(size, name) for name, size in self.given.items()}
                 for source in variant:
                     binary = self.binaries[source.key]
                     known = load_binary(binary, self.device)
@@ -162,7 +165,7 @@ class _Bench:
             return math.inf
 
 
-def _bytes(buffer: Buffer) -> int | None:
+def span_in_bytes(buffer: Buffer) -> int | None:
     """The memory a buffer spans, if that is known."""
     if not all(x.is_const for x in (*buffer.shape, *buffer.strides)):
         return None

@@ -86,6 +86,12 @@ def test_a_long_cache_may_be_split_otherwise():
     assert [int(stretch.grid[1]) for stretch, _ in every] == [16, 8, 32]
 
 
+def test_a_head_over_a_short_cache_may_have_other_warps():
+    every = node_variants(decode_attention(4, 2, 64, 64, None), H200, frozenset())
+    assert sorted(source.num_warps for (source,) in every) == [4, 8, 16]
+    assert len({source.key for (source,) in every}) == 3
+
+
 def test_equal_nodes_are_measured_once_and_the_fastest_taken(monkeypatch):
     first, second = scaled_rows(), scaled_rows("again", "o0", "o1")
     out = torch.zeros(24, 70)
@@ -113,7 +119,8 @@ def test_what_a_step_has_just_made_is_measured_in_the_cache(monkeypatch):
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     node = scaled_rows()
     question = tune_program._Question("rows", node_variants(node, H200, frozenset()))
-    bench = tune_program._Bench(question, {"a": 1 << 20, "o0": 1 << 28}, frozenset("a"), {})
+    sizes, given = {"a": 1 << 20, "o0": 1 << 28}, frozenset("a")
+    bench = tune_program._Bench(question, sizes, given, frozenset(), {})
     assert (bench.given, bench.made, bench.copies) == ({"a": 1 << 20}, {"o0": 1 << 28}, 16)
 
 
