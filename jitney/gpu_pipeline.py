@@ -27,6 +27,7 @@ from jitney.loops.fold_one_hot import fold_one_hot
 from jitney.loops.fuse_nests import fuse_nests
 from jitney.loops.group_launches import group_launches
 from jitney.loops.ir import Dim, Extern, LoopProgram, Node, ScalarArg
+from jitney.loops.join_column_sums import join_column_sums
 from jitney.loops.online_softmax import online_softmax
 from jitney.loops.plan_memory import plan_memory
 from jitney.loops.read_sizes import sizes_to_read
@@ -103,6 +104,8 @@ def with_templates(program: LoopProgram, target: Target, measured: Templates) ->
     check_step(program, "folding one-hot sums")
     program = recompute_small_rows(program)
     check_step(program, "recomputing small rows")
+    program = join_column_sums(program, target)
+    check_step(program, "joining column sums")
     program = split_reduction(program, target)
     check_step(program, "splitting reductions")
     program = online_softmax(program)

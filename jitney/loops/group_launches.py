@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from jitney.loops.decision import Decision, no, yes
 from jitney.loops.index import index
 from jitney.loops.ir import Extern, Gemm, Loop, LoopNest, LoopProgram, Node, Reduce, Together
-from jitney.loops.visit import reads, writes
+from jitney.loops.visit import reads, stores, writes
 
 #: Nests in one launch at most.
 MOST = 6
@@ -78,6 +78,8 @@ def can_share_launch(group: list[Node], node: Node) -> Decision:
         return _alike(first, node)
     if not isinstance(node, LoopNest) or not isinstance(first, LoopNest):
         return no("only loop nests, or only products, share a launch")
+    if any(s.mode == "sum" for n in (first, node) for s in stores(n.body)):
+        return no("it walks over rows, which wants tiles of its own")
     if not all(a.extent.is_const for n in (first, node) for a in n.axes):
         return no("its grid is symbolic")
     if _shape(first) != _shape(node):

@@ -21,6 +21,7 @@ from jitney.loops.evaluate_scalar import evaluate_scalar
 from jitney.loops.index import Atom, Axis, Dim, FloorDiv, Index, Mod, Value, bare_dim, index
 from jitney.loops.interpret_ops import apply_op, reduce_all, scan_all
 from jitney.loops.meetings import Meetings, Touch
+from jitney.loops.visit import stores
 
 Tensor = torch.Tensor
 
@@ -134,6 +135,9 @@ class _Machine:
     def run(self, node: ir.Node) -> None:
         self.meetings = Meetings()
         if isinstance(node, ir.LoopNest):
+            for store in stores(node.body):
+                if store.mode == "sum":
+                    self.flat[store.buffer].zero_()
             self.block(node.body, self.scope(node.axes))
         elif isinstance(node, ir.Gemm):
             self.gemm(node)
@@ -266,8 +270,8 @@ class _Machine:
         self.meetings.stores.append(touch)
         positions, values = touch.chosen(touch.positions), touch.chosen(scope.lift(value))
         self.check(buffer, positions)
-        if mode in ("set", "add"):
-            flat.index_put_((positions,), values, accumulate=mode == "add")
+        if mode in ("set", "add", "sum"):
+            flat.index_put_((positions,), values, accumulate=mode != "set")
         elif mode == "assert":
             flat[0] |= values.any()
         else:

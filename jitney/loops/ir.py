@@ -161,8 +161,10 @@ class Let:
 class Store:
     """Writes ``value`` (of the buffer's dtype). ``mode`` is "set", or for a scatter whose positions
     may collide one of `COMBINING`: an opcode of the old value and the new (atomic where iterations
-    run in parallel; a GPU knows no "mul"), or "assert" of a check: true if any value is. A GPU's
-    kernel stops there as eager's does, by a device assertion, and stores nothing."""
+    run in parallel; a GPU knows no "mul"); "sum" for the sum of all that the nest has for a place,
+    whatever was there (a GPU's walk over rows: only the nest's last axis leads to the same place,
+    and programs go over it in turn); or "assert" of a check: true if any value is. A GPU's kernel
+    stops there as eager's does, by a device assertion, and stores nothing."""
 
     buffer: str
     index: Index
@@ -173,7 +175,7 @@ class Store:
     @property
     def combines(self) -> bool:
         """Whether the old value counts."""
-        return self.mode != "set"
+        return self.mode not in ("set", "sum")
 
 
 @dataclass(frozen=True)

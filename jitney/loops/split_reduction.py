@@ -43,6 +43,8 @@ WORTH = 1 << 16
 COLUMNS = 64
 #: Elements up to which one program reads a contiguous row sooner than a second kernel starts.
 SHORT_ROW = 1 << 14
+#: Elements of columns up to which programs of a few whole columns each are enough.
+SHORT_COLUMN = 1 << 10
 #: Elements of a row that a program reduces at least; programs wanted on each multiprocessor.
 LEAST, PROGRAMS = 256, 4
 #: Most chunks of a row: their results are combined by one program.
@@ -90,7 +92,7 @@ def chunks_wanted(nest: LoopNest, target: Target) -> int:
     points = _product(nest.axes)
     length = max(_product(s.axes) for s in nest.body if isinstance(s, Reduce))
     rows = _reads_rows(nest)
-    if rows and length <= SHORT_ROW:
+    if length <= (SHORT_ROW if rows else SHORT_COLUMN if points >= COLUMNS else 0):
         return 0
     programs = max(1, points if rows or points < COLUMNS else points // COLUMNS)
     if points * length < WORTH or programs >= target.multiprocessors:

@@ -187,7 +187,7 @@ def _bind(scope: _Scope, name: str, dtype: torch.dtype) -> None:
 
 def _check_store(stmt: ir.Store, scope: _Scope) -> None:
     _check_access(stmt.buffer, stmt.index, stmt.value.dtype, scope, stmt.mask is not None)
-    if stmt.mode not in ("set", "assert", *ir.COMBINING):
+    if stmt.mode not in ("set", "sum", "assert", *ir.COMBINING):
         raise Broken(f"unknown store mode {stmt.mode}")
 
 

@@ -14,8 +14,8 @@ from jitney.errors import CompilerBug
 from jitney.kernels.triton.emit_tile import NONE, Depends
 from jitney.kernels.triton.expressions import TYPES
 from jitney.kernels.triton.kernel_source import RELEASE, WAIT, KernelSource
-from jitney.kernels.triton.schedule_nest import Schedule, count, fits_32_bits, power_of_two
-from jitney.kernels.triton.stream_turns import TurnEmitter
+from jitney.kernels.triton.schedule_nest import Schedule, count, fits_32_bits, power_of_two, walks
+from jitney.kernels.triton.walk_rows import WalkEmitter
 from jitney.loops.index import Axis, Index, index
 from jitney.loops.ir import IndexValue, Let, Load, Loop, LoopNest, Reduce, Ref, Stmt, Store
 from jitney.loops.simplify_nest import indices
@@ -33,7 +33,7 @@ def emit_nest(
     return NestEmitter(nest, schedule, fixed).emit()
 
 
-class NestEmitter(TurnEmitter):
+class NestEmitter(WalkEmitter):
     """Writes one nest's kernel; used for one nest and thrown away."""
 
     def __init__(self, nest: LoopNest, schedule: Schedule, fixed: frozenset[str]) -> None:
@@ -46,8 +46,11 @@ class NestEmitter(TurnEmitter):
         self.inside_rows = False
 
     def emit(self) -> KernelSource:
-        turned = self._turned()
-        grid = self._emit_once() if turned is None else self._emit_turns(turned)
+        turned = None if walks(self.nest) else self._turned()
+        if walks(self.nest):
+            grid = self._emit_walk()
+        else:
+            grid = self._emit_once() if turned is None else self._emit_turns(turned)
         return KernelSource(
             name=self.nest.name,
             body="\n".join(self.lines),

@@ -58,6 +58,7 @@ class TileEmitter:
         self.innermost: dict[str, Axis] = {}  # of the axes that run along a tile dimension
         self.parameters: dict[str, Parameter] = {}
         self.order = AccessOrder()
+        self.sums: dict[str, str] = {}  # of a walk over rows, by the buffer they end in
         self.given: dict[Load, tuple[str, Depends]] = {}  # tiles loaded before they are met
 
     # ------------------------------------------------------------ statements
@@ -81,6 +82,9 @@ class TileEmitter:
         self._settle(stmt)
         self.order.note(stmt)
         value, value_on = self._expr(stmt.value)
+        if stmt.mode == "sum":
+            self._line(f"{self.sums[stmt.buffer]} += {value}")
+            return
         where, where_on = self._index(stmt.index)
         mask, mask_on = self._mask(stmt.mask, self._everywhere(where_on | value_on))
         if stmt.mode == "assert":

@@ -11,7 +11,7 @@ from jitney.loops.ir import Loop, LoopNest, Reduce, Stmt, Store
 from jitney.loops.score_fusion import GPU_ROW
 from jitney.loops.simplify_nest import indices
 from jitney.loops.target import Target
-from jitney.loops.visit import loads
+from jitney.loops.visit import loads, stores
 
 #: A row is held in registers as one tile up to this many elements.
 ROW_LIMIT = GPU_ROW
@@ -42,9 +42,16 @@ def schedule_nest(nest: LoopNest, target: Target) -> Schedule:
     """A schedule from the nest's shape alone; ``max-autotune`` measures others beside it."""
     width = widest_row(nest.body)
     points = count(nest.axes).hint()
+    if width is not None and walks(nest):
+        return _walk(nest, width)
     if width is None:
         return _pointwise(nest, points, target)
     return _reduction(nest, points, width, target)
+
+
+def walks(nest: LoopNest) -> bool:
+    """Whether programs go over the last axis in turn, and add up what they meet on the way."""
+    return any(s.mode == "sum" for s in stores(nest.body))
 
 
 def count(axes: tuple[Axis, ...]) -> Index:
@@ -106,6 +113,13 @@ def _reduction(nest: LoopNest, points: int, width: int, target: Target) -> Sched
     if any(r.op == "softmax" for r in results):
         return Schedule(1, 2048, 0, 4)  # 426 µs for 16,384 rows of 50,304; 481 with twice of both
     return Schedule(1, 4096, 0, 8)
+
+
+def _walk(nest: LoopNest, width: int) -> Schedule:
+    """Steps of some 2048 elements."""
+    tile = power_of_two(width)
+    x_block = max(1, 2048 // tile)
+    return Schedule(x_block, tile, ROW_LIMIT, min(8, max(2, x_block * tile // 512)))
 
 
 def _columns(points: int, width: int, target: Target) -> Schedule:
