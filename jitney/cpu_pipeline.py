@@ -36,7 +36,9 @@ def transform(program: LoopProgram, target: Target, _: Config | None = None) -> 
     """Everything between lowering and the memory plan; nothing of it is measured here."""
     program = fuse_nests(program, target)
     check_step(program, "fusion")
-    return split_long_products(hoist_checks(simplify_nests(program)))
+    program = hoist_checks(simplify_nests(program))
+    check_step(program, "simplifying nests")
+    return split_long_products(program)
 
 
 def start(

@@ -32,6 +32,8 @@ def start_graph(gm: torch.fx.GraphModule, options: Any = None) -> Callable[[], B
     kernels."""
     target = target_of(gm, options)
     backend = gpu_pipeline if target.kind == "cuda" else cpu_pipeline
+    if log.heard:
+        log.emit("graph", stage="aten", code=gm.code)
     with log.stage("lower"):
         program, constants = lower_graph(gm, target, options is not None and options.freeze)
     with log.stage("fuse"):
@@ -40,8 +42,6 @@ def start_graph(gm: torch.fx.GraphModule, options: Any = None) -> Callable[[], B
     with log.stage("plan"):
         program = plan_memory(program)
         verify(program, "the last pass")
-    if log.heard:
-        log.emit("graph", stage="aten", code=gm.code)
     counts = report_lowered(gm.graph, program)
     checked = target.kind == "cpu" and any(b.kind == "check" for b in program.buffers)
     checks = checked or draws_of_ours(program)

@@ -50,7 +50,9 @@ def in_brief(guard: Guard) -> tuple[str, str, str, str]:
         return guard.kind.value, source, text, guard.reason
     if isinstance(expected, type):
         return guard.kind.value, source, expected.__qualname__, guard.reason
-    is_plain = isinstance(expected, str | int | float | bool | torch.dtype | None)
+    is_plain = guard.kind is Kind.STATE or isinstance(
+        expected, str | int | float | bool | torch.dtype | None
+    )
     return guard.kind.value, source, _short(expected) if is_plain else "", guard.reason
 
 

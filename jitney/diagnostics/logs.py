@@ -41,16 +41,24 @@ def guards(data: dict[str, Any]) -> str:
     return "\n".join([f"{place_of(data)}: {len(rows)} guards", *rows])
 
 
+def body(data: dict[str, Any]) -> str:
+    return lazy(data.get("code") or data.get("source") or data.get("text") or "")
+
+
 def code(data: dict[str, Any]) -> str:
-    return (
-        shown(data, "name", "graph", "stage", "frame")
-        + "\n"
-        + lazy(data.get("code") or data.get("source") or data.get("text") or "")
-    )
+    return f"{shown(data, 'name', 'graph', 'stage', 'frame')}\n{body(data)}"
 
 
 def captured(data: dict[str, Any]) -> str:
     return f"{place_of(data)}: {data['nodes']} operations\n{lazy(data['graph'])}"
+
+
+def entry(data: dict[str, Any]) -> str:
+    return "\n".join([captured(data), *([guards(data)] if "guard_texts" in data else [])])
+
+
+def fusion(data: dict[str, Any]) -> str:
+    return shown(data, "step", "a", "b", "allowed", "decision")
 
 
 def loops(data: dict[str, Any]) -> str:
@@ -75,7 +83,7 @@ ARTIFACTS: dict[str, dict[str, Format]] = {
     "graph_code": {"entry": captured},
     "aot_graphs": {"graph": code},
     "loops": {"program": loops},
-    "fusion": {"fusion": lambda d: shown(d, "step", "a", "b", "allowed", "decision")},
+    "fusion": {"fusion": fusion},
     "output_code": {"llvm module": code, "kernel": code},
     "perf_hints": {"lowered": lowered},
     "stages": {"stage": stage},

@@ -21,6 +21,7 @@ import torch
 
 from jitney import config
 from jitney.errors import CompilerBug
+from jitney.events import log
 from jitney.loops import ir, visit
 from jitney.loops.index import Axis, Index, Value
 from jitney.loops.print_program import expr_text, node_lines, program_lines
@@ -52,7 +53,10 @@ def verify(program: ir.LoopProgram, after: str = "lowering") -> None:
 
 
 def check_step(program: ir.LoopProgram, after: str) -> None:
-    """`verify` between passes where ``config.verify`` asks for it."""
+    """Between passes: tells who listens what one of them made, and runs `verify` where
+    ``config.verify`` asks for it."""
+    if log.heard:
+        log.emit("pass", after=after, program=program)
     if config.current().verify:
         verify(program, after)
 

@@ -151,7 +151,7 @@ def test_dumps_by_level(tmp_path: Path, level: int, kinds: set[str]) -> None:
     emit_a_compile()
     finish()
     files = sorted(p.name for p in tmp_path.iterdir() if p.name != "summary.txt")
-    assert {name.split("_")[1] for name in files} == kinds
+    assert {Path(name).stem.split("_")[1] for name in files} == kinds
     assert "coverage" in (tmp_path / "summary.txt").read_text()
 
 
@@ -170,3 +170,17 @@ def test_progress_shows_only_long_compiles(monkeypatch: pytest.MonkeyPatch) -> N
 def test_explain_refuses_at_once_what_cannot_be_compiled() -> None:
     with pytest.raises(UserError, match="not 3"):
         jitney.explain(3)  # type: ignore[arg-type]
+
+
+def test_level_6_shows_the_program_after_every_pass(tmp_path: Path) -> None:
+    finish = dump(6, str(tmp_path))
+    jitney.compile(lambda x: x.relu() + 1, options={"cache": False})(torch.ones(3))
+    finish()
+    names = [
+        path.stem.split("_", 1)[1] for path in sorted(tmp_path.iterdir()) if path.stem[0] == "0"
+    ]
+    assert {"pass_lowering", "pass_fusion", "graph_aten", "program"} <= set(names)
+    lowered = next(tmp_path.glob("*pass_lowering.txt")).read_text()
+    assert "relu" in lowered and "add" in lowered
+    first, *_ = sorted(tmp_path.glob("*fusion_inline.txt"))
+    assert "a=relu_nest b=relu allowed=True" in first.read_text()
