@@ -11,6 +11,7 @@ import torch
 from jitney import torch_api
 from jitney.graph.eager_gradients import CannotRepeat, EagerGradients
 from jitney.graph.region import Input, RegionFacts, Result, ResultFacts
+from jitney.graph.separate_parts import parts_of, saved_for
 from jitney.graph.tangent_variants import TangentVariants
 
 Compiled = Callable[..., Any]
@@ -73,6 +74,7 @@ def _node_class(
             everything = (*inputs, *values)
             ctx.save_for_backward(*saved_tensors(everything))
             ctx.sizes = saved_sizes(everything)
+            ctx.rest = None
             if dynamic:
                 ctx.like = {i: torch.empty_like(values[i], device="meta") for i in dynamic}
             if fixed:
@@ -105,6 +107,7 @@ def _compiled_backward(
     """``run(ctx, gradients of results)``, which gives what the node's backward returns."""
     expected = facts.tangents
     everything = (1 << len(expected)) - 1
+    parts = parts_of(facts)
 
     def run_backward(ctx: Any, grads: tuple[Any, ...]) -> tuple[Any, ...]:
         run: Any = backward
@@ -112,7 +115,12 @@ def _compiled_backward(
         left_out: Collection[int] = ()
         if isinstance(run, TangentVariants):
             run, left_out = run.without(missing)
-        values = [*ctx.sizes, *ctx.saved_tensors]
+        present = everything - sum(1 << position for position in missing)
+        if len(parts) > 1:
+            saved = saved_for(ctx, present, parts, facts.saved_tangents)
+        else:
+            saved = ctx.saved_tensors
+        values = [*ctx.sizes, *saved]
         values += [
             _prepared(grads[i], facts.results[i], ctx.like.get(i) if dynamic else None)
             for position, i in enumerate(expected)
@@ -121,7 +129,6 @@ def _compiled_backward(
         ctx.maybe_clear_saved_tensors()
         gradients = run.consume(values) if hasattr(run, "consume") else run(*values)
         if missing:
-            present = everything - sum(1 << position for position in missing)
             pairs = zip(gradients, facts.grad_tangents, strict=True)
             gradients = [g if reached & present else None for g, reached in pairs]
         return (None, *gradients)

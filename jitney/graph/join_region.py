@@ -78,6 +78,7 @@ def join_region(
         kept, facts = _saved(split, graph, list(result_nodes))
         facts["grad_inputs"] = gradients.inputs
         facts["grad_tangents"] = _tangents_reaching(split.backward, len(gradients.tangents))
+        facts["saved_tangents"] = _tangents_beside(split, facts["grad_tangents"])
         facts["old_values"] = _read_by(result_nodes, inputs, mutations)
         facts["draws"] = any(draws_random(n.target, n.args, n.kwargs) for n in graph.nodes)
     graph.erase_node(output)
@@ -197,6 +198,21 @@ def _tangents_reaching(backward: fx.Graph, count: int) -> tuple[int, ...]:
             reach[node] = reach.get(node, 0) | reach.get(source, 0)
     gradients: Any = backward.output_node().args[0]
     return tuple(reach.get(node, 0) for node in gradients)
+
+
+def _tangents_beside(split: Partition, reaching: Sequence[int]) -> tuple[int, ...]:
+    """For each saved tensor, the tangents that reach a gradient it has a part in."""
+    gradients: Any = split.backward.output_node().args[0]
+    masks: dict[fx.Node, int] = {}
+    for node, mask in zip(gradients, reaching, strict=True):
+        masks[node] = masks.get(node, 0) | mask
+    for node in reversed(split.backward.nodes):
+        for source in node.all_input_nodes if node.op != "output" else ():
+            masks[source] = masks.get(source, 0) | masks.get(node, 0)
+    placeholders = [node for node in split.backward.nodes if node.op == "placeholder"]
+    first = len(split.saved_sizes)
+    saved = placeholders[first : first + len(split.saved_tensors)]
+    return tuple(masks.get(node, 0) for node in saved)
 
 
 def _copied(graph: fx.Graph, node: fx.Node) -> fx.Node:

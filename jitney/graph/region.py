@@ -113,8 +113,9 @@ class RegionFacts:
     position among the forward graph's outputs. The compiled backward graph does not take the
     gradients `unlikely_tangents` (`TangentVariants`). ``grad_enabled``: the grad mode around the
     call. ``grad_tangents``: for each of ``grad_inputs``, bit ``i`` is set if tangent ``i`` reaches
-    it. ``old_values``: the inputs written to that results depend on; ``draws``: whether the forward
-    graph draws random numbers.
+    it; ``saved_tangents``: the same for each saved tensor, of the gradients that it helps to
+    compute. ``old_values``: the inputs written to that results depend on; ``draws``: whether the
+    forward graph draws random numbers.
     """
 
     input_count: int
@@ -124,6 +125,7 @@ class RegionFacts:
     grad_inputs: tuple[int, ...] = ()
     grad_tangents: tuple[int, ...] = ()
     saved_tensors: tuple[Input | Result, ...] = ()
+    saved_tangents: tuple[int, ...] = ()
     saved_sizes: tuple[Input | Result, ...] = ()
     unlikely_tangents: tuple[int, ...] = ()
     grad_enabled: bool = True

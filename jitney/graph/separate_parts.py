@@ -1,0 +1,62 @@
+"""Results of one call whose gradients have nothing in common: each part has its own backward pass.
+
+In eager they are graphs apart. Here they share a node, which torch has forget its tensors when
+the first part has run; what the others need is kept until they have, or the node is gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from jitney import torch_api
+from jitney.graph.region import RegionFacts
+
+
+@dataclass(frozen=True)
+class Rest:
+    """What the parts that did not run yet (bits of ``tangents``) read: the saved ``tensors``, at
+    these ``versions``."""
+
+    tangents: int
+    tensors: tuple[torch.Tensor, ...]
+    versions: Sequence[int]
+
+
+def parts_of(facts: RegionFacts) -> tuple[int, ...]:
+    """The tangents in sets, as bits, that reach no gradient together."""
+    parts: list[int] = []
+    for mask in facts.grad_tangents:
+        met = [part for part in parts if part & mask]
+        parts = [part for part in parts if not part & mask]
+        parts.append(mask | sum(met))
+    return tuple(part for part in parts if part)
+
+
+def saved_for(
+    ctx: Any, present: int, parts: tuple[int, ...], needs: Sequence[int]
+) -> tuple[torch.Tensor, ...]:
+    """The saved tensors, for a pass given the tangents ``present``; ``ctx.rest`` is what is left
+    then. ``needs``: by saved tensor, the tangents it serves. Raises torch's errors for a part
+    that has run and was not retained, and for what was written to."""
+    wanted = sum(part for part in parts if part & present)
+    rest: Rest | None = ctx.rest
+    if rest is None:
+        tensors: tuple[torch.Tensor, ...] = ctx.saved_tensors
+        rest = Rest(sum(parts), tensors, torch_api.versions(tensors))
+    elif wanted & ~rest.tangents:
+        return ctx.saved_tensors  # type: ignore[no-any-return]
+    else:
+        now = torch_api.versions(rest.tensors)
+        for need, version, before in zip(needs, now, rest.versions, strict=True):
+            if need & wanted and version != before:
+                raise RuntimeError(
+                    "one of the variables needed for gradient computation has been modified by an "
+                    f"inplace operation: it is at version {version}; expected version {before}"
+                )
+    left = rest.tangents & ~wanted
+    ctx.rest = Rest(left, rest.tensors if left else (), rest.versions if left else ())
+    return rest.tensors
