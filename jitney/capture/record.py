@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import linecache
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import lru_cache
 from typing import Any
 
@@ -209,7 +209,7 @@ class Recorder:
         changed = leaves.written(func, args, kwargs) if write else []
         leaves.refuse_overlap(func, changed)
         self._note_writes(func, changed)
-        with self.fake_mode, self._remembered:
+        with self.fake_mode, self._remembered, self._composites():
             try:
                 value = func(*args, **kwargs)
             except BreakCapture:
@@ -253,6 +253,12 @@ class Recorder:
                     reason = f"{name} through .data of what a backward pass may read"
                     cause = BreakCapture("data-write", reason, "write under torch.no_grad()")
                     raise Restart(0, cause) if made else cause
+
+    def _composites(self) -> Any:
+        """Composite ops by torch's Python kernels where a size is symbolic: C++ ones may ask for
+        the number."""
+        symbolic = torch_api.has_symbols(self.shape_env)
+        return torch_api.python_dispatcher() if symbolic else nullcontext()
 
     def _bind(self, value: Any, node: torch.fx.Node) -> None:
         """Makes the tensors in a result known; one of several is taken out by getitem."""

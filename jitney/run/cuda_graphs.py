@@ -23,6 +23,7 @@ from jitney import torch_api
 from jitney.events import log
 from jitney.kernels import philox_state
 from jitney.kernels.triton.gpu_program import copied_whole
+from jitney.kernels.triton.load_binary import recording_stream
 
 Program = Callable[..., tuple[Any, ...]]
 #: Inputs by position: all of them, or those that a replay reads.
@@ -203,7 +204,7 @@ class ReplayedProgram:
             torch.cuda.synchronize()
             with (
                 philox_state.recording(states) as random,
-                torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"),
+                torch.cuda.graph(graph, pool, recording_stream(device), "thread_local"),
             ):
                 outputs = self.program(*inputs)
         where = {id(value): position for position, value in enumerate(inputs)}

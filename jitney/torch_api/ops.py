@@ -13,9 +13,11 @@ OP_TYPES = (OpOverload, OpOverloadPacket)  # what attributes of ``torch.ops.…`
 
 
 def is_composite(op: Any) -> bool:
-    """Whether torch itself decomposes ``op`` into other ops (CompositeImplicitAutograd)."""
-    has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
-    return bool(has_kernel(op.name(), "CompositeImplicitAutograd"))
+    """Whether torch itself decomposes ``op`` into other ops (CompositeImplicitAutograd), or knows
+    it in TorchScript alone (aten::size, which torch 2.11 asks a mode for)."""
+    name, has_kernel = op.name(), torch._C._dispatch_has_kernel_for_dispatch_key
+    known = torch._C._dispatch_has_kernel(name)
+    return not known or bool(has_kernel(name, "CompositeImplicitAutograd"))
 
 
 @lru_cache(maxsize=4096)

@@ -139,6 +139,11 @@ def symbolic_number(shape_env: Any, value: int | float, name: str) -> Any:
     return shape_env.create_symfloatnode(symbol, hint=value, source=source)
 
 
+def has_symbols(shape_env: Any) -> bool:
+    """Whether any size or number is symbolic."""
+    return bool(shape_env.var_to_range)
+
+
 def free_symbols(value: Any) -> frozenset[Any]:
     """The sympy symbols in a SymInt, SymFloat or SymBool."""
     return frozenset(getattr(value.node.expr, "free_symbols", ()))

@@ -91,3 +91,10 @@ def _check(name: str, code: int) -> None:
 def current_stream(device: torch.device) -> int:
     """The raw CUDA stream torch runs on now."""
     return torch_api.raw_cuda_stream(device)
+
+
+@lru_cache(maxsize=64)
+def recording_stream(device: torch.device | None) -> torch.cuda.Stream:
+    """A stream of ``device`` to record CUDA graphs on. torch's own is a stream of the GPU that was
+    recorded for first: on another nothing would be recorded."""
+    return torch.cuda.Stream(device)

@@ -16,6 +16,7 @@ import torch
 from jitney.config import Config
 from jitney.disk_cache import DiskCache, open_cache
 from jitney.events import log
+from jitney.kernels.triton.load_binary import recording_stream
 
 Choice = TypeVar("Choice")
 
@@ -101,7 +102,8 @@ def microseconds(run: Callable[[], object]) -> float:
 def _replayed(run: Callable[[], object], repeats: int) -> float:
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+    own = recording_stream(torch.device("cuda", torch.cuda.current_device()))
+    with torch.cuda.graph(graph, stream=own, capture_error_mode="thread_local"):
         for _ in range(repeats):
             run()
     times = []
