@@ -89,12 +89,12 @@ def multi_margin_loss_backward(
 
 
 def max_unpool2d(x: torch.Tensor, places: torch.Tensor, size: Sequence[int]) -> torch.Tensor:
-    """torch's decomposition, with the channels last where eager keeps them so."""
+    """torch's decomposition, with the channels last where eager keeps them so (on a CPU)."""
     out: torch.Tensor = torch_api.decomposition_of(aten.max_unpool2d.default)(x, places, size)
     last = torch.channels_last
-    if x.dim() == 4 and x.is_contiguous(memory_format=last) and not x.is_contiguous():
-        return out.contiguous(memory_format=last)
-    return out
+    if x.is_cuda or x.dim() < 4 or x.is_contiguous() or not x.is_contiguous(memory_format=last):
+        return out
+    return out.contiguous(memory_format=last)
 
 
 def zero_tensor(size: Sequence[int], **options: Any) -> torch.Tensor:

@@ -56,12 +56,18 @@ def _changed(new: tuple[ir.Stmt, ...], old: tuple[ir.Stmt, ...]) -> bool:
 
 
 def _plain_lets(body: tuple[ir.Stmt, ...]) -> dict[str, ir.Expr]:
-    """Names bound to a position, a constant or another name."""
+    """Names bound to a position, a constant or another name; not to a position counted from one of
+    these, which is known when that is gone."""
     found: dict[str, ir.Expr] = {}
     for stmt in visit.statements(body):
         if isinstance(stmt, ir.Let) and isinstance(stmt.value, ir.Ref | ir.Const | ir.IndexValue):
             found[stmt.name] = stmt.value
-    return found
+    names = {Value(name) for name in found}
+
+    def waits(value: ir.Expr) -> bool:
+        return isinstance(value, ir.IndexValue) and not names.isdisjoint(value.index.atoms())
+
+    return {name: value for name, value in found.items() if not waits(value)}
 
 
 def _substituted(body: tuple[ir.Stmt, ...], known: dict[str, ir.Expr]) -> tuple[ir.Stmt, ...]:

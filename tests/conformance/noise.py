@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -14,8 +14,11 @@ CANCELLED = 1e-6
 Move = Callable[[Any], Any]
 
 
-def errors_nearby(run: Callable[[Move], tuple[Any, Any]], runs: int = 16) -> dict[str, float]:
-    """Eager's largest error by path, over ``runs`` at inputs that are a rounding away.
+def errors_nearby(
+    run: Callable[[Move], tuple[Any, Any]], runs: int = 16, others: Sequence[Move] = ()
+) -> dict[str, float]:
+    """Eager's largest error by path, over ``runs`` at inputs that are a rounding away, and at those
+    that ``others`` make.
 
     ``run`` gives eager's result and the reference for it, both on inputs that went through the
     function it is given. Where what is summed cancels (the gradient of a norm over two elements is
@@ -23,8 +26,8 @@ def errors_nearby(run: Callable[[Move], tuple[Any, Any]], runs: int = 16) -> dic
     be far off.
     """
     own: dict[str, float] = {}
-    for seed in range(runs):
-        result, reference = run(mover(seed))
+    for move in (*map(mover, range(runs)), *others):
+        result, reference = run(move)
         truth = dict(tensors(reference))
         for path, value in tensors(result):
             there = truth.get(path)
@@ -45,6 +48,13 @@ def mover(seed: int) -> Move:
         return (value.detach() * (1 + steps * 2.0**-23)).requires_grad_(value.requires_grad)
 
     return moved
+
+
+def on_cpu(value: Any) -> Any:
+    """A tensor, or what names a GPU, on the CPU: where eager computes by other formulas."""
+    if isinstance(value, torch.Tensor):
+        return value.detach().cpu().requires_grad_(value.requires_grad)
+    return "cpu" if str(value).startswith("cuda") else value
 
 
 def is_noise(found: Difference, actual: Any, reference: Any, own: dict[str, float]) -> bool:

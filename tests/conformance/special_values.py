@@ -1,6 +1,7 @@
 """Special values through `jitney.compile`, element by element, against eager.
 
     python -m tests.conformance.special_values [--only REGEX] [--kind one|two|mixed|rows]
+        [--device cuda] [--every N --offset K]
 
 Eager's own answer may depend on where an element stands (vector loop or its scalar tail): any of
 its answers will do. NaN, infinities and the sign of zero must be one of them exactly, integers too,
@@ -47,9 +48,9 @@ KNOWN = {
 
 
 def attempt(fn: Call, *inputs: Tensor) -> Any:
-    """The leaves of the result, or the exception."""
+    """The leaves of the result, on the CPU, or the exception."""
     try:
-        return [leaf for leaf in tree_leaves(fn(*inputs)) if isinstance(leaf, Tensor)]
+        return [leaf.cpu() for leaf in tree_leaves(fn(*inputs)) if isinstance(leaf, Tensor)]
     except Exception as error:  # noqa: BLE001 - compared by the caller
         return error
 
@@ -173,6 +174,7 @@ def main() -> None:
     parser.add_argument("--only", default="", help="a regular expression for names")
     parser.add_argument("--every", type=int, default=1, help="every n-th case")
     parser.add_argument("--offset", type=int, default=0)
+    parser.add_argument("--device", default="cpu", help="cpu or cuda")
     parser.add_argument("--known", action="store_true", help="also those known to differ")
     options = parser.parse_args()
     start, count, bad = time.time(), 0, 0
@@ -180,7 +182,7 @@ def main() -> None:
     chosen = [case for case in chosen if options.known or not is_known(case[0])]
     for name, fn, inputs in chosen[options.offset :: options.every]:
         count += 1
-        found = list(check(name, fn, *inputs))
+        found = list(check(name, fn, *(x.to(options.device) for x in inputs)))
         bad += bool(found)
         for line in found[:4]:
             print(line, flush=True)

@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional as F
 
+from jitney.graph import own_decompositions
 from jitney.graph.recognise_masks import mask_kind
 from tests.graph.regions import compiled, trace
 
@@ -153,3 +155,12 @@ def test_a_remembered_result_is_on_its_operand_s_device() -> None:
     graph = trace(f, torch.ones(3), torch.ones(3, device="meta")).forward.graph
     devices = [n.meta["val"].device.type for n in graph.nodes if n.op == "call_function"]
     assert devices == ["cpu", "meta"]
+
+
+@pytest.mark.parametrize(("device", "channels_last"), [("cpu", True), ("cuda:0", False)])
+def test_max_unpool_keeps_channels_last_where_eager_does(device: str, channels_last: bool) -> None:
+    with FakeTensorMode():
+        x = torch.empty_strided((2, 3, 2, 2), (12, 1, 6, 3), device=device)
+        out = own_decompositions.max_unpool2d(x, x.long(), (4, 4))
+    assert out.is_contiguous(memory_format=torch.channels_last) is channels_last
+    assert out.is_contiguous() is not channels_last

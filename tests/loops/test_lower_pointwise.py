@@ -142,3 +142,11 @@ def test_a_gpu_multiplies_by_the_inverse_of_a_number() -> None:
     thirds, same = interpret(on_cpu(program), constants, [x])
     assert torch.equal(thirds, x * inverse)
     assert torch.equal(same, x)
+
+
+def test_the_buffer_of_logsigmoid_is_not_read() -> None:
+    grad, x, buffer = torch.tensor(2.0), torch.tensor(-0.7), torch.zeros(0)  # empty, as on CUDA
+    backward = torch.ops.aten.log_sigmoid_backward
+    program, constants = lower_for(trace(lambda *given: backward(*given), grad, x, buffer), GPU)
+    (slope,) = interpret(on_cpu(program), constants, [grad, x, buffer])
+    torch.testing.assert_close(slope, 2 * torch.sigmoid(-x))

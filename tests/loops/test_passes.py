@@ -10,7 +10,7 @@ import torch
 
 from jitney.errors import CompilerBug
 from jitney.loops import ir
-from jitney.loops.fold_values import fold
+from jitney.loops.fold_values import fold, fold_block
 from jitney.loops.index import Axis, Dim, Index, Value, index
 from jitney.loops.interpret import interpret
 from jitney.loops.invert_index import covers, invert_index
@@ -180,6 +180,15 @@ def test_positions_fold():
     assert fold(op("add", i, eight)) == ir.IndexValue(i.index + 8, I64)
     assert fold(op("eq", i, eight, dtype=BOOL)) == ir.Const(False, BOOL)
     assert isinstance(fold(op("eq", i, zero, dtype=BOOL)), ir.Op)
+
+
+def test_positions_counted_from_known_positions_fold():
+    i = index(Axis("i", index(8)))
+    a = ir.Let("a", ir.Const(3, I64))
+    b = ir.Let("b", ir.IndexValue(index(Value("a")) * 8 + i, I64))
+    assert fold_block((a, b, ir.Store("t", index(Value("b")) % 16, ir.Const(0.0, F32)))) == (
+        ir.Store("t", (i + 24) % 16, ir.Const(0.0, F32)),
+    )
 
 
 def test_shared_values_are_named_and_invariants_leave_loops():

@@ -6,6 +6,7 @@ import threading
 import time
 import types
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from jitney import torch_api
 from jitney.events import log
 from jitney.kernels import philox_state
 from jitney.kernels.call_extern import ExternCall
+from jitney.kernels.triton.load_binary import recording_stream
 from jitney.loops.ir import Extern
 from jitney.run import cuda_graphs
 from jitney.run.cuda_graphs import ReplayedProgram, ReplayFacts
@@ -99,6 +101,28 @@ def test_streams_are_recorded_apart_where_the_program_runs(monkeypatch: pytest.M
     for _ in range(4):
         assert call(torch.zeros(1))[0].item() == 1
     assert (keys, entered) == ([(7,), (9,)], [1] * 4)
+
+
+def test_a_recording_is_made_on_a_stream_of_the_programs_gpu(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    used: list[Any] = []
+
+    @contextmanager
+    def graph(recorded: Any, pool: Any, stream: Any, mode: str) -> Iterator[None]:
+        used.append(stream)
+        yield
+
+    monkeypatch.setattr(torch.cuda, "Stream", lambda device: f"stream of {device}")
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
+    monkeypatch.setattr(torch.cuda, "graph", graph)
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(cuda_graphs, "recording_stream", recording_stream.__wrapped__)
+    for number in (0, 1):
+        call = ReplayedProgram(program, ReplayFacts(device=torch.device("cuda", number)))
+        call._record((torch.zeros(1),), 0)
+    assert used == ["stream of cuda:0", "stream of cuda:1"]
 
 
 def test_one_program_at_a_time_has_the_memory_of_a_stream() -> None:

@@ -232,13 +232,21 @@ def log_sigmoid(b: Builder, x: StridedTensor) -> tuple[StridedTensor, StridedTen
     return b.compute(out, value), buffer
 
 
-@elementwise(aten.log_sigmoid_backward)
-def log_sigmoid_backward(grad: Expr, x: Expr, _buffer: Expr) -> Expr:
-    z = exp(apply("neg", apply("abs", x)))
-    negative = apply("lt", x, like(0, x))
-    sign = where(negative, like(1, x), like(-1, x))
-    most = where(negative, like(1, x), like(0, x))
-    return mul(grad, sub(most, mul(sign, div(z, add(like(1, z), z)))))
+@lowers(aten.log_sigmoid_backward)
+def log_sigmoid_backward(
+    b: Builder, grad: StridedTensor, x: StridedTensor, _buffer: StridedTensor
+) -> StridedTensor:
+    """The buffer, which has another shape on CUDA, is not read."""
+
+    def value(position: Any) -> Expr:
+        g, v = (cast(t.load(position), compute_dtype(x.dtype)) for t in (grad, x))
+        z = exp(apply("neg", apply("abs", v)))
+        negative = apply("lt", v, like(0, v))
+        sign = where(negative, like(1, v), like(-1, v))
+        most = where(negative, like(1, v), like(0, v))
+        return mul(g, sub(most, mul(sign, div(z, add(like(1, z), z)))))
+
+    return b.compute(b.allocate(), value)
 
 
 # ---------------------------------------------------------------- combinations
