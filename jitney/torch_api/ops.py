@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch._ops import OpOverload, OpOverloadPacket
+from torch.fx._lazy_graph_module import _LazyGraphModule
 
 OP_TYPES = (OpOverload, OpOverloadPacket)  # what attributes of ``torch.ops.…`` are
 
@@ -46,12 +47,23 @@ def decomposition_of(op: Any) -> Callable[..., Any]:
     return found
 
 
-def graph_module(root: dict[str, Any], graph: torch.fx.Graph) -> torch.fx.GraphModule:
-    """A GraphModule whose Python code is written only when it is called or read."""
-    from torch.fx._lazy_graph_module import _LazyGraphModule
+class _Region(_LazyGraphModule):
+    """A graph module whose Python code is written when it is first called or read.
 
-    module: torch.fx.GraphModule = _LazyGraphModule(root, graph, "Region")
-    return module
+    Its ``forward`` is that code alone: torch's `GraphModule.__call__`, which the base class calls,
+    prints a traceback of its own where the code raises.
+    """
+
+    def _lazy_forward(self, *args: Any, **kwargs: Any) -> Any:
+        self.real_recompile()
+        return self.forward(*args, **kwargs)
+
+    forward = _lazy_forward
+
+
+def graph_module(root: dict[str, Any], graph: torch.fx.Graph) -> torch.fx.GraphModule:
+    """A `torch.fx.GraphModule` of ``graph`` that is lazy."""
+    return _Region(root, graph, "Region")
 
 
 def has_side_effects(op: Any) -> bool:

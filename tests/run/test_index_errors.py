@@ -131,3 +131,11 @@ def test_positions_by_arange_need_no_check() -> None:
 
     assert checks(positions, TABLE) == 0
     assert checks(indexed, TABLE, torch.tensor([0])) == 1
+
+
+def test_an_error_of_a_graph_that_runs_eagerly_is_raised_and_not_printed(capfd):
+    """torch's graph modules print a traceback of their own when they are called and fail."""
+    flags = torch.tensor([True, False])
+    with pytest.raises((RuntimeError, NotImplementedError), match="std and var only support"):
+        jitney.compile(lambda x: x.std())(flags)
+    assert not capfd.readouterr().err
