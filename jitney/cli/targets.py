@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -18,7 +18,7 @@ from jitney.errors import UserError
 def find(target: str) -> Workload:
     """A workload by name, or ``package.module:factory``.
 
-    A factory takes nothing and returns a `Task`, or a module and its arguments as
+    A factory takes nothing and returns a `Task`, or a module or function and its arguments as
     ``(module, args)`` or ``(module, args, kwargs)``; a `Workload` may stand in its place.
     """
     if target in WORKLOADS:
@@ -46,13 +46,13 @@ def find(target: str) -> Workload:
     return Workload(target, f"from {module_name}", make)
 
 
-def _parts(target: str, made: Any) -> tuple[torch.nn.Module, Sequence[Any], dict[str, Any]]:
+def _parts(target: str, made: Any) -> tuple[Callable[..., Any], Sequence[Any], dict[str, Any]]:
     """The module, its arguments and keyword arguments, of what a factory returned."""
     if isinstance(made, tuple) and len(made) in (2, 3):
         module, args, kwargs = (*made, {})[:3]
-        if isinstance(module, torch.nn.Module) and isinstance(args, tuple | list):
+        if callable(module) and isinstance(args, tuple | list):
             return module, args, kwargs
     raise UserError(
         f"{target} returned a {type(made).__name__}; expected: (module, args), with args a tuple, "
-        "or (module, args, kwargs)"
+        "or (module, args, kwargs), and module a module or a function"
     )

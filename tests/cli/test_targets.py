@@ -22,6 +22,15 @@ def test_a_factory_that_returns_something_else_is_told_what_is_expected(monkeypa
         workload.make("base", torch.float32)
 
 
+def test_a_factory_may_return_a_function(monkeypatch):
+    module = ModuleType("given_to_the_cli")
+    module.factory = lambda: (torch.add, (torch.ones(2), 1), {"alpha": 2})
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    task = find("given_to_the_cli:factory").build(dtype=torch.bfloat16)
+    result = task.step(task.module)
+    assert result.dtype is torch.bfloat16 and result.tolist() == [3, 3]
+
+
 def test_names_that_are_none_are_answered_with_those_there_are():
     with pytest.raises(UserError, match="no workload 'brt'; there are: bert"):
         find("brt")

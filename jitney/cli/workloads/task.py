@@ -54,9 +54,11 @@ class Workload:
             return self.make(size, dtype)
 
 
-def inference(module: torch.nn.Module, dtype: torch.dtype, *args: Any, **kwargs: Any) -> Task:
-    """A task that calls ``module`` in eval mode without gradients; float inputs are cast."""
-    module = module.eval().to(dtype)
+def inference(module: Callable[..., Any], dtype: torch.dtype, *args: Any, **kwargs: Any) -> Task:
+    """A task that calls ``module`` (in eval mode) or a function without gradients; what is of
+    floats is cast."""
+    if isinstance(module, torch.nn.Module):
+        module = module.eval().to(dtype)
     arguments = tuple(cast(a, dtype) for a in args)
     keywords = {k: cast(v, dtype) for k, v in kwargs.items()}
 
