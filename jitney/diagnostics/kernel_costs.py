@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import TypeGuard
 
 from jitney.loops import ir
 from jitney.loops.index import Axis, Index
@@ -20,15 +22,48 @@ def points(axes: Iterable[Axis]) -> int:
     return math.prod(constant(axis.extent) for axis in axes)
 
 
-def buffer_bytes(buffer: ir.Buffer) -> int:
-    """Its elements times their size."""
-    return math.prod(map(constant, buffer.shape)) * buffer.dtype.itemsize
+def buffer_elements(buffer: ir.Buffer) -> int:
+    """The product of its sizes."""
+    return math.prod(map(constant, buffer.shape))
 
 
 def node_bytes(node: ir.Node, buffers: dict[str, ir.Buffer]) -> int:
-    """Every buffer read or written, once."""
-    names = {*reads(node), *writes(node)}
-    return sum(buffer_bytes(buffers[name]) for name in names if name in buffers)
+    """Every buffer read or written, once; of one that a nest indexes no more elements than it has
+    points there, so that a gather counts its rows and not the table."""
+    nests: tuple[ir.Node, ...] = node.nests if isinstance(node, ir.Together) else (node,)
+    names = {*reads(node), *writes(node)} & buffers.keys()
+    indexed: Counter[str] = Counter()
+    counted: Mapping[str, int]
+    for nest in nests:
+        counted = elements_indexed(nest.body, nest.axes) if isinstance(nest, ir.LoopNest) else {}
+        whole = ({*reads(nest), *writes(nest)} & names) - counted.keys()
+        indexed.update(counted)
+        indexed.update({name: buffer_elements(buffers[name]) for name in whole})
+    sizes = [(buffers[name], indexed[name]) for name in names]
+    return sum(min(buffer_elements(b), count) * b.dtype.itemsize for b, count in sizes)
+
+
+def elements_indexed(body: Iterable[ir.Stmt], axes: tuple[Axis, ...]) -> Counter[str]:
+    """Elements of each buffer that statements under ``axes`` touch at most, each access by itself:
+    as many as the axes in its index have points, all axes where values are in it."""
+    found: Counter[str] = Counter()
+    for statement in body:
+        inner = axes
+        if isinstance(statement, ir.Loop | ir.Reduce):
+            inner = (*axes, *statement.axes)
+            found.update(elements_indexed(statement.body, inner))
+        places = {(e.buffer, e.index) for e in expr_nodes(stmt_exprs(statement)) if _is_load(e)}
+        if isinstance(statement, ir.Store):
+            places.add((statement.buffer, statement.index))
+        for buffer, place in places:
+            atoms = place.atoms()
+            plain = all(isinstance(atom, Axis) for atom in atoms)
+            found[buffer] += points([a for a in inner if a in atoms] if plain else inner)
+    return found
+
+
+def _is_load(expr: ir.Expr) -> TypeGuard[ir.Load]:
+    return isinstance(expr, ir.Load)
 
 
 def body_operations(body: tuple[ir.Stmt, ...]) -> int:
