@@ -196,40 +196,26 @@ def _hasattr(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, si
     return True
 
 
-@_builtin(builtins.setattr)
-def _setattr(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Any) -> None:
-    owner, name, value = _forced(interpreter, args)
-    attributes.set_attr(interpreter, owner, name, value)
+def _on_attribute(act: Callable[..., Any], count: int) -> Handler:
+    """A function of an object, a name and perhaps a value, by what it comes to here."""
+
+    def handle(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Any) -> Any:
+        values = _forced(interpreter, args)
+        if len(values) != count or kwargs:
+            return interpreter.native(function, *values, **kwargs)  # raises eager's TypeError
+        return act(interpreter, *values)
+
+    return handle
 
 
-@_builtin(builtins.delattr)
-def _delattr(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Any) -> None:
-    owner, name = _forced(interpreter, args)
-    attributes.del_attr(interpreter, owner, name)
-
-
-@_builtin(object.__setattr__)
-def _object_setattr(
-    interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Any
-) -> None:
-    owner, name, value = _forced(interpreter, args)
-    attributes.generic_set(interpreter, owner, name, value)
-
-
-@_builtin(object.__delattr__)
-def _object_delattr(
-    interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Any
-) -> None:
-    owner, name = _forced(interpreter, args)
-    attributes.generic_del(interpreter, owner, name)
-
-
-@_builtin(object.__getattribute__)
-def _object_getattr(
-    interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Any
-) -> Any:
-    owner, name = _forced(interpreter, args)
-    return attributes.generic_get(interpreter, owner, name)
+for _function, _act, _count in (
+    (builtins.setattr, attributes.set_attr, 3),
+    (builtins.delattr, attributes.del_attr, 2),
+    (object.__setattr__, attributes.generic_set, 3),
+    (object.__delattr__, attributes.generic_del, 2),
+    (object.__getattribute__, attributes.generic_get, 2),
+):
+    _builtin(_function)(_on_attribute(_act, _count))
 
 
 @_builtin(object.__init__)
