@@ -4,9 +4,24 @@ import pytest
 import torch
 
 from jitney.loops import join_column_sums
+from jitney.loops.index import Axis, index
 from jitney.loops.interpret import interpret
-from jitney.loops.ir import LoopNest
+from jitney.loops.ir import (
+    Buffer,
+    BufferView,
+    Const,
+    Load,
+    LoopNest,
+    LoopProgram,
+    Op,
+    Output,
+    Reduce,
+    Reduction,
+    Ref,
+    Store,
+)
 from jitney.loops.target import Target
+from jitney.loops.verify import verify
 from jitney.loops.visit import stores
 from tests.kernels.triton.interpreted import gpu_program, run_kernels
 
@@ -56,3 +71,69 @@ def test_a_sum_joins_the_nest_that_makes_or_reads_its_rows(case, monkeypatch):
     ):
         for a, b in zip(got, want, strict=True):
             torch.testing.assert_close(a, b, rtol=2e-2, atol=2e-2 * b.abs().max().item())
+
+
+F32, CPU = torch.float32, torch.device("cpu")
+COLUMNS = 256
+
+
+def nodes_in_turn(*names):
+    """A program of a host that doubles ``a`` into ``o``, the sum of ``a``'s columns, a write into
+    ``a`` and a use of the sum, in the order asked for."""
+    flat, column, row = (
+        Axis(n, index(e)) for n, e in (("i", ROWS * COLUMNS), ("j", COLUMNS), ("r", ROWS))
+    )
+    rows = Load("a", index(row) * COLUMNS + column, F32)
+    two = Const(2.0, F32)
+    nodes = {
+        "host": LoopNest(
+            "host",
+            (flat,),
+            (Store("o", index(flat), Op("mul", (Load("a", index(flat), F32), two), F32)),),
+        ),
+        "sum": LoopNest(
+            "total",
+            (column,),
+            (
+                Reduce((row,), (), (Reduction(("t",), "sum", rows, F32),)),
+                Store("s", index(column), Ref("t", F32)),
+            ),
+        ),
+        "write": LoopNest("write", (), (Store("a", index(3), two),)),
+        "use": LoopNest(
+            "use", (column,), (Store("u", index(column), Load("s", index(column), F32)),)
+        ),
+    }
+    line = ((index(COLUMNS),), (index(1),))
+    square = ((index(ROWS), index(COLUMNS)), (index(COLUMNS), index(1)))
+    kinds = {
+        "a": ("input", square),
+        "o": ("output", square),
+        "s": ("output", line),
+        "u": ("output", line),
+    }
+    buffers = tuple(Buffer(n, kind, F32, CPU, *layout) for n, (kind, layout) in kinds.items())
+    outputs = tuple(Output(BufferView(b.name, b.shape, b.strides)) for b in buffers)
+    return LoopProgram(("a",), buffers, tuple(nodes[n] for n in names), outputs)
+
+
+@pytest.mark.parametrize(
+    "order,joins",
+    [
+        (("host", "sum", "use", "write"), True),
+        (("sum", "host", "use", "write"), True),
+        (("host", "write", "sum", "use"), False),
+        (("sum", "write", "host", "use"), False),
+        (("sum", "use", "host", "write"), False),
+    ],
+)
+def test_a_sum_moves_only_where_it_sees_and_is_seen_as_before(order, joins, monkeypatch):
+    monkeypatch.setattr(join_column_sums, "WORTH", 1 << 16)
+    program = nodes_in_turn(*order)
+    joined = join_column_sums.join_column_sums(program, SMALL_GPU)
+    verify(joined)
+    assert any(s.mode == "sum" for n in joined.nodes for s in stores(n.body)) == joins
+    x = torch.randn(ROWS, COLUMNS)
+    want, got = interpret(program, {}, [x.clone()]), interpret(joined, {}, [x.clone()])
+    for a, b in zip(got, want, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-3)
