@@ -17,27 +17,30 @@ import tempfile
 import time
 from typing import Any
 
-import torch
-
-import jitney
-from benchmarks import gpu_case
-from jitney.events import log
-
 SECONDS = 100.0  # for one workload
 WORST = 3  # models' choices that cost most, to be printed
 
 
 def compare(case: str) -> dict[str, Any]:
-    """The workload compiled both ways in this process."""
+    """The workload compiled both ways in this process. ``error``: of the tuned, relative to eager
+    (inference)."""
+    import torch
+
+    import jitney
+    from benchmarks import gpu_case
+    from jitney.events import log
+
     torch.manual_seed(0)
     work = gpu_case.build(case)
     with torch.enable_grad() if work.train else torch.no_grad():
+        work.reset()
+        want = None if work.train else work.step(work.model).float()
         calls = {}
         for mode in ("reduce-overhead", "max-autotune"):
             work.reset()
             start = time.perf_counter()
             calls[mode] = jitney.compile(work.model, mode=mode)
-            work.step(calls[mode])
+            got = work.step(calls[mode]).detach().float()
             torch.cuda.synchronize()
             seconds = time.perf_counter() - start
         times: dict[str, list[float]] = {mode: [] for mode in calls}
@@ -45,14 +48,23 @@ def compare(case: str) -> dict[str, Any]:
             for mode, call in calls.items():
                 work.reset()
                 times[mode].append(gpu_case.measure(work, call, 1.0)["ms"])
+    error = 0.0 if want is None else ((got - want).norm() / want.norm()).item()
     sums = [e.data for e in log.events("tuned_kernels")]
     found = {k: sum(s[k] for s in sums) for k in ("nodes", "measured", "model", "fastest")}
     model, tuned = (min(times[mode]) for mode in calls)
-    return {"case": case, "first_s": seconds, "default_ms": model, "tuned_ms": tuned, **found}
+    return {
+        "case": case,
+        "first_s": seconds,
+        "default_ms": model,
+        "tuned_ms": tuned,
+        "error": error,
+    } | found
 
 
 def worst() -> list[str]:
     """The kernels whose model's choice costs most over the fastest."""
+    from jitney.events import log
+
     rows = []
     for event in log.events("tuned"):
         costs = event.data.get("costs")

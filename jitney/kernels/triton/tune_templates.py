@@ -54,8 +54,7 @@ def fastest_templates(
             continue
         chosen = tuner.known(question.key, question.candidates)
         if chosen is None and tuner.left > 0:
-            plans = {c: _begin(build, question, c) for c in question.candidates}
-            bench = _Bench(question, plans)
+            bench = _Bench(question, build)
             chosen = tuner.choose(question.key, question.candidates, bench.measure)
         if chosen is not None:
             found |= dict(zip(names, chosen, strict=True))
@@ -143,28 +142,23 @@ def _only_follows(node: Node, results: set[str], program: LoopProgram) -> bool:
     return all(program.buffer(name).kind in MADE for name in writes(node))
 
 
-def _begin(
-    build: Build, question: _Question, candidate: tuple[str, ...]
-) -> Callable[[], LaunchPlan] | None:
-    try:
-        return build(question.excerpt, dict(zip(question.names, candidate, strict=True)))
-    except (Unsupported, ValueError):  # a template does not serve it after all
-        return None
-
-
 class _Bench:
     """Memory for an excerpt's inputs, and the time of each candidate."""
 
-    def __init__(
-        self,
-        question: _Question,
-        plans: Mapping[tuple[str, ...], Callable[[], LaunchPlan] | None],
-    ) -> None:
-        self.excerpt, self.plans = question.excerpt, plans
+    def __init__(self, question: _Question, build: Build) -> None:
+        self.question, self.excerpt, self.build = question, question.excerpt, build
+        self.plans: dict[tuple[str, ...], Callable[[], LaunchPlan] | None] = {}
         given = [b for b in self.excerpt.buffers if b.kind == "input"]
         weights = sum(span_in_bytes(b) or 0 for b in given if b.is_parameter)
         self.copies = max(1, min(MOST_COPIES, COLD // max(1, weights)))
         self.sets: list[Sequence[torch.Tensor]] = []
+
+    def _begin(self, candidate: tuple[str, ...]) -> Callable[[], LaunchPlan] | None:
+        templates = dict(zip(self.question.names, candidate, strict=True))
+        try:
+            return self.build(self.excerpt, templates)
+        except (Unsupported, ValueError):  # a template does not serve it after all
+            return None
 
     def _operands(self) -> list[Sequence[torch.Tensor]]:
         """Parameters anew for each copy, since they come from memory; what has just been made is
@@ -177,7 +171,9 @@ class _Bench:
         ]
 
     def measure(self, candidate: tuple[str, ...]) -> float:
-        """Microseconds; infinity for what this GPU cannot run."""
+        """Microseconds; infinity for what this GPU cannot run. Kernels of all candidates are built
+        at once."""
+        self.plans = self.plans or {c: self._begin(c) for c in self.question.candidates}
         finish = self.plans[candidate]
         if finish is None:
             return math.inf
