@@ -19,7 +19,7 @@ from jitney.capture import attributes, deferred, operators, polyfills, tensor_at
 from jitney.capture.attributes import is_python, type_lookup
 from jitney.capture.frame import BreakCapture, Frame, Raised, Unread
 from jitney.capture.generators import FrameGenerator
-from jitney.capture.guard import Kind
+from jitney.capture.guard import ABSENT, Kind
 from jitney.capture.symbols import SYMBOLS, concrete
 
 if TYPE_CHECKING:
@@ -330,6 +330,26 @@ def _number(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, sit
     if is_python(hook) and not isinstance(values[0], (torch.Tensor, *SYMBOLS)):
         return interpreter.call(hook, tuple(values), keywords, site)
     return interpreter.native(function, *values, **keywords)
+
+
+@_builtin(builtins.locals)
+def _locals(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Any) -> Any:
+    """The frame's variables, without those of ours in what goes on behind a break."""
+    frame, world = interpreter.frames[-1], interpreter.world
+    code, found = frame.code, {}
+    for name in dict.fromkeys((*code.co_varnames, *code.co_cellvars, *code.co_freevars)):
+        value = frame.locals.get(name, _MISSING)
+        if isinstance(value, types.CellType):
+            shadow = world.cell(value)
+            try:
+                value = value.cell_contents if shadow is None else shadow.get(world)
+            except ValueError:
+                continue
+        if isinstance(value, Unread):
+            value = world.read_lazy(value.value, value.source)
+        if value is not _MISSING and value is not ABSENT and not name.startswith("<"):
+            found[name] = world.force(value)
+    return found
 
 
 @_builtin(builtins.print)

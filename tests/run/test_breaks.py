@@ -11,6 +11,7 @@ import torch
 import jitney
 from jitney.backends import jitney_backend
 from jitney.events import log
+from tests.equal import assert_equal
 
 
 def impure(x):
@@ -385,3 +386,20 @@ def test_a_bound_c_method_that_waits_across_a_break_is_held_by_its_owner() -> No
         assert torch.equal(compiled(x, ours), f(x, theirs))
         assert torch.equal(ours[0], theirs[0])
     assert not [event for event in log.events() if event.kind == "recompile"]
+
+
+def test_locals_are_the_users():
+    def f(x, k=2):
+        inner = x * k
+
+        def g():
+            return inner
+
+        before = dict(locals())
+        if x.sum().item() > 100:
+            return x
+        after = locals()
+        return sorted(before), sorted(after), after["x"] * after["k"] + g()
+
+    x = torch.arange(4.0)
+    assert_equal(jitney.compile(f)(x), f(x))
