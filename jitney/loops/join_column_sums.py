@@ -31,6 +31,7 @@ from jitney.loops.target import Target
 from jitney.loops.visit import (
     Renaming,
     bound_names,
+    expr_loads,
     inner_axes,
     loads,
     map_expr,
@@ -241,10 +242,12 @@ def _spans(walk: _Walk) -> tuple[int, int]:
 
 
 def _made_before(walk: _Walk) -> dict[tuple[str, Index], Store]:
-    """What the loop over columns stores, by place, each once and always."""
+    """What the loop over columns stores, by place, each once and always, and of values that can
+    still be computed at its end."""
     made = [s for s in stores(walk.columns.body) if s.mode == "set" and s.mask is None]
     every = [s.buffer for s in stores(walk.nest.body)]
-    return {(s.buffer, s.index): s for s in made if every.count(s.buffer) == 1}
+    lasting = [s for s in made if not {x.buffer for x in expr_loads([s.value])} & set(every)]
+    return {(s.buffer, s.index): s for s in lasting if every.count(s.buffer) == 1}
 
 
 def _shares_reads(walk: _Walk, found: _ColumnSum) -> Decision:

@@ -79,18 +79,15 @@ COLUMNS = 256
 
 def nodes_in_turn(*names):
     """A program of a host that doubles ``a`` into ``o``, the sum of ``a``'s columns, a write into
-    ``a`` and a use of the sum, in the order asked for."""
+    ``a``, a host that doubles it in place and a use of the sum, in the order asked for."""
     flat, column, row = (
         Axis(n, index(e)) for n, e in (("i", ROWS * COLUMNS), ("j", COLUMNS), ("r", ROWS))
     )
     rows = Load("a", index(row) * COLUMNS + column, F32)
     two = Const(2.0, F32)
+    doubled = Op("mul", (Load("a", index(flat), F32), two), F32)
     nodes = {
-        "host": LoopNest(
-            "host",
-            (flat,),
-            (Store("o", index(flat), Op("mul", (Load("a", index(flat), F32), two), F32)),),
-        ),
+        "host": LoopNest("host", (flat,), (Store("o", index(flat), doubled),)),
         "sum": LoopNest(
             "total",
             (column,),
@@ -99,6 +96,7 @@ def nodes_in_turn(*names):
                 Store("s", index(column), Ref("t", F32)),
             ),
         ),
+        "in place": LoopNest("in_place", (flat,), (Store("a", index(flat), doubled),)),
         "write": LoopNest("write", (), (Store("a", index(3), two),)),
         "use": LoopNest(
             "use", (column,), (Store("u", index(column), Load("s", index(column), F32)),)
@@ -125,6 +123,7 @@ def nodes_in_turn(*names):
         (("host", "write", "sum", "use"), False),
         (("sum", "write", "host", "use"), False),
         (("sum", "use", "host", "write"), False),
+        (("host", "in place", "sum", "use"), False),
     ],
 )
 def test_a_sum_moves_only_where_it_sees_and_is_seen_as_before(order, joins, monkeypatch):
