@@ -128,10 +128,19 @@ def query(func: Any) -> Query | None:
 
 def _ask(recorder: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if func is torch.Tensor.type and (len(args) > 1 or kwargs):
-        raise BreakCapture("tensor-type", "Tensor.type(dtype)", "use Tensor.to(dtype)")
+        return _converted(recorder, *args, **kwargs)
     if name_of(func) in ("stride", "dim_order"):
         recorder.strides_asked = True
     return func(*args, **kwargs)
+
+
+def _converted(
+    recorder: Any, tensor: Any, dtype: Any = None, non_blocking: bool = False
+) -> torch.Tensor:
+    """``tensor.type(dtype)``; the names and classes of old also say where."""
+    if not isinstance(dtype, torch.dtype):
+        raise BreakCapture("tensor-type", "Tensor.type(name)", "use Tensor.to(dtype)")
+    return recorder.call(torch.Tensor.to, (tensor, dtype, non_blocking), {})
 
 
 def _iterate(recorder: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

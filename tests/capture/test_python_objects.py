@@ -17,6 +17,12 @@ program = adder(PROGRAMS)
 X = torch.tensor([1.0, 2.0, -3.0])
 
 
+@program(X)
+def converted_by_type(x):
+    same = x.type(torch.float32)
+    return x.type(torch.int64), x.type(dtype=torch.float64), x.type(), same is x, same
+
+
 class Base:
     z = 5
 
