@@ -16,12 +16,13 @@ Loops = tuple[tuple[int, tuple[Axis, ...]], ...]
 
 @dataclass(frozen=True)
 class _Site:
-    """One access; ``mode`` is "load" or the store's."""
+    """One access; ``mode`` is "load" or the store's, ``constant`` what it always stores."""
 
     buffer: str
     index: Index
     mode: str
     loops: Loops
+    constant: ir.Const | None = None
 
     @property
     def axes(self) -> tuple[Axis, ...]:
@@ -73,7 +74,8 @@ def _meeting_in(body: tuple[ir.Stmt, ...], axes: tuple[Axis, ...]) -> str:
 
 def _met(sites: list[_Site]) -> str:
     for a, b in combinations(sites, 2):
-        ordered = a.mode != b.mode or a.mode == "set"
+        alike = a.constant is not None and a.constant == b.constant  # flags of one check
+        ordered = a.mode != b.mode or (a.mode == "set" and not alike)
         if a.buffer == b.buffer and ordered and not _apart(a, b):
             return f"iterations may meet by {a} and {b}"
     return ""
@@ -86,7 +88,8 @@ def _sites(body: tuple[ir.Stmt, ...], loops: Loops) -> Iterator[_Site]:
             inner = (*loops, (at, stmt.axes))
             yield from _sites(stmt.body, inner)
         if isinstance(stmt, ir.Store):
-            yield _Site(stmt.buffer, stmt.index, stmt.mode, loops)
+            constant = stmt.value if isinstance(stmt.value, ir.Const) else None
+            yield _Site(stmt.buffer, stmt.index, stmt.mode, loops, constant)
         for load in visit.expr_loads(visit.stmt_exprs(stmt)):
             yield _Site(load.buffer, load.index, "load", inner)
 

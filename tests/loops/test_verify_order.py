@@ -116,6 +116,23 @@ def test_iterations_that_keep_apart_are_fine():
     run(checked)
 
 
+@pytest.mark.parametrize("second, refused", [(1.0, False), (2.0, True)])
+def test_stores_of_one_constant_may_meet(second, refused):
+    """As the flags of a convolution's backward pass, set by both of the tensors it looks at."""
+    loads = [load("x", where) for where in (index(I), index(I) + 4)]
+    above = [ir.Op("lt", (value, ir.Const(3.0, F32)), torch.bool) for value in loads]
+    flags = [
+        ir.Store("y", index(0), ir.Const(value, F32), mask)
+        for value, mask in zip((1.0, second), above)
+    ]
+    checked = program(ir.LoopNest("n", (I,), tuple(flags)))
+    if refused:
+        with pytest.raises(CompilerBug, match="may meet"):
+            verify(checked)
+    else:
+        verify(checked)
+
+
 @pytest.mark.parametrize("rows, refused", [(4, True), (1, False)])
 def test_a_product_writes_its_operand_only_where_nobody_else_reads_it(rows, refused):
     product, _ = lowered(torch.mm, (torch.randn(rows, 4), torch.randn(4, 4)))
