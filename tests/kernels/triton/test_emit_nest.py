@@ -360,3 +360,11 @@ def test_what_a_loop_inside_a_row_reads_is_not_asked_for_ahead():
     nest = LoopNest("n", (i,), (first, row, Store("o1", index(i), Ref("s", F32))))
     outputs = {"o0": torch.zeros(3, 4), "o1": torch.zeros(3)}
     check(nest, {"a": torch.randn(3, 2), "b": torch.randn(4, 2)}, outputs)
+
+
+def test_a_lone_row_fills_a_warp():
+    k = Axis("k", index(10))
+    total = Reduce((k,), (), (Reduction(("t",), "sum", Load("a", index(k), F32), F32),))
+    nest = LoopNest("n", (), (total, Store("o", index(0), Ref("t", F32))))
+    made = schedule_nest(nest, H200)
+    assert made.x_block * made.r_block >= 32 * made.num_warps
