@@ -188,7 +188,8 @@ def bind(
     if kind is types.FunctionType:
         know_function(interpreter, found, owner, name)
         return types.MethodType(found, owner)
-    if kind is property:
+    getter = type_lookup(kind, "__get__")
+    if getter is property.__get__:  # a property, or a subclass that reads as one
         return _property(interpreter, found, owner, name, site)
     if kind in C_DESCRIPTORS:
         return _c_member(interpreter, found, owner, name)
@@ -204,12 +205,11 @@ def bind(
         value = interpreter.call(found.func, (owner,), {}, None)
         dict_set(interpreter, owner, found.attrname or name, interpreter.world.force(value))
         return value
-    getter = type_lookup(kind, "__get__")
     if is_python(getter):
         return interpreter.call(getter, (found, owner, cls), {}, site)
     if kind is LRU:
         return types.MethodType(_class_value(interpreter, found, cls, name), owner)
-    if getter is not ABSENT and kind is not types.MethodType and not callable(found):
+    if getter is not ABSENT and kind is not types.MethodType:
         raise BreakCapture("descriptor", f"a {kind.__name__} is read")
     return _class_value(interpreter, found, cls, name)
 
@@ -431,7 +431,7 @@ def generic_set(
     guard_lookup(interpreter, cls, name, found, world.source_of(owner))
     if found is not ABSENT and _is_data(found):
         kind = type(found)
-        if kind is property:
+        if type_lookup(kind, "__set__") is property.__set__:
             if found.fset is None:
                 raise Raised(AttributeError(f"can't set attribute {name!r}"))
             link = "drop" if site is not None else None
@@ -472,7 +472,7 @@ def generic_del(interpreter: Interpreter, owner: Any, name: str) -> None:
     """``object.__delattr__``."""
     found = type_lookup(type(owner), name)
     if found is not ABSENT and _is_data(found):
-        if type(found) is property and found.fdel is not None:
+        if isinstance(found, property) and found.fdel is not None:
             interpreter.call_python(found.fdel, (owner,), {}, None)
             return
         raise BreakCapture("attribute-delete", f"{name} is deleted")

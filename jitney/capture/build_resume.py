@@ -25,6 +25,7 @@ from jitney.errors import Unsupported
 OLD_CALLS = sys.version_info < (3, 12)  # PRECALL, LOAD_METHOD, directed conditional jumps
 THUNK = "<call>"
 HANDLING = "<handling>"
+_KEPT = "<kept>"
 _METHOD_FORMS = ("LOAD_ATTR", "LOAD_SUPER_ATTR")
 _UNRESUMABLE = ("SEND", "YIELD_VALUE", "GET_AWAITABLE", "END_ASYNC_FOR", "CLEANUP_THROW")
 
@@ -100,7 +101,7 @@ def resume_code(point: Point) -> CodeType:
     editor = Editor(point.code)
     label = Label()
     editor.items.insert(editor.position(point.index), label)
-    prologue = [*_restore_stack(point), jump_to(label)]
+    prologue = [*_restore_stack(point), *_seat_first(point, point.arguments), jump_to(label)]
     _set_line(prologue, point.line)
     code = editor.assemble(prologue, point.arguments, extra_stack=len(point.nulls) + 4)
     _ORIGINS[id(code)] = (code, point)
@@ -180,7 +181,7 @@ def step_code(point: Point, outer: bool = False, pushes: bool = True) -> Step:
     successors = [following] if listing.names[last] not in NEVER_FALLS or outer else []
     tails: list[Any] = []
     if successors:
-        tails += [fall, *_leave("<next>", following, after.virtual, point.handled)]
+        tails += [fall, *_leave(_KEPT, following, after.virtual, point.handled)]
     else:
         tails += [fall, _constant(None), Instr("RETURN_VALUE")]
     if jumped is not None:
@@ -200,7 +201,9 @@ def step_code(point: Point, outer: bool = False, pushes: bool = True) -> Step:
     editor.items[position:position] = inserted
     editor.items += tails
     arguments = (*enters, *([THUNK] if outer else []), *point.arguments)
-    prologue = [*_restore_stack(point), jump_to(label)]
+    keep = [Instr("LOAD_FAST", enters[0]), Instr("STORE_FAST", _KEPT)]
+    seat = _seat_first(point, arguments)
+    prologue = [*_restore_stack(point), *keep, *seat, jump_to(label)]
     _set_line(prologue, point.line)
     room = len(point.nulls) + len(point.names) + 9
     return Step(editor.assemble(prologue, arguments, extra_stack=room), tuple(successors))
@@ -313,6 +316,21 @@ def _restore_stack(point: Point) -> list[Any]:
     hidden = (*_stack_names(point.nulls), *((HANDLING,) if handled else ()))
     code += [Instr("DELETE_FAST", name) for name in hidden]
     return code
+
+
+def _seat_first(point: Point, arguments: tuple[str, ...]) -> list[Any]:
+    """What ``super()`` without arguments looks at is the frame's first slot: fills it with the
+    variable that is there in the point's own code. Raises Unsupported if it holds another one."""
+    code = point.code
+    if "__class__" not in code.co_freevars or not code.co_argcount:
+        return []
+    first = code.co_varnames[0]
+    if first not in (*point.names, *code.co_cellvars) or arguments[:1] == (first,):
+        return []
+    if not arguments or not arguments[0].startswith("<"):
+        raise Unsupported("resume-super", f"{first}, which super() reads, is not in its place")
+    load = Instr("LOAD_DEREF", FreeVar(first)) if first in code.co_cellvars else None
+    return [load or Instr("LOAD_FAST", first), Instr("STORE_FAST", arguments[0])]
 
 
 def _stack_names(nulls: tuple[bool, ...]) -> tuple[str, ...]:
