@@ -256,8 +256,8 @@ def _id(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: A
 
 @_builtin(builtins.vars)
 def _vars(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Any) -> Any:
-    if len(args) != 1:
-        raise BreakCapture("vars", "vars() of a frame")
+    if not args:
+        return _locals(interpreter, function, args, kwargs, site)
     return interpreter.get_attr(interpreter.world.force(args[0]), "__dict__")
 
 

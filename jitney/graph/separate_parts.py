@@ -18,8 +18,8 @@ from jitney.graph.region import RegionFacts
 
 @dataclass(frozen=True)
 class Rest:
-    """What the parts that did not run yet (bits of ``tangents``) read: the saved ``tensors``, at
-    these ``versions``."""
+    """What the parts that may still run (bits of ``tangents``) read: the saved ``tensors``, at
+    these ``versions``; detached, since the node that keeps this made some of them."""
 
     tangents: int
     tensors: tuple[torch.Tensor, ...]
@@ -40,8 +40,9 @@ def saved_for(
     ctx: Any, present: int, parts: tuple[int, ...], needs: Sequence[int]
 ) -> tuple[torch.Tensor, ...]:
     """The saved tensors, for a pass given the tangents ``present``; ``ctx.rest`` is what is left
-    then. ``needs``: by saved tensor, the tangents it serves. Raises torch's errors for a part
-    that has run and was not retained, and for what was written to."""
+    then: all, where the graph is retained. ``needs``: by saved tensor, the tangents it serves.
+    Raises torch's errors for a part that has run and was not retained, and for what was written
+    to."""
     wanted = sum(part for part in parts if part & present)
     rest: Rest | None = ctx.rest
     if rest is None:
@@ -57,6 +58,7 @@ def saved_for(
                     "one of the variables needed for gradient computation has been modified by an "
                     f"inplace operation: it is at version {version}; expected version {before}"
                 )
-    left = rest.tangents & ~wanted
-    ctx.rest = Rest(left, rest.tensors if left else (), rest.versions if left else ())
+    left = rest.tangents if torch_api.keeps_graph() else rest.tangents & ~wanted
+    kept = tuple([t.detach() for t in rest.tensors]) if left else ()
+    ctx.rest = Rest(left, kept, rest.versions if left else ())
     return rest.tensors

@@ -32,6 +32,11 @@ def bump_versions(tensors: tuple[torch.Tensor, ...]) -> None:
         torch._C._increment_version([t for t in tensors if not t.is_inference()])
 
 
+def keeps_graph() -> bool:
+    """Whether the backward pass under way retains its graph."""
+    return bool(torch._C._autograd._get_current_graph_task_keep_graph())  # type: ignore[attr-defined]
+
+
 def counts_with(view: torch.Tensor, base: torch.Tensor) -> bool:
     """Whether a write to ``view`` counts as one to ``base``, of whose memory it is."""
     if view.is_inference() or base.is_inference():

@@ -398,7 +398,7 @@ def test_locals_are_the_users():
         before = dict(locals())
         if x.sum().item() > 100:
             return x
-        after = locals()
+        after = vars()
         return sorted(before), sorted(after), after["x"] * after["k"] + g()
 
     x = torch.arange(4.0)

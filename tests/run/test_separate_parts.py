@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from typing import Any
 
 import pytest
@@ -63,3 +65,34 @@ def test_parts_that_share_run_once_together() -> None:
     one.backward()
     with pytest.raises(RuntimeError, match="a second time"):
         other.backward()
+
+
+def test_a_retained_part_runs_again_when_others_have_run() -> None:
+    found = []
+    for call in (two_losses, jitney.compile(two_losses)):
+        x, z = given()
+        one, other = call(x, z)
+        one.backward(retain_graph=True)
+        other.backward()
+        one.backward()
+        found.append((x.grad, z.grad))
+        with pytest.raises(RuntimeError, match="a second time"):
+            one.backward()
+    assert_equal(found[1], found[0])
+
+
+def test_a_part_that_never_runs_is_freed_with_its_results() -> None:
+    """Its saved tensors are results themselves."""
+
+    def f(x: torch.Tensor, z: torch.Tensor) -> Any:
+        return x.exp(), z.exp()
+
+    call = jitney.compile(f)
+    for _ in range(2):
+        x, z = given()
+        one, other = call(x, z)
+        one.sum().backward()
+        node = weakref.ref(other.grad_fn)
+        del one, other
+        gc.collect()
+        assert node() is None
