@@ -15,15 +15,19 @@ Move = Callable[[Any], Any]
 
 
 def errors_nearby(
-    run: Callable[[Move], tuple[Any, Any]], runs: int = 16, others: Sequence[Move] = ()
+    run: Callable[[Move], tuple[Any, Any]],
+    runs: int = 16,
+    others: Sequence[Move] = (),
+    enough: Callable[[dict[str, float]], bool] = lambda own: False,
 ) -> dict[str, float]:
     """Eager's largest error by path, over ``runs`` at inputs that are a rounding away, and at those
-    that ``others`` make.
+    that ``others`` make; fewer once what they came to is ``enough``.
 
     ``run`` gives eager's result and the reference for it, both on inputs that went through the
     function it is given. Where what is summed cancels (the gradient of a norm over two elements is
     zero but for its epsilon), one run's error is luck: eager may round to the truth, and next to it
-    be far off.
+    be far off. Where a rounding decides which side of a ReLU's zero an element falls on, one run in
+    eight may be the one that takes the compiled result's side.
     """
     own: dict[str, float] = {}
     for move in (*map(mover, range(runs)), *others):
@@ -34,6 +38,8 @@ def errors_nearby(
             if there is not None and value.dtype == torch.float32 and there.shape == value.shape:
                 error = distance(value.detach(), there.detach())
                 own[path] = max(own.get(path, 0.0), error)
+        if enough(own):
+            break
     return own
 
 
