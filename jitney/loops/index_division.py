@@ -65,7 +65,7 @@ def _split_multiple(a: Index, b: Index) -> tuple[Index | None, Index]:
         rest = {m: c for m, c in a.terms if c % b.const}
         return (from_terms(whole, a.const // b.const), from_terms(rest, a.const % b.const))
     if len(b.terms) != 1 or b.const:
-        return None, a
+        return _split_multiple_of_sum(a, b)
     (divisor, factor), whole, rest = b.terms[0], {}, {}
     for monomial, c in a.terms:
         left = without(monomial, divisor)
@@ -75,6 +75,19 @@ def _split_multiple(a: Index, b: Index) -> tuple[Index | None, Index]:
             whole[left] = whole.get(left, 0) + c // factor
     const = whole.pop((), 0)
     return from_terms(whole, const), from_terms(rest, a.const)
+
+
+def _split_multiple_of_sum(a: Index, b: Index) -> tuple[Index | None, Index]:
+    """The same for a ``b`` such as ``s0 + 4``: a row's start in a padded tensor is a multiple."""
+    divisor, factor = b.terms[0]
+    whole, rest = Index(), a
+    for monomial, c in a.terms:
+        left = without(monomial, divisor)
+        if left and c % factor == 0:
+            times = from_terms({left: c // factor}, 0)
+            if set((times * b).terms) <= set(rest.terms):
+                whole, rest = whole + times, rest - times * b
+    return (whole, rest) if whole.terms else (None, a)
 
 
 def _step_below(a: Index, b: Index) -> Index | None:

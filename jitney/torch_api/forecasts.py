@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import Any
 
 import torch
 from torch.utils._pytree import tree_map
 
 from jitney.torch_api.modes import dispatch_modes_off
+from jitney.torch_api.symbols import hint_of, is_symbolic
 
 _VERSION = tuple(int(part) for part in torch.__version__.split(".")[:2])
 
@@ -32,17 +34,38 @@ def is_layout_unforeseen(op: Any) -> bool:
 
 
 def laid_out_by_eager(op: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], fake: Any) -> Any:
-    """``fake`` with the strides that eager gives, which is asked; as it is if sizes are symbols."""
-
-    def real(value: Any) -> Any:
-        if not isinstance(value, torch.Tensor):
-            return value
-        return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype).zero_()
-
-    tensors = [fake, *(a for a in args if isinstance(a, torch.Tensor))]
-    sizes = [size for t in tensors for size in (*t.shape, *t.stride())]
-    if any(type(size) is not int for size in sizes) or fake.device.type != "cpu":
+    """``fake`` with the strides that eager gives, which is asked (with an example of sizes that
+    are symbols: the order of the result's dimensions depends on that of the operand's strides
+    alone, and a guard keeps it)."""
+    operands = [a for a in args if isinstance(a, torch.Tensor)]
+    if fake.device.type != "cpu" or not all(_known(t) for t in (fake, *operands)):
         return fake
     with dispatch_modes_off(), torch.no_grad():
-        strides = op(*tree_map(real, args), **tree_map(real, dict(kwargs))).stride()
+        real = op(*tree_map(_example, args), **tree_map(_example, dict(kwargs)))
+    if not any(is_symbolic(t) for t in (fake, *operands)):
+        return fake.new_empty_strided(fake.shape, real.stride())
+    for operand in operands:
+        steps = sorted(operand.stride(), key=hint_of)
+        if not all(a <= b for a, b in pairwise(steps)):  # a guard where they are symbols
+            return fake
+    strides, step = list(fake.stride()), 1
+    for d in sorted(range(real.dim()), key=lambda d: (real.stride(d), real.shape[d])):
+        strides[d], step = step, step * fake.shape[d]
+    if tuple(hint_of(s) for s in strides) != real.stride():
+        return fake
     return fake.new_empty_strided(fake.shape, strides)
+
+
+def _known(tensor: torch.Tensor) -> bool:
+    """Whether every size is a number or has an example."""
+    sizes = (*tensor.shape, *tensor.stride())
+    return all(isinstance(size, int) or size.node.has_hint() for size in sizes)
+
+
+def _example(value: Any) -> Any:
+    if isinstance(value, torch.SymInt):
+        return hint_of(value)
+    if not isinstance(value, torch.Tensor):
+        return value
+    shape, strides = map(hint_of, value.shape), map(hint_of, value.stride())
+    return torch.empty_strided(tuple(shape), tuple(strides), dtype=value.dtype).zero_()

@@ -105,6 +105,15 @@ def test_symbolic_flatten_and_unflatten_cancel():
     assert index(flat) // length * length + index(flat) % length == index(flat)
 
 
+def test_rows_of_a_padded_tensor_are_split():
+    """A sum as the width: its multiples are taken out whole, a column inside it drops out."""
+    width = index(D) + 4
+    linear = I * width + J
+    assert linear // width == index(I)
+    assert linear % width == index(J)
+    assert (linear + K * (width * 2)) // width == index(I) + index(K) * 2
+
+
 def test_equal_polynomials_are_equal_values_and_survive_pickle():
     a = (index(I) + J) * (index(I) - J)
     b = index(I) * I - index(J) * J

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
+
 import pytest
 import torch
 
 import jitney
+from jitney import config
 from jitney.events import log
 from tests.equal import assert_equal
 
@@ -203,3 +206,15 @@ def test_numbers_that_change_are_results_too(backend, first):
             given, expected = torch.zeros(3), torch.zeros(3)
             assert_equal(compiled(given, first + i), program(expected, first + i))
             assert torch.equal(given, expected)
+
+
+def test_circular_padding_by_amounts_that_change():
+    def pad(x, amounts):
+        return torch.nn.functional.pad(x, amounts, mode="circular")
+
+    with config.override(verify=True), warnings.catch_warnings():
+        warnings.simplefilter("error")  # a program that breaks a rule runs eager, with a warning
+        compiled = jitney.compile(pad)
+        for amounts in ((1, 2), (0, 1), (2, 1), (1, 3)):
+            x = torch.randn(1, 3, 3)
+            assert torch.equal(compiled(x, amounts), pad(x, amounts))
