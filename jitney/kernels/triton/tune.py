@@ -55,7 +55,8 @@ class Tuner:
     def choose(
         self, key: str, candidates: Sequence[Choice], measure: Callable[[Choice], float]
     ) -> Choice:
-        """The candidate with the least ``measure`` (any unit; infinity: it does not work).
+        """The candidate with the least ``measure`` (any unit; infinity: it does not work;
+        OutOfMemoryError: it cannot be told now, and nothing is remembered).
 
         ``candidates[0]`` is the model's choice, which stands where time has run out; ``repr``
         tells candidates apart, also between processes.
@@ -67,9 +68,15 @@ class Tuner:
             log.emit("tuned", key=key, choice=repr(candidates[0]), reason="no time is left")
             return candidates[0]
         start = time.perf_counter()
-        costs = self._costs[key] = {repr(c): measure(c) for c in candidates}
+        try:
+            costs = self._costs[key] = {repr(c): measure(c) for c in candidates}
+        except torch.OutOfMemoryError:
+            reason = "memory does not suffice to measure"
+            log.emit("tuned", key=key, choice=repr(candidates[0]), reason=reason)
+            return candidates[0]
+        finally:
+            self.left -= time.perf_counter() - start
         best = min(candidates, key=lambda c: costs[repr(c)])
-        self.left -= time.perf_counter() - start
         if self.cache is not None:
             self.cache.put(self._path(key), json.dumps(costs).encode())
         log.emit("tuned", key=key, choice=repr(best), reason="measured", costs=costs)

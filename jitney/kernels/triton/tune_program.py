@@ -161,6 +161,8 @@ class _Bench:
                 table.values[at] = value
             run = lambda: table.run(0, len(launches), current_stream(self.device))  # noqa: E731
             return microseconds(run) / self.copies
+        except torch.OutOfMemoryError:
+            raise
         except (RuntimeError, CompilerBug):  # torch's, the driver's
             return math.inf
 

@@ -181,6 +181,8 @@ class _Bench:
             call = GpuProgram(finish(), {})
             self.sets = self.sets or self._operands()
             return microseconds(lambda: [call(*one) for one in self.sets]) / self.copies
+        except torch.OutOfMemoryError:
+            raise
         except (RuntimeError, CompilerBug, Unsupported):
             return math.inf
 

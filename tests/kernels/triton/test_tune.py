@@ -3,6 +3,7 @@
 import math
 
 import pytest
+import torch
 
 pytest.importorskip("triton")
 
@@ -42,3 +43,14 @@ def test_without_time_the_model_decides_and_nothing_is_kept(tmp_path):
     assert Tuner("gpu", DiskCache(tmp_path), 0.0).choose("k", ("a", "b"), measure) == "a"
     assert Tuner("gpu", DiskCache(tmp_path)).known("k", ("a", "b")) is None
     assert not asked
+
+
+def test_what_memory_did_not_suffice_for_is_measured_another_time(tmp_path):
+    def full(candidate):
+        raise torch.OutOfMemoryError
+
+    tuner = Tuner("gpu", DiskCache(tmp_path))
+    assert tuner.choose("k", ("a", "b"), full) == "a"
+    assert tuner.known("k", ("a", "b")) is None
+    measure, _ = counted({"a": 3.0, "b": 1.0})
+    assert tuner.choose("k", ("a", "b"), measure) == "b"
