@@ -13,6 +13,7 @@ import torch
 from jitney.errors import CompilerBug, JitneyError, Unsupported
 from jitney.events import log
 from jitney.graph.ambient import Ambient
+from jitney.graph.check_backward import check_backward
 from jitney.graph.compute_scalars_apart import compute_scalars_apart
 from jitney.graph.drop_tangents import drop_tangents
 from jitney.graph.eager_gradients import EagerGradients
@@ -135,6 +136,7 @@ def start_region(
     facts = replace(region.facts, unlikely_tangents=unlikely)
     taken = drop_tangents(region.backward, region.facts, unlikely)
     assert taken is not None
+    check_backward(taken, facts, len(unlikely))
     backward = start_graph(taken, options)
     return lambda: BuiltRegion(facts, forward(), backward())
 
@@ -176,7 +178,10 @@ def traced_backward(
     now, then = ((f.saved_sizes, f.saved_tensors, f.grad_inputs) for f in (region.facts, facts))
     if now != then:
         raise CompilerBug("a graph traced again keeps other tensors for its backward pass")
-    return drop_tangents(region.backward, region.facts, missing)
+    taken = drop_tangents(region.backward, region.facts, missing)
+    if taken is not None:
+        check_backward(taken, facts, len(missing))
+    return taken
 
 
 def without_cuda_graphs(options: Any) -> Any:

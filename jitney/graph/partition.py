@@ -67,8 +67,8 @@ def partition(
     needed = ancestors(wanted)
     shown = {node for node in results if is_read_again(node)}
     saved = _choose(graph, late, early, needed, set(wanted), written, shown)
-    sizes = _symbol_nodes(graph, late)
-    return _extract(gradients, tangents, late, saved, sizes)
+    sizes, known = _sizes_to_save(graph, late, needed)
+    return _extract(gradients, tangents, late, saved, sizes, known)
 
 
 def _reachable(starts: Sequence[fx.Node]) -> set[fx.Node]:
@@ -187,16 +187,28 @@ def _cost(node: fx.Node) -> int:
     return 16 * size + is_view(node)
 
 
-def _symbol_nodes(graph: fx.Graph, late: set[fx.Node]) -> list[fx.Node]:
-    """One node for each symbolic size that is a bare symbol."""
+def _sizes_to_save(
+    graph: fx.Graph, late: set[fx.Node], needed: set[fx.Node]
+) -> tuple[list[fx.Node], dict[fx.Node, fx.Node | float]]:
+    """One node for each symbol, and for each ``needed`` size that is not computed from sizes; and
+    the saved node, or the number, that such sizes are equal to. Tracing may have found a symbol
+    to be a number, or an expression of others, after nodes were made for it."""
     found: dict[Any, fx.Node] = {}
+    known: dict[fx.Node, fx.Node | float] = {}
     for node in graph.nodes:
         value = node.meta.get("val")
-        if isinstance(value, torch.SymInt | torch.SymFloat) and node not in late:
-            expression = torch_api.symbol_expression(value)
-            if not expression.args and not expression.is_number:
-                found.setdefault(expression, node)
-    return list(found.values())
+        if not isinstance(value, torch.SymInt | torch.SymFloat) or node in late:
+            continue
+        expression = torch_api.symbol_expression(value)
+        if expression.is_number:
+            known[node] = int(expression) if isinstance(value, torch.SymInt) else float(expression)
+        elif not expression.args or (node in needed and not _is_of_sizes(node)):
+            known[node] = found.setdefault(expression, node)
+    return list(found.values()), known
+
+
+def _is_of_sizes(node: fx.Node) -> bool:
+    return node.op == "call_function" and all(map(_is_size, node.all_input_nodes))
 
 
 def _extract(
@@ -205,13 +217,17 @@ def _extract(
     late: set[fx.Node],
     saved: list[fx.Node],
     sizes: list[fx.Node],
+    known: dict[fx.Node, fx.Node | float],
 ) -> Partition:
-    """Copies what the gradients need, each recomputed value right before its first use."""
+    """Copies what the gradients need, each recomputed value right before its first use; ``known``
+    sizes are numbers or equal to one of ``sizes``."""
     graph = fx.Graph()
-    copies: dict[fx.Node, fx.Node] = {}
+    copies: dict[fx.Node, Any] = {}
     for node in (*sizes, *saved, *tangents):
         copies[node] = graph.placeholder(node.name)
         copies[node].meta.update(node.meta)
+    for node, same in known.items():
+        copies[node] = copies[same] if isinstance(same, fx.Node) else same
     wanted = [node for node in gradients if node is not None]
     for node in _in_order(wanted, copies, late):
         copies[node] = graph.node_copy(node, lambda n: copies[n])
