@@ -16,13 +16,25 @@ from typing import Any
 from jitney.capture.emit_fetch import frame_locals
 
 
+class _Unset:
+    """The wrapper's default where the function has one, which is read when it is called."""
+
+    def __repr__(self) -> str:
+        return "<default>"
+
+
+UNSET = _Unset()
+
+
 @lru_cache(maxsize=4096)
-def wrapper_code(code: CodeType) -> CodeType:
-    """Code of the wrapper of functions with ``code``; `new_namespace` has its globals."""
+def wrapper_code(code: CodeType, defaults: int, keywords: tuple[str, ...]) -> CodeType:
+    """Code of the wrapper of functions with ``code``, ``defaults`` positional defaults, and
+    defaults for ``keywords``; `new_namespace` has its globals."""
     values = "".join(f", {name}" for name in frame_locals(code))
     text = (
         f"def make(_jitney_function):\n"
         f"    def wrapper({_signature(code)}):\n"
+        f"{_fill(code, defaults, keywords)}"
         f"        try:\n"
         f"            return _jitney_pick(_jitney_function{values})(_jitney_function{values})\n"
         f"        except BaseException as _jitney_error:\n"
@@ -37,6 +49,25 @@ def wrapper_code(code: CodeType) -> CodeType:
     outer = compile(tree, code.co_filename, "exec").co_consts[0]
     inner = next(c for c in outer.co_consts if isinstance(c, CodeType))
     return inner.replace(co_name=code.co_name, co_qualname=code.co_qualname)
+
+
+def _fill(code: CodeType, defaults: int, keywords: tuple[str, ...]) -> str:
+    """Statements that give parameters which were left out the function's present defaults."""
+    names = code.co_varnames[code.co_argcount - defaults : code.co_argcount]
+    places = {name: f"__defaults__[{i - defaults}]" for i, name in enumerate(names)}
+    places |= {name: f"__kwdefaults__[{name!r}]" for name in keywords}
+    if not places:
+        return ""
+    fills = "".join(
+        f"            if {name} is _jitney_unset: {name} = _jitney_function.{place}\n"
+        for name, place in places.items()
+    )
+    error = f"TypeError({code.co_qualname + '() misses an argument: its default is gone'!r})"
+    return (
+        f"        try:\n{fills}"
+        f"        except (TypeError, LookupError):\n"
+        f"            raise {error} from None\n"
+    )
 
 
 def _signature(code: CodeType) -> str:
@@ -59,16 +90,19 @@ def _signature(code: CodeType) -> str:
 
 def make_wrapper(function: FunctionType, namespace: dict[str, Any]) -> FunctionType:
     """A function that takes what ``function`` takes and hands it to ``namespace``'s pick."""
-    code = namespace["_jitney_code"] = wrapper_code(function.__code__)
+    count, keywords = len(function.__defaults__ or ()), function.__kwdefaults__ or {}
+    code = wrapper_code(function.__code__, count, tuple(keywords))
+    namespace["_jitney_code"] = code
     cell = (lambda: function).__closure__
-    made = FunctionType(code, namespace, function.__name__, function.__defaults__, cell)
-    made.__kwdefaults__ = function.__kwdefaults__
+    made = FunctionType(code, namespace, function.__name__, (UNSET,) * count, cell)
+    made.__kwdefaults__ = dict.fromkeys(keywords, UNSET)
     return made
 
 
 def new_namespace(pick: Callable[..., Any], clean: Callable[..., None]) -> dict[str, Any]:
     """Globals of the wrappers of one code object."""
-    return {"_jitney_pick": pick, "_jitney_clean": clean, "BaseException": BaseException}
+    names = {error.__name__: error for error in (BaseException, LookupError, TypeError)}
+    return {"_jitney_pick": pick, "_jitney_clean": clean, "_jitney_unset": UNSET, **names}
 
 
 @lru_cache(maxsize=4096)

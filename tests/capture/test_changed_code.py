@@ -143,3 +143,23 @@ def test_strides_asked_for_recompile():
     one_row = torch.arange(64.0).reshape(64, 1)
     inputs = one_row.t(), torch.arange(64.0).reshape(1, 64)
     assert recompiles(lambda x: (x + 1, x.stride()), *inputs) == 1
+
+
+def test_defaults_of_the_compiled_function(calls):
+    def scaled(x, by=2.0, *, plus=1.0):
+        return x * by + plus
+
+    compiled = jitney.compile(scaled, backend="eager", fullgraph=True)
+    x = torch.ones(3)
+    for _ in range(calls):
+        assert torch.equal(compiled(x), scaled(x))
+    scaled.__defaults__, scaled.__kwdefaults__["plus"] = (5.0,), 7.0
+    for _ in range(calls):
+        assert torch.equal(compiled(x), torch.full((3,), 12.0))
+        assert torch.equal(compiled(x, 2.0, plus=1.0), torch.full((3,), 3.0))
+    scaled.__defaults__, scaled.__kwdefaults__ = (1.0, 2.0), {"plus": 3.0}
+    assert torch.equal(compiled(x), scaled(x))
+    scaled.__defaults__ = None
+    with pytest.raises(TypeError, match="argument"):
+        compiled(x)
+    assert torch.equal(compiled(x, 2.0), scaled(x, 2.0))
