@@ -59,6 +59,7 @@ def _node_class(
     facts: RegionFacts, forward: Compiled, backward: Backward, eager: EagerGradients
 ) -> Any:
     count = len(facts.results)
+    tensors = tuple(i for i, r in enumerate(facts.results) if r.dtype)
     fixed = tuple(i for i, r in enumerate(facts.results) if r.tangent is None and r.dtype)
     saved_tensors = _picker([_place(facts, place) for place in facts.saved_tensors])
     saved_sizes = _picker([_place(facts, place) for place in facts.saved_sizes])
@@ -69,7 +70,10 @@ def _node_class(
         @staticmethod
         def forward(ctx: Any, inputs: tuple[Any, ...], *_: Any) -> Any:
             ctx.given = eager.note(inputs)
-            values = forward(*inputs)
+            values = list(forward(*inputs))
+            for i in tensors:  # a view made in here is one that autograd lets nobody write to
+                if values[i]._is_view():
+                    values[i] = values[i].detach()
             ctx.set_materialize_grads(False)
             everything = (*inputs, *values)
             ctx.save_for_backward(*saved_tensors(everything))

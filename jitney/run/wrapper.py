@@ -53,21 +53,30 @@ def wrapper_code(code: CodeType, defaults: int, keywords: tuple[str, ...]) -> Co
 
 def _fill(code: CodeType, defaults: int, keywords: tuple[str, ...]) -> str:
     """Statements that give parameters which were left out the function's present defaults."""
-    names = code.co_varnames[code.co_argcount - defaults : code.co_argcount]
-    places = {name: f"__defaults__[{i - defaults}]" for i, name in enumerate(names)}
-    places |= {name: f"__kwdefaults__[{name!r}]" for name in keywords}
-    if not places:
+    lines = []
+    if defaults:
+        names = code.co_varnames[code.co_argcount - defaults : code.co_argcount]
+        lines += ["_jitney_values = _jitney_function.__defaults__ or ()"]
+        lines += [f"if len(_jitney_values) == {defaults}:"]  # places from the left are faster
+        lines += [f"    {_fill_one(name, i)}" for i, name in enumerate(names)]
+        lines += ["else:"]
+        lines += [f"    {_fill_one(name, i - defaults)}" for i, name in enumerate(names)]
+    if keywords:
+        lines += ["_jitney_values = _jitney_function.__kwdefaults__"]
+        lines += [_fill_one(name, name) for name in keywords]
+    if not lines:
         return ""
-    fills = "".join(
-        f"            if {name} is _jitney_unset: {name} = _jitney_function.{place}\n"
-        for name, place in places.items()
-    )
+    fills = "".join(f"            {line}\n" for line in lines)
     error = f"TypeError({code.co_qualname + '() misses an argument: its default is gone'!r})"
     return (
         f"        try:\n{fills}"
         f"        except (TypeError, LookupError):\n"
         f"            raise {error} from None\n"
     )
+
+
+def _fill_one(name: str, place: int | str) -> str:
+    return f"if {name} is _jitney_unset: {name} = _jitney_values[{place!r}]"
 
 
 def _signature(code: CodeType) -> str:
@@ -101,7 +110,7 @@ def make_wrapper(function: FunctionType, namespace: dict[str, Any]) -> FunctionT
 
 def new_namespace(pick: Callable[..., Any], clean: Callable[..., None]) -> dict[str, Any]:
     """Globals of the wrappers of one code object."""
-    names = {error.__name__: error for error in (BaseException, LookupError, TypeError)}
+    names = {x.__name__: x for x in (BaseException, LookupError, TypeError, len)}
     return {"_jitney_pick": pick, "_jitney_clean": clean, "_jitney_unset": UNSET, **names}
 
 

@@ -77,3 +77,19 @@ def test_a_loss_whose_rows_end_early(reduction: str, shape: tuple[int, ...]) -> 
         y = call(x)
         found.append((y, torch.autograd.grad(y.sum(), x)))
     assert_equal(found[1], found[0])
+
+
+def test_a_result_that_is_a_view_can_be_written() -> None:
+    weight = torch.randn(4, 4)
+
+    def two(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        hidden = x @ weight
+        return torch.nn.functional.linear(hidden, weight, weight[0]), hidden
+
+    def run(call: Any) -> tuple[torch.Tensor, ...]:
+        x = torch.ones(2, 3, 4, requires_grad=True)
+        out, hidden = call(x)
+        out += hidden
+        return out, *torch.autograd.grad(out.sin().sum(), x)
+
+    assert_equal(run(jitney.compile(two)), run(two))
