@@ -218,3 +218,16 @@ def test_circular_padding_by_amounts_that_change():
         for amounts in ((1, 2), (0, 1), (2, 1), (1, 3)):
             x = torch.randn(1, 3, 3)
             assert torch.equal(compiled(x, amounts), pad(x, amounts))
+
+
+def test_a_size_that_the_backward_pass_makes_a_number():
+    def root(x):
+        return torch.cholesky(x)
+
+    compiled = jitney.compile(root)
+    for shape in ((5, 5), (2, 2), (0, 5, 5)):
+        x = torch.eye(shape[-1]).mul(3).expand(shape).clone().requires_grad_()
+        again = x.detach().clone().requires_grad_()
+        compiled(x).sum().backward()
+        root(again).sum().backward()
+        assert_equal(x.grad, again.grad)
