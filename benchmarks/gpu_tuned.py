@@ -3,7 +3,7 @@
     python -m benchmarks.gpu_tuned NAME…            # names of `gpu_case`
 
 Each workload in a process of its own with fresh caches. First figure: the sum of the kernels that
-were measured, each by itself, in the model's schedule and in the fastest. Second: the whole step
+were measured, each by itself, in the model's schedule and in the chosen. Second: the whole step
 (with CUDA graphs where it does not train), which includes what is chosen before kernels are.
 """
 
@@ -50,7 +50,7 @@ def compare(case: str) -> dict[str, Any]:
                 times[mode].append(gpu_case.measure(work, call, 1.0)["ms"])
     error = 0.0 if want is None else ((got - want).norm() / want.norm()).item()
     sums = [e.data for e in log.events("tuned_kernels")]
-    found = {k: sum(s[k] for s in sums) for k in ("nodes", "measured", "model", "fastest")}
+    found = {k: sum(s[k] for s in sums) for k in ("nodes", "measured", "model", "tuned")}
     model, tuned = (min(times[mode]) for mode in calls)
     return {
         "case": case,
@@ -77,8 +77,8 @@ def worst() -> list[str]:
 
 def line(found: dict[str, Any]) -> str:
     """A row of the table in Markdown."""
-    kernels = f"{found['model']:.0f} / {found['fastest']:.0f}"
-    over = found["model"] / max(found["fastest"], 1e-9) - 1
+    kernels = f"{found['model']:.0f} / {found['tuned']:.0f}"
+    over = found["model"] / max(found["tuned"], 1e-9) - 1
     step = found["default_ms"] / found["tuned_ms"] - 1
     return (
         f"| {found['case']} | {found['measured']} of {found['nodes']} | {kernels} | {over:.1%} "

@@ -54,6 +54,7 @@ def fastest_variants(
     sources = [s for q in waiting.values() for variant in q.variants for s in variant]
     binaries = compile_kernels(sources, capability, cache) if tuner.left > 0 else {}
     found: dict[str, Variant] = {}
+    times = []  # of the model's choice, of what was chosen
     for name, question in asked.items():
         chosen = tuner.known(question.key, question.labels)
         if chosen is None and question.key in waiting:
@@ -61,16 +62,11 @@ def fastest_variants(
             chosen = tuner.choose(question.key, question.labels, bench.measure)
         at = 0 if chosen is None else question.labels.index(chosen)
         found[name] = question.variants[at]
-    _report([tuner.costs(q.key) for q in asked.values()], [q.labels for q in asked.values()])
+        if costs := tuner.costs(question.key):
+            times.append([costs[repr(question.labels[i])] for i in (0, at)])
+    model, tuned = (sum(pair[i] for pair in times) for i in (0, 1))
+    log.emit("tuned_kernels", nodes=len(asked), measured=len(times), model=model, tuned=tuned)
     return found
-
-
-def _report(costs: Sequence[Mapping[str, float]], labels: Sequence[tuple[str, ...]]) -> None:
-    """Sums over the nodes that were measured, in microseconds: of the model's choices, of the
-    fastest."""
-    known = [(c[repr(of[0])], min(c.values())) for c, of in zip(costs, labels, strict=True) if c]
-    model, fastest = (sum(pair[i] for pair in known) for i in (0, 1))
-    log.emit("tuned_kernels", nodes=len(costs), measured=len(known), model=model, fastest=fastest)
 
 
 @dataclass(frozen=True)

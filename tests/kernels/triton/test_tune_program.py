@@ -101,7 +101,7 @@ def test_equal_nodes_are_measured_once_and_the_fastest_taken(monkeypatch):
 
     def measure(bench, label):
         measured.append(label)
-        return 1.0 if label == bench.question.labels[2] else 2.0
+        return 10.0 if label == bench.question.labels[2] else 20.0
 
     monkeypatch.setattr(tune_program._Bench, "measure", measure)
     monkeypatch.setattr(tune_program, "compile_kernels", lambda *_: {})
