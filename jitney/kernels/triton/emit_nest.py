@@ -210,7 +210,7 @@ class NestEmitter(WalkEmitter):
         total = count(axes)
         whole = total.is_const and total.const <= self.schedule.row_limit
         outer_mask = self.masks.pop("r", None)
-        block = power_of_two(total.const) if whole else self.schedule.r_block
+        block = self._row_tile(total.const) if whole else self.schedule.r_block
         if whole:
             name, _ = self._bind(self._row_text(block), frozenset("r"))
             exact = block == total.const
@@ -236,6 +236,11 @@ class NestEmitter(WalkEmitter):
         self.masks.pop("r", None)
         if outer_mask is not None:
             self.masks["r"] = outer_mask
+
+    def _row_tile(self, width: int) -> int:
+        """Triton 3.6 fails on lone rows of fewer elements than a warp has threads."""
+        lone = self.schedule.x_block * self.schedule.y_block == 1
+        return max(power_of_two(width), 32 if lone else 1)
 
     def _row_text(self, width: int) -> str:
         wide = ".to(tl.int64)" if self.wide else ""

@@ -105,8 +105,6 @@ def _reduction(nest: LoopNest, points: int, width: int, target: Target) -> Sched
         return _one_row_product(nest, width, target)
     if width <= ROW_LIMIT:
         tile = power_of_two(width)
-        if points == 1:
-            tile = max(32, tile)  # Triton 3.6 fails on a lone row with fewer elements than threads
         most = 2048 if points >= 16 * max(target.multiprocessors, 1) else 1024
         x_block = max(1, min(most // tile, power_of_two(points)))
         warps = 1 if tile * x_block <= 256 else min(16, max(2, tile * x_block // 512))
