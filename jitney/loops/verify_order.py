@@ -106,9 +106,21 @@ def _apart(a: _Site, b: _Site) -> bool:
 
 
 def _disjoint(a: Index, b: Index) -> bool:
+    """Whether the ranges of the two do not meet, or, of what is left of them when multiples of one
+    coefficient are taken out, do not meet by any of its multiples (parts of rows)."""
     (low_a, high_a), (low_b, high_b) = a.bounds(), b.bounds()
     after = low_a is not None and high_b is not None and low_a > high_b
-    return after or (low_b is not None and high_a is not None and low_b > high_a)
+    if after or (low_b is not None and high_a is not None and low_b > high_a):
+        return True
+    return any(_differ_modulo(a, b, abs(c)) for _, c in {*a.terms, *b.terms})
+
+
+def _differ_modulo(a: Index, b: Index, modulus: int) -> bool:
+    rests = [Index(tuple(t for t in x.terms if t[1] % modulus), x.const) for x in (a, b)]
+    (low_a, high_a), (low_b, high_b) = (rest.bounds() for rest in rests)
+    if low_a is None or high_a is None or low_b is None or high_b is None:
+        return False
+    return (high_a - low_b) // modulus * modulus < low_a - high_b
 
 
 def _decides(a: _Site, b: _Site, shared: list[Axis]) -> bool:

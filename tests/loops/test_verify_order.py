@@ -111,7 +111,13 @@ def test_iterations_that_keep_apart_are_fine():
     before = ir.Loop((J,), (ir.Store("t", index(I) * 4 + J, load("x", index(J))),))
     after = ir.Loop((J,), (ir.Store("y", index(I) * 4 + J, load("t", index(I) * 4 + 3 - J)),))
     halves = tuple(ir.Store("x", index(I) + start, load("x", index(I) + start)) for start in (0, 4))
-    checked = program(ir.LoopNest("n", (I,), (before, after)), ir.LoopNest("m", (I,), halves))
+    two, four = Axis("two", index(2)), index(I) * 4
+    parts = tuple(ir.Store("y", four + two + at, load("x", index(I))) for at in (0, 2))
+    checked = program(
+        ir.LoopNest("n", (I,), (before, after)),
+        ir.LoopNest("m", (I,), halves),
+        ir.LoopNest("parts of rows", (I, two), parts),
+    )
     verify(checked)
     run(checked)
 
