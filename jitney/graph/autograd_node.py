@@ -120,11 +120,11 @@ def _compiled_backward(
         if isinstance(run, TangentVariants):
             run, left_out = run.without(missing)
         present = everything - sum(1 << position for position in missing)
+        values = [*ctx.sizes]
         if len(parts) > 1:
-            saved = saved_for(ctx, present, parts, facts.saved_tangents)
+            values += saved_for(ctx, present, parts, facts.saved_tangents)
         else:
-            saved = ctx.saved_tensors
-        values = [*ctx.sizes, *saved]
+            values += ctx.saved_tensors  # by no other name: `consume` frees them one by one
         values += [
             _prepared(grads[i], facts.results[i], ctx.like.get(i) if dynamic else None)
             for position, i in enumerate(expected)
