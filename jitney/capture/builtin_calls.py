@@ -258,6 +258,8 @@ def _id(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: A
 def _vars(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Any) -> Any:
     if not args:
         return _locals(interpreter, function, args, kwargs, site)
+    if len(args) > 1 or kwargs:
+        return interpreter.native(function, *args, **kwargs)  # raises eager's TypeError
     return interpreter.get_attr(interpreter.world.force(args[0]), "__dict__")
 
 
@@ -335,6 +337,8 @@ def _number(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, sit
 @_builtin(builtins.locals)
 def _locals(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Any) -> Any:
     """The frame's variables, without those of ours in what goes on behind a break."""
+    if args or kwargs:
+        return interpreter.native(function, *args, **kwargs)  # raises eager's TypeError
     frame, world = interpreter.frames[-1], interpreter.world
     code, found = frame.code, {}
     for name in dict.fromkeys((*code.co_varnames, *code.co_cellvars, *code.co_freevars)):

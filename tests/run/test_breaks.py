@@ -403,3 +403,15 @@ def test_locals_are_the_users():
 
     x = torch.arange(4.0)
     assert_equal(jitney.compile(f)(x), f(x))
+
+
+@pytest.mark.parametrize("wrong", [lambda: vars(sys, 2), lambda: locals(1)])
+def test_variables_asked_for_wrongly_are_eagers_error(wrong):
+    def call(x: torch.Tensor) -> torch.Tensor:
+        try:
+            wrong()
+        except TypeError:
+            return x + 1
+        return x
+
+    assert_equal(jitney.compile(call)(torch.ones(2)), torch.full((2,), 2.0))
