@@ -101,10 +101,17 @@ def refuse_late_writes(interpreter: Interpreter) -> None:
 def refuse_late_changes(interpreter: Interpreter, effects: list[Effect]) -> None:
     """Raises `Restart` if the frame changes what a checkpoint reads or writes of Python."""
     for checkpoint in interpreter.checkpoints:
-        cells = any(cell.cell_contents is not value for cell, value in checkpoint.cells)
-        if cells or is_changed(effects, checkpoint.noted):
+        held = all(_holds(cell, value) for cell, value in checkpoint.cells)
+        if not held or is_changed(effects, checkpoint.noted):
             reason = "Python state is changed that a checkpoint uses: eager uses it once more"
             raise Restart(checkpoint.step, BreakCapture("checkpoint", f"{reason} in backward"))
+
+
+def _holds(cell: CellType, value: Any) -> bool:
+    try:
+        return cell.cell_contents is value
+    except ValueError:  # its variable is deleted
+        return False
 
 
 def keep_results(interpreter: Interpreter, graph: torch.fx.GraphModule) -> None:

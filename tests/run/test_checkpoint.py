@@ -261,3 +261,17 @@ def test_a_result_that_a_checkpoint_reads_is_written_to(counted: bool) -> None:
         found.append(x.grad)
     assert (found[0] is None) == counted
     assert_equal(found[1], found[0])
+
+
+def test_a_variable_of_a_region_is_deleted_before_its_backward():
+    def call(x):
+        factor = torch.ones(3)
+        region = lambda y: (y * factor).sin()  # noqa: E731, F821 - bound until it is deleted
+        result = checkpoint(region, x, use_reentrant=False).sum()
+        del factor
+        return result
+
+    for function in (call, jitney.compile(call)):
+        loss = function(torch.ones(3, requires_grad=True))
+        with pytest.raises(NameError, match="factor"):
+            loss.backward()
