@@ -16,7 +16,7 @@ MEANINGS = {
     "mixed": "some ATen calls stay extern inside the compiled graph",
     "extern": "all ATen calls stay extern inside the compiled graph",
     "breaks": "breaks the graph or runs eager",
-    "none": "no float32 sample that eager answers",
+    "none": "no sample that eager answers",
     "wrong": "a result differs from eager",
     "crash": "an error or a crash",
 }
@@ -83,11 +83,18 @@ def by_op(shares: Iterable[Outcome]) -> dict[str, Outcome]:
     return whole
 
 
-def table(outcomes: dict[str, Outcome], limit: int | None = None, device: str = "cpu") -> str:
+def table(
+    outcomes: dict[str, Outcome],
+    limit: int | None = None,
+    device: str = "cpu",
+    variant: str = "float32",
+) -> str:
     """The document: totals, the ATen ops that stay library calls, then every op that is not
     wholly lowered, with why."""
-    which = "Every float32 sample" if limit is None else f"The first {limit} float32 samples an op"
-    option = "" if limit is None else f" --limit {limit}"
+    kind_of = variant.replace("_", " ")
+    which = f"Every {kind_of} sample" if limit is None else f"{limit} {kind_of} samples an op"
+    option = "" if variant == "float32" else f" --variant {variant}"
+    option += "" if limit is None else f" --limit {limit}"
     option += "" if device == "cpu" else f" --device {device}"
     samples = sum(outcome.samples for outcome in outcomes.values())
     kinds: dict[str, list[Outcome]] = {kind: [] for kind in MEANINGS}

@@ -35,7 +35,7 @@ def errors_nearby(
         truth = dict(tensors(reference))
         for path, value in tensors(result):
             there = truth.get(path)
-            if there is not None and value.dtype == torch.float32 and there.shape == value.shape:
+            if there is not None and value.is_floating_point() and there.shape == value.shape:
                 error = distance(value.detach(), there.detach())
                 own[path] = max(own.get(path, 0.0), error)
         if enough(own):
@@ -44,14 +44,15 @@ def errors_nearby(
 
 
 def mover(seed: int) -> Move:
-    """Moves each element of a float32 tensor down or up by a rounding, or not at all."""
+    """Moves each element of a tensor of floats down or up by a rounding, or not at all."""
     generator = torch.Generator().manual_seed(seed)
 
     def moved(value: Any) -> Any:
-        if not isinstance(value, torch.Tensor) or value.dtype != torch.float32:
+        if not isinstance(value, torch.Tensor) or not value.is_floating_point():
             return value
         steps = torch.randint(-1, 2, value.shape, generator=generator).to(value.device)
-        return (value.detach() * (1 + steps * 2.0**-23)).requires_grad_(value.requires_grad)
+        eps = torch.finfo(value.dtype).eps
+        return (value.detach() * (1 + steps * eps)).to(value).requires_grad_(value.requires_grad)
 
     return moved
 
@@ -70,10 +71,10 @@ def is_noise(found: Difference, actual: Any, reference: Any, own: dict[str, floa
     ours, truth = dict(tensors(actual)).get(path), dict(tensors(reference)).get(path)
     if not found.what.startswith("error") or ours is None or truth is None or path not in own:
         return False
-    if ours.dtype != torch.float32:
+    if not ours.is_floating_point():
         return False
     error = (ours.detach().double() - truth.detach()).abs().max()
     scale = scale_of(truth.detach())
     whole = max(scale_of(t.detach()) for _, t in tensors(reference) if t.is_floating_point())
-    cancelled = 2.0**-23 * whole if scale < CANCELLED * whole else 0.0
-    return bool(error <= 2 * own[path] + TOLERANCE[torch.float32] * scale + cancelled)
+    cancelled = torch.finfo(ours.dtype).eps * whole if scale < CANCELLED * whole else 0.0
+    return bool(error <= 2 * own[path] + TOLERANCE[ours.dtype] * scale + cancelled)

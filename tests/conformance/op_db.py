@@ -1,6 +1,9 @@
-"""torch's op_db through `jitney.compile`: every float32 sample, forward and backward.
+"""torch's op_db through `jitney.compile`: every sample, forward and backward.
 
-    python -m tests.conformance.op_db [--device cuda] [--limit 5] [--only REGEX] [--write FILE]
+    python -m tests.conformance.op_db [--variant NAME] [--device cuda] [--limit 5] [--only REGEX]
+        [--write FILE]
+
+A variant (`variants.VARIANTS`) is a dtype, a layout in memory or an option of `compile`.
 
 Shares of an op's samples run in processes of their own with a time limit, so a crash is a row and
 not the end. Results are kept in a JSON-lines file: a run that was stopped goes on where it was.
@@ -16,7 +19,6 @@ import traceback
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import lru_cache, partial
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +31,11 @@ from jitney.events import log
 from tests.conformance.coverage_table import Outcome, by_op, load, reason, table
 from tests.conformance.noise import Move, errors_nearby, is_noise, on_cpu
 from tests.conformance.processes import answers, is_lost
+from tests.conformance.variants import SEED, VARIANTS, Variant, jitney_compile
 from tests.equal import fresh, run
+
+Call = Callable[[Any, Any, Any], Any]
+Compile = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 SAMPLES_PER_SHARE = 60
 SECONDS_PER_SHARE = 600
@@ -55,26 +61,34 @@ def all_ops() -> dict[str, Any]:
     }
 
 
-def samples_of(op: Any, limit: int | None, device: str) -> list[Any]:
-    """The op's float32 samples, the first ``limit`` of them; with gradients where it has them."""
-    if torch.float32 not in op.supported_dtypes(device):
+def samples_of(op: Any, variant: Variant, limit: int | None, device: str) -> list[Any]:
+    """The op's samples in all their forms, ``limit`` samples spread evenly over those there are;
+    with gradients where it has them."""
+    if variant.dtype not in op.supported_dtypes(device):
         return []
-    gradients = op.supports_autograd and torch.float32 in op.supported_backward_dtypes(device)
+    differentiable = op.supports_autograd and variant.dtype in op.supported_backward_dtypes(device)
     torch.manual_seed(0)
-    samples = op.sample_inputs(device, torch.float32, requires_grad=gradients)
-    return list(islice(samples, limit))
+    gradients = variant.gradients and differentiable
+    samples = list(op.sample_inputs(device, variant.dtype, requires_grad=gradients))
+    count = min(len(samples), limit or len(samples))
+    spread = [samples[number * len(samples) // count] for number in range(count)]
+    return [form for sample in spread for form in variant.forms(sample)]
 
 
-def check_sample(
-    op: Any, number: int, sample: Any, compile_: Callable[..., Any], outcome: Outcome
-) -> None:
-    """Runs one sample both ways and notes what differs."""
+def call_of(op: Any) -> Call:
+    """The op as a function of a sample's parts."""
 
     def call(value: Any, args: Any, kwargs: Any) -> Any:
         return op.op(value, *args, **kwargs)
 
+    return call
+
+
+def check_sample(
+    call: Call, number: int, sample: Any, training: bool, compile_: Compile, outcome: Outcome
+) -> None:
+    """Runs one sample both ways and notes what differs."""
     inputs = (sample.input, sample.args, sample.kwargs)
-    training = bool(op.supports_autograd)
     try:
         expected = seeded(call, inputs, training)
         again = seeded(call, inputs, training)
@@ -85,7 +99,7 @@ def check_sample(
         except Exception:  # noqa: BLE001 - eager has no answer at all
             return
     outcome.samples += 1
-    undefined = op.name in UNDEFINED_VALUES or bool(differences(again, expected))
+    undefined = outcome.name in UNDEFINED_VALUES or bool(differences(again, expected))
     log.clear()
     actual = seeded(compile_(call), inputs, training)
     made = report(log.events())
@@ -116,15 +130,16 @@ def check_sample(
 
 def seeded(call: Callable[..., Any], inputs: Any, training: bool) -> Any:
     """The same random numbers on every side."""
-    torch.manual_seed(1)
+    torch.manual_seed(SEED)
     return run(call, fresh(inputs), training)
 
 
 def reference_of(call: Callable[..., Any], inputs: Any, training: bool) -> Any:
     """A float64 run, None where there is none."""
-    doubled = tree_map(lambda v: torch.float64 if v is torch.float32 else v, inputs)
+    floats = (torch.float32, torch.bfloat16, torch.float16)
+    doubled = tree_map(lambda v: torch.float64 if v in floats else v, inputs)
     try:
-        torch.manual_seed(1)
+        torch.manual_seed(SEED)
         return run(call, fresh(doubled, torch.float64), training)
     except Exception:  # noqa: BLE001 - no float64 kernel
         return None
@@ -139,18 +154,20 @@ class Share:
     first: int = 0
     limit: int | None = None
     device: str = "cpu"
+    variant: str = "float32"
 
 
-def check_share(share: Share, compile_: Callable[..., Any]) -> Outcome:
+def check_share(share: Share, compile_: Compile) -> Outcome:
     """Some samples of one op, in this process."""
     torch.set_num_threads(1)
     op = all_ops()[share.name]
-    samples = samples_of(op, share.limit, share.device)
+    call, training = call_of(op), bool(op.supports_autograd)
+    samples = samples_of(op, VARIANTS[share.variant], share.limit, share.device)
     outcome = Outcome(share.name, share.first, total=len(samples))
     last = share.first + SAMPLES_PER_SHARE
     for number, sample in enumerate(samples[share.first : last], share.first):
         try:
-            check_sample(op, number, sample, compile_, outcome)
+            check_sample(call, number, sample, training, compile_, outcome)
         except Exception as error:  # noqa: BLE001 - ours to report
             where = traceback.extract_tb(error.__traceback__)[-1]
             place = f"{Path(where.filename).name}:{where.lineno}"
@@ -168,25 +185,27 @@ def check_share(share: Share, compile_: Callable[..., Any]) -> Outcome:
 
 def run_all(
     names: list[str],
-    compile_: Callable[..., Any],
+    compile_: Compile,
     limit: int | None = None,
     file: Path | None = None,
     processes: int | None = None,
     device: str = "cpu",
+    variant: str = "float32",
 ) -> dict[str, Outcome]:
     """Runs what ``file`` does not hold yet in ``processes`` (one a core), the first samples of
     every op before any more; returns all outcomes by name."""
-    file = file or Path(f"build/op_db_{device}.jsonl")
+    file = file or Path(f"build/op_db_{device}_{variant}.jsonl")
     file.parent.mkdir(parents=True, exist_ok=True)
     done = load(file)
+    share_of = partial(Share, limit=limit, device=device, variant=variant)
 
     def more(found: Outcome) -> list[Share]:
         """The shares behind an op's first."""
         places = range(SAMPLES_PER_SHARE, found.total, SAMPLES_PER_SHARE) if not found.first else ()
-        shares = [Share(found.name, first, limit, device) for first in places]
+        shares = [share_of(found.name, first) for first in places]
         return [share for share in shares if (share.name, share.first) not in done]
 
-    todo = [Share(name, 0, limit, device) for name in names if (name, 0) not in done]
+    todo = [share_of(name) for name in names if (name, 0) not in done]
     todo += [share for name in names if (name, 0) in done for share in more(done[name, 0])]
     check = partial(check_share, compile_=compile_)
     count = processes or len(os.sched_getaffinity(0))
@@ -202,14 +221,6 @@ def run_all(
     return by_op(outcome for outcome in done.values() if outcome.name in chosen)
 
 
-def jitney_compile(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """A fresh compile: nothing left of earlier samples."""
-    import jitney
-
-    jitney.reset()
-    return jitney.compile(fn, options={"eager_on_bug": False, "verify": True})
-
-
 def warm_up() -> None:
     """Imports and builds, before any fork, what every child would otherwise."""
     check_share(Share("exp", 0, 1), jitney_compile)
@@ -218,10 +229,11 @@ def warm_up() -> None:
 def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--variant", default="float32", choices=VARIANTS, metavar="NAME")
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
-    parser.add_argument("--limit", type=int, help="samples an op")
+    parser.add_argument("--limit", type=int, help="samples an op, spread over all it has")
     parser.add_argument("--only", default="", help="a regular expression for names")
-    parser.add_argument("--results", type=Path, help="default build/op_db_<device>.jsonl")
+    parser.add_argument("--results", type=Path, help="default build/op_db_<device>_<variant>.jsonl")
     parser.add_argument("--write", type=Path, help="write the table here")
     parser.add_argument("--processes", type=int, help="one a core unless said")
     options = parser.parse_args()
@@ -229,9 +241,15 @@ def main() -> None:
         warm_up()
     names = [name for name in all_ops() if re.search(options.only, name)]
     outcomes = run_all(
-        names, jitney_compile, options.limit, options.results, options.processes, options.device
+        names,
+        VARIANTS[options.variant].compile_,
+        options.limit,
+        options.results,
+        options.processes,
+        options.device,
+        options.variant,
     )
-    text = table(outcomes, options.limit, options.device)
+    text = table(outcomes, options.limit, options.device, options.variant)
     if options.write:
         options.write.write_text(text)
     print(text[: text.find("## ")])

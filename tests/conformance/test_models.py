@@ -12,7 +12,7 @@ import torch
 
 from tests.conformance import model_table, models
 from tests.conformance.noise import mover
-from tests.conformance.op_db import jitney_compile
+from tests.conformance.variants import jitney_compile
 from tests.conformance.programs import Judgement, Program, Skipped, judge, run_module
 
 

@@ -7,13 +7,14 @@ from pathlib import Path
 import pytest
 
 from tests.conformance import coverage_table, op_db
+from tests.conformance.variants import VARIANTS, jitney_compile
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(0)
 def test_every_sample_equals_eager() -> None:
     op_db.warm_up()
-    outcomes = op_db.run_all(list(op_db.all_ops()), op_db.jitney_compile)
+    outcomes = op_db.run_all(list(op_db.all_ops()), jitney_compile)
     Path("docs/op_coverage.md").write_text(coverage_table.table(outcomes))
     bad = [o for o in outcomes.values() if o.kind in ("wrong", "crash")]
     assert not bad, "\n".join(f"{o.name}: {coverage_table.reason(o)}" for o in bad)
@@ -58,7 +59,28 @@ def test_shares_of_an_op_are_one_row(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_noise_is_what_eager_does_nearby() -> None:
-    assert (
-        op_db.check_share(op_db.Share("native_batch_norm", 0, 7), op_db.jitney_compile).kind
-        == "lowered"
-    )
+    assert op_db.check_share(op_db.Share("native_batch_norm"), jitney_compile).kind == "lowered"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(0)
+@pytest.mark.parametrize("variant", [name for name in VARIANTS if name != "float32"])
+def test_samples_in_another_way_equal_eager(variant: str) -> None:
+    op_db.warm_up()
+    compile_ = VARIANTS[variant].compile_
+    outcomes = op_db.run_all(list(op_db.all_ops()), compile_, limit=5, variant=variant)
+    bad = [o for o in outcomes.values() if o.kind in ("wrong", "crash")]
+    assert not bad, "\n".join(f"{o.name}: {coverage_table.reason(o)}" for o in bad)
+
+
+@pytest.mark.parametrize("variant", ["bfloat16", "frozen", "noncontiguous", "in_turn"])
+def test_the_harness_sees_a_wrong_result_in_each_way(variant: str) -> None:
+    right = VARIANTS[variant].compile_
+
+    def wrong(fn):  # type: ignore[no-untyped-def]
+        compiled = right(fn)
+        return lambda *inputs: compiled(*inputs) * 1.1
+
+    share = op_db.Share("addmm", 0, 1, variant=variant)
+    assert op_db.check_share(share, right).kind == "lowered"
+    assert op_db.check_share(share, wrong).kind == "wrong"
