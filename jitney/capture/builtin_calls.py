@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from jitney import torch_api
-from jitney.capture import attributes, deferred, operators, polyfills, tensor_attributes
+from jitney.capture import attributes, callbacks, deferred, operators, polyfills, tensor_attributes
 from jitney.capture.attributes import is_python, type_lookup
 from jitney.capture.frame import BreakCapture, Frame, Raised, Unread
 from jitney.capture.generators import FrameGenerator
@@ -29,6 +29,7 @@ Handler = Callable[..., Any]
 _HANDLERS: dict[Any, Handler] = {}
 _CLASSES: dict[type, Handler] = {}
 _MISSING = object()
+_NUMBERS = {int, float, bool, complex}
 ITERATING = frozenset(
     """extend update join union intersection difference symmetric_difference issubset issuperset
     isdisjoint intersection_update difference_update symmetric_difference_update extendleft
@@ -116,7 +117,11 @@ def _polyfill_with_key(replacement: Any) -> Handler:
     ) -> Any:
         key = interpreter.world.force(kwargs.get("key"))
         if key is None or type(key) is types.BuiltinFunctionType:
-            values = [operators.iterable(interpreter, a) for a in _forced(interpreter, args)]
+            values = _forced(interpreter, args)
+            if len(values) == 1:
+                iterable = operators.iterable(interpreter, values[0])
+                values = [interpreter.native(list, iterable)]
+            callbacks.refuse_python(interpreter, values, callbacks.COMPARISONS)
             keywords = {k: interpreter.world.force(v) for k, v in kwargs.items()}
             return interpreter.native(function, *values, **keywords)
         link = "push" if site is not None else None
@@ -130,10 +135,23 @@ _HANDLERS[builtins.min] = _polyfill_with_key(polyfills.min_)
 _HANDLERS[builtins.max] = _polyfill_with_key(polyfills.max_)
 _HANDLERS[builtins.any] = _polyfill(polyfills.any_)
 _HANDLERS[builtins.all] = _polyfill(polyfills.all_)
-_HANDLERS[builtins.sum] = _polyfill(polyfills.sum_)
 _HANDLERS[functools.reduce] = _polyfill(polyfills.reduce_)
 _CLASSES[map] = _polyfill(polyfills.map_)
 _CLASSES[filter] = _polyfill(polyfills.filter_)
+
+
+@_builtin(builtins.sum)
+def _sum(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Any) -> Any:
+    """Numbers are summed by Python itself, which from 3.12 on keeps what rounding loses."""
+    values = _forced(interpreter, args)
+    keywords = {k: interpreter.world.force(v) for k, v in kwargs.items()}
+    if values:
+        iterable = operators.iterable(interpreter, values[0])
+        values[0] = interpreter.native(list, iterable)
+        if not {type(x) for x in (*values[0], *values[1:], *keywords.values())} <= _NUMBERS:
+            link = "push" if site is not None else None
+            return interpreter.call_python(polyfills.sum_, tuple(values), keywords, link)
+    return interpreter.native(function, *values, **keywords)
 
 
 @_class(torch.autograd.profiler.record_function)
@@ -289,11 +307,13 @@ def _warn(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site:
 @_builtin(builtins.hash)
 def _hash(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Any) -> int:
     value = interpreter.world.force(args[0])
-    if isinstance(value, (*SYMBOLS, torch.Tensor)) or type(value).__hash__ is object.__hash__:
-        raise BreakCapture("hash", f"hash() of a {type(value).__name__}")
+    for part in callbacks.held((value,)):
+        if isinstance(part, (*SYMBOLS, torch.Tensor)) or type(part).__hash__ is object.__hash__:
+            raise BreakCapture("hash", f"hash() of a {type(part).__name__}")
     hook = type_lookup(type(value), "__hash__")
     if is_python(hook):
         return interpreter.call(hook, (value,), {}, site)
+    callbacks.refuse_python(interpreter, (value,), callbacks.HASHES)
     return interpreter.native(hash, value)
 
 
@@ -411,6 +431,10 @@ def _container(interpreter: Interpreter, cls: Any, args: Any, kwargs: Any, site:
     if cls is reversed and isinstance(values[0], torch.nn.Module):
         values[0] = list(operators.iterable(interpreter, values[0]))
     values = [operators.iterable(interpreter, v) for v in values]
+    if cls in (set, frozenset):
+        values = [interpreter.native(list, v) for v in values]
+        for value in values:
+            callbacks.refuse_python(interpreter, value, callbacks.HASHES)
     return interpreter.native(cls, *values, **keywords)
 
 
@@ -422,6 +446,9 @@ def _bool(interpreter: Interpreter, cls: Any, args: Any, kwargs: Any, site: Any)
 @_class(int, float)
 def _convert(interpreter: Interpreter, cls: Any, args: Any, kwargs: Any, site: Any) -> Any:
     values = _forced(interpreter, args)
+    if kwargs or len(values) > 1:
+        keywords = {k: interpreter.world.force(v) for k, v in kwargs.items()}
+        return interpreter.native(cls, *values, **keywords)
     if values and isinstance(values[0], SYMBOLS):
         return torch.sym_int(values[0]) if cls is int else torch.sym_float(values[0])
     if values:
@@ -434,6 +461,8 @@ def _convert(interpreter: Interpreter, cls: Any, args: Any, kwargs: Any, site: A
 
 @_class(str)
 def _str(interpreter: Interpreter, cls: Any, args: Any, kwargs: Any, site: Any) -> str:
-    if not args:
-        return ""
-    return operators.text(interpreter, interpreter.world.force(args[0]), "__str__", str)
+    values = _forced(interpreter, args)
+    if len(values) == 1 and not kwargs:
+        return operators.text(interpreter, values[0], "__str__", str)
+    keywords = {k: interpreter.world.force(v) for k, v in kwargs.items()}
+    return interpreter.native(str, *values, **keywords)

@@ -12,6 +12,7 @@ import torch
 from jitney import torch_api
 from jitney.capture import (
     builtin_calls,
+    callbacks,
     function_calls,
     module_calls,
     policy,
@@ -192,6 +193,7 @@ def _bound_inside(interpreter: Interpreter, function: Any) -> Any:
 def call_native(interpreter: Interpreter, function: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     """Calls pure C code for real; what it could misread is refused or made concrete first."""
     values, keywords = forced(interpreter, args, kwargs)
+    callbacks.refuse_callbacks(interpreter, function, [*values, *keywords.values()])
     values = [builtin_calls.presentable(interpreter, function, v) for v in values]
     keywords = {k: builtin_calls.presentable(interpreter, function, v) for k, v in keywords.items()}
     return interpreter.native(function, *values, **keywords)

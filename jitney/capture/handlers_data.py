@@ -32,7 +32,8 @@ def build_list(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
 
 @opcode("BUILD_SET")
 def build_set(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
-    frame.stack.append(vm.native(set, vm.popn(frame, ins.arg)))
+    values = [subscripts.key(vm, value) for value in vm.popn(frame, ins.arg)]
+    frame.stack.append(vm.native(set, values))
 
 
 @opcode("BUILD_MAP")

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from jitney.capture import callbacks
 from jitney.capture.attributes import guard_lookup, is_python, know_function, type_lookup
 from jitney.capture.frame import BreakCapture, Frame, Raised
 from jitney.capture.generators import FrameGenerator, MethodIterator
@@ -82,6 +83,8 @@ def binary(interpreter: Interpreter, symbol: str, left: Any, right: Any) -> Any:
     value = _dispatch(interpreter, left, right, f"__{name}__", f"__r{name}__")
     if value is not NotImplemented:
         return value
+    if name == "mod" and isinstance(left, str | bytes):
+        callbacks.refuse_python(interpreter, (right,), callbacks.TEXTS)
     return _native(interpreter, function, left, right)
 
 
@@ -125,7 +128,22 @@ def compare(interpreter: Interpreter, symbol: str, left: Any, right: Any) -> Any
         value = _dispatch(interpreter, left, right, "__eq__", "__eq__")
         if value is not NotImplemented:
             return not truth(interpreter, value)
+    held = [x for x in (left, right) if isinstance(x, callbacks.CONTAINERS)]
+    if callbacks.asks_python(interpreter, held, callbacks.COMPARISONS):
+        if symbol in ("==", "!=") and type(left) is type(right) in (list, tuple):
+            return _same_items(interpreter, left, right) == (symbol == "==")
+        callbacks.refuse_python(interpreter, held, callbacks.COMPARISONS)
     return _native(interpreter, function, left, right)
+
+
+def _same_items(interpreter: Interpreter, left: Sequence[Any], right: Sequence[Any]) -> bool:
+    return len(left) == len(right) and all(
+        _is_or_equals(interpreter, a, b) for a, b in zip(left, right, strict=True)
+    )
+
+
+def _is_or_equals(interpreter: Interpreter, left: Any, right: Any) -> bool:
+    return left is right or truth(interpreter, compare(interpreter, "==", left, right))
 
 
 def unary(interpreter: Interpreter, name: str, value: Any) -> Any:
@@ -179,6 +197,10 @@ def contains(interpreter: Interpreter, container: Any, item: Any) -> bool:
         if any(item is x for x in container):
             return True
         raise BreakCapture("tensor-in", "a tensor is looked for in a list by value")
+    if not isinstance(container, list | tuple):
+        callbacks.refuse_key(interpreter, item, container)
+    elif callbacks.asks_python(interpreter, (container, item), callbacks.COMPARISONS):
+        return any(_is_or_equals(interpreter, x, item) for x in container)
     return bool(interpreter.native(operator.contains, container, item))
 
 
@@ -258,8 +280,12 @@ def text(interpreter: Interpreter, value: Any, name: str, function: Any) -> Any:
         return interpreter.call(hook, (value,), {}, None)
     if isinstance(value, SYMBOLS):
         value = concrete(value)
-    if type(value).__repr__ is object.__repr__ and not is_python(type_lookup(type(value), name)):
-        raise BreakCapture("address", "the address of an object becomes text")
+    if isinstance(value, callbacks.CONTAINERS):
+        callbacks.refuse_python(interpreter, (value,), callbacks.TEXTS)
+    for part in callbacks.held((value,)):
+        cls = type(part)
+        if cls.__repr__ is object.__repr__ and not is_python(type_lookup(cls, name)):
+            raise BreakCapture("address", "the address of an object becomes text")
     return interpreter.native(function, value)
 
 

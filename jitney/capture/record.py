@@ -120,7 +120,9 @@ class Recorder:
         cls = type(value)
         if value is None or value is Ellipsis or cls in _QUIET:
             return leaves.long_argument(value) if cls is int else value
-        if cls in (torch.SymInt, torch.SymFloat, torch.SymBool):
+        if cls is torch.SymBool:
+            return bool(value)
+        if cls in (torch.SymInt, torch.SymFloat):
             node = self.symbols.node_of(value)
             if self.graph is not self.main and isinstance(node, torch.fx.Node):
                 raise BreakCapture("symbolic-backward", "a size is used in a Function's backward")

@@ -18,7 +18,7 @@ from jitney.capture.source import CellContents, DictItem, DictKey, DictValue, It
 if TYPE_CHECKING:
     from jitney.capture.world import World
 
-_HASHABLE_KEYS = (int, float, bool, str, bytes, type(None), type)
+HASHABLE_KEYS = (int, float, bool, str, bytes, type(None), type)
 
 
 class DictShadow:
@@ -51,7 +51,7 @@ class DictShadow:
             world.guard(Kind.NO_KEY, self.source, key, key)
             self.missing.add(key)
             return default
-        if not isinstance(key, (*_HASHABLE_KEYS, tuple)):
+        if not isinstance(key, (*HASHABLE_KEYS, tuple)):
             self.seed(world)
             return dict.get(inside, key, default)
         value = world.read_lazy(dict.__getitem__(self.original, key), DictItem(self.source, key))
@@ -92,7 +92,7 @@ class DictShadow:
         keys = list(dict.keys(self.original))
         if len(keys) > 5000:
             raise BreakCapture("huge-dict", f"a dict of {len(keys)} items is read as a whole")
-        constant = all(isinstance(k, _HASHABLE_KEYS) for k in keys)
+        constant = all(isinstance(k, HASHABLE_KEYS) for k in keys)
         if constant:
             world.guard(Kind.KEYS, self.source, tuple(keys))
         else:
@@ -153,7 +153,7 @@ class SequenceShadow:
         """Reads every item, guarding the length (of sets: the members, which are constants)."""
         original, inside = self.original, self.inside
         if isinstance(original, set | frozenset):
-            if not all(isinstance(x, (*_HASHABLE_KEYS, tuple)) for x in original):
+            if not all(isinstance(x, (*HASHABLE_KEYS, tuple)) for x in original):
                 raise BreakCapture("object-set", "a set of objects is read")
             world.guard(Kind.EQUALS, self.source, frozenset(original))
             if isinstance(original, set):

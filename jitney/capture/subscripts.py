@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from jitney.capture import operators
+from jitney.capture import callbacks, operators
 from jitney.capture.frame import BreakCapture, Frame, Lazy, Raised
 from jitney.capture.guard import ABSENT
-from jitney.capture.shadows import _HASHABLE_KEYS
+from jitney.capture.shadows import HASHABLE_KEYS
 from jitney.capture.symbols import concrete
 
 if TYPE_CHECKING:
@@ -48,11 +48,12 @@ class LazyMethod:
 
 def is_plain_key(value: Any) -> bool:
     """A key whose hash and equality are C code's and stay the same from run to run."""
-    return isinstance(value, _HASHABLE_KEYS)
+    return isinstance(value, HASHABLE_KEYS)
 
 
 def key(vm: Interpreter, value: Any) -> Any:
-    """A dict key: symbols become the numbers they are."""
+    """A key of a new dict or set: symbols become the numbers they are."""
+    callbacks.refuse_key(vm, value, None)
     return concrete(value)
 
 
@@ -71,22 +72,21 @@ def get(vm: Interpreter, container: Any, index: Any, site: Frame | None) -> Any:
     if hook is not None:
         return vm.call(hook, (container, index), {}, site)
     if isinstance(container, type):
-        return _class_item(vm, container, index)
-    return vm.native(operator.getitem, container, _concrete_index(index))
+        return vm.native(operator.getitem, container, index)
+    return vm.native(operator.getitem, container, _plain_index(vm, container, index))
 
 
-def _concrete_index(index: Any) -> Any:
+def _plain_index(vm: Interpreter, container: Any, index: Any) -> Any:
+    """An index or key that C code may use by itself: symbols become the numbers they are."""
+    if isinstance(container, dict):
+        callbacks.refuse_key(vm, index, container)
+        return concrete(index)
     if isinstance(index, slice):
         parts = (index.start, index.stop, index.step)
+        callbacks.refuse_python(vm, parts, callbacks.NUMBERS)
         return slice(*map(concrete, parts))
+    callbacks.refuse_python(vm, (index,), callbacks.NUMBERS)
     return concrete(index)
-
-
-def _class_item(vm: Interpreter, cls: type, index: Any) -> Any:
-    hook = getattr(type(cls), "__getitem__", None)
-    if hook is not None:
-        return vm.native(operator.getitem, cls, index)
-    return vm.native(operator.getitem, cls, index)
 
 
 def set_item(vm: Interpreter, container: Any, index: Any, value: Any, site: Frame | None) -> None:
@@ -98,7 +98,7 @@ def set_item(vm: Interpreter, container: Any, index: Any, value: Any, site: Fram
     if hook is not None:
         vm.call_python(hook, (container, index, value), {}, "drop" if site else None)
         return
-    vm.native(operator.setitem, container, _concrete_index(index), value)
+    vm.native(operator.setitem, container, _plain_index(vm, container, index), value)
 
 
 def del_item(vm: Interpreter, container: Any, index: Any) -> None:
@@ -107,7 +107,7 @@ def del_item(vm: Interpreter, container: Any, index: Any) -> None:
     if hook is not None:
         vm.call_python(hook, (container, index), {}, None)
         return
-    vm.native(operator.delitem, container, _concrete_index(index))
+    vm.native(operator.delitem, container, _plain_index(vm, container, index))
 
 
 def lazy_contains(vm: Interpreter, container: Any, item: Any) -> bool | None:

@@ -1,0 +1,101 @@
+"""Python code of the program that C code would call by itself, as ``sorted`` calls ``__lt__``.
+
+What it reads of objects that existed before the frame would be read without a guard, and past what
+the frame has changed. Where it cannot be interpreted, the call breaks.
+"""
+
+from __future__ import annotations
+
+import string
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from jitney.capture.attributes import is_python, type_lookup
+from jitney.capture.frame import BreakCapture
+from jitney.capture.shadows import HASHABLE_KEYS
+from jitney.capture.world import is_identity
+
+if TYPE_CHECKING:
+    from jitney.capture.interpret import Interpreter
+
+COMPARISONS = ("__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__")
+HASHES = ("__hash__", "__eq__")
+TEXTS = ("__repr__", "__str__", "__format__")
+NUMBERS = ("__index__", "__int__", "__float__", "__complex__")
+CONTAINERS = (list, tuple, set, frozenset, deque, dict)
+_COMPARING_METHODS = ("count", "index", "remove", "sort")
+_COMPARING_MODULES = ("_bisect", "_heapq")
+
+
+def asks_python(interpreter: Interpreter, values: Iterable[Any], hooks: Sequence[str]) -> str:
+    """'Class.hook' of the first object among ``values``, and what containers among them hold, that
+    existed before the frame and whose class has one of ``hooks`` in Python; '' for none."""
+    inside = interpreter.world.inside
+    for value in held(values):
+        if id(value) not in inside or isinstance(value, torch.Tensor) or is_identity(value):
+            continue
+        for hook in hooks:
+            if is_python(type_lookup(type(value), hook)):
+                return f"{type(value).__qualname__}.{hook}"
+    return ""
+
+
+def refuse_python(interpreter: Interpreter, values: Iterable[Any], hooks: Sequence[str]) -> None:
+    """Breaks where `asks_python` finds something."""
+    found = asks_python(interpreter, values, hooks)
+    if found:
+        interpreter.native_broke = True  # an iterator may have been drained to see
+        raise BreakCapture("callback", f"C code would call {found}")
+
+
+def refuse_key(interpreter: Interpreter, key: Any, container: Any) -> None:
+    """Breaks where looking ``key`` up calls Python: its own hash, or comparisons with keys."""
+    if not isinstance(key, HASHABLE_KEYS):
+        keys = container if isinstance(container, dict | set | frozenset) else ()
+        refuse_python(interpreter, (key, *keys), HASHES)
+
+
+def refuse_callbacks(interpreter: Interpreter, function: Any, args: Sequence[Any]) -> None:
+    """Breaks where the C function ``function`` would call Python code for these arguments."""
+    owner, name = getattr(function, "__self__", None), getattr(function, "__name__", "")
+    if isinstance(owner, dict | set | frozenset):
+        if args and not isinstance(args[0], CONTAINERS):
+            refuse_key(interpreter, args[0], owner)
+    elif isinstance(owner, str) and name == "format":
+        refuse_python(interpreter, args, TEXTS)
+        if _reads_attributes(owner):
+            raise BreakCapture("callback", "str.format reads attributes or items")
+    elif isinstance(owner, CONTAINERS) and name in _COMPARING_METHODS:
+        refuse_python(interpreter, (owner, *args), COMPARISONS)
+    elif getattr(function, "__module__", "") in _COMPARING_MODULES:
+        refuse_python(interpreter, args, COMPARISONS)
+    else:
+        refuse_python(interpreter, [a for a in args if not isinstance(a, CONTAINERS)], NUMBERS)
+
+
+def _reads_attributes(template: str) -> bool:
+    """Whether a template for ``str.format`` has fields like ``{0.name}``."""
+    try:
+        names = [name or "" for _, name, _, _ in string.Formatter().parse(template)]
+    except ValueError:  # format itself will raise it
+        return False
+    return any("." in name or "[" in name for name in names)
+
+
+def held(values: Iterable[Any]) -> Iterator[Any]:
+    """The values and what containers among them hold, however deep, each object once."""
+    work, seen = list(values), set()
+    while work:
+        value = work.pop()
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        yield value
+        if isinstance(value, dict):
+            work += (*dict.keys(value), *dict.values(value))
+        elif isinstance(value, CONTAINERS):
+            kind: Any = next(kind for kind in CONTAINERS if isinstance(value, kind))
+            work += kind.__iter__(value)  # whatever its class overrides
