@@ -24,21 +24,21 @@ class Calls(enum.IntEnum):
 class NativeCode:
     """The functions of one module of LLVM IR, in memory as long as this lives.
 
-    ``symbols``: addresses of what it calls; ``machine``: a code generator other than for the
-    processor at large.
+    ``symbols``: addresses of the functions it declares; ``machine``: a code generator other than
+    for the processor at large.
     """
 
     def __init__(
         self, text: str, symbols: Mapping[str, int | None] | None = None, machine: Any = None
     ) -> None:
         initialize()
-        for name, address in (symbols or {}).items():
-            binding.add_symbol(name, address)
         if machine is None:
             machine = binding.Target.from_default_triple().create_target_machine(opt=2)
         module = binding.parse_assembly(text)
         module.verify()
         self._engine = binding.create_mcjit_compiler(module, machine)
+        for name, address in (symbols or {}).items():
+            self._engine.add_global_mapping(module.get_function(name), address)
         self._engine.finalize_object()
 
     def address(self, name: str) -> int:

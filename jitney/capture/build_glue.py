@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
 from types import CellType, CodeType, FunctionType
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from jitney.capture import recipe as r
 from jitney.capture.build_resume import Point, run_tails, step_code, stopped_at
@@ -19,7 +19,7 @@ from jitney.capture.check_guards import exact_types, write_guards
 from jitney.capture.edit_code import list_code
 from jitney.capture.emit_fetch import FUNCTION, Writer, build_function
 from jitney.capture.guard import Guard
-from jitney.capture.result import Break, Capture, Exit, FrameState, Raise, Return
+from jitney.capture.result import Break, Capture, Exit, FrameState, Return
 from jitney.capture.source import Source
 from jitney.capture.write_recipes import EffectWriter, RecipeWriter
 
@@ -34,6 +34,17 @@ class Linker(Protocol):
 
     def callee(self, value: Any) -> Any:
         """The callable to use for ``value``, called by the operation that broke the graph."""
+
+
+@runtime_checkable
+class Bindable(Protocol):
+    """A compiled graph that may be told once of the inputs that stay the same objects."""
+
+    def __call__(self, *inputs: Any) -> Any: ...
+
+    def bind(self, known: tuple[Any, ...]) -> Callable[..., Any] | None:
+        """The graph as a function of the inputs that are ``...`` in ``known``; None where it
+        cannot be one."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +111,7 @@ def _graph_call(
 ) -> tuple[str, list[str]]:
     """The call, and statements that make once what it names: inputs that are ``known`` are bound,
     where the graph can bind, else handed over as tuples."""
-    if known and hasattr(graph, "bind"):
+    if known and isinstance(graph, Bindable):
         values = "".join(f"{name if name in known else '...'}, " for name in inputs)
         made = [f"bound = {writer.constant(bind)}({writer.constant(graph)}, ({values}))"]
         return f"bound({', '.join(name for name in inputs if name not in known)})", made
@@ -115,10 +126,10 @@ def _graph_call(
     return f"{writer.constant(graph)}({', '.join(arguments)})", made
 
 
-def bind(graph: Any, known: tuple[Any, ...]) -> Callable[..., Any]:
+def bind(graph: Bindable, known: tuple[Any, ...]) -> Callable[..., Any]:
     """``graph`` as a function of the inputs that are ``...`` in ``known``: by its own ``bind``, or,
     where that gives None, called with all of them."""
-    bound: Callable[..., Any] | None = graph.bind(known)
+    bound = graph.bind(known)
     if bound is not None:
         return bound
     places = [position for position, value in enumerate(known) if value is ...]
@@ -161,7 +172,7 @@ def _given(capture: Capture) -> list[r.Given]:
             found[id(value)] = value
         elif isinstance(value, tuple):
             stack.extend(value)
-        elif isinstance(value, r.Recipe | r.Effect | Return | Raise | Break | FrameState):
+        elif isinstance(value, r.Recipe | r.Effect | Return | Break | FrameState):
             stack.extend(vars(value).values())
     return list(found.values())
 
@@ -173,8 +184,6 @@ def _write_exit(glue: _Context, leaving: Exit, *, is_resume: bool) -> str:
     """Builds what the exit needs; the statement that leaves."""
     if isinstance(leaving, Return):
         return f"return {glue.recipes.expression(leaving.value)}"
-    if isinstance(leaving, Raise):
-        return f"raise {glue.recipes.expression(leaving.exception)}"
     constant = glue.writer.constant
     thunk = None
     for state in leaving.frames[:-1]:

@@ -236,7 +236,7 @@ def _instantiate(
         if not isinstance(made, cls):
             return made
     else:
-        made = new_instance(interpreter, cls, new, args, kwargs, is_python(init))
+        made = new_instance(interpreter, cls, new, args, kwargs)
     if is_python(init):
         interpreter.world.read(init, Fixed(init))
         if site is not None:
@@ -255,7 +255,6 @@ def new_instance(
     new: Any,
     args: Any,
     kwargs: dict[str, Any],
-    python_init: bool,
 ) -> Any:
     """``cls.__new__`` of a C base: object, a container, an exception."""
     if new is object.__new__:

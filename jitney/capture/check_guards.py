@@ -186,10 +186,6 @@ def _expression(writer: Writer, source: Source, expected: tuple[str, dict[str, S
     return text
 
 
-def _callable(writer: Writer, source: Source, expected: tuple[str, Callable[[Any], bool]]) -> str:
-    return f"{writer.constant(expected[1])}({writer.fetch(source)})"
-
-
 _CONDITIONS: dict[Kind, Callable[[Writer, Source, Any], str]] = {
     Kind.TYPE: _type,
     Kind.IS: _is,
@@ -207,7 +203,6 @@ _CONDITIONS: dict[Kind, Callable[[Writer, Source, Any], str]] = {
     Kind.NO_OVERLAP: _no_overlap,
     Kind.STATE: _state,
     Kind.EXPRESSION: _expression,
-    Kind.CALLABLE: _callable,
 }
 
 

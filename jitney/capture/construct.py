@@ -10,7 +10,6 @@ from jitney.errors import CompilerBug
 
 EMPTY = object()
 _SET: Any = object.__setattr__
-_DELETE: Any = object.__delattr__
 
 
 def make_cell(contents: Any) -> CellType:
@@ -100,15 +99,6 @@ def store_attribute(target: Any, name: str, value: Any) -> None:
     except TypeError:  # a C type with a __setattr__ of its own
         kind: Any = type(target)
         kind.__setattr__(target, name, value)
-
-
-def delete_attribute(target: Any, name: str) -> None:
-    """The opposite of `store_attribute`."""
-    try:
-        _DELETE(target, name)
-    except TypeError:
-        kind: Any = type(target)
-        kind.__delattr__(target, name)
 
 
 def store_cell(cell: CellType, contents: Any) -> None:

@@ -16,7 +16,6 @@ from typing import Any
 from jitney.errors import CompilerBug
 
 VERSION = sys.version_info[:2]
-SUPPORTED = ((3, 11), (3, 12))
 HANDLERS: dict[str, Callable[..., Any]] = {}
 
 # Instructions that touch nothing but the frame: no stack snapshot is needed before them.

@@ -162,8 +162,6 @@ class Writer:
                 return f"{self.constant(item_at)}({self.fetch(base)}, {index})"
             case CellContents(base=base):
                 return f"{self.fetch(base)}.cell_contents"
-            case Referent(base=base):
-                return f"{self.fetch(base)}()"
             case TypeLookup(base=base, name=name):
                 return f"{self.constant(type_lookup)}({self.fetch(base)}, {name!r})"
             case SizeOf(base=base, what=what, dim=dim):

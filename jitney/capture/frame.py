@@ -17,6 +17,7 @@ class _Null:
 
 
 NULL = _Null()
+RETURNED, YIELDED = 1, 2  # why a frame has stopped
 
 
 class Raised(BaseException):

@@ -131,8 +131,8 @@ def _module_init(
 ) -> Any:
     """``nn.Module.__init__`` as `torch.compile` leaves it behind in a process that has used it: a
     wrapper that also counts generations for its own guards."""
-    names, cells = function.__code__.co_freevars, function.__closure__
-    original = cells[names.index("init")].cell_contents
+    variables, cells = function.__code__.co_freevars, function.__closure__
+    original = cells[variables.index("init")].cell_contents
     return interpreter.call(original, tuple(args), kwargs, site)
 
 

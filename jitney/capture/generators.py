@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from jitney.capture.frame import Frame, Lazy, Raised
+from jitney.capture.frame import RETURNED, Frame, Lazy, Raised
 
 if TYPE_CHECKING:
     from jitney.capture.interpret import Interpreter
-
-RETURNED = 1
 
 
 class FrameGenerator(Iterator[Any]):
@@ -19,7 +17,6 @@ class FrameGenerator(Iterator[Any]):
     def __init__(self, interpreter: Interpreter, frame: Frame) -> None:
         self.interpreter, self.frame = interpreter, frame
         self.started = self.finished = self.running = False
-        self.created = interpreter.frames[-2].step  # the call that made it
 
     def __next__(self) -> Any:
         return self.send(None)

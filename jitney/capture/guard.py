@@ -31,7 +31,6 @@ class Kind(enum.Enum):
     NO_OVERLAP = "no_overlap"  # no pair of tensors of [Apart] shares memory
     STATE = "state"  # process state [(name, value)]: grad mode, autocast, default dtype, …
     EXPRESSION = "expression"  # ShapeEnv's: [(python text, {symbol: Source})] is true
-    CALLABLE = "callable"  # [(description, function)]: function(obj) is true; the last resort
 
 
 ABSENT = type("Absent", (), {"__repr__": lambda self: "ABSENT"})()

@@ -8,14 +8,12 @@ from typing import TYPE_CHECKING, Any
 from jitney.capture import operators
 from jitney.capture.attributes import bind, is_python, type_lookup
 from jitney.capture.decode import Instruction, opcode
-from jitney.capture.frame import NULL, BreakCapture, Frame, Raised
+from jitney.capture.frame import NULL, RETURNED, YIELDED, BreakCapture, Frame, Raised
 from jitney.capture.generators import FrameGenerator
 from jitney.capture.guard import ABSENT
 
 if TYPE_CHECKING:
     from jitney.capture.interpret import Interpreter
-
-RETURNED, YIELDED = 1, 2
 
 
 # ---------------------------------------------------------------- jumps

@@ -22,7 +22,7 @@ def nothing(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
     return None
 
 
-@opcode("POP_TOP", "END_FOR_ITEM")
+@opcode("POP_TOP")
 def pop_top(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
     frame.stack.pop()
 

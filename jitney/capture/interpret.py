@@ -17,14 +17,11 @@ from jitney.capture import attributes, calls, functions
 from jitney.capture.checkpoints import Checkpoint
 from jitney.capture.frame import BreakCapture, Frame, Lazy, Raised, Restart
 from jitney.capture.options import CaptureOptions
-from jitney.capture.recipe import Effect
 from jitney.capture.record import Recorder
 from jitney.capture.source import Source
 from jitney.capture.tensors import Tensors
 from jitney.capture.world import World
 from jitney.events import log
-
-RETURNED, YIELDED = 1, 2
 
 
 class Interpreter:
@@ -37,7 +34,6 @@ class Interpreter:
         self.world = World(self.tensors)
         self.world.where = self.where
         self.frames = self.recorder.frames
-        self.effects: list[Effect] = []
         self.deferred: list[tuple[Any, tuple[Any, ...], dict[str, Any]]] = []
         self.steps = 0
         self.break_step, self.break_cause = break_step, cause

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from jitney.capture.source import Source
 
@@ -21,5 +20,4 @@ class CaptureOptions:
     fullgraph: bool = False
     dynamic: bool | None = None
     dynamic_sources: frozenset[tuple[Source, int | None]] = frozenset()
-    inline: Any = None
     compiling: bool = True

@@ -163,15 +163,15 @@ class Rebuilder:
             contents = value.cell_contents
         except ValueError:
             return r.MakeCell(None)
-        if self._reaches_itself(contents, value):
+        if self._may_close_over_itself(contents):
             recipe = r.MakeCell(None)
             self._made[id(value)] = (value, recipe)
             self.effects.append(r.StoreCell(recipe, self.of(contents)))
             return recipe
         return r.MakeCell(self.of(contents))
 
-    def _reaches_itself(self, contents: Any, cell: types.CellType) -> bool:
-        """A function that closes over the cell that holds it: recursion."""
+    def _may_close_over_itself(self, contents: Any) -> bool:
+        """Whether it is a function of the frame's, which may close over the cell that holds it."""
         return isinstance(contents, types.FunctionType) and self.vm.is_owned(contents)
 
     def _partial(self, value: Any) -> r.Recipe:

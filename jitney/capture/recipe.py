@@ -182,12 +182,6 @@ class StoreAttr(Effect):
 
 
 @dataclass(frozen=True, eq=False)
-class DeleteAttr(Effect):
-    target: Recipe
-    name: str
-
-
-@dataclass(frozen=True, eq=False)
 class StoreCell(Effect):
     target: Recipe
     value: Recipe | None

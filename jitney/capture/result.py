@@ -57,13 +57,6 @@ class Return:
 
 
 @dataclass(frozen=True)
-class Raise:
-    """The frame ends with an exception the user's own code raised."""
-
-    exception: Recipe
-
-
-@dataclass(frozen=True)
 class Break:
     """The frame stops at something that must run eager; ``frames`` innermost first."""
 
@@ -74,7 +67,7 @@ class Break:
     where: str  # "file:line" of the user's code
 
 
-Exit = Return | Raise | Break
+Exit = Return | Break
 
 
 @dataclass

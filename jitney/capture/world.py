@@ -62,7 +62,6 @@ class World:
         self.where = lambda: ""
         self.noted: set[Source] | None = None  # what is read or written meanwhile
         self.cells_read: list[tuple[types.CellType, Any]] = []  # of the frame's own
-        self.kept: list[Any] = []
 
     # ------------------------------------------------------------ guards
 

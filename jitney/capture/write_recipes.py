@@ -145,8 +145,6 @@ class EffectWriter:
             case r.StoreAttr(target=target, name=name, value=value):
                 store = constant(construct.store_attribute)
                 return f"{store}({build(target)}, {name!r}, {build(value)})"
-            case r.DeleteAttr(target=target, name=name):
-                return f"{constant(construct.delete_attribute)}({build(target)}, {name!r})"
             case r.StoreCell(target=target, value=value):
                 contents = self.optional(value, construct.EMPTY)
                 return f"{constant(construct.store_cell)}({build(target)}, {contents})"

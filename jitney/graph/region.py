@@ -138,11 +138,6 @@ class RegionFacts:
         known = [(r.tangent, i) for i, r in enumerate(self.results) if r.tangent is not None]
         return tuple(index for _, index in sorted(known))
 
-    @property
-    def trains(self) -> bool:
-        """Whether there is a backward graph."""
-        return bool(self.grad_inputs)
-
 
 @dataclass(frozen=True)
 class Region:

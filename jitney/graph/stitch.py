@@ -7,6 +7,7 @@ nothing else: an inference graph whose outputs are its results is called as it i
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from operator import itemgetter
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 import torch
 
 from jitney import torch_api
+from jitney.capture.build_glue import Bindable
 from jitney.graph.autograd_node import Backward, autograd_function
 from jitney.graph.eager_gradients import EagerGradients
 from jitney.graph.region import (
@@ -53,6 +55,17 @@ def stitch(
     return _Epilogue(facts, run).function()
 
 
+@dataclass(frozen=True)
+class Stitched:
+    """What `stitch` makes of a graph that can be bound: it can be, too (`Bindable`)."""
+
+    call: Compiled
+    bind: Callable[[tuple[Any, ...]], Compiled | None]
+
+    def __call__(self, *inputs: Any) -> Any:
+        return self.call(*inputs)
+
+
 class _Epilogue:
     """Writes the source of the function round ``run``."""
 
@@ -67,8 +80,8 @@ class _Epilogue:
         take = f"{self._constant(itemgetter(*self.counted))}(inputs)" if self.counted else ""
         written = take if len(self.counted) > 1 else f"({take},)"  # of one alone it makes no tuple
         call = self._define("*inputs", written, body, self.names)
-        if hasattr(self.names["run"], "bind"):
-            call.bind = partial(self._bind, body)  # type: ignore[attr-defined]
+        if isinstance(self.names["run"], Bindable):
+            return Stitched(call, partial(self._bind, body))
         return call
 
     def _bind(self, body: list[str], known: tuple[Any, ...]) -> Compiled | None:

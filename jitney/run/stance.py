@@ -19,7 +19,7 @@ STANCES = (
 
 @dataclass(frozen=True)
 class Stance:
-    """One of `STANCES`; ``skip_guards``: the user vouches that no guard can fail."""
+    """One of `STANCES`."""
 
     name: str = "default"
 

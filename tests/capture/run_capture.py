@@ -143,8 +143,6 @@ def holds(guard: Guard, roots: Roots) -> bool:
         return torch_api.read_state(expected[0]) == expected[1]
     if kind is Kind.TENSOR:
         return tensor_holds(value, expected)
-    if kind is Kind.CALLABLE:
-        return bool(expected[1](value))
     raise AssertionError(kind)
 
 

@@ -14,7 +14,7 @@ from jitney.capture.build_glue import bind, build_glue
 from jitney.capture.build_resume import resume_code
 from jitney.capture.edit_code import list_code
 from jitney.capture.emit_fetch import frame_locals
-from jitney.capture.result import Break, Capture, FrameState, GraphInput, Raise, Return
+from jitney.capture.result import Break, Capture, FrameState, GraphInput, Return
 from jitney.capture.source import Attr, DictItem, Item, Local
 
 
@@ -171,11 +171,6 @@ def test_nothing_is_changed_when_the_graph_or_a_rebuild_raises():
     with pytest.raises(ValueError):
         run(lambda d: None, Return(r.Constant(0)), d, effects=(store, fails))
     assert d == {}
-
-
-def test_a_frame_may_end_with_an_exception():
-    with pytest.raises(KeyError, match="gone"):
-        run(lambda: None, Raise(r.Apply(KeyError, (r.Constant("gone"),))))
 
 
 # ---------------------------------------------------------------- breaks

@@ -81,7 +81,6 @@ SENTINEL = object()
         (Kind.CLASS_ATTR, ("value", 1), [Holder], [int]),
         (Kind.NO_ATTR, "other", [Holder(0)], []),
         (Kind.NO_ATTR, "value", [object()], [Holder(0)]),
-        (Kind.CALLABLE, ("small", lambda v: v < 3), [1], [5]),
     ],
 )
 def test_kinds(kind, expected, good, bad):

@@ -24,9 +24,9 @@ import torch
 
 from tests.conformance import model_judges, torch_databases
 from tests.conformance.model_table import counts, summary_lines, table
-from tests.conformance.variants import jitney_compile
 from tests.conformance.processes import answers
 from tests.conformance.programs import Compile, Judgement, Program, judge
+from tests.conformance.variants import jitney_compile
 
 RESULTS = "build/{judge}.jsonl"
 

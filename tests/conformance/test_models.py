@@ -12,8 +12,8 @@ import torch
 
 from tests.conformance import model_table, models
 from tests.conformance.noise import mover
-from tests.conformance.variants import jitney_compile
 from tests.conformance.programs import Judgement, Program, Skipped, judge, run_module
+from tests.conformance.variants import jitney_compile
 
 
 def linear() -> Program:

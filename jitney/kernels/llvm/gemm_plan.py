@@ -130,11 +130,6 @@ def packed_index(n: Axis, k: Axis, width: int, pairs: bool, base: Index | int = 
     return index(base) + panel + inside
 
 
-def panel_width(n: Index, lanes: int, isa: Isa) -> int:
-    """Columns of a panel of B with ``n`` columns in all."""
-    return _vectors(n, lanes, 4 if isa.masks else 2) * lanes
-
-
 def _dots_pairs(gemm: ir.Gemm, isa: Isa) -> bool:
     """bfloat16 both sides, pairs along k adjacent in A and packable in B."""
     if not isa.bf16 or gemm.a.dtype != torch.bfloat16 or gemm.b.dtype != torch.bfloat16:

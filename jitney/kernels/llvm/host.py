@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from functools import lru_cache
 from pathlib import Path
 
@@ -62,8 +61,3 @@ def _cache_sizes() -> dict[int, int]:
             scale = {"K": 1 << 10, "M": 1 << 20}.get(text[-1], 1)
             sizes[int((entry / "level").read_text())] = int(text.rstrip("KM")) * scale
     return sizes
-
-
-def host_cores() -> int:
-    """CPUs this process may run on."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1

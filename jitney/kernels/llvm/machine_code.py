@@ -43,12 +43,6 @@ def compile_text(text: str, target: Target) -> bytes:
         return machine_of(target).emit_object(module)
 
 
-def assembly_of(text: str, target: Target) -> str:
-    """The module as assembly, for dumps."""
-    with _LOCK:
-        return machine_of(target).emit_assembly(llvm.parse_assembly(text))
-
-
 class LoadedObject:
     """An object file linked into the process; it stays while this lives."""
 
@@ -121,8 +115,3 @@ def symbol_address(name: str) -> int:
     if address is None:
         raise CompilerBug(f"no library of this process exports {name}")
     return address
-
-
-def has_symbol(name: str) -> bool:
-    """Whether `symbol_address` would find it."""
-    return name in _PROVIDED or _library_address(name) is not None

@@ -21,9 +21,6 @@ from jitney.kernels.llvm.ssa import UNSIGNED, Ssa, bits, constant, is_float, llv
 from jitney.kernels.llvm.text import FunctionText
 from jitney.kernels.llvm.vector_math import POLYNOMIALS
 
-#: Operations that only move bits, so that half precision needs no widening.
-_MOVES = frozenset(("where", "neg", "abs", "signbit", "copysign"))
-
 
 def emit_op(text: FunctionText, op: str, args: list[Ssa], dtype: torch.dtype) -> Ssa:
     """``op`` of ``args`` (broadcast to equal lanes) as a value of ``dtype``."""

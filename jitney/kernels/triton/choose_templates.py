@@ -14,8 +14,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TypeGuard
 
-import torch
-
 from jitney.errors import Unsupported
 from jitney.kernels.triton.decode_attention import can_split_decode
 from jitney.kernels.triton.epilogues import map_stmt, wide_axes, with_accumulator, without_units
@@ -429,7 +427,3 @@ def _vector(load: Load, axis: Axis) -> BufferView:
 
 def _is_cast(expr: Expr) -> TypeGuard[Op]:
     return isinstance(expr, Op) and expr.op == "cast"
-
-
-def _cast(expr: Expr, dtype: torch.dtype) -> Expr:
-    return expr if expr.dtype == dtype else Op("cast", (expr,), dtype)
