@@ -9,6 +9,7 @@ exact arithmetic (a key bias's gradient) has rounding for a scale: there the who
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -156,7 +157,9 @@ def compare_values(
         return
     truth = float64_of(reference, expected)
     finite = ~special & torch.isfinite(truth)
-    truth, ours, theirs = truth[finite], actual[finite], expected[finite]
+    ours, theirs = actual, expected
+    if not finite.all():
+        truth, ours, theirs = truth[finite], actual[finite], expected[finite]
     scale = scale_of(truth)
     if scale < floor:
         scale = floor / ZERO
@@ -208,12 +211,10 @@ def aliasing(actual: Any, expected: Any) -> Iterator[Difference]:
     ours, theirs = tensors(actual), tensors(expected)
     if [p for p, _ in ours] != [p for p, _ in theirs]:
         return
-    spans, wanted = [span(t) for _, t in ours], [span(t) for _, t in theirs]
-    for i in range(len(ours)):
-        for j in range(i):
-            if overlap(spans[i], spans[j]) != overlap(wanted[i], wanted[j]):
-                verb = "shares" if overlap(spans[i], spans[j]) else "does not share"
-                yield Difference(ours[i][0], f"{verb} memory with {ours[j][0]}")
+    sharing, wanted = (overlaps([span(t) for _, t in side]) for side in (ours, theirs))
+    for i, j in sorted(sharing ^ wanted):
+        verb = "shares" if (i, j) in sharing else "does not share"
+        yield Difference(ours[i][0], f"{verb} memory with {ours[j][0]}")
 
 
 def span(tensor: torch.Tensor) -> tuple[int, int]:
@@ -225,6 +226,15 @@ def span(tensor: torch.Tensor) -> tuple[int, int]:
     return (start, start + (last + 1) * tensor.element_size())
 
 
-def overlap(a: tuple[int, int], b: tuple[int, int]) -> bool:
-    """Do two byte ranges meet?"""
-    return a[0] < b[1] and b[0] < a[1]
+def overlaps(spans: list[tuple[int, int]]) -> set[tuple[int, int]]:
+    """The pairs of indices, the larger first, whose byte ranges meet."""
+    order = [i for i, (start, end) in enumerate(spans) if start < end]
+    order.sort(key=spans.__getitem__)
+    found = set()
+    for at, i in enumerate(order):
+        end = spans[i][1]
+        for j in itertools.islice(order, at + 1, None):
+            if spans[j][0] >= end:
+                break
+            found.add((max(i, j), min(i, j)))
+    return found

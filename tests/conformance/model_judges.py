@@ -113,7 +113,7 @@ def made_up_inputs(model: Any) -> Iterator[dict[str, Any]]:
     ids = torch.randint(3, 100, SEQUENCE)
     main = next(iter(inspect.signature(model.forward).parameters))
     if main == "pixel_values":
-        for shape in ((2, 3, 32, 32), (2, 3, 64, 64), (2, 3, 224, 224), (1, 4, 3, 32, 32)):
+        for shape in ((2, 3, 64, 64), (2, 3, 32, 32), (2, 3, 224, 224), (1, 4, 3, 32, 32)):
             yield {main: torch.randn(shape)}
         yield {main: torch.randn(2, 3, 32, 32), "input_ids": ids}
     elif main == "input_values":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -64,17 +65,37 @@ def on_cpu(value: Any) -> Any:
     return "cpu" if str(value).startswith("cuda") else value
 
 
-def is_noise(found: Difference, actual: Any, reference: Any, own: dict[str, float]) -> bool:
-    """Whether an error is what `differences` allows, by eager's errors nearby; of a tensor below
-    `CANCELLED` of the whole result's scale also one rounding of what has cancelled."""
-    path = found.path
-    ours, truth = dict(tensors(actual)).get(path), dict(tensors(reference)).get(path)
-    if not found.what.startswith("error") or ours is None or truth is None or path not in own:
-        return False
-    if not ours.is_floating_point():
-        return False
-    error = (ours.detach().double() - truth.detach()).abs().max()
-    scale = scale_of(truth.detach())
-    whole = max(scale_of(t.detach()) for _, t in tensors(reference) if t.is_floating_point())
-    cancelled = torch.finfo(ours.dtype).eps * whole if scale < CANCELLED * whole else 0.0
-    return bool(error <= 2 * own[path] + TOLERANCE[ours.dtype] * scale + cancelled)
+@dataclass(frozen=True)
+class Suspect:
+    """A difference, its error (inf: not a matter of rounding), and how much of an error is allowed
+    beside twice eager's own."""
+
+    found: Difference
+    error: float
+    allowed: float
+
+    def is_noise(self, own: dict[str, float]) -> bool:
+        """Whether the error is what `differences` allows, by eager's errors nearby."""
+        path = self.found.path
+        return path in own and self.error <= 2 * own[path] + self.allowed
+
+
+def suspects(found: Sequence[Difference], actual: Any, reference: Any) -> list[Suspect]:
+    """What to judge of each difference. Of a tensor below `CANCELLED` of the whole result's scale
+    one rounding of what has cancelled is allowed too."""
+    ours, truth = dict(tensors(actual)), dict(tensors(reference))
+    scales = [scale_of(t.detach()) for t in truth.values() if t.is_floating_point()]
+    whole = max(scales, default=0.0)
+
+    def suspect(one: Difference) -> Suspect:
+        mine, theirs = ours.get(one.path), truth.get(one.path)
+        if not one.what.startswith("error") or mine is None or theirs is None:
+            return Suspect(one, float("inf"), 0.0)
+        if not mine.is_floating_point():
+            return Suspect(one, float("inf"), 0.0)
+        scale = scale_of(theirs.detach())
+        cancelled = torch.finfo(mine.dtype).eps * whole if scale < CANCELLED * whole else 0.0
+        error = distance(mine.detach(), theirs.detach())
+        return Suspect(one, error, TOLERANCE[mine.dtype] * scale + cancelled)
+
+    return [suspect(one) for one in found]

@@ -29,7 +29,7 @@ from jitney.diagnostics.equality import differences
 from jitney.diagnostics.report import report
 from jitney.events import log
 from tests.conformance.coverage_table import Outcome, by_op, load, reason, table
-from tests.conformance.noise import Move, errors_nearby, is_noise, on_cpu
+from tests.conformance.noise import Move, errors_nearby, on_cpu, suspects
 from tests.conformance.processes import answers, is_lost
 from tests.conformance.variants import SEED, VARIANTS, Variant, jitney_compile
 from tests.equal import fresh, run
@@ -120,7 +120,8 @@ def check_sample(
             return (None if reference is None else seeded(call, there, training)), reference
 
         own = errors_nearby(nearby, others=(on_cpu,))
-        found = [d for d in found if not is_noise(d, actual, reference, own)]
+        judged = suspects(found, actual, reference)
+        found = [one.found for one in judged if not one.is_noise(own)]
     outcome.wrong += [
         f"sample {number}: {d}"
         for d in found

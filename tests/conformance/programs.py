@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_map
 from jitney.diagnostics.equality import differences, distance, scale_of, tensors
 from jitney.diagnostics.report import Report, report
 from jitney.events import log
-from tests.conformance.noise import CANCELLED, Move, errors_nearby, is_noise
+from tests.conformance.noise import CANCELLED, Move, errors_nearby, suspects
 from tests.equal import buffers, fresh, run, take_gradients
 
 Compile = Callable[[Any], Any]
@@ -102,13 +102,12 @@ def judge_program(program: Program, compile_: Compile, outcome: Judgement) -> No
         there = seeded(program, identity, move)
         return there, expected if reference is None else float64_run(program, move)
 
-    def all_noise(own: dict[str, float]) -> bool:
-        return all(is_noise(d, actual, truth, own) for d in found)
-
-    own = errors_nearby(nearby, enough=all_noise)
-    noise = [d for d in found if is_noise(d, actual, truth, own)]
-    outcome.rounding += [f"{program.name}: {d}" for d in noise][:3]
-    outcome.wrong += [f"{program.name}: {d}" for d in found if d not in noise][:3]
+    judged = suspects(found, actual, truth)
+    own = errors_nearby(nearby, enough=lambda own: all(one.is_noise(own) for one in judged))
+    noise = [one.is_noise(own) for one in judged]
+    said = [f"{program.name}: {one.found}" for one in judged]
+    outcome.rounding += [text for text, is_noise in zip(said, noise) if is_noise][:3]
+    outcome.wrong += [text for text, is_noise in zip(said, noise) if not is_noise][:3]
 
 
 def note_report(made: Report, outcome: Judgement) -> None:
