@@ -10,12 +10,12 @@ from jitney import torch_api
 from jitney.backends import Backend
 from jitney.capture.build_glue import build_glue, sources_used
 from jitney.capture.capture_frame import capture_frame
-from jitney.capture.check_guards import compile_check
 from jitney.capture.explain_guard import failures, in_brief
 from jitney.capture.finish_guards import guards_of_shapes
 from jitney.capture.options import CaptureOptions
 from jitney.capture.result import Break, Capture
 from jitney.capture.source import Roots
+from jitney.capture.walk_guards import EntryCheck
 from jitney.errors import CompilerBug, Unsupported
 from jitney.events import log
 from jitney.region_pipeline import GraphCompiler
@@ -45,7 +45,7 @@ def compile_frame(request: Request, session: Session, backend: Backend) -> Entry
     finish = _start_backend(capture, backend, name)
     with log.stage("guards", function=name):
         guards = capture.guards + guards_of_shapes(capture)
-        check = compile_check(guards, parameters, name)
+        check = EntryCheck(guards, parameters, name)
         _assert_true_now(check, guards, roots)
     with log.stage("backend", function=name):
         graph = finish()

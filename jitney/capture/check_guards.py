@@ -106,10 +106,10 @@ def _class_attr(writer: Writer, source: Source, expected: tuple[str, Any]) -> st
 
 
 def _no_attr(writer: Writer, source: Source, expected: str) -> str:
-    return f"{writer.constant(_lacks)}({writer.fetch(source)}, {expected!r})"
+    return f"{writer.constant(lacks)}({writer.fetch(source)}, {expected!r})"
 
 
-def _lacks(value: Any, name: str) -> bool:
+def lacks(value: Any, name: str) -> bool:
     """Whether an attribute is unset: a slot raises AttributeError, a cell ValueError."""
     try:
         getattr(value, name)
@@ -123,7 +123,7 @@ def _tensor(writer: Writer, source: Source, facts: TensorFacts) -> str:
     is_class = f"{writer.constant(type)}({value}) is {writer.constant(facts.cls)}"
     if facts.cls not in PLAIN_TENSORS or facts.layout is not torch.strided:
         return f"{is_class} and {writer.constant(tensor_has)}({value}, {writer.constant(facts)})"
-    if None not in facts.sizes and (facts.strides is None or None not in facts.strides):
+    if facts.is_static():
         # A call, not the terms below: a model has hundreds, and Python compiles slowly.
         return f"{writer.constant(plain_tensor_is)}({value}, {writer.constant(facts)})"
     terms = [

@@ -26,6 +26,11 @@ from jitney.capture.source import (
     SizeOf,
     Source,
     TypeLookup,
+    dict_item,
+    dict_key,
+    dict_value,
+    item_at,
+    type_lookup,
 )
 from jitney.errors import CompilerBug
 
@@ -38,40 +43,6 @@ def frame_locals(code: CodeType) -> tuple[str, ...]:
     count = code.co_argcount + code.co_kwonlyargcount
     count += bool(code.co_flags & 0x04) + bool(code.co_flags & 0x08)
     return code.co_varnames[:count]
-
-
-def type_lookup(value: Any, name: str) -> Any:
-    """What ``name`` is along ``type(value).__mro__``, unbound; AttributeError if absent."""
-    for cls in type(value).__mro__:
-        if name in cls.__dict__:
-            return cls.__dict__[name]
-    raise AttributeError(name)
-
-
-def item_at(value: Any, index: int) -> Any:
-    """``value[index]`` by C access, whatever the subclass overrides; sets in iteration order."""
-    if isinstance(value, list):
-        return list.__getitem__(value, index)
-    if isinstance(value, tuple):
-        return tuple.__getitem__(value, index)
-    return list(value)[index]
-
-
-def dict_item(value: Any, key: Any) -> Any:
-    """``value[key]`` past a subclass's ``__getitem__``; also of a mapping proxy."""
-    if isinstance(value, dict):
-        return dict.__getitem__(value, key)
-    return value[key]
-
-
-def dict_key(value: dict[Any, Any], position: int) -> Any:
-    """The ``position``-th key."""
-    return list(dict.keys(value))[position]
-
-
-def dict_value(value: dict[Any, Any], position: int) -> Any:
-    """The value at the ``position``-th key."""
-    return list(dict.values(value))[position]
 
 
 class Writer:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import torch
 
-from jitney.capture.check_guards import compile_check
 from jitney.capture.guard import Guard, Kind, TensorFacts
 from jitney.capture.source import Roots, SizeOf, Source
+from jitney.capture.walk_guards import those_failing
 
 
 @dataclass(frozen=True)
@@ -21,21 +22,10 @@ class Failure:
     message: str
 
 
-def holds(guard: Guard, roots: Roots) -> bool:
-    """Whether one guard holds of these inputs."""
-    names = tuple(roots.locals)
-    return compile_check([guard], names)(roots.function, *roots.locals.values())
-
-
 def failures(guards: Iterable[Guard], roots: Roots, limit: int = 1) -> list[Failure]:
     """The first ``limit`` guards that do not hold, explained."""
-    found: list[Failure] = []
-    for guard in guards:
-        if not holds(guard, roots):
-            found.append(Failure(guard, _explain(guard, roots)))
-            if len(found) >= limit:
-                break
-    return found
+    failing = islice(those_failing(guards, roots), limit)
+    return [Failure(guard, _explain(guard, roots)) for guard in failing]
 
 
 def in_brief(guard: Guard) -> tuple[str, str, str, str]:
@@ -115,9 +105,8 @@ def generalise(guards: Iterable[Guard], roots: Roots) -> frozenset[tuple[Source,
     """Sizes, ints and floats whose guards fail: what the next capture makes symbolic. Pairs
     (source, dim) for a tensor's size, (source, None) for a Python number."""
     dynamic: set[tuple[Source, int | None]] = set()
-    for guard in guards:
-        if guard.kind not in (Kind.TENSOR, Kind.EQUALS) or holds(guard, roots):
-            continue
+    on_sizes = (guard for guard in guards if guard.kind in (Kind.TENSOR, Kind.EQUALS))
+    for guard in those_failing(on_sizes, roots):
         try:
             actual = guard.source.fetch(roots)
         except (LookupError, AttributeError, TypeError, ValueError):

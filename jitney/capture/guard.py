@@ -53,6 +53,10 @@ class TensorFacts:
     is_neg: bool = False
     is_inference: bool | None = None
 
+    def is_static(self) -> bool:
+        """Whether every size and stride that is checked at all is a number."""
+        return None not in self.sizes and (self.strides is None or None not in self.strides)
+
 
 @dataclass(frozen=True)
 class Apart:

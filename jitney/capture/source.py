@@ -105,18 +105,31 @@ class Fixed(Source):
         return getattr(self.value, "__qualname__", None) or f"<{type(self.value).__name__}>"
 
 
+@dataclass(frozen=True)
+class Below(Source):
+    """What is reached in one step from the object at ``base``."""
+
+    base: Source
+
+    def step(self, base: Any) -> Any:
+        """The object reached from ``base``; raises what the access raises."""
+        raise TypeError(type(self).__name__)
+
+    def fetch(self, roots: Roots) -> Any:
+        return self.step(self.base.fetch(roots))
+
+
 @_hash_once
 @dataclass(frozen=True)
-class Attr(Source):
+class Attr(Below):
     """``getattr(base, name)`` by C-level lookup of an object whose attribute is no Python code:
     slots, getset and member descriptors, ``__dict__``, ``__class__``, function parts, tensor
     ``.grad``. Instance-dict attributes are ``DictItem(Attr(base, "__dict__"), name)``."""
 
-    base: Source
     name: str
 
-    def fetch(self, roots: Roots) -> Any:
-        return getattr(self.base.fetch(roots), self.name)
+    def step(self, base: Any) -> Any:
+        return getattr(base, self.name)
 
     def __str__(self) -> str:
         return f"{self.base}.{self.name}"
@@ -124,17 +137,17 @@ class Attr(Source):
 
 @_hash_once
 @dataclass(frozen=True)
-class DictItem(Source):
-    """``dict.__getitem__(base, key)``; ``key`` hashable and guarded by equality.
+class DictItem(Below):
+    """``base[key]`` past a subclass's ``__getitem__``, also of a mapping proxy; ``key`` hashable
+    and guarded by equality.
 
     Prints as an attribute when ``base`` is an instance ``__dict__``.
     """
 
-    base: Source
     key: Any
 
-    def fetch(self, roots: Roots) -> Any:
-        return dict.__getitem__(self.base.fetch(roots), self.key)
+    def step(self, base: Any) -> Any:
+        return dict_item(base, self.key)
 
     def __str__(self) -> str:
         if isinstance(self.base, Attr) and self.base.name in ("__dict__", "__globals__"):
@@ -145,14 +158,13 @@ class DictItem(Source):
 
 @_hash_once
 @dataclass(frozen=True)
-class DictKey(Source):
+class DictKey(Below):
     """The ``position``-th key of a dict, for keys that are objects (tensors, modules)."""
 
-    base: Source
     position: int
 
-    def fetch(self, roots: Roots) -> Any:
-        return list(dict.keys(self.base.fetch(roots)))[self.position]
+    def step(self, base: Any) -> Any:
+        return dict_key(base, self.position)
 
     def __str__(self) -> str:
         return f"list({self.base})[{self.position}]"
@@ -160,33 +172,27 @@ class DictKey(Source):
 
 @_hash_once
 @dataclass(frozen=True)
-class DictValue(Source):
+class DictValue(Below):
     """The value at the ``position``-th key of a dict, for keys that are objects."""
 
-    base: Source
     position: int
 
-    def fetch(self, roots: Roots) -> Any:
-        return list(dict.values(self.base.fetch(roots)))[self.position]
+    def step(self, base: Any) -> Any:
+        return dict_value(base, self.position)
 
     def __str__(self) -> str:
         return f"list({self.base}.values())[{self.position}]"
 
 
+@_hash_once
 @dataclass(frozen=True)
-class Item(Source):
+class Item(Below):
     """``base[index]`` of a list, tuple, deque, set-in-order or subclass, by C-level access."""
 
-    base: Source
     index: int
 
-    def fetch(self, roots: Roots) -> Any:
-        base = self.base.fetch(roots)
-        if isinstance(base, list):
-            return list.__getitem__(base, self.index)
-        if isinstance(base, tuple):
-            return tuple.__getitem__(base, self.index)
-        return list(base)[self.index]
+    def step(self, base: Any) -> Any:
+        return item_at(base, self.index)
 
     def __str__(self) -> str:
         return f"{self.base}[{self.index}]"
@@ -194,13 +200,11 @@ class Item(Source):
 
 @_hash_once
 @dataclass(frozen=True)
-class CellContents(Source):
+class CellContents(Below):
     """``base.cell_contents`` of a closure cell."""
 
-    base: Source
-
-    def fetch(self, roots: Roots) -> Any:
-        return self.base.fetch(roots).cell_contents
+    def step(self, base: Any) -> Any:
+        return base.cell_contents
 
     def __str__(self) -> str:
         return f"{self.base}"
@@ -208,17 +212,13 @@ class CellContents(Source):
 
 @_hash_once
 @dataclass(frozen=True)
-class TypeLookup(Source):
+class TypeLookup(Below):
     """What ``name`` resolves to along ``type(base).__mro__``, unbound (``_PyType_Lookup``)."""
 
-    base: Source
     name: str
 
-    def fetch(self, roots: Roots) -> Any:
-        for cls in type(self.base.fetch(roots)).__mro__:
-            if self.name in cls.__dict__:
-                return cls.__dict__[self.name]
-        raise AttributeError(self.name)
+    def step(self, base: Any) -> Any:
+        return type_lookup(base, self.name)
 
     def __str__(self) -> str:
         return f"type({self.base}).{self.name}"
@@ -226,31 +226,65 @@ class TypeLookup(Source):
 
 @_hash_once
 @dataclass(frozen=True)
-class Referent(Source):
+class Referent(Below):
     """What a weak reference at ``base`` refers to."""
 
-    base: Source
-
-    def fetch(self, roots: Roots) -> Any:
-        return self.base.fetch(roots)()
+    def step(self, base: Any) -> Any:
+        return base()
 
     def __str__(self) -> str:
         return f"{self.base}()"
 
 
+@_hash_once
 @dataclass(frozen=True)
-class SizeOf(Source):
+class SizeOf(Below):
     """``base.size(dim)`` (``what`` "size"), ``.stride(dim)`` or ``.storage_offset()``."""
 
-    base: Source
     what: str
     dim: int = 0
 
-    def fetch(self, roots: Roots) -> Any:
-        tensor = self.base.fetch(roots)
+    def step(self, base: Any) -> Any:
         if self.what == "storage_offset":
-            return tensor.storage_offset()
-        return getattr(tensor, self.what)(self.dim)
+            return base.storage_offset()
+        return getattr(base, self.what)(self.dim)
 
     def __str__(self) -> str:
         return f"{self.base}.{self.what}({self.dim})"
+
+
+# ---------------------------------------------------------------- single steps, past overrides
+
+
+def type_lookup(value: Any, name: str) -> Any:
+    """What ``name`` is along ``type(value).__mro__``, unbound; AttributeError if absent."""
+    for cls in type(value).__mro__:
+        if name in cls.__dict__:
+            return cls.__dict__[name]
+    raise AttributeError(name)
+
+
+def item_at(value: Any, index: int) -> Any:
+    """``value[index]`` by C access, whatever the subclass overrides; sets in iteration order."""
+    if isinstance(value, list):
+        return list.__getitem__(value, index)
+    if isinstance(value, tuple):
+        return tuple.__getitem__(value, index)
+    return list(value)[index]
+
+
+def dict_item(value: Any, key: Any) -> Any:
+    """``value[key]`` past a subclass's ``__getitem__``; also of a mapping proxy."""
+    if isinstance(value, dict):
+        return dict.__getitem__(value, key)
+    return value[key]
+
+
+def dict_key(value: dict[Any, Any], position: int) -> Any:
+    """The ``position``-th key."""
+    return list(dict.keys(value))[position]
+
+
+def dict_value(value: dict[Any, Any], position: int) -> Any:
+    """The value at the ``position``-th key."""
+    return list(dict.values(value))[position]

@@ -26,6 +26,7 @@ from jitney.capture.source import (
     Source,
     TypeLookup,
 )
+from jitney.capture.walk_guards import WALKS, EntryCheck
 
 X = Local("x")
 CONTENTS = DictItem(Attr(X, "__dict__"), "value")
@@ -33,8 +34,9 @@ CONTENTS = DictItem(Attr(X, "__dict__"), "value")
 
 def check(guard, value, *more):
     names = ["x", "y", "z"][: 1 + len(more)]
-    compiled = compile_check([guard], names)
-    return compiled(check, value, *more)
+    compiled = compile_check([guard], names)(check, value, *more)
+    assert EntryCheck([guard], names, "f")(check, value, *more) is compiled
+    return compiled
 
 
 def facts(tensor, **changes):
@@ -244,3 +246,29 @@ def test_failures_name_source_expected_and_actual():
         "y: equals 4 expected, got 6",
     ]
     assert generalise(guards, roots) == {(X, 0), (Local("y"), None)}
+
+
+def test_an_entry_is_checked_by_walking_first_and_compiled_when_it_is_asked_often(monkeypatch):
+    compiled = []
+
+    def compile_noted(*arguments):
+        compiled.append(arguments)
+        return compile_check(*arguments)
+
+    monkeypatch.setattr("jitney.capture.walk_guards.compile_check", compile_noted)
+    entry = EntryCheck([Guard(Kind.EQUALS, X, 1)], ["x"], "f")
+    answers = [entry(check, i % 2) for i in range(WALKS)]
+    assert not compiled
+    answers += [entry(check, i % 2) for i in range(WALKS, 2 * WALKS)]
+    assert len(compiled) == 1
+    assert answers == [bool(i % 2) for i in range(2 * WALKS)]
+
+
+def test_a_walk_takes_any_error_for_a_changed_world():
+    class Rude:
+        @property
+        def inner(self):
+            raise RuntimeError("not now")
+
+    entry = EntryCheck([Guard(Kind.TYPE, Attr(X, "inner"), list)], ["x"], "f")
+    assert entry(check, Rude()) is False
