@@ -20,6 +20,7 @@ from jitney.capture.stand_ins import OURS, mark_of, mark_stand_in, original_of
 from jitney.compiled_module import CompiledModule, compile_module, forward_wrapper
 from jitney.errors import UserError
 from jitney.events import log
+from jitney.kernels.llvm import result_memory
 from jitney.region_pipeline import GraphCompiler
 from jitney.run import guard_check as checks
 from jitney.run import stance
@@ -176,9 +177,10 @@ def disable(function: Any = None, recursive: bool = True, *, reason: str | None 
 
 
 def reset() -> None:
-    """Forgets everything compiled in this process."""
+    """Forgets everything compiled in this process, and gives memory kept for results back."""
     for session in list(_sessions):
         session.reset()
+    result_memory.KEPT.forget()
 
 
 class set_stance:  # noqa: N801 - the name users know

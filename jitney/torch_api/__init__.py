@@ -96,6 +96,7 @@ from jitney.torch_api.state import (
     state_reader,
     state_setter,
 )
+from jitney.torch_api.storages import empty_tensor, owners_of, same_memory
 from jitney.torch_api.symbols import (
     build_expression,
     can_build,
@@ -153,6 +154,7 @@ __all__ = [
     "c_symbol",
     "constant_of",
     "counts_with",
+    "empty_tensor",
     "keeps_graph",
     "data_of",
     "differentiate_once",
@@ -209,6 +211,7 @@ __all__ = [
     "new_tracing_context",
     "node_apply",
     "not_differentiable",
+    "owners_of",
     "preserved_modes",
     "python_dispatcher",
     "quiet_fakes",
@@ -217,6 +220,7 @@ __all__ = [
     "read_state",
     "resident_threads",
     "same_addresses",
+    "same_memory",
     "saved_hooks_off",
     "scalar_type",
     "set_state",

@@ -16,12 +16,13 @@ from jitney.disk_cache import DiskCache, open_cache
 from jitney.errors import CompilerBug, LeftToEager
 from jitney.events import log
 from jitney.kernels.llvm import native_runtime
-from jitney.kernels.llvm.emit_call import emit_call
+from jitney.kernels.llvm.emit_call import LargeResult, emit_call, large_results
 from jitney.kernels.llvm.emit_node import NodeEmitter
 from jitney.kernels.llvm.emit_segment import emit_run
 from jitney.kernels.llvm.freeze_weights import FrozenCall, FrozenParts, freeze_weights
 from jitney.kernels.llvm.hoist_parameters import hoist_parameters
 from jitney.kernels.llvm.machine_code import LoadedObject, compile_text, provide_cell
+from jitney.kernels.llvm.result_memory import KEPT
 from jitney.kernels.llvm.run_steps import RunSteps, is_plain
 from jitney.kernels.llvm.segments import Segment, Step, cut_segments
 from jitney.loops import visit
@@ -45,7 +46,8 @@ class Module:
 class NativeProgram:
     """A built program as data, which `load_program` makes a callable of in any process.
 
-    ``constants``: names of the constant buffers each function holds. ``parts``: the program and
+    ``constants``: names of the constant buffers each function holds, ``large``: what it asks
+    memory for. ``parts``: the program and
     its steps where more than one native call is needed. ``frozen``: what a frozen program
     is called with, and the program that prepares it, if any. ``checks``: a call may raise
     `LeftToEager`.
@@ -55,6 +57,7 @@ class NativeProgram:
     functions: tuple[str, ...]
     imports: tuple[str, ...]
     constants: tuple[tuple[str, ...], ...]
+    large: tuple[tuple[LargeResult, ...], ...]
     parts: tuple[LoopProgram, tuple[Step, ...]] | None
     frozen: tuple[FrozenParts, NativeProgram | None] | None
     checks: bool = False
@@ -98,6 +101,7 @@ def make_native(
         functions=module.functions,
         imports=module.imports,
         constants=tuple(segment.constants for segment in segments),
+        large=tuple(tuple(large_results(program, s).values()) for s in segments),
         parts=None if is_plain(program, steps) else (program, steps),
         frozen=frozen,
         checks=any(b.kind == "check" for b in program.buffers),
@@ -138,10 +142,10 @@ def load_program(
             name,
             loaded.addresses[name],
             Calls.WITH_MANY,
-            (*(constants[c] for c in names), LeftToEager),
+            (*(constants[c] for c in names), LeftToEager, *map(_lessor, large)),
             loaded,
         )
-        for name, names in zip(native.functions, native.constants, strict=True)
+        for name, names, large in zip(native.functions, native.constants, native.large, strict=True)
     ]
     call: Callee = calls[0] if native.parts is None else RunSteps(*native.parts, calls, constants)
     if native.frozen is None:
@@ -149,6 +153,10 @@ def load_program(
     parts, preparation = native.frozen
     prepare = None if preparation is None else load_program(preparation, {}, target)
     return FrozenCall(call, parts, prepare)
+
+
+def _lessor(result: LargeResult) -> Callable[[], torch.Tensor]:
+    return KEPT.lessor(result.shape, result.strides, result.dtype)
 
 
 def _refused(program: LoopProgram, emitter: NodeEmitter) -> dict[int, str]:

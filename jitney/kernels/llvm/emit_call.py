@@ -2,13 +2,14 @@
 
 It is a ``METH_FASTCALL`` C function: reads data pointers through torch's C interface, allocates
 the results, leases a workspace, runs the segment (without the GIL when it takes long), and wraps
-the results. Its ``self`` is a tuple: the segment's constants, then the exception class to raise
-where a check failed.
+the results. Its ``self`` is a tuple: the segment's constants, the exception class to raise where a
+check failed, then functions that make the large results (`large_results`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 
@@ -17,12 +18,35 @@ from jitney.kernels.llvm.emit_segment import RELEASE_GIL, SegmentCode, any_check
 from jitney.kernels.llvm.expressions import Scope
 from jitney.kernels.llvm.native_runtime import HUGE_BYTES, constant_list
 from jitney.kernels.llvm.operands import Operands
+from jitney.kernels.llvm.result_memory import KEPT_BYTES
 from jitney.kernels.llvm.segments import Segment
 from jitney.kernels.llvm.text import FunctionText
 from jitney.loops.index import Index
 from jitney.loops.ir import Buffer, LoopProgram
 from jitney.loops.plan_memory import size_in_bytes
 from jitney.loops.read_sizes import ReadSize
+
+
+@dataclass(frozen=True)
+class LargeResult:
+    """A result whose memory is kept for later calls (`result_memory`)."""
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: torch.dtype
+
+
+def large_results(program: LoopProgram, segment: Segment) -> dict[str, LargeResult]:
+    """A segment's results of known sizes from `KEPT_BYTES` on."""
+    table = program.buffer_table()
+    found = {}
+    for buffer in (table[name] for name in segment.outputs):
+        if all(n.is_const for n in (*buffer.shape, *buffer.strides)):
+            shape, strides = (tuple(map(int, x)) for x in (buffer.shape, buffer.strides))
+            if int(size_in_bytes(buffer)) >= KEPT_BYTES:
+                found[buffer.name] = LargeResult(shape, strides, buffer.dtype)
+    return found
+
 
 #: PyTupleObject: reference count, type, length, then the items.
 _TUPLE_ITEMS = 24
@@ -36,6 +60,8 @@ _DECLARE = (
     "declare void @PyEval_RestoreThread(ptr)",
     "declare ptr @PyTuple_New(i64)",
     "declare ptr @PyErr_NoMemory()",
+    "declare ptr @PyObject_CallNoArgs(ptr)",
+    "declare void @Py_DecRef(ptr)",
     "declare void @PyErr_SetNone(ptr)",
     "declare i32 @aoti_torch_get_size(ptr, i64, ptr)",
 )
@@ -53,13 +79,27 @@ def emit_call(program: LoopProgram, segment: Segment, code: SegmentCode, name: s
     writer = _CallWriter(program, segment, code, text)
     writer.arguments()
     writer.constants()
-    handles = writer.outputs()
+    results = writer.outputs()
     checks = writer.checks()
     writer.run()
-    writer.raise_if_failed(checks, handles)
-    result = writer.results(handles, wrap)
+    writer.raise_if_failed(checks, results)
+    result = writer.results(results, wrap)
     text.do(f"ret ptr {result}")
     return text
+
+
+@dataclass(frozen=True)
+class _Result:
+    """A result's handle in torch's C interface; the Python object it is part of, if it is."""
+
+    handle: str
+    item: str | None = None
+
+    def drop(self, text: FunctionText) -> None:
+        if self.item is None:
+            text.emit(f"call i32 @aoti_torch_delete_tensor_object(ptr {self.handle})")
+        else:
+            text.do(f"call void @Py_DecRef(ptr {self.item})")
 
 
 class _CallWriter:
@@ -69,6 +109,7 @@ class _CallWriter:
         self.segment, self.code, self.text = segment, code, text
         self.buffers = program.buffer_table()
         self.positions = {b: k for k, b in enumerate(code.table)}
+        self.large = list(large_results(program, segment))
         self.scope = Scope(text, Operands(text, code.table, code.scalars))
 
     def arguments(self) -> None:
@@ -124,30 +165,48 @@ class _CallWriter:
 
     # ---------------------------------------------------------------- results
 
-    def outputs(self) -> list[str]:
-        """Allocates the results; returns where their handles lie."""
-        places = []
+    def outputs(self) -> list[_Result]:
+        """Allocates the results."""
+        results = []
         rank = max((len(self.buffers[b].shape) for b in self.segment.outputs), default=0)
         sizes, strides = (self.text.allocate(8 * rank + 8) for _ in range(2))
         for name in self.segment.outputs:
-            buffer, place = self.buffers[name], self.text.allocate(8)
-            self._fill(sizes, buffer.shape)
-            self._fill(strides, buffer.strides)
-            self._allocate(buffer, sizes, strides, place)
-            handle = self.text.emit(f"load ptr, ptr {place}")
+            buffer = self.buffers[name]
+            if name in self.large:
+                result = self._lease(self.large.index(name))
+            else:
+                self._fill(sizes, buffer.shape)
+                self._fill(strides, buffer.strides)
+                result = self._allocate(buffer, sizes, strides)
             self.text.emit(
-                f"call i32 @aoti_torch_get_data_ptr(ptr {handle}, ptr {self._entry(name)})"
+                f"call i32 @aoti_torch_get_data_ptr(ptr {result.handle}, ptr {self._entry(name)})"
             )
             self._use_huge_pages(name, buffer)
-            places.append(handle)
-        return places
+            results.append(result)
+        return results
 
-    def _allocate(self, buffer: Buffer, sizes: str, strides: str, place: str) -> None:
+    def _held(self, position: int) -> str:
+        """The object of ``self`` at a position behind the constants."""
+        offset = _TUPLE_ITEMS + 8 * (len(self.segment.constants) + position)
+        slot = self.text.pure(f"getelementptr i8, ptr %self, i64 {offset}")
+        return self.text.emit(f"load ptr, ptr {slot}")
+
+    def _lease(self, number: int) -> _Result:
+        item = self.text.emit(f"call ptr @PyObject_CallNoArgs(ptr {self._held(1 + number)})")
+        with self.text.when(self.text.emit(f"icmp eq ptr {item}, null")):
+            self.text.do("ret ptr null")
+            self.text.open_block()
+        offset = torch_api.tensor_handle_offset()
+        return _Result(self.text.emit(f"getelementptr i8, ptr {item}, i64 {offset}"), item)
+
+    def _allocate(self, buffer: Buffer, sizes: str, strides: str) -> _Result:
+        place = self.text.allocate(8)
         code = self.text.emit(
             f"call i32 @aoti_torch_empty_strided(i64 {len(buffer.shape)}, ptr {sizes}, "
             f"ptr {strides}, i32 {torch_api.scalar_type(buffer.dtype)}, i32 0, i32 0, ptr {place})"
         )
         self._return_if(self.text.emit(f"icmp ne i32 {code}, 0"))
+        return _Result(self.text.emit(f"load ptr, ptr {place}"))
 
     def _use_huge_pages(self, name: str, buffer: Buffer) -> None:
         """Asks for huge pages for a result that nothing has touched yet, if it may be large."""
@@ -184,28 +243,28 @@ class _CallWriter:
             self.text.do(f"store ptr {slot}, ptr {self._entry(name)}")
         return base
 
-    def raise_if_failed(self, checks: str, handles: Sequence[str]) -> None:
+    def raise_if_failed(self, checks: str, results: Sequence[_Result]) -> None:
         """Drops the results and raises where a check found something."""
         if not checks:
             return
-        held = _TUPLE_ITEMS + 8 * len(self.segment.constants)
         with self.text.when(any_check_failed(self.text, checks, len(self.code.checks))):
-            for handle in handles:
-                self.text.emit(f"call i32 @aoti_torch_delete_tensor_object(ptr {handle})")
-            slot = self.text.pure(f"getelementptr i8, ptr %self, i64 {held}")
-            self.text.do(f"call void @PyErr_SetNone(ptr {self.text.emit(f'load ptr, ptr {slot}')})")
+            for result in results:
+                result.drop(self.text)
+            self.text.do(f"call void @PyErr_SetNone(ptr {self._held(0)})")
             self.text.do("ret ptr null")
             self.text.open_block()
 
-    def results(self, handles: Sequence[str], wrap: str) -> str:
+    def results(self, results: Sequence[_Result], wrap: str) -> str:
         """The tuple of result tensors."""
-        result = self.text.emit(f"call ptr @PyTuple_New(i64 {len(handles)})")
-        for k, handle in enumerate(handles):
-            tensor = self.text.emit(f"call ptr @{wrap}(ptr {handle})")
-            self.text.emit(f"call i32 @aoti_torch_delete_tensor_object(ptr {handle})")
-            slot = self.text.pure(f"getelementptr i8, ptr {result}, i64 {_TUPLE_ITEMS + 8 * k}")
+        made = self.text.emit(f"call ptr @PyTuple_New(i64 {len(results)})")
+        for k, result in enumerate(results):
+            tensor = result.item
+            if tensor is None:
+                tensor = self.text.emit(f"call ptr @{wrap}(ptr {result.handle})")
+                result.drop(self.text)
+            slot = self.text.pure(f"getelementptr i8, ptr {made}, i64 {_TUPLE_ITEMS + 8 * k}")
             self.text.do(f"store ptr {tensor}, ptr {slot}")
-        return result
+        return made
 
     # ---------------------------------------------------------------- the run
 

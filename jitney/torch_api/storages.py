@@ -1,0 +1,25 @@
+"""CPU tensors made of memory, past the dispatcher: no mode that is active sees them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+_MAKERS: Any = torch._C._dynamo.guards
+
+
+def empty_tensor(shape: Sequence[int], strides: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+    """A tensor with undefined elements."""
+    return _MAKERS._empty_strided_cpu(shape, strides, dtype)
+
+
+def same_memory(tensor: torch.Tensor, shape: Sequence[int], strides: Sequence[int]) -> torch.Tensor:
+    """A tensor of its own on the memory of another: no view of it, with a version of its own."""
+    return _MAKERS._reinterpret_tensor(tensor, shape, strides, 0)
+
+
+def owners_of(storage: torch.UntypedStorage) -> int:
+    """How many C++ owners a storage has: its tensors and its Python object."""
+    return int(torch._C._storage_Use_Count(storage._cdata))
