@@ -154,10 +154,6 @@ def _expression(walk: Walk, source: Source, expected: tuple[str, dict[str, Sourc
     return bool(eval(text, {**torch_api.shape_expression_names(), **values}))
 
 
-def _callable(walk: Walk, source: Source, expected: tuple[str, Callable[[Any], bool]]) -> bool:
-    return expected[1](walk.fetch(source))
-
-
 _HOLDS: dict[Kind, Callable[[Walk, Source, Any], bool]] = {
     Kind.TYPE: _type,
     Kind.IS: _is,
@@ -175,5 +171,4 @@ _HOLDS: dict[Kind, Callable[[Walk, Source, Any], bool]] = {
     Kind.NO_OVERLAP: _no_overlap,
     Kind.STATE: _state,
     Kind.EXPRESSION: _expression,
-    Kind.CALLABLE: _callable,
 }
