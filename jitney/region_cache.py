@@ -8,6 +8,7 @@ byte. So an entry is never stale; a damaged one is as good as absent.
 from __future__ import annotations
 
 import hashlib
+import os
 import pickle
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -37,12 +38,16 @@ LARGEST = 64 << 20  # bytes of an entry; a larger one costs more to read than it
 
 def _source_digest() -> str:
     """A digest of every module of this package."""
-    folder = Path(__file__).parent
+    package = Path(__file__).parent
     digest = hashlib.sha256()
-    for path in sorted(folder.rglob("*.py")):
-        content = path.read_bytes()
-        digest.update(f"{path.relative_to(folder)} {len(content)}\n".encode())
-        digest.update(content)
+    for folder, below, names in os.walk(package):
+        below.sort()
+        for name in sorted(n for n in names if n.endswith(".py")):
+            path = os.path.join(folder, name)  # pathlib takes twice as long over 400 files
+            with open(path, "rb", buffering=0) as file:
+                content = file.readall()
+            digest.update(f"{os.path.relpath(path, package)} {len(content)}\n".encode())
+            digest.update(content)
     return digest.hexdigest()
 
 
