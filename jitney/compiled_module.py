@@ -88,10 +88,11 @@ def forward_wrapper(compiled: CompiledModule) -> FunctionType:
 def call_module(
     session: Session, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    """Calls ``module`` compiled: its ``forward`` when no hooks are there, else its ``__call__``."""
-    state = module.__dict__
-    if _has_hooks(state) or modules.has_global_hooks():
-        function: Any = type(module).__call__
+    """Calls ``module`` compiled: its ``forward`` when no hooks are there and its class has no
+    ``__call__`` of its own, else its ``__call__``."""
+    function: Any = type(module).__call__
+    plain = function is torch.nn.Module.__call__
+    if not plain or _has_hooks(module.__dict__) or modules.has_global_hooks():
         if isinstance(function, FunctionType):
             return session.compiled(function, module).wrap(function)(module, *args, **kwargs)
         return module(*args, **kwargs)

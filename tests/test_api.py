@@ -481,3 +481,12 @@ def test_a_compiled_function_keeps_no_input_alive() -> None:
     del first
     gc.collect()
     assert alive() is None
+
+
+def test_a_module_with_a_call_of_its_own() -> None:
+    class Doubled(torch.nn.Linear):
+        def __call__(self, x: torch.Tensor) -> torch.Tensor:
+            return super().__call__(x) * 2
+
+    model, x = Doubled(3, 3), torch.randn(2, 3)
+    torch.testing.assert_close(jitney.compile(model)(x), model(x))

@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from types import MappingProxyType
 from typing import Any
 
 from jitney.capture.guard import ABSENT
+
+#: To the number or text an instance of a subclass is, whatever that overrides.
+_PLAIN: dict[type, Callable[[Any], Any]] = {
+    float: float.__float__, int: int.__int__, complex: complex.__complex__, str: str.__str__,
+    bytes: bytes.__bytes__,
+}  # fmt: skip
 
 
 def fully_equal(value: Any, expected: Any) -> bool:
@@ -17,6 +24,9 @@ def fully_equal(value: Any, expected: Any) -> bool:
     if value is expected:
         return True
     kind = type(expected)
+    for plain, convert in _PLAIN.items():
+        if isinstance(expected, plain) and kind is not plain:
+            return type(value) is kind and fully_equal(convert(value), convert(expected))
     if kind is frozenset and isinstance(value, set | frozenset):
         return value == expected and _types_of(value) == _types_of(expected)
     if type(value) is not kind:
@@ -41,7 +51,7 @@ def fully_equal(value: Any, expected: Any) -> bool:
             fully_equal(getattr(value, part), getattr(expected, part))
             for part in ("start", "stop", "step")
         )
-    return bool(value == expected)
+    return bool(value == expected) and repr(value) == repr(expected)  # Decimals 1 and 1.0 differ
 
 
 def _same_float(a: float, b: float) -> bool:

@@ -133,7 +133,14 @@ class Interpreter:
         return frames[-1]
 
     def native(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Calls C code for real; what it raises is the user's exception."""
+        """Calls C code for real; what it raises is the user's exception. Breaks where it would
+        look into an `opaque` object: its contents may be others in the next call."""
+        if self.world.opaque and function not in (isinstance, issubclass, callable):
+            owner = getattr(function, "__self__", None)
+            for value in (function, owner, *args, *kwargs.values()):
+                if id(value) in self.world.opaque:
+                    reason = f"C code looks into a {type(value).__name__} from outside the frame"
+                    raise BreakCapture("opaque-object", reason)
         try:
             with self.recorder.mode:
                 return function(*args, **kwargs)

@@ -10,10 +10,16 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import datetime
+import decimal
 import enum
+import operator
+import re
 import types
+import weakref
 from typing import Any
 
+import numpy as np
 import torch
 
 from jitney import torch_api
@@ -31,6 +37,11 @@ BY_IDENTITY = (
     torch.memory_format, enum.Enum, types.CodeType,
 )  # fmt: skip
 BY_VALUE = (torch.device, torch.Size, range, slice)
+#: Whose subclasses' instances (and NumPy's numbers) C code takes for numbers, texts and dates.
+VALUES = (int, float, complex, str, bytes, np.generic, decimal.Decimal, datetime.date,
+          datetime.time, datetime.timedelta)  # fmt: skip
+#: Of C code, and never changed.
+IMMUTABLE = (re.Pattern, re.Match, operator.itemgetter, weakref.ReferenceType)
 CONTAINERS = (list, dict, set, frozenset, collections.deque)
 ITERATORS = (types.GeneratorType, types.AsyncGeneratorType, types.CoroutineType)
 
@@ -58,6 +69,7 @@ class World:
         self.slots: dict[tuple[int, str], tuple[Any, Any]] = {}  # (value, owner), stored
         self.lookups: set[tuple[type, str]] = set()
         self.foreign_iterators: set[int] = set()
+        self.opaque: set[int] = set()  # objects of C code whose contents no guard sees
         self.scalars = scalars.Scalars(self)
         self.where = lambda: ""
         self.noted: set[Source] | None = None  # what is read or written meanwhile
@@ -150,10 +162,21 @@ class World:
         if cls is types.BuiltinMethodType:
             return self._c_method(value, source)
         if not isinstance(source, Fixed):
-            self.guard(Kind.TYPE, source, cls)
+            self._guard_object(value, cls, source)
         if isinstance(value, ITERATORS) or _is_native_iterator(cls):
             self.foreign_iterators.add(id(value))
         return self.know(value, value, source).inside
+
+    def _guard_object(self, value: Any, cls: type, source: Source) -> None:
+        """What is assumed of an object as a whole; attributes are guarded when they are read."""
+        if isinstance(value, IMMUTABLE):
+            self.guard(Kind.IS, source, value)
+            return
+        self.guard(Kind.TYPE, source, cls)
+        if isinstance(value, VALUES):
+            self.guard(Kind.EQUALS, source, value)
+        elif any(_is_of_c(base) for base in cls.__mro__[:-1]):
+            self.opaque.add(id(value))
 
     def _tensor(self, value: torch.Tensor, source: Source) -> Any:
         with torch_api.without_function_modes():  # C code may be advancing a generator of ours
@@ -285,6 +308,11 @@ def _raw_dict(owner: Any) -> dict[str, Any] | None:
     except AttributeError:
         return None
     return found if isinstance(found, dict) else None
+
+
+def _is_of_c(cls: type) -> bool:
+    """Whether C code made the class, and Python code cannot change it."""
+    return not cls.__flags__ & (1 << 9) or bool(cls.__flags__ & (1 << 8))
 
 
 def _is_native_iterator(cls: type) -> bool:

@@ -176,7 +176,7 @@ def test_numpy_numbers_enter_the_graph_as_pythons() -> None:
 @pytest.mark.parametrize(
     ("use", "kind"),
     [
-        (lambda x: x + PROXY["weight"], "unknown-tensor"),
+        (lambda x: x + PROXY["weight"], "opaque-object"),
         (lambda x: x.data_ptr(), "tensor-value"),
         (lambda x: x.numpy(), "tensor-value"),
         (lambda x: np.asarray(x), None),
