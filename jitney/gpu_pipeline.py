@@ -38,7 +38,8 @@ from jitney.loops.spread_memory import spread_memory
 from jitney.loops.target import Target
 from jitney.loops.verify import check_step
 from jitney.loops.visit import reads, writes
-from jitney.run.cuda_graphs import ReplayedProgram, ReplayFacts
+from jitney.run.cuda_graphs import ReplayedProgram
+from jitney.run.recording import ReplayFacts
 
 OLDEST = (7, 5)  # compute capability that Triton compiles for
 BF16 = (8, 0)  # compute capability from which there is bfloat16
@@ -151,6 +152,8 @@ def replay_facts(gm: fx.GraphModule, program: LoopProgram) -> ReplayFacts:
         _refusal(program),
         tuple(len(n.args[0]) for n in program.nodes if _reads_state(n)),
         next((b.device for b in program.buffers if b.device.type == "cuda"), None),
+        gm.graph.output_node().meta.get("leased", frozenset()),
+        tuple(p for p, node in enumerate(placeholders) if node.meta.get("kept")),
     )
 
 

@@ -18,9 +18,10 @@ from jitney.graph.compute_scalars_apart import compute_scalars_apart
 from jitney.graph.drop_tangents import drop_tangents
 from jitney.graph.eager_gradients import EagerGradients
 from jitney.graph.fold_attention_masks import fold_attention_masks
+from jitney.graph.mark_leases import mark_leases
 from jitney.graph.mark_static import mark_static
 from jitney.graph.mark_statistics import mark_statistics
-from jitney.graph.region import RegionFacts
+from jitney.graph.region import Region, RegionFacts
 from jitney.graph.rerun_eagerly import rerun_eagerly
 from jitney.graph.stitch import stitch
 from jitney.graph.tangent_variants import TangentVariants, fills_in_zeros, unlikely_tangents
@@ -123,14 +124,12 @@ def start_region(
     """Differentiates a torch-level graph and begins to compile both halves: the kernels of the
     first are built while the second is lowered."""
     with log.stage("graph"):
-        region = trace_region(fold_attention_masks(gm), example_inputs, keep=lowered_ops())
-    mark_static(gm, region.forward)
+        region = traced(gm, example_inputs)
     if region.backward is None:
         if options is not None and options.freeze:
             mark_statistics(region.forward.graph)
         alone = start_graph(region.forward, options)
         return lambda: BuiltRegion(region.facts, alone(), None)
-    options = without_cuda_graphs(options)
     forward = start_graph(region.forward, options)
     unlikely = () if fills_in_zeros(gm) else unlikely_tangents(region.facts)
     facts = replace(region.facts, unlikely_tangents=unlikely)
@@ -139,6 +138,15 @@ def start_region(
     check_backward(taken, facts, len(unlikely))
     backward = start_graph(taken, options)
     return lambda: BuiltRegion(facts, forward(), backward())
+
+
+def traced(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Region:
+    """``gm`` differentiated, what stays and what is held marked."""
+    region = trace_region(fold_attention_masks(gm), example_inputs, keep=lowered_ops())
+    mark_static(gm, region.forward)
+    if region.backward is not None:
+        mark_leases(region)
+    return region
 
 
 def load_backward(
@@ -160,7 +168,7 @@ def backward_without(
     backward = traced()
     if backward is None:
         return None
-    return load_backward(start_graph(backward, without_cuda_graphs(options))(), traced)
+    return load_backward(start_graph(backward, options)(), traced)
 
 
 def traced_backward(
@@ -173,7 +181,7 @@ def traced_backward(
     """The backward graph of ``gm``, traced under ``ambient``, that is not given the gradients
     ``missing``, of what is saved as the region with ``facts`` saves it; None if there is none."""
     with log.stage("graph"), ambient.restored():
-        region = trace_region(fold_attention_masks(gm), example_inputs, keep=lowered_ops())
+        region = traced(gm, example_inputs)
     assert region.backward is not None
     now, then = ((f.saved_sizes, f.saved_tensors, f.grad_inputs) for f in (region.facts, facts))
     if now != then:
@@ -182,11 +190,3 @@ def traced_backward(
     if taken is not None:
         check_backward(taken, facts, len(missing))
     return taken
-
-
-def without_cuda_graphs(options: Any) -> Any:
-    """Options for a graph that saves tensors for a backward pass: a replay would overwrite them."""
-    if options is None or not options.cuda_graphs:
-        return options
-    log.emit("cuda_graph_refused", name="training", reason="it saves tensors for the backward pass")
-    return replace(options, cuda_graphs=False)

@@ -11,9 +11,11 @@ neither handed over nor asked for one by one.
 
 from __future__ import annotations
 
+import math
 import threading
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,47 +24,19 @@ import torch
 from jitney import torch_api
 from jitney.events import log
 from jitney.kernels import philox_state
-from jitney.kernels.triton.gpu_program import copied_whole
 from jitney.kernels.triton.load_binary import recording_stream
+from jitney.run.recording import Recording, ReplayFacts, is_on_gpu, is_tensor, lessor_of
 
 Program = Callable[..., tuple[Any, ...]]
-#: Inputs by position: all of them, or those that a replay reads.
-Inputs = Sequence[Any] | Mapping[int, Any]
 
 #: Recordings kept per program; beyond it calls run without a graph, and the report says so.
 RECORDING_LIMIT = 16
-
-
-@dataclass(frozen=True)
-class ReplayFacts:
-    """What a recording must know. ``sizes``: positions of inputs that are numbers; ``axes``:
-    positions of inputs and their dimensions of symbolic size; ``static``: positions of inputs that
-    keep their place; ``mutated``: positions of inputs the program writes; ``refused``: why it
-    cannot be recorded ("" when it can); ``draws``: how many draws of random numbers each of its
-    calls of `philox_state` prepares; ``device``: where it runs (None: on no GPU)."""
-
-    sizes: tuple[int, ...] = ()
-    axes: tuple[tuple[int, int], ...] = ()
-    static: frozenset[int] = frozenset()
-    mutated: frozenset[int] = frozenset()
-    refused: str = ""
-    draws: tuple[int, ...] = ()
-    device: torch.device | None = None
-
-
-@dataclass
-class _Recording:
-    """``in_place(args)``: whether the inputs used where they lie still lie there. ``given``: the
-    position of the input that an output is, None for a result of the graph."""
-
-    graph: torch.cuda.CUDAGraph
-    outputs: tuple[Any, ...]
-    given: tuple[int | None, ...]
-    in_place: Callable[[tuple[Any, ...]], bool]
-    addresses: dict[int, int]
-    copied: list[tuple[int, torch.Tensor]]
-    written_back: list[tuple[int, torch.Tensor]]
-    random: philox_state.Recording
+#: Of these, recordings for the same sizes, for calls that come before leased memory is free.
+SLOT_LIMIT = 4
+#: The share of a GPU's memory that recordings of one program, but for the first, may lease out.
+SPARE_SHARE = 1 / 8
+#: How often a graph is recorded again because parameters lie elsewhere.
+MOVE_LIMIT = 16
 
 
 class _Pool:
@@ -98,15 +72,22 @@ def shared_pool(device: torch.device | None, stream: int) -> _Pool:
 
 
 class ReplayedProgram:
-    """``program`` behind CUDA graphs, one recording per stream and set of symbolic sizes.
+    """``program`` behind CUDA graphs: recordings per stream and set of symbolic sizes, of a
+    backward graph also per recording of the forward graph whose memory it reads. There are
+    several of a kind where calls come before the memory that the last one leased is free.
     Thread-safe: a stream replays one recording at a time, of whichever program."""
 
     def __init__(self, program: Program, facts: ReplayFacts, name: str = "graph") -> None:
         self.program, self.facts, self.name = program, facts, name
-        self._recordings: dict[tuple[Any, ...], _Recording] = {}
+        self._plain = getattr(program, "consume", lambda args: program(*args))
+        self._recordings: dict[tuple[Any, ...], list[Recording]] = {}
+        self._alive: weakref.WeakSet[Recording] = weakref.WeakSet()
         self._seen: set[tuple[Any, ...]] = set()
         self._failed: set[tuple[Any, ...]] = set()
+        self._told: set[tuple[Any, ...]] = set()
         self._moving: set[int] = set()
+        self._moves: Counter[tuple[Any, ...]] = Counter()
+        self._waits: Counter[tuple[Any, ...]] = Counter()
         if facts.refused:
             log.emit("cuda_graph_refused", name=name, reason=facts.refused)
 
@@ -114,11 +95,12 @@ class ReplayedProgram:
         """The program of the inputs that are ``...`` in ``known``; None where its recordings
         depend on sizes."""
         fits = not (self.facts.refused or self.facts.sizes or self.facts.axes)
-        return BoundProgram(self, known) if fits else None
+        return BoundProgram(self, known) if fits and not self.facts.leased else None
 
-    def recording(self, stream: int) -> _Recording | None:
+    def recording(self, stream: int) -> Recording | None:
         """That of a program without sizes for a raw CUDA stream."""
-        return self._recordings.get((stream,))
+        recordings = self._recordings.get((stream,))
+        return recordings[0] if recordings else None
 
     def can_replay_here(self) -> bool:
         """Whether this thread's GPU is the program's, and nobody records its stream."""
@@ -127,64 +109,118 @@ class ReplayedProgram:
         return not (elsewhere or torch.cuda.is_current_stream_capturing())
 
     def __call__(self, *args: Any) -> tuple[Any, ...]:
+        return self.consume(list(args))
+
+    def consume(self, args: list[Any]) -> tuple[Any, ...]:
+        """As a call, but a run without a graph frees what nobody else holds after its last use."""
         if self.facts.refused or torch.cuda.is_current_stream_capturing():
-            return self.program(*args)
+            return self._plain(args)  # type: ignore[no-any-return]
         device = self.facts.device
         if device is not None and torch_api.is_other_gpu(device):
             with torch.cuda.device(device):
-                return self(*args)
+                return self.consume(args)
         stream = 0 if device is None else torch_api.raw_cuda_stream(device)
         numbers = [args[i] for i in self.facts.sizes]
         key = (stream, *numbers, *[args[i].shape[axis] for i, axis in self.facts.axes])
         with shared_pool(device, stream).lock:
-            recording = self._recordings.get(key)
-            if recording is None:
-                if key in self._failed:
-                    return self.program(*args)
-                if key not in self._seen or len(self._recordings) >= RECORDING_LIMIT:
-                    self._note_first(key)
-                    return self.program(*args)
-                recording = self._try_to_record(key, args)
-            elif not recording.in_place(args):
-                self._note_moves(recording, args)
-                recording = self._try_to_record(key, args)
-            if recording is None:
-                return self.program(*args)
-            return self.replay(recording, args)
+            recording = self._ready(key, tuple(args))
+            return self._plain(args) if recording is None else recording.replay(args)
 
-    def _note_first(self, key: tuple[Any, ...]) -> None:
-        if key in self._seen:
-            reason = f"more than {RECORDING_LIMIT} sets of sizes"
-            log.emit("cuda_graph_refused", name=self.name, reason=reason)
-        self._seen.add(key)
+    def _ready(self, key: tuple[Any, ...], args: tuple[Any, ...]) -> Recording | None:
+        """What replays a call, recorded if need be; None where the call runs without."""
+        kept = [args[position] for position in self.facts.kept]
+        lessor = lessor_of(kept) if kept else None
+        if key not in self._seen:
+            self._seen.add(key)
+            return None
+        if key in self._failed or (kept and lessor is None):
+            return None
+        slots = (
+            self._recordings.setdefault(key, [])
+            if lessor is None
+            else lessor.readers.setdefault((self, key), [])
+        )
+        at = next((i for i, slot in enumerate(slots) if slot.lease.is_over()), len(slots))
+        if at == len(slots):
+            if not self._may_add(key, len(slots)):
+                return None
+        elif slots[at].in_place(args):
+            return slots[at]
+        elif not self._may_replace(key, slots[at], args):
+            return None
+        slots[at:] = slots[at + 1 :]
+        made = self._try_to_record(key, args)
+        if made is not None:
+            slots.append(made)
+        return made
 
-    def _note_moves(self, recording: _Recording, args: Sequence[Any]) -> None:
-        moved = {p for p, where in recording.addresses.items() if args[p].data_ptr() != where}
+    def _may_add(self, key: tuple[Any, ...], slots: int) -> bool:
+        """Whether there may be another recording beside ``slots`` whose memory is leased."""
+        if slots:
+            self._waits[key] += 1
+            if self._waits[key] == 1:  # it may well be the only time
+                return False
+        total = len(self._alive)
+        if total >= RECORDING_LIMIT:
+            return self._refuse(key, f"more than {RECORDING_LIMIT} recordings")
+        sizes = [recording.lease.size for recording in self._alive]
+        if slots >= SLOT_LIMIT or (sizes and sum(sizes) > self._spare_memory()):
+            what = "gradients are" if self.facts.kept else "what is saved for backward passes is"
+            if key not in self._told:
+                self._told.add(key)
+                reason = f"{what} held while later calls run"
+                log.emit("cuda_graph_refused", name=self.name, reason=reason)
+            return False
+        return True
+
+    def _spare_memory(self) -> float:
+        """Bytes that recordings beyond the first may hold."""
+        if self.facts.device is None:
+            return math.inf
+        return torch.cuda.get_device_properties(self.facts.device).total_memory * SPARE_SHARE
+
+    def _may_replace(
+        self, key: tuple[Any, ...], recording: Recording, args: tuple[Any, ...]
+    ) -> bool:
+        """Whether to record again for inputs that lie elsewhere; from the second time on those
+        that keep no place are copied."""
+        moved = recording.moved(args)
+        if moved.intersection(self.facts.kept):  # replaced by a saved-tensor hook, for instance
+            return False
         self._moving |= moved - self.facts.static
+        self._moves[key] += 1
+        if self._moves[key] > MOVE_LIMIT:
+            return self._refuse(key, f"inputs {sorted(moved)} keep moving")
         reason = f"inputs {sorted(moved)} moved"
         log.emit("cuda_graph_rerecorded", name=self.name, reason=reason)
+        return True
 
-    def _try_to_record(self, key: tuple[Any, ...], args: tuple[Any, ...]) -> _Recording | None:
+    def _refuse(self, key: tuple[Any, ...], reason: str) -> bool:
+        """Calls with these sizes run without a graph from now on."""
+        self._failed.add(key)
+        log.emit("cuda_graph_refused", name=self.name, reason=reason)
+        return False
+
+    def _try_to_record(self, key: tuple[Any, ...], args: tuple[Any, ...]) -> Recording | None:
         """A recording for these sizes; None, now and later, where an op cannot be recorded or
         memory does not suffice. While recording nothing runs, so a plain call may follow."""
-        self._recordings.pop(key, None)
         try:
-            recording = self._recordings[key] = self._record(args, key[0])
+            recording = self._record(args, key[0])
         except RuntimeError as error:
-            self._failed.add(key)
             for generator in torch.cuda.default_generators:  # left recording by a torn recording
                 generator.graphsafe_set_state(generator.clone_state())
             if isinstance(error, torch.OutOfMemoryError):
                 self._recordings.clear()  # what they hold, the call may need
             reason = "; ".join([str(error).partition("\n")[0], *getattr(error, "__notes__", ())])
-            log.emit("cuda_graph_refused", name=self.name, reason=f"recording failed: {reason}")
+            self._refuse(key, f"recording failed: {reason}")
             return None
+        self._alive.add(recording)
         return recording
 
-    def _record(self, args: tuple[Any, ...], stream: int) -> _Recording:
+    def _record(self, args: tuple[Any, ...], stream: int) -> Recording:
         inputs, copied, addresses = list(args), [], {}
         for position, value in enumerate(args):
-            if not _is_on_gpu(value):
+            if not is_on_gpu(value):
                 continue
             if position not in self._moving:
                 addresses[position] = value.data_ptr()
@@ -199,7 +235,9 @@ class ReplayedProgram:
             torch.empty((n, columns), dtype=torch.int64, device=device) for n in self.facts.draws
         ]
         graph = torch.cuda.CUDAGraph()
-        pool = shared_pool(self.facts.device, stream).handle_for(graph)
+        pool = None  # leased memory lies where no other recording has its temporaries
+        if not self.facts.leased:
+            pool = shared_pool(self.facts.device, stream).handle_for(graph)
         with log.stage("cuda_graph", graph=self.name), _recording_lock:
             torch.cuda.synchronize()
             with (
@@ -208,21 +246,11 @@ class ReplayedProgram:
             ):
                 outputs = self.program(*inputs)
         where = {id(value): position for position, value in enumerate(inputs)}
-        given = tuple([where.get(id(o)) if _is_tensor(o) else None for o in outputs])
+        given = tuple([where.get(id(o)) if is_tensor(o) else None for o in outputs])
         in_place = torch_api.same_addresses(args, tuple(addresses))
         back = [(p, own) for p, own in copied if p in self.facts.mutated]
-        return _Recording(graph, outputs, given, in_place, addresses, copied, back, random)
-
-    def replay(self, recording: _Recording, args: Inputs) -> tuple[Any, ...]:
-        """A recording's results, its inputs lying where it reads them; under its pool's lock."""
-        for position, own in recording.copied:
-            own.copy_(args[position])
-        recording.random.refill()
-        recording.graph.replay()
-        for position, own in recording.written_back:
-            args[position].copy_(own)
-        pairs = zip(recording.outputs, recording.given, strict=True)
-        return tuple([_escaping(out) if at is None else args[at] for out, at in pairs])
+        leased = self.facts.leased
+        return Recording(graph, outputs, given, in_place, addresses, copied, back, random, leased)
 
 
 @dataclass(frozen=True)
@@ -231,13 +259,13 @@ class _Ready:
     are given. ``read``: known inputs that a replay hands on; ``read_given``: positions of others
     among all inputs and among the given ones."""
 
-    recording: weakref.ref[_Recording]
+    recording: weakref.ref[Recording]
     known_in_place: Callable[[tuple[Any, ...]], bool]
     given_in_place: Callable[[tuple[Any, ...]], bool]
     read: dict[int, Any]
     read_given: tuple[tuple[int, int], ...]
 
-    def holds(self, recording: _Recording, known: tuple[Any, ...], given: tuple[Any, ...]) -> bool:
+    def holds(self, recording: Recording, known: tuple[Any, ...], given: tuple[Any, ...]) -> bool:
         """Whether this is still so of a call."""
         same = self.recording() is recording
         return same and self.known_in_place(known) and self.given_in_place(given)
@@ -261,7 +289,7 @@ class BoundProgram:
                 recording = program.recording(stream)
                 if recording is not None and ready.holds(recording, self.known, given):
                     read = ready.read | {position: given[at] for position, at in ready.read_given}
-                    return program.replay(recording, read)
+                    return recording.replay(read)
         args = list(self.known)
         for position, value in zip(self.open, given, strict=True):
             args[position] = value
@@ -283,19 +311,3 @@ class BoundProgram:
         read = {p: args[p] for p in handed if p not in place}
         read_given = tuple([(p, place[p]) for p in handed if p in place])
         self._ready[stream] = _Ready(weakref.ref(recording), *checks, read, read_given)
-
-
-def _is_tensor(value: Any) -> bool:
-    return isinstance(value, torch.Tensor)
-
-
-def _is_on_gpu(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) and value.device.type == "cuda"
-
-
-def _escaping(out: Any) -> Any:
-    """A result the caller may keep: never the graph's own memory."""
-    if not _is_on_gpu(out):
-        return out
-    kept = out.clone()
-    return kept if kept.stride() == out.stride() else copied_whole(out)

@@ -18,8 +18,9 @@ from jitney.kernels import philox_state
 from jitney.kernels.call_extern import ExternCall
 from jitney.kernels.triton.load_binary import recording_stream
 from jitney.loops.ir import Extern
-from jitney.run import cuda_graphs
-from jitney.run.cuda_graphs import ReplayedProgram, ReplayFacts
+from jitney.run import cuda_graphs, recording
+from jitney.run.cuda_graphs import ReplayedProgram
+from jitney.run.recording import Recording, ReplayFacts
 
 
 @pytest.fixture(autouse=True)
@@ -159,10 +160,10 @@ def test_a_pool_ends_with_the_last_graph_in_it(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_results_that_escape_keep_their_strides(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cuda_graphs, "_is_on_gpu", lambda value: True)
+    monkeypatch.setattr(recording, "is_on_gpu", lambda value: True)
     rows = torch.arange(64.0).view(4, 16)[:, :6]
     for own in (rows, rows.t(), rows[:1].expand(4, 6)):
-        kept = cuda_graphs._escaping(own)
+        kept = recording.escaping(own)
         assert torch.equal(kept, own)
         assert kept.stride() == own.stride()
         assert kept.data_ptr() != own.data_ptr()
@@ -180,7 +181,7 @@ class Replays:
         self.ran += 1
         return given + kept, kept
 
-    def record(self, args: tuple[Any, ...], stream: int) -> cuda_graphs._Recording:
+    def record(self, args: tuple[Any, ...], stream: int) -> Recording:
         self.recorded += 1
         (given, kept), moving = args, self.call._moving
         copied = [(0, given := given.clone())] if 0 in moving else []
@@ -192,7 +193,7 @@ class Replays:
             torch.add(*inputs, out=result)
 
         addresses = {p: t.data_ptr() for p, t in enumerate(args) if p not in moving}
-        return cuda_graphs._Recording(
+        return Recording(
             types.SimpleNamespace(replay=replay),  # type: ignore[arg-type]
             (result, kept),
             (None, 1),
@@ -207,7 +208,7 @@ class Replays:
 def test_a_bound_program_replays_while_its_inputs_lie_where_they_lay(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(cuda_graphs, "_is_on_gpu", lambda value: True)
+    monkeypatch.setattr(recording, "is_on_gpu", lambda value: True)
     replays = Replays(monkeypatch)
     call = replays.call = ReplayedProgram(replays.program, ReplayFacts(static=frozenset((1,))))
     x, weight = torch.ones(3), torch.full((3,), 2.0)

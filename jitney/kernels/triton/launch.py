@@ -16,8 +16,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+import torch
+
 from jitney.errors import CompilerBug
-from jitney.kernels.triton.load_binary import cuda_driver
+from jitney.kernels.triton.load_binary import cuda_driver, make_context_current
 from jitney.loops.index import Atom, Index
 from jitney.native_code import NativeCode
 
@@ -44,6 +46,7 @@ class _Attribute(ctypes.Structure):
 
 
 _PROGRAMMATIC_STREAM_SERIALIZATION = 6
+_NO_CONTEXT = 201  # CUDA_ERROR_INVALID_CONTEXT
 
 _LOOP = f"""
 declare i32 @cuLaunchKernelEx(ptr, ptr, ptr, ptr)
@@ -132,7 +135,11 @@ class LaunchTable:
 
     def run(self, first: int, count: int, stream: int) -> None:
         """Issues ``count`` launches from record ``first`` on a raw CUDA stream."""
-        code = _launch_all()(self._address + first * ctypes.sizeof(_Record), count, stream)
+        records = self._address + first * ctypes.sizeof(_Record)
+        code = _launch_all()(records, count, stream)
+        if code == _NO_CONTEXT:  # nothing was launched
+            make_context_current(torch.cuda.current_device())
+            code = _launch_all()(records, count, stream)
         if code:
             raise CompilerBug(f"cuLaunchKernelEx failed with CUDA error {code}")
 

@@ -77,6 +77,15 @@ def _context(number: int) -> Iterator[Any]:
         driver.cuDevicePrimaryCtxRelease_v2(device)  # torch keeps it alive
 
 
+def make_context_current(number: int) -> None:
+    """Lets this thread launch on device ``number`` where it has made no CUDA call of its own yet,
+    as autograd's threads may not have: torch binds a thread by its first call of the runtime."""
+    with _context(number) as driver:
+        context = ctypes.c_void_p()
+        _check("cuCtxGetCurrent", driver.cuCtxGetCurrent(ctypes.byref(context)))
+    _check("cuCtxSetCurrent", driver.cuCtxSetCurrent(context))
+
+
 @lru_cache(maxsize=1)
 def cuda_driver() -> ctypes.CDLL:
     """NVIDIA's driver library; OSError where there is none."""
