@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import platform
 from collections import Counter
 from collections.abc import Collection, Iterable
+from importlib import metadata
 
 import torch
 
+from jitney.cli.host import name_of_cpu
 from tests.conformance.coverage_table import cell
 from tests.conformance.programs import Judgement
 
@@ -28,7 +31,8 @@ def table(judges: dict[str, dict[str, Judgement]]) -> str:
         "Programs that no one here wrote, compiled and compared with eager on CPU: results,",
         "written inputs, gradients and buffers, each program called twice. Models are small, with",
         "random weights: inference in evaluation mode, gradients in training mode. Made by",
-        f"`python -m tests.conformance.models`, torch {torch.__version__}.",
+        f"`python -m tests.conformance.models` on {name_of_cpu()},",
+        f"{torch.get_num_threads()} threads; {', '.join(_versions())}.",
         "",
         f"| judge | names | programs | {' | '.join(heads)} |",
         f"|{'---|' * (len(heads) + 3)}",
@@ -47,6 +51,14 @@ def table(judges: dict[str, dict[str, Judgement]]) -> str:
             lines += section(f"{name}: {kind}", [row for row in rows if getattr(row, kind)], kind)
         lines += skips(name, rows)
     return "\n".join(lines) + "\n"
+
+
+def _versions() -> list[str]:
+    """Python's, torch's and those of the packages whose models are judged, where installed."""
+    found = [f"Python {platform.python_version()}", f"torch {torch.__version__}"]
+    installed = {one.name for one in metadata.distributions()}
+    names = [name for name in ("transformers", "timm") if name in installed]
+    return [*found, *(f"{name} {metadata.version(name)}" for name in names)]
 
 
 def section(title: str, rows: list[Judgement], field: str) -> list[str]:

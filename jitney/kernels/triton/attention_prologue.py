@@ -1,10 +1,11 @@
-"""A nest before an attention, solved for the one element that a program of it needs."""
+"""What programs of an attention begin with: which head is theirs, and a nest before it, solved for
+the one element that they need."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from jitney.loops.index import Index, Value, index
+from jitney.loops.index import Atom, Index, Value, index
 from jitney.loops.invert_index import invert_index
 from jitney.loops.ir import Attention, Let, LoopNest, Store
 from jitney.loops.visit import Renaming, stores
@@ -16,6 +17,18 @@ class Prologue:
 
     lets: tuple[Let, ...]
     store: Store
+
+
+def indices_of_head(node: Attention) -> tuple[list[str], dict[Atom, str]]:
+    """Lines that take ``head``, the number of a program, apart into an index of each batch axis,
+    and how these are called; the last axis varies fastest."""
+    names: dict[Atom, str] = {}
+    lines, stride = ["head = tl.program_id(0)"], 1
+    for number, axis in reversed(list(enumerate(node.batch))):
+        names[axis] = f"b{number}"
+        lines.append(f"{names[axis]} = (head // {stride}) % {int(axis.extent)}")
+        stride *= int(axis.extent)
+    return lines, names
 
 
 def query_prologue(nest: LoopNest, node: Attention) -> Prologue | None:

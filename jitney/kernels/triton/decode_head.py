@@ -14,6 +14,7 @@ import torch
 
 from jitney.kernels.triton.attention_prologue import (
     Prologue,
+    indices_of_head,
     key_position,
     key_prologue,
     query_prologue,
@@ -93,12 +94,10 @@ class HeadWriter(TileEmitter):
             self._line(f"{PREFETCH}{where}, tl.broadcast_to(wanted, {shape}) & (near < {extent}))")
 
     def _head(self) -> None:
-        self._line("head = tl.program_id(0)")
-        stride = 1
-        for number, axis in reversed(list(enumerate(self.node.batch))):
-            self._line(f"b{number} = (head // {stride}) % {int(axis.extent)}")
-            self.atoms[axis] = f"b{number}"
-            stride *= int(axis.extent)
+        lines, names = indices_of_head(self.node)
+        for line in lines:
+            self._line(line)
+        self.atoms |= names
         self.atoms[self.node.s] = "0"
         self._line(f"d = tl.arange(0, {self.sizes['x']})[None, :]")
         self._line(f"v = tl.arange(0, {self.wide})[None, :]")

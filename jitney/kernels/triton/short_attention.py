@@ -13,6 +13,7 @@ import math
 
 import torch
 
+from jitney.kernels.triton.attention_prologue import indices_of_head
 from jitney.kernels.triton.expressions import TYPES, index_text, literal
 from jitney.kernels.triton.kernel_source import RELEASE, WAIT, KernelSource, Parameter
 from jitney.kernels.triton.schedule_nest import all_fit_32_bits, count, power_of_two
@@ -94,12 +95,10 @@ class _ShortWriter:
         """The head a program works on."""
         self._line(RELEASE)
         self._line(WAIT)
-        self._line("head = tl.program_id(0)")
-        stride = 1
-        for number, axis in reversed(list(enumerate(self.node.batch))):
-            self._line(f"b{number} = (head // {stride}) % {int(axis.extent)}")
-            self.atoms[axis] = f"b{number}"
-            stride *= int(axis.extent)
+        lines, names = indices_of_head(self.node)
+        for line in lines:
+            self._line(line)
+        self.atoms |= names
 
     def _at(self, access: Access, **names: str) -> str:
         """Addresses of an operand; ``names``: what its own axes are in the kernel."""
