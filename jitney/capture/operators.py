@@ -167,6 +167,8 @@ def truth(interpreter: Interpreter, value: Any) -> bool:
     hook = hook_of(interpreter, value, "__bool__")
     if hook is None and type_lookup(type(value), "__bool__") is ABSENT:
         hook = hook_of(interpreter, value, "__len__")
+        if type_lookup(type(value), "__len__") is ABSENT:
+            return True
     if hook is not None:
         answer = interpreter.world.force(interpreter.call(hook, (value,), {}, None))
         return truth(interpreter, answer)

@@ -20,7 +20,8 @@ import torch
 
 import jitney
 from jitney.capture.compare import fully_equal
-from tests.capture.run_capture import assert_same
+from jitney.capture.options import CaptureOptions
+from tests.capture.run_capture import X, assert_same, check
 
 DATES = (datetime.date(2021, 1, 1), datetime.date(2019, 1, 1))
 
@@ -79,6 +80,13 @@ def test_the_value_of_each_call_counts(use: Use, values: tuple[Any, Any]) -> Non
     compiled, x = jitney.compile(use), torch.arange(3.0)
     for value in (*values, *values):
         assert_same(compiled(x, value), use(x, value))
+
+
+def test_what_is_not_looked_into_does_not_break() -> None:
+    def applied(x: torch.Tensor, shift: Any) -> Any:
+        return (shift(x) if shift else x), isinstance(shift, functools.partial), shift is None
+
+    check(applied, X, functools.partial(torch.add, 1), options=CaptureOptions(fullgraph=True))
 
 
 def test_equal_values_of_other_looks_differ() -> None:
