@@ -13,13 +13,13 @@ from jitney import torch_api
 from jitney.capture import (
     builtin_calls,
     callbacks,
-    function_calls,
     module_calls,
     policy,
     polyfills,
     torch_calls,
 )
 from jitney.capture.attributes import LRU, guard_lookup, is_python, know_function, type_lookup
+from jitney.capture.cached_functions import call_cached
 from jitney.capture.frame import BreakCapture, Frame
 from jitney.capture.generators import FrameGenerator
 from jitney.capture.guard import ABSENT
@@ -69,13 +69,7 @@ def call(
     if kind is functools.partial:
         return _call_partial(interpreter, function, args, kwargs, site)
     if kind is LRU:
-        inner = function.__wrapped__
-        if policy.special_function(inner) is function_calls.deferred:
-            return function_calls.deferred(interpreter, function, args, kwargs, site)
-        if id(inner) not in interpreter.world.inside:
-            place = Attr(interpreter.source_or_fixed(function), "__wrapped__")
-            interpreter.world.read(inner, place)
-        return call_function(interpreter, inner, args, kwargs, site)
+        return call_cached(interpreter, function, args, kwargs, site)
     if kind is LazyMethod:
         return function.call(interpreter, args, kwargs)
     if isinstance(function, torch_api.OP_TYPES):

@@ -227,7 +227,7 @@ class TypeLookup(Below):
 @_hash_once
 @dataclass(frozen=True)
 class Referent(Below):
-    """What a weak reference at ``base`` refers to."""
+    """What a weak reference at ``base`` refers to (any call without arguments)."""
 
     def step(self, base: Any) -> Any:
         return base()

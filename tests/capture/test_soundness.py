@@ -4,7 +4,6 @@ known breaks. Each fails without its handling."""
 from __future__ import annotations
 
 import copy
-import functools
 import random
 import time
 import types
@@ -355,15 +354,6 @@ def test_a_dict_keyed_by_tensors() -> None:
         return x * 2, x in KEYED, len(KEYED)
 
     assert_same(run(f, X), (X * 2, True, 1))
-
-
-def test_lru_cache_keeps_no_fake() -> None:
-    @functools.lru_cache
-    def double(x: torch.Tensor) -> torch.Tensor:
-        return x * 2
-
-    assert_same(run(lambda x: double(x) + 1, X), X * 2 + 1)
-    assert double.cache_info().currsize == 0
 
 
 def test_weak_references() -> None:

@@ -1,0 +1,157 @@
+"""Functions under ``functools.lru_cache``: what eager would find in the cache is what they return.
+
+A result that is in the cache is read like any object that existed before the frame, by a guard on
+what the cache holds. One that is not yet there is put there at capture, if the function is seen to
+do nothing else than make it; what does more (prints, changes what others see, draws random numbers)
+is called by eager, behind a break.
+"""
+
+from __future__ import annotations
+
+import enum
+import gc
+import types
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from jitney import torch_api
+from jitney.capture import function_calls, policy
+from jitney.capture.changes import effects_of
+from jitney.capture.checked_again import is_changed
+from jitney.capture.frame import BreakCapture, Frame
+from jitney.capture.guard import Kind
+from jitney.capture.rebuild import CannotRebuild, Rebuilder
+from jitney.capture.source import Fixed, Referent
+
+if TYPE_CHECKING:
+    from jitney.capture.interpret import Interpreter
+
+# Keys that are equal when they look equal, and stay what they are.
+_KEYS = (
+    int, float, bool, str, bytes, complex, type(None), type(Ellipsis), torch.dtype, torch.device,
+    torch.layout, torch.memory_format, type, types.ModuleType, types.BuiltinFunctionType,
+)  # fmt: skip
+# Where `gc` finds a wrapper's parts, from the end: …, cache, function, mark of keywords, two types,
+# ``__dict__``.
+_CACHE, _MARK = -6, -4
+
+
+class CachedCall:
+    """What ``function(*args, **kwargs)`` finds in its cache; LookupError if that is nothing."""
+
+    def __init__(self, function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        self._function, self._args, self._kwargs = function, args, dict(kwargs)
+        self.__qualname__ = function.__qualname__
+        parts = gc.get_referents(function)
+        self._cache, mark = parts[_CACHE], parts[_MARK]
+        self._key = self._make_key(mark, function.cache_parameters()["typed"])
+
+    def _make_key(self, mark: Any, typed: bool) -> Any:
+        """As C's ``lru_cache_make_key``."""
+        args, kwargs = self._args, self._kwargs
+        if not typed and not kwargs:
+            return args[0] if len(args) == 1 and type(args[0]) in (int, str) else args
+        key = args
+        if kwargs:
+            key += (mark, *[part for item in kwargs.items() for part in item])
+        return (*key, *map(type, args), *map(type, kwargs.values())) if typed else key
+
+    def is_cached(self) -> bool:
+        """Whether a call would run nothing."""
+        return self._key in self._cache
+
+    def __call__(self) -> Any:
+        """The cached result; the cache counts a hit."""
+        if not self.is_cached():
+            raise LookupError(self.__qualname__)
+        return self._function(*self._args, **self._kwargs)
+
+    def fill(self) -> None:
+        """Calls the function, unless it draws random numbers: then raises BreakCapture."""
+        with torch_api.without_function_modes(), _NoRandomNumbers():
+            self._function(*self._args, **self._kwargs)
+
+
+class _NoRandomNumbers(torch_api.dispatch_mode_class()):  # type: ignore[misc]
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if torch.Tag.nondeterministic_seeded in func.tags:
+            raise BreakCapture("lru-cache", "a function under lru_cache draws random numbers")
+        return func(*args, **kwargs or {})
+
+
+def call_cached(
+    interpreter: Interpreter, function: Any, args: Any, kwargs: dict[str, Any], site: Frame | None
+) -> Any:
+    """Calls what ``functools.lru_cache`` made."""
+    inner = function.__wrapped__
+    handler = policy.special_function(inner) if type(inner) is types.FunctionType else None
+    if handler in (function_calls.native, function_calls.deferred):
+        return handler(interpreter, function, args, kwargs, site)
+    world = interpreter.world
+    source = interpreter.source_or_fixed(function)
+    if not isinstance(source, Fixed):
+        world.guard(Kind.IS, source, function)
+    world.read(inner, Fixed(inner))
+    if handler is not None or function.cache_parameters()["maxsize"] == 0:
+        return interpreter.call(inner, args, kwargs, site)
+    call = CachedCall(
+        function,
+        tuple([_key(interpreter, world.force(a)) for a in args]),
+        {k: _key(interpreter, world.force(v)) for k, v in kwargs.items()},
+    )
+    if not call.is_cached():
+        _refuse_effects(interpreter, inner, args, kwargs)
+        interpreter.native(call.fill)
+    return world.read(call(), Referent(Fixed(call)))
+
+
+def _key(interpreter: Interpreter, value: Any) -> Any:
+    """An argument as the cache is to see it: the object outside, guarded to be the same."""
+    cls = type(value)
+    if cls in (tuple, frozenset, torch.Size):
+        return cls([_key(interpreter, item) for item in value])
+    if cls is float and value != value:
+        raise BreakCapture("lru-cache", "a function under lru_cache is called with nan")
+    if cls in _KEYS or isinstance(value, enum.Enum | type):
+        return value
+    known = interpreter.world.inside.get(id(value))
+    if known is None or isinstance(value, torch.Tensor) or cls.__hash__ is not object.__hash__:
+        what = "tensor" if isinstance(value, torch.Tensor) else cls.__name__
+        reason = f"a function under lru_cache is called with a {what}"
+        raise BreakCapture("lru-cache", reason, "call it outside, or take the cache off it")
+    if not isinstance(known.source, Fixed):
+        interpreter.world.guard(Kind.IS, known.source, known.original)
+    return known.original
+
+
+def _refuse_effects(interpreter: Interpreter, inner: Any, args: Any, kwargs: Any) -> None:
+    """Runs ``inner`` to see that it does nothing but make its result, and reads nothing that the
+    frame has changed; breaks before it otherwise."""
+    recorder, world = interpreter.recorder, interpreter.world
+    versions, deferred = recorder.versions(), len(interpreter.deferred)
+    before, world.noted = world.noted, set()
+    try:
+        interpreter.call(inner, tuple(args), kwargs, None)
+    finally:
+        noted, world.noted = world.noted, before
+        if before is not None:
+            before |= noted
+    wrote = any(recorder.is_mutated(given.example) for given in recorder.inputs.values())
+    if (
+        wrote
+        or recorder.has_written(versions)
+        or len(interpreter.deferred) > deferred
+        or _changes(interpreter, noted)
+    ):
+        interpreter.native_broke = True  # its body has been recorded: break before it
+        reason = f"{inner.__qualname__}, under lru_cache, is called with effects"
+        raise BreakCapture("lru-cache", reason, "call it once before, or take the cache off it")
+
+
+def _changes(interpreter: Interpreter, noted: set[Any]) -> bool:
+    try:
+        return is_changed(effects_of(interpreter, Rebuilder(interpreter)), noted)
+    except CannotRebuild:
+        return True
