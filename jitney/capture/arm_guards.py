@@ -156,6 +156,8 @@ def _length(arming: Arming, place: Place, expected: int) -> bool:
 
 
 def _keys(arming: Arming, place: Place, expected: tuple[Any, ...]) -> bool:
+    if isinstance(place.value, frozenset) and place.fixed:
+        return True
     if not isinstance(place.value, dict):
         return False
     if place.slot is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import builtins
 import collections
 import contextlib
@@ -20,6 +21,7 @@ from jitney.capture.attributes import is_python, type_lookup
 from jitney.capture.frame import BreakCapture, Frame, Raised, Unread
 from jitney.capture.generators import FrameGenerator
 from jitney.capture.guard import ABSENT, Kind
+from jitney.capture.source import Fixed, Referent
 from jitney.capture.symbols import SYMBOLS, concrete
 
 if TYPE_CHECKING:
@@ -180,11 +182,32 @@ def is_instance(interpreter: Interpreter, value: Any, classes: Any) -> bool:
     elif isinstance(value, torch.Tensor):  # a fake stands for what is none
         given = classes if isinstance(classes, tuple) else (classes,)
         classes = tuple([c for c in given if not torch_api.is_fake_class(c)])
-    return bool(interpreter.native(isinstance, value, classes))
+        return bool(interpreter.native(isinstance, value, classes))
+    answer = bool(interpreter.native(isinstance, value, classes))
+    if not answer:
+        _assume_unregistered(interpreter, type(value), classes)
+    return answer
 
 
-@_builtin(builtins.issubclass, builtins.callable)
-def _native(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Any) -> Any:
+def _assume_unregistered(interpreter: Interpreter, cls: type, classes: Any) -> None:
+    """Guards that nobody tells an abstract class of another one in the meantime."""
+    given = classes if isinstance(classes, tuple) else (classes,)
+    if cls.__flags__ & (1 << 9) and any(isinstance(c, abc.ABCMeta) for c in given):
+        asked = Referent(Fixed(functools.partial(issubclass, cls, classes)))
+        interpreter.world.guard(Kind.EQUALS, asked, False)
+
+
+@_builtin(builtins.issubclass)
+def _issubclass(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Any) -> Any:
+    values = _forced(interpreter, args)
+    answer = interpreter.native(issubclass, *values)
+    if not answer:
+        _assume_unregistered(interpreter, *values)
+    return answer
+
+
+@_builtin(builtins.callable)
+def _callable(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Any) -> Any:
     return interpreter.native(function, *_forced(interpreter, args))
 
 

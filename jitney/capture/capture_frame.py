@@ -136,6 +136,7 @@ def _close(
     effects = effects_of_or_restart(vm, rebuilder, cause)
     refuse_late_changes(vm, effects)
     end = _exit(vm, rebuilder, cause)
+    _refuse_left_generators(vm, rebuilder)
     effects.extend(rebuilder.effects)
     for name, value in state.restore(before).items():
         effects.append(SetState(name, value))
@@ -177,6 +178,15 @@ def _hoist(vm: Interpreter, error: CannotRebuild, cause: BreakCapture | None) ->
         return Restart(frames[-2].step, reason)
     step = frames[0].step if frames else vm.steps
     return Restart(step - 1 if frames else step, reason)
+
+
+def _refuse_left_generators(vm: Interpreter, rebuilder: Rebuilder) -> None:
+    """Raises `Restart` where a frame lets go of a generator before its ``finally`` has run: Python
+    runs it then, so that frame is left to eager."""
+    for generator in vm.generators:
+        if generator.has_an_end() and not rebuilder.has_made(generator):
+            cause = BreakCapture("generator", "a generator is left inside a try or a with")
+            raise Restart(generator.entered, cause)
 
 
 def _exit(vm: Interpreter, rebuilder: Rebuilder, cause: BreakCapture | None) -> Exit:

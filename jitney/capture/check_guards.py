@@ -80,8 +80,6 @@ def _length(writer: Writer, source: Source, expected: int) -> str:
 
 def _keys(writer: Writer, source: Source, expected: tuple[Any, ...]) -> str:
     value = writer.fetch(source)
-    if not expected:
-        return f"not {writer.constant(dict.__len__)}({value})"
     return f"{writer.constant(same_keys)}({value}, {writer.constant(tuple(expected))})"
 
 

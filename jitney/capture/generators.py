@@ -10,6 +10,12 @@ from jitney.capture.frame import RETURNED, Frame, Lazy, Raised
 if TYPE_CHECKING:
     from jitney.capture.interpret import Interpreter
 
+# An ``except`` that does not match, and what it would have to name to match the end of a generator.
+_MATCHING = frozenset(
+    ("PUSH_EXC_INFO", "CHECK_EXC_MATCH", "COPY", "POP_EXCEPT", "CALL_INTRINSIC_1")
+)
+_MATCHED = ("BaseException", "GeneratorExit")
+
 
 class FrameGenerator(Iterator[Any]):
     """A generator made in the captured frame."""
@@ -17,6 +23,9 @@ class FrameGenerator(Iterator[Any]):
     def __init__(self, interpreter: Interpreter, frame: Frame) -> None:
         self.interpreter, self.frame = interpreter, frame
         self.started = self.finished = self.running = False
+        outer = interpreter.frames[-3:-2]
+        self.entered = outer[0].step if outer else 0  # the call of the frame that made it
+        interpreter.generators.append(self)
 
     def __next__(self) -> Any:
         return self.send(None)
@@ -52,6 +61,21 @@ class FrameGenerator(Iterator[Any]):
         except (GeneratorExit, StopIteration):
             return
         raise RuntimeError("generator ignored GeneratorExit")
+
+    def has_an_end(self) -> bool:
+        """Whether code of a ``finally`` or ``with`` runs when it is let go where it stopped."""
+        if self.finished or not self.started:
+            return False
+        program, at = self.frame.program, self.frame.index - 1
+        while (row := program.handler_at(at)) is not None:
+            at = row.target
+            while (ins := program.instructions[at]).name != "RERAISE":
+                if ins.name not in _MATCHING and not ins.name.startswith(("LOAD_", "POP_JUMP")):
+                    return True
+                if ins.name == "LOAD_GLOBAL" and ins.value in _MATCHED:
+                    return True
+                at = ins.target if ins.name.startswith("POP_JUMP") else at + 1
+        return False
 
     def _resume(self) -> Any:
         if self.running:

@@ -16,6 +16,7 @@ from typing import Any
 from jitney.capture import attributes, calls, functions
 from jitney.capture.checkpoints import Checkpoint
 from jitney.capture.frame import BreakCapture, Frame, Lazy, Raised, Restart
+from jitney.capture.generators import FrameGenerator
 from jitney.capture.options import CaptureOptions
 from jitney.capture.record import Recorder
 from jitney.capture.source import Source
@@ -45,6 +46,7 @@ class Interpreter:
         self.raised_at: dict[int, tuple[int, BaseException]] = {}
         self.owned: dict[int, Any] = {}  # instances the frame made, by id
         self.checkpoints: list[Checkpoint] = []
+        self.generators: list[FrameGenerator] = []
 
     def where(self) -> str:
         """The user's line that runs now."""

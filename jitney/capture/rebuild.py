@@ -61,6 +61,10 @@ class Rebuilder:
         self._made[id(value)] = (value, recipe)
         return recipe
 
+    def has_made(self, value: Any) -> bool:
+        """Whether a recipe for the value was asked for."""
+        return id(value) in self._made
+
     def _make(self, value: Any) -> r.Recipe:
         cls = type(value)
         if cls in (Lazy, Unread):

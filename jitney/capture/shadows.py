@@ -88,7 +88,15 @@ class DictShadow:
         """Reads all that was not read yet, in the original's order, guarding its keys."""
         if self.seeded:
             return
+        initial = dict(self.initial)
         self.seeded = True
+        try:
+            self._seed(world)
+        except BaseException:  # half read, it is not to be compared with what it was
+            self.seeded, self.initial = False, initial
+            raise
+
+    def _seed(self, world: World) -> None:
         keys = list(dict.keys(self.original))
         if len(keys) > 5000:
             raise BreakCapture("huge-dict", f"a dict of {len(keys)} items is read as a whole")
@@ -155,10 +163,12 @@ class SequenceShadow:
         if isinstance(original, set | frozenset):
             if not all(isinstance(x, (*HASHABLE_KEYS, tuple)) for x in original):
                 raise BreakCapture("object-set", "a set of objects is read")
-            world.guard(Kind.EQUALS, self.source, frozenset(original))
+            self.initial = list(original)
+            world.guard(Kind.KEYS, self.source, tuple(self.initial))
             if isinstance(original, set):
                 set.update(inside, original)
-            self.initial = list(original)
+                if list(inside) != self.initial:
+                    raise BreakCapture("set-order", "a set's order depends on its history")
             return
         base = list if isinstance(original, list) else collections.deque
         world.guard(Kind.LENGTH, self.source, base.__len__(original))

@@ -232,7 +232,11 @@ class World:
         sequence = shadows.SequenceShadow.of(value, source)
         self.sequences[id(value)] = sequence
         known = self.know(value, sequence.inside, source)
-        sequence.seed(self)
+        try:
+            sequence.seed(self)
+        except BaseException:  # half read, it is not to be compared with what it was
+            del self.sequences[id(value)]
+            raise
         return known.inside
 
     def compared(self, left: Any, right: Any) -> None:

@@ -116,11 +116,11 @@ def holds(guard: Guard, roots: Roots) -> bool:
     if kind is Kind.IS:
         return value is expected
     if kind is Kind.EQUALS:
-        return value == expected if isinstance(expected, frozenset) else same(value, expected)
+        return same(value, expected)
     if kind is Kind.LENGTH:
         return len(value) == expected
     if kind is Kind.KEYS:
-        return tuple(dict.keys(value)) == expected
+        return tuple(value) == expected
     if kind is Kind.HAS_KEY:
         return expected in value
     if kind is Kind.NO_KEY:

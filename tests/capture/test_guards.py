@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
+from decimal import Decimal
 
+import numpy as np
 import pytest
 import torch
 
@@ -30,6 +32,14 @@ from jitney.capture.walk_guards import WALKS, EntryCheck
 
 X = Local("x")
 CONTENTS = DictItem(Attr(X, "__dict__"), "value")
+
+
+def members(*items):
+    """A set in the order of insertion, where items collide."""
+    found = set()
+    for item in items:
+        found.add(item)
+    return found
 
 
 def check(guard, value, *more):
@@ -71,7 +81,10 @@ SENTINEL = object()
         (Kind.EQUALS, "text here", ["text here"], ["text", b"text here"]),
         (Kind.EQUALS, (1, (2.0, "a")), [(1, (2.0, "a"))], [(1, (2, "a")), (True, (2.0, "a")), [1]]),
         (Kind.EQUALS, slice(1, 2), [slice(1, 2)], [slice(1, 2, 1), None]),
-        (Kind.EQUALS, frozenset({1}), [frozenset({1}), {1}], [frozenset({True}), {2}, [1]]),
+        (Kind.EQUALS, np.float64(2), [np.float64(2)], [2.0, np.float64(3), np.float32(2)]),
+        (Kind.EQUALS, Decimal("1"), [Decimal(1)], [1, Decimal("1.0")]),
+        (Kind.KEYS, (1,), [frozenset({1}), {1}], [frozenset({True}), {2}, {1, 2}]),
+        (Kind.KEYS, (9, 17), [members(9, 17)], [members(17, 9)]),
         (Kind.LENGTH, 2, [[1, 2], "ab"], [[1], 3]),
         (Kind.KEYS, ("a", "b"), [{"a": 1, "b": 2}, OrderedDict(a=1, b=2)], [{"b": 1, "a": 2}, {}]),
         (Kind.KEYS, (), [{}], [{"a": 1}]),

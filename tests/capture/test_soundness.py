@@ -3,6 +3,7 @@ known breaks. Each fails without its handling."""
 
 from __future__ import annotations
 
+import abc
 import copy
 import random
 import time
@@ -364,3 +365,41 @@ def test_weak_references() -> None:
         return x + reference(), reference() is weight
 
     assert_same(run(f, X), (X + 1, True))
+
+
+def test_a_generator_let_go_runs_its_finally() -> None:
+    closed: list[str] = []
+
+    def steps(x: torch.Tensor) -> Any:
+        try:
+            yield x
+            yield x * 2
+        finally:
+            closed.append("closed")
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        y = x
+        for y in steps(x):  # noqa: B007
+            break
+        closed.append("end")
+        return y + 1
+
+    compiled = jitney.compile(f)
+    assert_same(compiled(X), X + 1)
+    assert closed == ["closed", "end"]
+
+
+def test_a_class_is_registered_later() -> None:
+    class Kind(abc.ABC):  # noqa: B024
+        pass
+
+    class Other:
+        pass
+
+    def f(x: torch.Tensor, value: Any) -> Any:
+        return x + 1, isinstance(value, Kind), issubclass(type(value), Kind)
+
+    compiled = jitney.compile(f)
+    assert_same(compiled(X, Other()), (X + 1, False, False))
+    Kind.register(Other)
+    assert_same(compiled(X, Other()), (X + 1, True, True))

@@ -1,0 +1,92 @@
+"""What C code keeps in an object counts: another value of the same type is another call."""
+
+from __future__ import annotations
+
+import array
+import datetime
+import operator
+import re
+from collections.abc import Callable
+from decimal import Decimal
+from types import MappingProxyType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import jitney
+from tests.capture.run_capture import X, assert_same
+
+MEMBERS = {1, 2}
+
+
+class Whole(int):
+    """Says of itself that it equals anything."""
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    __hash__ = int.__hash__
+
+
+class Text(str):
+    pass
+
+
+def _set(*items: int) -> set[int]:
+    found: set[int] = set()
+    for item in items:
+        found.add(item)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("f", "one", "other"),
+    [
+        (lambda x, v: x * v, np.float64(2.5), np.float64(1.5)),
+        (lambda x, v: x * int(v), np.int64(2), np.int64(3)),
+        (lambda x, v: x * 2 if v else x, np.bool_(True), np.bool_(False)),
+        (lambda x, v: x * v, Whole(3), Whole(4)),
+        (lambda x, v: x * len(v), Text("a"), Text("ab")),
+        (lambda x, v: x * v[0], np.array([1.0, 2.0]), np.array([5.0, 2.0])),
+        (lambda x, v: x * len(v), np.array([1.0]), np.array([5.0, 2.0])),
+        (lambda x, v: x * sum([float(i) for i in v]), np.array([1.0]), np.array([5.0])),
+        (lambda x, v: x * v[0], bytearray(b"\1"), bytearray(b"\3")),
+        (lambda x, v: x * v[0], memoryview(b"\1"), memoryview(b"\3")),
+        (lambda x, v: x * v[0], array.array("i", [1]), array.array("i", [2])),
+        (lambda x, v: x * float(v + 1), Decimal("1.5"), Decimal("2.5")),
+        (lambda x, v: (x, str(v)), Decimal("1"), Decimal("1.0")),
+        (lambda x, v: x * v.total_seconds(), datetime.timedelta(1), datetime.timedelta(2)),
+        (lambda x, v: x * 2 if re.match(v, "abc") else x, re.compile("a"), re.compile("b")),
+        (lambda x, v: (x, v.group(0)), re.match("a+", "aab"), re.match("a+", "ab")),
+        (lambda x, v: x * v([1, 2]), operator.itemgetter(0), operator.itemgetter(1)),
+        (lambda x, v: x * v["a"], MappingProxyType({"a": 1}), MappingProxyType({"a": 2})),
+        (lambda x, v: [x * b for _, b in v], {"a": 1}.items(), {"a": 2}.items()),
+        (lambda x, v: (x, repr(v)), SimpleNamespace(a=1), SimpleNamespace(a=2)),
+        (lambda x, v: (x, str(v)), ValueError("a"), ValueError("b")),
+        (lambda x, v: [x * i for i in v], _set(9, 17), _set(17, 9)),
+        (lambda x, v: (x * len(v), X in v), {X}, {X, 3}),
+    ],
+)
+def test_another_value(f: Callable[..., Any], one: Any, other: Any) -> None:
+    compiled = jitney.compile(f)
+    for value in (one, other, one):
+        assert_same(compiled(X, value), f(X, value))
+
+
+def test_a_set_of_the_modules_changes_in_place() -> None:
+    compiled = jitney.compile(lambda x: x * (3 in MEMBERS))
+    try:
+        assert_same([compiled(X), compiled(X)], [X * 0, X * 0])
+        MEMBERS.add(3)
+        assert_same(compiled(X), X)
+    finally:
+        MEMBERS.discard(3)
+
+
+def test_containers_that_could_not_be_read_stay_as_they_are() -> None:
+    objects = {X, 3}
+    nested = {"a": [1, objects], "b": 2}
+    compiled = jitney.compile(lambda x, v: (x, list(v), len(v["a"][1])))
+    assert compiled(X, nested)[1:] == (["a", "b"], 2)
+    assert nested == {"a": [1, objects], "b": 2} and len(objects) == 2
