@@ -233,12 +233,32 @@ def memory_of(tensor: torch.Tensor) -> int:
 
 def refuse_hidden_state(func: Any, value: Any) -> None:
     """Breaks before a recurrent network whose gradient reads what only the library knows: the
-    size of oneDNN's and cuDNN's workspace shows when the call has run."""
-    if name_of(func) not in ("lstm", "gru", "rnn_tanh", "rnn_relu") or not value[0].requires_grad:
-        return
-    out = value[0]
-    if out.is_cuda or name_of(func) == "lstm" and out.dtype != torch.float64:
-        raise BreakCapture("library-state", f"the gradient of {name_of(func)} is the library's")
+    size of oneDNN's workspace shows when the call has run."""
+    if name_of(func) in torch_api.RECURRENT and value[0].requires_grad:
+        if name_of(func) == "lstm" and value[0].dtype != torch.float64:
+            raise _library_state(func, "the gradient")
+
+
+def kept_whole(func: Any, args: tuple[Any, ...]) -> Any:
+    """What is called for ``func``: for a recurrent network on a GPU an op of our own. Breaks
+    before one with state that only cuDNN knows."""
+    if name_of(func) not in torch_api.RECURRENT or not (args and args[0].is_cuda):
+        return func
+    _, states, weights, has_biases, _, dropout, train, *_ = args
+    if not isinstance(has_biases, bool):
+        raise _library_state(func, "a packed sequence")
+    states = states if isinstance(states, list | tuple) else [states]
+    if torch.is_grad_enabled() and any(t.requires_grad for t in (args[0], *states, *weights)):
+        raise _library_state(func, "the gradient")
+    if train and dropout:
+        raise _library_state(func, "the dropout")
+    if torch.is_autocast_enabled("cuda"):
+        raise _library_state(func, "the cast of the weights")
+    return torch_api.recurrent_op(name_of(func))
+
+
+def _library_state(func: Any, what: str) -> BreakCapture:
+    return BreakCapture("library-state", f"{what} of {name_of(func)} is the library's")
 
 
 def holds_tensor(value: Any) -> bool:

@@ -203,6 +203,7 @@ class Recorder:
         query = leaves.query(func)
         if query is not None:
             return query(self, func, args, kwargs)
+        func = leaves.kept_whole(func, args)
         op, target, write = leaves.target_of(func)
         node_args = tuple([self.argument(a) for a in args])
         leaves.refuse_redefined_input(func, node_args)

@@ -83,6 +83,7 @@ from jitney.torch_api.ops import (
     is_composite,
     is_data_dependent,
 )
+from jitney.torch_api.recurrent import RECURRENT, recurrent_op
 from jitney.torch_api.state import (
     active_modes,
     autocast_cache_off,
@@ -136,6 +137,7 @@ from jitney.torch_api.tensors import (
 )
 
 __all__ = [
+    "RECURRENT",
     "laid_out_by_eager",
     "DISABLED",
     "ApartCheck",
@@ -229,6 +231,7 @@ __all__ = [
     "shape_expression_names",
     "span",
     "spans_meet",
+    "recurrent_op",
     "state_names",
     "state_reader",
     "state_setter",

@@ -132,9 +132,9 @@ def compile_kernel(source: KernelSource, arch: int) -> Binary:
     chosen = {"num_warps": source.num_warps, "num_stages": source.num_stages}
     checks = {"debug": ASSERT in text, "sanitize_overflow": False}
     fused = not any(word in text for word in ROUNDING)  # eager rounds products before sums
-    options = backend.parse_options(
-        {**chosen, **checks, "enable_fp_fusion": fused, **tree.parse_options()}
-    )
+    # The library's functions keep denormals, as eager's do; not where tensor cores wait for them.
+    numerics = {"enable_fp_fusion": fused, "enable_reflect_ftz": "tl.dot(" in text}
+    options = backend.parse_options({**chosen, **checks, **numerics, **tree.parse_options()})
     context = ir.context()
     ir.load_dialects(context)
     backend.load_dialects(context)

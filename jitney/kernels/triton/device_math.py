@@ -13,14 +13,19 @@ import triton.language as tl
 
 
 @triton.jit
+def minus_zero():
+    return tl.full([], 0x80000000, tl.uint32).to(tl.float32, bitcast=True)
+
+
+@triton.jit
 def tanh(x):
     # 1 - 2/(e^2|x| + 1) loses digits near 0, where the odd Taylor series serves (|x| < 0.25).
     a = tl.abs(x)
     s = x * x
-    near = x + x * s * (-0.33333333 + s * (0.13333333 + s * (-0.05396825 + s * 0.021869488)))
+    near = 1.0 + s * (-0.33333333 + s * (0.13333333 + s * (-0.05396825 + s * 0.021869488)))
     far = 1.0 - 2.0 / (tl.exp(2.0 * a) + 1.0)
     far = tl.where(x < 0, -far, far)
-    return tl.where(a < 0.25, near, far)
+    return tl.where(a < 0.25, x * near, far)
 
 
 @triton.jit
@@ -42,11 +47,12 @@ def erf_plus_one(x, t):
 def gelu(x, t):
     # max(x, 0) - |x| erfc(|x| / sqrt 2) / 2, the last as in `erf_plus_one` with t = 1 / (1 +
     # 0.375 |x|), to a relative error of 2.9e-5: for results of 16 bits. Infinity times 0 is kept
-    # from the positive side only, as in x / 2 (1 + erf).
+    # from the positive side only, as in x / 2 (1 + erf), and so is -0.0 (for
+    # a GPU's maximum 0.0 is above -0.0; NumPy's takes either).
     p = 0.08262030 + t * (0.20151012 - t * 0.09098237)
     p = t * (0.14894094 + t * (0.15790548 + t * p))
     e = p * tl.exp2(x * x * -0.72134752)
-    return tl.maximum(x, 0.0) - tl.maximum(-x, tl.minimum(x, 1e38)) * e
+    return tl.maximum(x, minus_zero()) - tl.maximum(-x, tl.minimum(x, 1e38)) * e
 
 
 @triton.jit
@@ -70,7 +76,7 @@ def sinh(x):
     e = expm1(tl.abs(x))
     y = 0.5 * (e + e / (e + 1.0))
     y = tl.where(e == float("inf"), e, y)
-    return tl.where(x < 0, -y, y)
+    return tl.where(x < 0, -y, tl.where(x == 0, x, y))
 
 
 @triton.jit

@@ -59,7 +59,6 @@ _SAME_FOR_ALL: dict[str, str] = {
     "le": "{0} <= {1}",
     "gt": "{0} > {1}",
     "ge": "{0} >= {1}",
-    "neg": "-{0}",
     "abs": "tl.abs({0})",
     "sign": "dm.sign({0})",
     "square": "{0} * {0}",
@@ -67,6 +66,7 @@ _SAME_FOR_ALL: dict[str, str] = {
 }
 
 _FLOAT: dict[str, str] = {
+    "neg": "{0} * -1.0",  # Triton's minus is 0 - x, which has no -0.0
     "div": "{0} / {1}",
     "digamma": "dm.digamma({0}, lib.tan(dm.digamma_angle({0})), lib.log(dm.digamma_at({0})))",
     "floordiv": "dm.floordiv_float({0}, {1}, lib.fmod({0}, {1}))",
@@ -118,6 +118,7 @@ _FLOAT64: dict[str, str] = {
 }
 
 _INTEGER: dict[str, str] = {
+    "neg": "-{0}",
     "floordiv": "dm.floordiv({0}, {1})",
     "truncdiv": "{0} // {1}",
     "remainder": "dm.remainder_int({0}, {1})",
@@ -149,6 +150,8 @@ def literal(value: bool | int | float, dtype: torch.dtype) -> str:
     number = float(value)
     if math.isnan(number) or math.isinf(number):
         return f'float("{number}")'
+    if number == 0 and math.copysign(1, number) < 0:
+        return "dm.minus_zero()"  # Triton takes a literal that equals 0 for 0.0
     return repr(number)
 
 

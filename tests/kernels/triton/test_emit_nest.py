@@ -108,10 +108,28 @@ def test_quotients_are_rounded_as_eager_rounds_them():
 def test_special_values_are_kept():
     x = torch.tensor([float("nan"), float("inf"), -float("inf"), 0.0, -0.0, 1e-38, 88.0, -88.0])
     (i,) = axes(8)
-    for op in ("tanh", "sigmoid", "expm1", "round", "trunc", "sinh", "cosh"):
+    for op in ("tanh", "sigmoid", "expm1", "log1p", "round", "trunc", "sinh", "cosh", "neg", "abs"):
         value = Op(op, (Load("a", index(i), F32),), F32)
         nest = LoopNest("n", (i,), (Store("o0", index(i), value),))
-        check(nest, {"a": x}, {"o0": torch.full((8,), 7.0)})
+        outputs = {"o0": torch.full((8,), 7.0)}
+        (want,) = reference(nest, {"a": x}, outputs)
+        check(nest, {"a": x}, outputs)
+        assert torch.equal(outputs["o0"].signbit()[3:5], want.signbit()[3:5]), op
+
+
+@pytest.mark.parametrize("dtype", [F32, torch.float64, torch.bfloat16])
+def test_a_literal_keeps_the_sign_of_zero(dtype):
+    (i,) = axes(4)
+    a = torch.tensor([1.0, -1.0, 0.0, 2.0])
+    positive = Op("gt", (Load("a", index(i), F32), Const(0.0, F32)), torch.bool)
+    value = Op("where", (positive, Const(0.0, dtype), Const(-0.0, dtype)), dtype)
+    masked = Load("a", index(i), F32, positive, -0.0)
+    nest = LoopNest("n", (i,), (Store("o0", index(i), value), Store("o1", index(i), masked)))
+    outputs = {"o0": torch.full((4,), 7.0, dtype=dtype), "o1": torch.full((4,), 7.0)}
+    run(nest, {"a": a, **outputs}, None, None)
+    assert not any(outputs["o0"])
+    for out in outputs.values():
+        assert out.signbit().tolist() == [False, True, True, False]
 
 
 def test_one_plus_erf_is_one_function_without_cancellation():
