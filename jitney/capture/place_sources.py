@@ -44,13 +44,21 @@ class Place:
     fixed: bool = True
 
 
+def newest_version() -> int:
+    """What no version of a dict is above before the next change of any dict."""
+    fresh = {}
+    fresh[0] = 0
+    return layouts.read_word(id(fresh) + layouts.DICT_VERSION)
+
+
 @dataclass
 class Habits:
-    """What arming an entry again and again has taught: dicts (by id) whose version always
-    changes, roots that are a new object in every call."""
+    """What is known of an entry's objects: dicts (by id) whose version always changes, roots that
+    are a new object in every call. ``born``: `newest_version` when the entry was made."""
 
     busy: dict[int, int] = field(default_factory=dict)
     fresh: set[str] = field(default_factory=set)
+    born: int = field(default_factory=newest_version)
 
 
 def type_lookup_in(cls: type, name: str) -> Any:
@@ -186,9 +194,12 @@ class Arming:
         return Place(value)
 
     def _is_busy(self, value: dict[Any, Any]) -> bool:
-        """Module globals change for reasons of their own: their entries are looked up."""
+        """Whether it changes for reasons of its own, as some modules' globals do: its entries are
+        looked up. Of a module's, one change is enough."""
         is_module = "__name__" in value and "__loader__" in value
-        return is_module or self.habits.busy.get(id(value), 0) > 2
+        version = layouts.read_word(id(value) + layouts.DICT_VERSION)
+        changed = is_module and version > self.habits.born
+        return changed or self.habits.busy.get(id(value), 0) > 2
 
     def _settle(self, slot: int, value: Any, root: str = "") -> Place:
         """What a slot holds: scalars, tensors and containers stay in it; of anything else the
