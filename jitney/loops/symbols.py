@@ -15,6 +15,9 @@ from jitney.loops.index import Dim, Index, floor_div, index, modulo
 #: equal sizes stay equal values (a range can only narrow: the first one stays true).
 _tables: WeakKeyDictionary[Any, dict[Any, Index]] = WeakKeyDictionary()
 
+#: Ways to make a quotient whole; whether it is rounded up.
+_ROUNDED = {"CeilToInt": 1, "FloorToInt": 0}
+
 
 def to_index(value: int | torch.SymInt) -> Index:
     """A size as an `Index`: symbols become `Dim`s with the range and hint ShapeEnv knows.
@@ -52,6 +55,10 @@ def _translate(expr: Any, shape_env: Any, table: dict[Any, Index]) -> Index:
         for _ in range(int(power)):
             result = result * _translated(base, shape_env, table)
         return result
+    if kind in _ROUNDED and type(expr.args[0]).__name__ == "IntTrueDiv":
+        top, bottom = (_translated(arg, shape_env, table) for arg in expr.args[0].args)
+        if bottom.is_const and bottom.const > 0:
+            return floor_div(top + _ROUNDED[kind] * (bottom - 1), bottom)
     parts = [_translated(arg, shape_env, table) for arg in expr.args]
     if kind == "Add":
         total = parts[0]

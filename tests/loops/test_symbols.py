@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -34,6 +36,17 @@ def test_expressions_keep_their_value(sizes):
         translated = to_index(expr)
         assert translated.hint() == expr.node.hint
     assert to_index(a * b) == to_index(b) * to_index(a)
+
+
+def test_a_quotient_made_whole(sizes):
+    a, _ = sizes
+    for up in (math.ceil(a / 32) * 32, math.ceil((a * 9) / 4)):
+        translated = to_index(up)
+        assert translated.hint() == up.node.hint
+        (dim,) = set(to_index(a).atoms())
+        for size in (1, 31, 32, 33, 64):
+            want = math.ceil(size / 32) * 32 if up.node.hint == 32 else math.ceil(size * 9 / 4)
+            assert translated.evaluate({dim: size}) == want
 
 
 def test_ranges_travel_and_stay(sizes):

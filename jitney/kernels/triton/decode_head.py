@@ -163,6 +163,8 @@ class HeadWriter(TileEmitter):
         if self.node.mask is None:
             return ""
         where, inside = self._at(self.node.mask, t="t"), f"t < {int(self.node.t.extent)}"
+        if self.node.t not in self.node.mask.index.atoms():
+            where += " + t * 0"  # a tile of addresses, as its mask is
         cache = ', cache_modifier=".cg"' if past_l1 else ""
         return f"tl.load({where}, mask={inside}, other=0{cache})"
 

@@ -225,11 +225,6 @@ def fmin(a, b):
 
 
 @triton.jit
-def signbit(x):
-    return (x < 0) | ((x == 0) & (1.0 / x < 0))
-
-
-@triton.jit
 def welford_step(mean, m2, n, x, inside):
     # Welford 1962, one new value per lane; lanes outside the row keep what they have. The count
     # may vary along the reduced dimension alone: its reciprocal is then shared by all rows.

@@ -18,7 +18,7 @@ from jitney.kernels.triton.expressions import (
     literal,
     narrow_gelu,
     operation,
-    rounds_quotient,
+    rounded_quotient,
     takes_fours,
 )
 from jitney.kernels.triton.kernel_source import ASSERT, Parameter
@@ -54,6 +54,7 @@ class TileEmitter:
         self.atoms: dict[Atom, str] = {}
         self.depends: dict[Atom, Depends] = {}
         self.refs: dict[str, tuple[str, Depends]] = {}
+        self.lets: dict[str, Expr] = {}
         self.masks: dict[str, str] = {}
         self.innermost: dict[str, Axis] = {}  # of the axes that run along a tile dimension
         self.parameters: dict[str, Parameter] = {}
@@ -72,7 +73,7 @@ class TileEmitter:
     def _let(self, stmt: Let) -> None:
         self._settle(stmt)
         self.order.note(stmt)
-        self.refs[stmt.name] = self._expr(stmt.value)
+        self.refs[stmt.name], self.lets[stmt.name] = self._expr(stmt.value), stmt.value
         self._name_value(stmt.name)
 
     def _name_value(self, name: str) -> None:
@@ -147,8 +148,9 @@ class TileEmitter:
             one = self._expr(Const(1.0, torch.float32))[0]
             scaled = f"lib.fast_dividef({one}, {one} + 0.37 * tl.abs({value}))"
             return self._bind(f"dm.erf_plus_one({value}, {scaled})", on)
-        if rounds_quotient(expr):
-            parts = [self._exact_quotient(expr.args[0])]
+        quotient = rounded_quotient(expr, self.lets)
+        if quotient is not None:
+            parts = [self._exact_quotient(quotient)]
         else:
             parts = [self._expr(arg) for arg in expr.args]
         on = frozenset[str]().union(*(p[1] for p in parts))
@@ -182,8 +184,7 @@ class TileEmitter:
         wave = f"tl.where({odd}, lib.fast_cosf({angle}), lib.fast_sinf({angle}))"
         return self._bind(f"tl.sqrt_rn(-2.0 * lib.log({radius})) * {wave}", on)
 
-    def _exact_quotient(self, expr: Expr) -> tuple[str, Depends]:
-        assert isinstance(expr, Op)
+    def _exact_quotient(self, expr: Op) -> tuple[str, Depends]:
         (a, a_on), (b, b_on) = (self._expr(arg) for arg in expr.args)
         return self._bind(f"tl.div_rn({a}, {b})", a_on | b_on)
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 import torch
 
 from jitney.errors import CompilerBug
 from jitney.loops.index import Atom, Axis, FloorDiv, Index, Mod, index
-from jitney.loops.ir import Const, Expr, IndexValue, Op
+from jitney.loops.ir import Const, Expr, IndexValue, Op, Ref
 
 #: torch dtype -> Triton's name of a value of it.
 TYPES: dict[torch.dtype, str] = {
@@ -103,7 +104,7 @@ _FLOAT: dict[str, str] = {
     "round": "lib.rint({0})",
     "isnan": "{0} != {0}",
     "isinf": 'tl.abs({0}) == float("inf")',
-    "signbit": "dm.signbit({0})",
+    "signbit": "{0}.to(tl.int32, bitcast=True) < 0",
     "fma": "tl.fma({0}, {1}, {2})",
     **{
         name: f"lib.{name}({{0}})"
@@ -114,6 +115,7 @@ _FLOAT: dict[str, str] = {
 #: What float64 takes instead: the others are exact to float32 alone, or not made for it.
 _FLOAT64: dict[str, str] = {
     "sqrt": "tl.sqrt({0})",
+    "signbit": "{0}.to(tl.int64, bitcast=True) < 0",
     **{name: f"lib.{name}({{0}})" for name in "tanh expm1 log1p sinh cosh".split()},
 }
 
@@ -136,6 +138,9 @@ _INTEGER: dict[str, str] = {
     "signbit": "{0} < 0",
 }
 
+
+#: What floats become on the way to these: eager's -1.0 is 255, 300.0 is 44.
+_WIDER = {torch.int8: "tl.int32", torch.int16: "tl.int32", torch.uint8: "tl.int64"}
 
 #: Texts of operations that make a difference in the last place one of a whole number.
 ROUNDING = ("tl.floor(", "tl.ceil(", "dm.trunc(", "lib.rint(", "dm.floordiv_float(")
@@ -165,7 +170,8 @@ def operation(op: str, args: list[str], operand: torch.dtype, result: torch.dtyp
             return f"{args[0]} != 0"
         if operand.is_floating_point and not result.is_floating_point:
             wide = ".to(tl.float32)" if operand.itemsize < torch.float32.itemsize else ""
-            return f"dm.trunc({args[0]}{wide}).to({TYPES[result]})"
+            wider = f".to({_WIDER[result]})" if result in _WIDER else ""
+            return f"dm.trunc({args[0]}{wide}){wider}.to({TYPES[result]})"
         return f"{args[0]}.to({TYPES[result]})"
     if op == "bitcast":
         return f"{args[0]}.to({TYPES[result]}, bitcast=True)"
@@ -191,12 +197,16 @@ def _own(op: str, operand: torch.dtype) -> str | None:
     return (_FLOAT if operand.is_floating_point else _INTEGER).get(op)
 
 
-def rounds_quotient(expr: Op) -> bool:
-    """Whether ``expr`` rounds a float32 quotient to an integer: Triton's ``/``, which may be two
-    units off, would make the integer another one."""
-    quotient = expr.args[0]
-    rounds = expr.op in ("trunc", "floor", "ceil", "round")
-    return rounds and isinstance(quotient, Op) and (quotient.op, quotient.dtype) == _QUOTIENT
+def rounded_quotient(expr: Op, lets: Mapping[str, Expr]) -> Op | None:
+    """The float32 quotient that ``expr`` rounds to an integer, by itself or by its name among
+    ``lets``: Triton's ``/``, which may be two units off, would make the integer another one."""
+    if expr.op not in ("trunc", "floor", "ceil", "round"):
+        return None
+    inner: Expr | None = expr.args[0]
+    while isinstance(inner, Ref):
+        inner = lets.get(inner.name)
+    found = isinstance(inner, Op) and (inner.op, inner.dtype) == _QUOTIENT
+    return inner if isinstance(inner, Op) and found else None
 
 
 _QUOTIENT = ("div", torch.float32)

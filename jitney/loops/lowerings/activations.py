@@ -197,10 +197,12 @@ def mish(x: Expr) -> Expr:
     return mul(x, apply("tanh", apply("log1p", exp(x))))
 
 
-@elementwise(aten.softshrink)
-def softshrink(x: Expr, bound: Expr | None = None) -> Expr:
-    bound = like(0.5, x) if bound is None else bound
-    negative = where(apply("lt", x, apply("neg", bound)), add(x, bound), mul(x, like(0, x)))
+@elementwise(aten.softshrink, with_builder=True)
+def softshrink(b: Builder, x: Expr, bound: Expr | None = None) -> Expr:
+    """A CPU's zeros have the sign of ``x``."""
+    bound, zero = like(0.5, x) if bound is None else bound, mul(x, like(0, x))
+    zero = zero if b.target.kind == "cpu" else add(zero, like(0, x))
+    negative = where(apply("lt", x, apply("neg", bound)), add(x, bound), zero)
     return where(apply("gt", x, bound), sub(x, bound), negative)
 
 
@@ -258,10 +260,13 @@ def addcmul(x: Expr, a: Expr, b: Expr, *, value: Expr | None = None) -> Expr:
     return add(x, mul(a if value is None else mul(value, a), b))
 
 
-@elementwise(aten.addcdiv)
-def addcdiv(x: Expr, a: Expr, b: Expr, *, value: Expr | None = None) -> Expr:
-    """Eager's order: ``(value * a) / b``."""
-    return add(x, div(a if value is None else mul(value, a), b))
+@elementwise(aten.addcdiv, with_builder=True)
+def addcdiv(b: Builder, x: Expr, over: Expr, under: Expr, *, value: Expr | None = None) -> Expr:
+    """Eager's order: ``(value * over) / under``; on a GPU ``value * (over / under)``."""
+    value = like(1, x) if value is None else value
+    if b.target.kind == "cpu":
+        return add(x, div(mul(value, over), under))
+    return add(x, mul(value, div(over, under)))
 
 
 @elementwise(aten.lerp)

@@ -37,13 +37,13 @@ def floor_divided(b: Builder, x: Expr, y: Expr) -> Expr:
     return _floored(b, x, y)
 
 
-@elementwise(aten.remainder, narrow_numbers=True)
+@elementwise(aten.remainder, narrow_on=("cpu", "cuda"))
 def remainder(x: Expr, y: Expr) -> Expr:
     _checked_divisor(x, y)
     return apply("remainder", x, y)
 
 
-@elementwise(aten.fmod, narrow_numbers=True)
+@elementwise(aten.fmod, narrow_on=("cpu", "cuda"))
 def fmod(x: Expr, y: Expr) -> Expr:
     _checked_divisor(x, y)
     return apply("fmod", x, y)

@@ -44,7 +44,7 @@ def _check_held(dtype: torch.dtype, value: Any) -> None:
 def elementwise(
     *ops: OpKey | None,
     operands: str = "result",
-    narrow_numbers: bool = False,
+    narrow_on: tuple[str, ...] = (),
     exact_numbers: bool = False,
     with_builder: bool = False,
 ) -> Callable[[Formula], Formula]:
@@ -52,10 +52,11 @@ def elementwise(
 
     Operands (the schema's Tensor or Scalar) come as expressions in the compute dtype of the result
     (``operands="result"``) or of the promoted operands ("promoted": comparisons), or in dtypes of
-    their own ("own": tensors unconverted, numbers as they are). Where eager's loop is 16-bit,
-    ``narrow_numbers`` rounds a number to it first; comparisons always do. ``exact_numbers`` refuses
-    ints that the dtype does not hold: eager's answer differs with torch's version. Other arguments
-    come as they are (``with_builder``: after the `Builder`); the value is cast to the result's.
+    their own ("own": tensors unconverted, numbers as they are). Where eager's loop is 16-bit
+    (``narrow_on`` these kinds of devices), a number is rounded to it first, of comparisons always.
+    ``exact_numbers`` refuses ints that the dtype does not hold: eager's answer differs with torch's
+    version. Other arguments come as they are (``with_builder``: after the `Builder`); the value is
+    cast to the result's.
     """
 
     def register(formula: Formula) -> Formula:
@@ -76,7 +77,8 @@ def elementwise(
                     return loaded if dtype is None else cast(loaded, dtype)
                 if exact_numbers and own is not None:
                     _check_held(own, value)
-                if own in HALF and (narrow_numbers or operands == "promoted"):
+                narrow = b.target.kind in narrow_on or operands == "promoted"
+                if own in HALF and narrow:
                     value = _rounded(own, value)
                 return value if dtype is None else as_expr(value, dtype)
 

@@ -142,17 +142,17 @@ def negated(x: Expr) -> Expr:
     return const(-x.value, x.dtype) if isinstance(x, Const) else apply("neg", x)
 
 
-@elementwise(aten.add, prims.add, narrow_numbers=True)
+@elementwise(aten.add, prims.add, narrow_on=("cpu",))
 def added(x: Expr, y: Expr, alpha: Expr | None = None) -> Expr:
     return x_plus(x, y, alpha)
 
 
-@elementwise(aten.sub, prims.sub, narrow_numbers=True)
+@elementwise(aten.sub, prims.sub, narrow_on=("cpu",))
 def subtracted(x: Expr, y: Expr, alpha: Expr | None = None) -> Expr:
     return sub(x, y) if alpha is None else x_plus(x, y, negated(alpha))
 
 
-@elementwise(aten.rsub, narrow_numbers=True)
+@elementwise(aten.rsub, narrow_on=("cpu",))
 def subtracted_from(x: Expr, y: Expr, alpha: Expr | None = None) -> Expr:
     return sub(y, x) if alpha is None else x_plus(y, x, negated(alpha))
 
@@ -211,8 +211,8 @@ def _shifted(opcode: str, x: Expr, y: Expr) -> Expr:
     return apply(opcode, x, y)
 
 
-@elementwise(aten.pow, prims.pow)
-def power(x: Expr, y: Expr) -> Expr:
+@elementwise(aten.pow, prims.pow, with_builder=True)
+def power(b: Builder, x: Expr, y: Expr) -> Expr:
     """Exponents for which eager multiplies, or takes a root, do the same here."""
     if is_int(x.dtype):
         return _integer_power(x, y)
@@ -223,8 +223,11 @@ def power(x: Expr, y: Expr) -> Expr:
         return mul(x, x)
     if exponent == 3:
         return mul(mul(x, x), x)
+    if exponent == -2 and b.target.kind != "cpu":
+        return apply("reciprocal", mul(x, x))
     roots = {0.5: "sqrt", -0.5: "rsqrt", -1: "reciprocal"}
-    if exponent in (0.5, -0.5) and isinstance(x, Op) and x.args[0].dtype is torch.float16:
+    narrow = isinstance(x, Op) and x.args[0].dtype is torch.float16
+    if exponent in (0.5, -0.5) and narrow and b.target.kind == "cpu":
         # in float16 eager calls pow: roots of -0 and -inf are those of 0 and inf
         endless, infinity = (const(v, x.dtype) for v in (-math.inf, math.inf))
         x = where(apply("eq", x, endless), infinity, add(x, const(0, x.dtype)))

@@ -85,6 +85,24 @@ def test_equals_torch(mask_dtype, positions, splits):
     torch.testing.assert_close(out, want, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("positions", [1, 40])
+@pytest.mark.parametrize("mask_dtype", [torch.bool, F32])
+def test_a_mask_of_one_element_is_read_as_a_tile(positions, mask_dtype):
+    node = attention(4, 2, positions, 24, mask_dtype)
+    node = replace(node, mask=Access("mask", index(0), mask_dtype))
+    (source,) = emit_decode_attention(node, 1)
+    loaded = [line for line in source.body.splitlines() if "tl.load" in line and "< 24" not in line]
+    assert loaded and all("+ t * 0," in line for line in loaded)  # Triton asks for a tile's mask
+    q, out = torch.randn(4, 24), torch.full((4, 24), 7.0)
+    k, v = torch.randn(2, positions, 24), torch.randn(2, positions, 24)
+    mask = torch.ones(1).to(mask_dtype)
+    run(source, {"q": q, "k": k, "v": v, "out": out, "mask": mask})
+    want = torch.nn.functional.scaled_dot_product_attention(
+        q[None, :, None], k[None], v[None], mask[None, None, None], enable_gqa=True
+    )
+    torch.testing.assert_close(out, want[0, :, 0], rtol=1e-5, atol=1e-5)
+
+
 def test_short_caches_take_one_kernel_and_long_ones_fill_the_gpu():
     assert split_count(attention(32, 8, 256, 128, None), 132) == 1
     assert split_count(attention(32, 8, 512, 128, None), 132) == 16

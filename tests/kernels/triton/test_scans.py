@@ -62,3 +62,10 @@ def test_symbolic_extents(columns: int) -> None:
     x = torch.randn(3, columns)
     (got,) = run_kernels(program, constants, (x,))
     torch.testing.assert_close(got, f(x), rtol=1e-4, atol=1e-4)
+
+
+def test_a_sum_begins_with_zero() -> None:
+    x = torch.full((3, 700), -0.0)
+    program, constants = gpu_program(lambda x: x.cumsum(-1), x)
+    (got,) = run_kernels(program, constants, (x,))
+    assert not got.signbit().any()

@@ -1,0 +1,106 @@
+"""Where eager's kernels for a GPU compute otherwise than its loops for a CPU, ours do."""
+
+from __future__ import annotations
+
+import math
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+
+import pytest
+import torch
+
+pytest.importorskip("triton")
+
+from jitney.kernels.triton.emit_nest import emit_nest
+from jitney.kernels.triton.schedule_nest import schedule_nest
+from jitney.loops.ir import Const, LoopNest
+from jitney.loops.visit import body_exprs
+from tests.kernels.triton.interpreted import H200, gpu_program, run_kernels
+
+
+def on_gpu(fn: Callable[..., torch.Tensor], *args: torch.Tensor) -> torch.Tensor:
+    program, constants = gpu_program(fn, *args)
+    (got,) = run_kernels(program, constants, args)
+    return got
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16])
+@pytest.mark.parametrize("source", [torch.float32, torch.float64, torch.bfloat16])
+def test_floats_out_of_range_of_small_integers_wrap(
+    dtype: torch.dtype, source: torch.dtype
+) -> None:
+    x = torch.tensor([-1.0, 300.0, -300.0, 2.5, 40000.0, -0.5], dtype=source)
+    assert torch.equal(on_gpu(lambda x: x.to(dtype), x), x.to(torch.int64).to(dtype))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_sign_of_nan(dtype: torch.dtype) -> None:
+    x = torch.tensor([0.0, -0.0, math.nan, math.nan, 1.0, -2.0], dtype=dtype)
+    x[3] = -x[3]
+    assert torch.equal(on_gpu(torch.signbit, x), x.signbit())
+
+
+def test_a_quotient_with_a_name_is_rounded_as_eager_rounds_it() -> None:
+    a, b = torch.tensor([7.5, 7.5, 9.0]), torch.tensor([0.3, -0.3, 3.0])
+
+    def fn(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        q = a / b
+        return q.trunc() + q * 0
+
+    assert on_gpu(fn, a, b).tolist() == [24.0, -24.0, 3.0]
+    (nest,) = gpu_program(fn, a, b)[0].nodes
+    assert isinstance(nest, LoopNest)
+    assert "tl.div_rn(" in emit_nest(nest, schedule_nest(nest, H200)).body
+
+
+def test_shrunk_numbers_are_positive_zeros() -> None:
+    got = on_gpu(torch.nn.functional.softshrink, torch.tensor([0.0, -0.0, -0.1, 0.2]))
+    assert got.tolist() == [0.0] * 4 and not got.signbit().any()
+
+
+def test_a_number_added_to_sixteen_bits_is_not_rounded_first() -> None:
+    x = torch.ones(4, dtype=torch.bfloat16)
+    for fn in (lambda x: x + 0.1, lambda x: x - 0.1, lambda x: 0.1 - x):
+        program, _ = gpu_program(fn, x)
+        (node,) = program.nodes
+        numbers = {e.value for e in body_exprs(node.body) if isinstance(e, Const)}
+        assert any(abs(abs(n) - 0.1) < 1e-9 for n in numbers), numbers
+
+
+def test_powers() -> None:
+    assert on_gpu(lambda x: x**-2, torch.tensor([2.0**64, 2.0])).tolist() == [0, 0.25]
+    x = torch.tensor([-0.0, -math.inf, 4.0], dtype=torch.float16)
+    got = on_gpu(lambda x: x**0.5, x)
+    assert got[0].signbit() and got[1].isnan() and got[2] == 2
+
+
+def test_a_quotient_comes_before_its_factor() -> None:
+    one, tiny, zero = torch.tensor([1.0]), torch.tensor([1e-45]), torch.tensor([0.0])
+    got = on_gpu(lambda x, a, b: torch.addcdiv(x, a, b, value=0.5), one, tiny, zero)
+    assert got.item() == math.inf
+
+
+DENORMALS = """
+import subprocess, tempfile
+from pathlib import Path
+import torch, triton
+from jitney.kernels.triton.compile_kernels import compile_kernel
+from jitney.kernels.triton.emit_nest import emit_nest
+from jitney.kernels.triton.schedule_nest import schedule_nest
+from tests.kernels.triton.interpreted import H200, gpu_program
+program, _ = gpu_program(lambda x: x.log() + x.rsqrt(), torch.ones(64))
+code = compile_kernel(emit_nest(program.nodes[0], schedule_nest(program.nodes[0], H200)), 90).code
+tool = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
+with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+    file.write(code)
+    file.flush()
+    text = subprocess.run([tool, "-sass", file.name], check=True, capture_output=True).stdout
+assert b"FFMA" in text and b".FTZ" not in text
+"""
+
+
+def test_logarithms_of_denormals_are_not_those_of_zero() -> None:
+    environment = {**os.environ, "TRITON_INTERPRET": "0"}
+    subprocess.run([sys.executable, "-c", DENORMALS], check=True, env=environment)
