@@ -205,29 +205,6 @@ def test_a_dict_that_changes_all_the_time_is_not_watched():
     assert torch.equal(compiled(x), f(x))
 
 
-def test_a_module_whose_globals_stand_still_is_watched_not_looked_up():
-    quiet, busy = types.ModuleType("quiet"), types.ModuleType("busy")
-    for module in (quiet, busy):
-        module.__loader__, module.scale = None, 2.0
-        exec("def times(x):\n    return x * scale", vars(module))
-    compiled = jitney.compile(lambda x: quiet.times(busy.times(x)), backend="eager")
-    x = torch.ones(3)
-    compiled(x)
-    busy.calls = 1  # since the entry was made
-    assert compiled(x).tolist() == [4.0] * 3
-    (code,) = _codes_of(compiled)
-    (live,) = code.arms._live
-    words = live.arm.program.code
-    looked_up = [w for op, w in zip(words[::4], words[2::4]) if op == Op.CONST]
-    assert id(vars(busy)) in looked_up and id(vars(quiet)) not in looked_up
-    busy.scale = 3.0
-    assert compiled(x).tolist() == [6.0] * 3
-    quiet.scale = 5.0
-    assert compiled(x).tolist() == [15.0] * 3
-    quiet.scale = 7.0
-    assert compiled(x).tolist() == [21.0] * 3
-
-
 def _codes_of(compiled):
     from jitney.run import stance
 

@@ -54,9 +54,8 @@ def elementwise(
     (``operands="result"``) or of the promoted operands ("promoted": comparisons), or in dtypes of
     their own ("own": tensors unconverted, numbers as they are). Where eager's loop is 16-bit
     (``narrow_on`` these kinds of devices), a number is rounded to it first, of comparisons always.
-    ``exact_numbers`` refuses ints that the dtype does not hold: eager's answer differs with torch's
-    version. Other arguments come as they are (``with_builder``: after the `Builder`); the value is
-    cast to the result's.
+    ``exact_numbers`` refuses ints that the dtype does not hold: torch's versions differ. Other
+    arguments come as they are (``with_builder``: after the `Builder`); the value is cast.
     """
 
     def register(formula: Formula) -> Formula:
@@ -77,8 +76,7 @@ def elementwise(
                     return loaded if dtype is None else cast(loaded, dtype)
                 if exact_numbers and own is not None:
                     _check_held(own, value)
-                narrow = b.target.kind in narrow_on or operands == "promoted"
-                if own in HALF and narrow:
+                if own in HALF and (b.target.kind in narrow_on or operands == "promoted"):
                     value = _rounded(own, value)
                 return value if dtype is None else as_expr(value, dtype)
 

@@ -65,6 +65,7 @@ def test_a_number_added_to_sixteen_bits_is_not_rounded_first() -> None:
     for fn in (lambda x: x + 0.1, lambda x: x - 0.1, lambda x: 0.1 - x):
         program, _ = gpu_program(fn, x)
         (node,) = program.nodes
+        assert isinstance(node, LoopNest)
         numbers = {e.value for e in body_exprs(node.body) if isinstance(e, Const)}
         assert any(abs(abs(n) - 0.1) < 1e-9 for n in numbers), numbers
 
