@@ -20,6 +20,7 @@ from jitney.capture.functions import globals_source, know_cells
 from jitney.capture.guard import Kind
 from jitney.capture.interpret import Interpreter
 from jitney.capture.options import CaptureOptions
+from jitney.capture.questions import Questions
 from jitney.capture.rebuild import CannotRebuild, Rebuilder
 from jitney.capture.recipe import SetState
 from jitney.capture.result import Break, Capture, Exit, FrameState, Return
@@ -29,6 +30,7 @@ from jitney.events import log
 
 HANDLERS = (handlers_data, handlers_flow, handlers_stack)  # registered by being imported
 MOST_ATTEMPTS = 60
+ANEW = -2  # the step of a restart that breaks nowhere
 # How many levels of forward-mode differentiation surround a call, less one.
 _FORWARD_AD, _LEVEL = torch_api.FORWARD_LEVEL
 _FORWARD_LEVEL = DictItem(Attr(ModuleOf(_FORWARD_AD), "__dict__"), _LEVEL)
@@ -44,13 +46,19 @@ def capture_frame(
     """
     options = options or CaptureOptions()
     step, cause = -1, None
+    questions = Questions()
     for _ in range(MOST_ATTEMPTS):
-        vm = Interpreter(options, step, cause)
+        questions.begin()
+        vm = Interpreter(options, step, cause, questions)
         before = state.snapshot()
         try:
             with torch_api.quiet_fakes(), _no_collection():
                 return _attempt(vm, function, arguments, before)
         except Restart as restart:
+            asked = restart.step != ANEW and restart.cause.kind != "exception"
+            if restart.step == ANEW or asked and questions.change(vm.broken_frames):
+                step, cause = -1, restart.cause
+                continue
             if 0 < step <= restart.step or restart.step <= 0:
                 raise _unsupported(vm, restart.cause) from None
             step, cause = restart.step, restart.cause
@@ -101,6 +109,8 @@ def _attempt(
         handled = [f.exceptions for f in vm.broken_frames if id(f.exceptions) in vm.raised_at]
         if handled and vm.said_compiling:  # a ``finally`` that breaks, mostly
             raise Raised(cast(BaseException, handled[-1])) from None
+        if vm.questions.change(vm.broken_frames):
+            raise Restart(ANEW, cause) from None
         if vm.options.fullgraph:
             raise _unsupported(vm, cause) from None
         return _close(vm, rebuilder, before, cause)

@@ -11,6 +11,7 @@ import torch
 from jitney import torch_api
 from jitney.capture import autograd_functions, checkpoints, polyfills
 from jitney.capture.frame import BreakCapture, Frame, Unread
+from jitney.capture.questions import place_of
 from jitney.torch_api import names
 
 if TYPE_CHECKING:
@@ -26,6 +27,14 @@ def answering(value: Any) -> Handler:
         return interpreter.says_compiling() if value is True else value
 
     return answer
+
+
+def says_compiling_here(interpreter: Interpreter, *rest: Any) -> bool:
+    """A library's question whether what it does next is compiled."""
+    if not interpreter.options.compiling:
+        return False
+    told = interpreter.questions.answer(place_of(interpreter.frames[-1]))
+    return told and interpreter.says_compiling()
 
 
 def breaking(kind: str, reason: str) -> Handler:

@@ -18,6 +18,7 @@ from jitney.capture.checkpoints import Checkpoint
 from jitney.capture.frame import BreakCapture, Frame, Lazy, Raised, Restart
 from jitney.capture.generators import FrameGenerator
 from jitney.capture.options import CaptureOptions
+from jitney.capture.questions import Questions
 from jitney.capture.record import Recorder
 from jitney.capture.source import Source
 from jitney.capture.tensors import Tensors
@@ -28,8 +29,15 @@ from jitney.events import log
 class Interpreter:
     """One attempt at capturing one frame. Not reused, used by one thread."""
 
-    def __init__(self, options: CaptureOptions, break_step: int, cause: BreakCapture | None):
+    def __init__(
+        self,
+        options: CaptureOptions,
+        break_step: int,
+        cause: BreakCapture | None,
+        questions: Questions,
+    ):
         self.options = options
+        self.questions = questions
         self.recorder = Recorder()
         self.tensors = Tensors(self.recorder, options)
         self.world = World(self.tensors)

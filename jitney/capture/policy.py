@@ -25,6 +25,7 @@ from jitney.capture.policy_table import (
     PURE_MODULES,
     PURE_OBJECT,
     PURE_TYPES,
+    QUESTIONS,
 )  # fmt: skip
 from jitney.torch_api import names
 
@@ -51,6 +52,8 @@ def special_function(function: types.FunctionType) -> Callable[..., Any] | None:
 
 @functools.lru_cache(maxsize=65536)
 def _special(code: types.CodeType, name: str) -> Callable[..., Any] | None:
+    if name in QUESTIONS:
+        return function_calls.says_compiling_here
     if name in ANSWERS:
         return function_calls.answering(ANSWERS[name])
     if name in NATIVE_FUNCTIONS:

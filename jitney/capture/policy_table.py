@@ -161,11 +161,15 @@ ANSWERS = {
     "torch.jit.is_scripting": False,
     "torch.jit.is_tracing": False,
     "torch.onnx.is_in_onnx_export": False,
-    "transformers.utils.import_utils.is_torchdynamo_compiling": True,
-    "transformers.utils.import_utils.is_tracing": True,
     "transformers.utils.import_utils.is_torchdynamo_exporting": False,
     "transformers.utils.import_utils.is_jit_tracing": False,
     **names.ANSWERS,
+}
+
+# Functions by which a library asks whether what it does next is compiled.
+QUESTIONS = {
+    "transformers.utils.import_utils.is_torchdynamo_compiling",
+    "transformers.utils.import_utils.is_tracing",
 }
 
 # Calls put off until the graph has run.

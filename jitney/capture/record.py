@@ -180,6 +180,13 @@ class Recorder:
             return False
         return id(fake) in self.mutated or self.version_of(fake) != self._versions.get(id(fake))
 
+    def is_written(self, node: torch.fx.Node) -> bool:
+        """Whether a tensor that a node of the graph made was written to."""
+        value = node.meta.get("example_value")
+        if not isinstance(value, torch.Tensor):
+            return False
+        return id(value) in self.mutated or self.version_of(value) != 0
+
     @staticmethod
     def version_of(fake: Any) -> int | None:
         """How often a tensor has been written to; None for one that does not count."""

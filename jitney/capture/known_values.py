@@ -1,0 +1,69 @@
+"""The value of a tensor that depends on no input, which a branch may ask for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import fx
+from torch.utils._python_dispatch import TorchDispatchMode
+
+LARGEST = 1 << 20
+_OWN = ("aten", "prims")
+
+
+class _NotKnown(Exception):
+    """The value is not the same on every run."""
+
+
+class _Pure(TorchDispatchMode):
+    """Refuses random numbers, and ops that are not torch's own."""
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        if torch.Tag.nondeterministic_seeded in func.tags or func.namespace not in _OWN:
+            raise _NotKnown
+        return func(*args, **(kwargs or {}))
+
+
+def known_value(recorder: Any, tensor: torch.Tensor) -> torch.Tensor | None:
+    """What ``tensor`` holds on every run, computed now; None where inputs, random numbers or
+    writes have to do with it, or it takes large tensors."""
+    node = recorder.node_of(tensor)
+    before = ancestors(node) if node is not None else None
+    if (
+        before is None
+        or tensor.device.type == "meta"
+        or any(recorder.is_written(step) for step in before)
+    ):
+        return None
+    values: dict[fx.Node, Any] = {}
+    try:
+        with _Pure(), torch.no_grad():
+            for step in before:
+                args, kwargs = fx.map_arg((step.args, step.kwargs), values.__getitem__)
+                function = step.target
+                if isinstance(function, str):
+                    function = getattr(type(args[0]), function)
+                values[step] = function(*args, **kwargs)
+    except (_NotKnown, RuntimeError):  # the second: the capture's own call will say it
+        return None
+    return values[before[-1]]  # type: ignore[no-any-return]
+
+
+def ancestors(node: fx.Node) -> list[fx.Node] | None:
+    """All that ``node`` is computed from, in order, itself last; None where that is an input or
+    an attribute, or large."""
+    found, todo = {node}, [node]
+    while todo:
+        step = todo.pop()
+        value = step.meta.get("example_value")
+        if step.op not in ("call_function", "call_method"):
+            return None
+        if isinstance(value, torch.Tensor) and value.numel() > LARGEST:
+            return None
+        new = [n for n in step.all_input_nodes if n not in found]
+        found.update(new)
+        todo += new
+    return [n for n in node.graph.nodes if n in found]
