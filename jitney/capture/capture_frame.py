@@ -14,7 +14,12 @@ from jitney.capture import handlers_data, handlers_flow, handlers_stack, state
 from jitney.capture.changes import effects_of
 from jitney.capture.checked_again import checked_again
 from jitney.capture.checkpoints import keep_results, refuse_late_changes, refuse_late_writes
-from jitney.capture.finish import add_input_guards, finish_graph, forget_idle_strides
+from jitney.capture.finish import (
+    add_input_guards,
+    finish_graph,
+    forget_idle_strides,
+    guard_places,
+)
 from jitney.capture.frame import BreakCapture, Frame, Raised, Restart, Unread
 from jitney.capture.functions import globals_source, know_cells
 from jitney.capture.guard import Kind
@@ -154,6 +159,7 @@ def _close(
     if graph is not None:
         keep_results(vm, graph)
     add_input_guards(vm, inputs)
+    guard_places(vm)
     forget_idle_strides(vm)
     return Capture(
         graph,

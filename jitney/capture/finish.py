@@ -12,6 +12,7 @@ from jitney.capture import leaves
 from jitney.capture.guard import Apart, Kind, TensorFacts
 from jitney.capture.record import Recorder
 from jitney.capture.result import GraphInput
+from jitney.capture.source import SizeOf
 
 if TYPE_CHECKING:
     from jitney.capture.interpret import Interpreter
@@ -73,6 +74,17 @@ def add_input_guards(vm: Interpreter, inputs: tuple[GraphInput, ...]) -> None:
         static = len(tensors) == len(inputs)
         apart = Apart(tuple(x.source for x in tensors), pairs, static)
         vm.world.guard(Kind.NO_OVERLAP, tensors[mutated[0]].source, apart)
+
+
+def guard_places(vm: Interpreter) -> None:
+    """Inputs begin where they did in their storage, if the frame counts from there."""
+    if not vm.recorder.places_asked:
+        return
+    for given in vm.recorder.inputs.values():
+        if isinstance(given.example, torch.Tensor):
+            offset = given.example.storage_offset()
+            if isinstance(offset, int):  # else `guards_of_shapes` sees to it
+                vm.world.guard(Kind.EQUALS, SizeOf(given.source, "storage_offset"), offset)
 
 
 def forget_idle_strides(vm: Interpreter) -> None:

@@ -131,6 +131,8 @@ def _ask(recorder: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
         return _converted(recorder, *args, **kwargs)
     if name_of(func) in ("stride", "dim_order"):
         recorder.strides_asked = True
+    if name_of(func) == "storage_offset":
+        recorder.places_asked = True
     return func(*args, **kwargs)
 
 

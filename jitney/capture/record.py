@@ -41,6 +41,7 @@ class Recorder:
         self.frames: list[Frame] = []
         self.checkpoint = self.checkpoints = 0  # which one is open; how many there were
         self.strides_asked = False
+        self.places_asked = False  # what is counted from where an input's storage begins
         self.mode = _Mode(self)
         self._versions: dict[int, int | None] = {}
         self.symbols = Symbols(self)
@@ -212,6 +213,7 @@ class Recorder:
             return query(self, func, args, kwargs)
         func = leaves.kept_whole(func, args)
         op, target, write = leaves.target_of(func)
+        self.places_asked |= "as_strided" in leaves.name_of(func)
         node_args = tuple([self.argument(a) for a in args])
         leaves.refuse_redefined_input(func, node_args)
         leaves.refuse_numpy_types(func, *args, *kwargs.values())

@@ -33,8 +33,10 @@ def addbmm(
     *,
     beta: complex = 1,
     alpha: complex = 1,
-) -> torch.Tensor:
+) -> Any:
     """``beta x + alpha sum_i a[i] @ b[i]``; beta 0 hides a NaN of x."""
+    if not x.is_floating_point():
+        return NotImplemented  # its factors are cut to the dtype
     product = aten.bmm(a, b).sum(0)
     product = product if alpha == 1 else product * alpha
     if beta == 0:

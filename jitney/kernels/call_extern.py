@@ -48,12 +48,14 @@ class ExternCall:
             raise CompilerBug(f"{self.node.target} gave {len(results)} results")
         return results
 
-    def check_shape(self, shape: Sequence[int], foreseen: Sequence[int]) -> None:
-        """Raises where torch's own forecast of a result was wrong: kernels read by it. What a
-        call decides by values has no forecast; nothing reads its size."""
-        if tuple(shape) != tuple(foreseen) and not self.decides_shape:
-            shapes = f"{list(shape)} where {list(foreseen)} was foreseen"
-            raise CompilerBug(f"{self.node.target} gave the shape {shapes}; run it outside")
+    def check(self, result: torch.Tensor, shape: Sequence[int], dtype: torch.dtype) -> None:
+        """Raises where ``shape`` and ``dtype``, torch's own forecast of a result, were wrong:
+        kernels read by them. What a call decides by values has no forecast of its shape; nothing
+        reads its size."""
+        given = result.dtype, list(result.shape)
+        foreseen = dtype, given[1] if self.decides_shape else list(shape)
+        if given != foreseen:
+            raise CompilerBug(f"{self.node.target} gave {given}, not {foreseen} as torch foresaw")
 
 
 def _value(

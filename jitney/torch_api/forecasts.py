@@ -21,11 +21,54 @@ def is_shape_unforeseen(op: Any) -> bool:
 
 
 def forecast(op: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    """What ``op`` gives for fake tensors, as eager shapes it: a loss of one row is a number."""
+    """What ``op`` gives for fake tensors, in eager's shapes and dtypes: a loss of one row is a
+    number."""
+    if op._opname == "_embedding_bag" and args[0].dtype is torch.bfloat16:
+        return _bag(op, args, kwargs)
     out = op(*args, **kwargs)
     if op is torch.ops.aten.multilabel_margin_loss_forward.default and args[0].dim() < 2:
         return out[0].new_empty(()), out[1]
+    if op._opname in _BATCH_NORMS:
+        return _normalised(op, args, out)
+    if op._opname.endswith("_scatter") and any(type(s) is int and s == 0 for s in out.stride()):
+        return args[0].clone()  # not the strides of an expanded operand
+    if op._opname == "_scaled_dot_product_flash_attention_for_cpu":  # torch 2.11
+        double = args[0].dtype is torch.float64
+        return out[0], _in(torch.float64 if double else torch.float32, out[1])
     return out
+
+
+_BATCH_NORMS = frozenset({
+    "native_batch_norm", "_native_batch_norm_legit", "_native_batch_norm_legit_functional",
+    "_batch_norm_with_update", "_batch_norm_with_update_functional",
+})  # fmt: skip
+
+
+def _bag(op: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """A bag of bfloat16 takes the path of float32, which needs no table of bags."""
+    floats = [_in(torch.float32, a) if _is_float(a) else a for a in args]
+    bag, *tables = op(*floats, **kwargs)
+    return _in(torch.bfloat16, bag), *tables
+
+
+def _normalised(op: Any, args: tuple[Any, ...], out: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Statistics of a batch of half the width are float32 on a CPU where the parameters are; new
+    running ones are like the old."""
+    made, (x, *parameters) = list(out), args[:5]
+    if x.device.type == "cpu":
+        wide = any(_is_float(p) and p.dtype is torch.float32 for p in parameters)
+        made[1:3] = [_in(torch.float32 if wide else x.dtype, t) for t in made[1:3]]
+    if op._opname.endswith("functional"):
+        made[-2:] = [_in(old.dtype, new) for old, new in zip(args[3:5], made[-2:], strict=True)]
+    return tuple(made)
+
+
+def _is_float(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.is_floating_point()
+
+
+def _in(dtype: torch.dtype, fake: torch.Tensor) -> torch.Tensor:
+    return fake if fake.dtype is dtype else fake.new_empty(fake.shape, dtype=dtype)
 
 
 def is_layout_unforeseen(op: Any) -> bool:

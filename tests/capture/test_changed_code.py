@@ -145,6 +145,25 @@ def test_strides_asked_for_recompile():
     assert recompiles(lambda x: (x + 1, x.stride()), *inputs) == 1
 
 
+@pytest.mark.parametrize(
+    "of_storage",
+    [
+        lambda x: x.storage_offset(),
+        lambda x: (x + 1, x[1:].storage_offset()),
+        lambda x: torch.as_strided(x, (2,), (1,), 1) * 2,
+        lambda x: torch.as_strided_copy(x, (2,), (1,), 1),
+    ],
+)
+def test_places_in_storage_recompile(of_storage):
+    memory = torch.arange(9.0)
+    assert recompiles(of_storage, memory[:4], memory[1:5], memory[:4]) == 1
+
+
+def test_other_places_in_storage_do_not_recompile():
+    memory = torch.arange(9.0)
+    assert recompiles(lambda x: x + 1, memory[:4], memory[1:5]) == 0
+
+
 def test_defaults_of_the_compiled_function(calls):
     def scaled(x, by=2.0, *, plus=1.0):
         return x * by + plus

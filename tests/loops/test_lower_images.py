@@ -154,6 +154,22 @@ def test_resampling_in_other_dimensions() -> None:
     check(lambda x: F.interpolate(x, mode="trilinear", scale_factor=2), rand(2, 3, 4, 5, 6))
 
 
+@pytest.mark.parametrize("options", [{"scale_factor": 1.7}, {"scale_factor": 0.6}, {"size": 7}])
+def test_linear_resampling_in_double_precision(options: dict[str, Any]) -> None:
+    """Eager takes the step from one element to the next in double precision then."""
+
+    def resample(x: torch.Tensor) -> torch.Tensor:
+        return F.interpolate(x, mode="linear", **options)
+
+    x, y = (rand(2, 3, 8).double().requires_grad_() for _ in range(2))
+    ours, theirs = jitney.compile(resample)(x), resample(y)
+    torch.testing.assert_close(ours, theirs, rtol=1e-13, atol=1e-13)
+    weights = torch.linspace(0.5, 1.5, ours.numel(), dtype=torch.float64).view_as(ours)
+    ours.backward(weights)
+    theirs.backward(weights)
+    torch.testing.assert_close(x.grad, y.grad, rtol=1e-13, atol=1e-13)
+
+
 def test_nearest_gradient() -> None:
     backward = torch.ops.aten.upsample_nearest2d_backward
     check(lambda grad: backward(grad, [16, 20], [2, 3, 8, 10]), rand(2, 3, 16, 20))

@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+import jitney
 from jitney.loops.interpret import interpret
 from tests.loops.lowered import GPU, check, externs, lower, lower_for, on_cpu, trace
 
@@ -150,3 +151,12 @@ def test_the_buffer_of_logsigmoid_is_not_read() -> None:
     program, constants = lower_for(trace(lambda *given: backward(*given), grad, x, buffer), GPU)
     (slope,) = interpret(on_cpu(program), constants, [grad, x, buffer])
     torch.testing.assert_close(slope, 2 * torch.sigmoid(-x))
+
+
+def test_hardsigmoid_gradient_in_double_precision() -> None:
+    """Eager's sixth is a float32 there too."""
+    grad, x = torch.ones(3, dtype=torch.float64), torch.tensor([-1.0, 0.5, 4.0]).double()
+    ours = jitney.compile(lambda *operands: torch.ops.aten.hardsigmoid_backward(*operands))
+    torch.testing.assert_close(
+        ours(grad, x), torch.ops.aten.hardsigmoid_backward(grad, x), rtol=1e-15, atol=0
+    )

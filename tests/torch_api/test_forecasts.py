@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -36,3 +38,56 @@ def test_an_index_that_repeats() -> None:
 
     inputs = torch.randn(5, 5), torch.tensor([3, 1, 3]), torch.tensor(2.0, requires_grad=True)
     assert_equal_to_eager(fill, jitney.compile(fill), inputs, training=True)
+
+
+@pytest.mark.parametrize("parameters", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("norm", ["batch_norm", "instance_norm"])
+def test_running_statistics_of_half_types(norm: str, parameters: torch.dtype) -> None:
+    """torch foretells float32 for new running statistics, and the input's dtype for a batch's."""
+
+    def training(x: torch.Tensor, *others: torch.Tensor) -> torch.Tensor:
+        return getattr(torch.nn.functional, norm)(x, *others, True, 0.5)
+
+    torch.manual_seed(0)
+    affine = [torch.randn(5).to(parameters).requires_grad_() for _ in range(2)]
+    statistics = torch.zeros(5).to(parameters), torch.ones(5).to(parameters)
+    inputs = torch.randn(5, 5, 5).bfloat16().requires_grad_(), *statistics, *affine
+    compiled = jitney.compile(training, options={"eager_on_bug": False})
+    assert_equal_to_eager(training, compiled, inputs, training=True)
+
+
+def test_a_weighted_bag_of_bfloat16() -> None:
+    def bag(table: torch.Tensor, index: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+        starts = torch.tensor([0, 2])
+        return torch.nn.functional.embedding_bag(
+            index, table, starts, mode="sum", per_sample_weights=weights
+        )
+
+    torch.manual_seed(0)
+    table, weights = torch.randn(10, 5).bfloat16(), torch.randn(5).bfloat16()
+    inputs = table.requires_grad_(), torch.tensor([1, 4, 1, 7, 0]), weights.requires_grad_()
+    compiled = jitney.compile(bag, options={"eager_on_bug": False})
+    assert_equal_to_eager(bag, compiled, inputs, training=True)
+
+
+def test_attention_in_double_precision() -> None:
+    attention = torch.nn.functional.scaled_dot_product_attention
+    inputs = [torch.randn(2, 4, n, 8, dtype=torch.float64).requires_grad_() for n in (3, 6, 6)]
+
+    def attend(*operands: torch.Tensor) -> torch.Tensor:
+        return attention(*operands)
+
+    assert_equal_to_eager(attend, jitney.compile(attend), tuple(inputs), training=True)
+
+
+@pytest.mark.parametrize(
+    "scatter",
+    [
+        lambda x: x.diagonal_scatter(torch.zeros(4)) + 1,
+        lambda x: x.select_scatter(torch.zeros(4), 1, 2),
+        lambda x: x.slice_scatter(torch.zeros(2, 5), 0, 1, 3),
+    ],
+)
+def test_a_scatter_into_an_expanded_tensor_has_memory_of_its_own(scatter: Any) -> None:
+    x = torch.arange(4.0)[:, None].expand(4, 5)
+    assert_equal_to_eager(scatter, jitney.compile(scatter), (x,))

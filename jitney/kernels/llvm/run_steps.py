@@ -155,7 +155,7 @@ class _Frame:
 
     def _laid_out(self, call: ExternCall, buffer: Buffer, value: torch.Tensor) -> torch.Tensor:
         shape, strides = self._ints(buffer.shape), self._ints(buffer.strides)
-        call.check_shape(value.shape, shape)
+        call.check(value, shape, buffer.dtype)
         if list(value.stride()) == strides or value.numel() < 2:
             return value
         return torch.empty_strided(shape, strides, dtype=value.dtype).copy_(value)

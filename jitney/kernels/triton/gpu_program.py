@@ -184,9 +184,9 @@ class _Call:
             buffer = self.owner.buffers[name]
             shape, strides, _ = self.owner.layout(buffer, self.sizes)
             if len(shape) == result.dim():
-                step.check_shape(result.shape, shape)
+                step.check(result, shape, buffer.dtype)
             else:  # a product of rows that its readers see as images
-                step.check_shape((result.numel(),), (math.prod(shape),))
+                step.check(result.view(-1), (math.prod(shape),), buffer.dtype)
                 strides = result.stride()
             if result.data_ptr() % ALIGNED or not _laid_out(result, strides):
                 wanted = torch.empty_strided(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import struct
 from typing import Any
 
 import torch
@@ -167,6 +168,10 @@ def hardtanh_backward(grad: Expr, x: Expr, low: Expr, high: Expr) -> Expr:
     return where(outside, like(0, grad), grad)
 
 
+#: Eager's constant, a float32 for every dtype.
+_SIXTH = struct.unpack("f", struct.pack("f", 1 / 6))[0]
+
+
 @elementwise(aten.hardsigmoid)
 def hardsigmoid(x: Expr) -> Expr:
     shifted = minimum(maximum(add(x, like(3, x)), like(0, x)), like(6, x))
@@ -176,7 +181,7 @@ def hardsigmoid(x: Expr) -> Expr:
 @elementwise(aten.hardsigmoid_backward)
 def hardsigmoid_backward(grad: Expr, x: Expr) -> Expr:
     inside = apply("and", apply("gt", x, like(-3, x)), apply("lt", x, like(3, x)))
-    return where(inside, mul(grad, like(1 / 6, x)), like(0, x))
+    return where(inside, mul(grad, like(_SIXTH, x)), like(0, x))
 
 
 @elementwise(aten.hardswish)

@@ -281,8 +281,11 @@ def select_scatter(
 ) -> StridedTensor:
     dim %= x.ndim
     where_ = index(at)
-    if where_.is_const and where_.const < 0:
+    low, high = where_.bounds()
+    if high is not None and high < 0:
         where_ = where_ + x.shape[dim]
+    elif low is None or low < 0:
+        raise Refused("an index that may count from the end")
     if b.may_overwrite:
         out = b.own(x)
         b.copy(out.select(dim, where_), src)

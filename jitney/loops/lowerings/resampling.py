@@ -47,11 +47,13 @@ def _scales_of(arguments: Sequence[object], rank: int) -> Scales:
     return scales if len(scales) == rank else [None] * rank
 
 
-def _step(have: int, want: int, scale: float | None) -> torch.Tensor:
-    """Input elements by output element, in single precision as eager has it."""
+def _step(
+    have: int, want: int, scale: float | None, acc: torch.dtype = torch.float32
+) -> torch.Tensor:
+    """Input elements by output element, in the precision ``acc`` that eager computes it in."""
     if scale is not None and scale > 0:
-        return torch.tensor(1.0 / scale, dtype=torch.float32)
-    return torch.tensor(have, dtype=torch.float32) / want
+        return torch.tensor(1.0 / scale, dtype=acc)
+    return torch.tensor(have, dtype=acc) / want
 
 
 def _is_ratio(have: int, want: int, step: torch.Tensor, offset: float) -> bool:
@@ -186,7 +188,7 @@ def _linear(rank: int) -> Lowering:
         body: list[Stmt] = []
         sides = []
         for d, scale in enumerate(_scales_of(scales, rank)):
-            step = _linear_step(*sizes[d], scale, align_corners)
+            step = _linear_step(*sizes[d], scale, align_corners, acc)
             lets, near = _neighbours(b, position[d - rank], sizes[d][0], step, align_corners, acc)
             body.extend(lets)
             sides.append(near)
@@ -204,10 +206,12 @@ def _linear(rank: int) -> Lowering:
     return lowering
 
 
-def _linear_step(have: int, want: int, scale: float | None, align_corners: bool) -> float:
+def _linear_step(
+    have: int, want: int, scale: float | None, align_corners: bool, acc: torch.dtype
+) -> float:
     if align_corners:
         return (have - 1) / (want - 1) if want > 1 else 0.0
-    return float(_step(have, want, scale))
+    return float(_step(have, want, scale, acc))
 
 
 def _neighbours(
@@ -257,7 +261,7 @@ def _linear_backward(rank: int) -> Lowering:
         body: list[Stmt] = []
         sides = []
         for d, scale in enumerate(_scales_of(scales, rank)):
-            step = _linear_step(*sizes[d], scale, align_corners)
+            step = _linear_step(*sizes[d], scale, align_corners, grad.dtype)
             place = position[d - rank]
             lets, near = _neighbours(b, place, sizes[d][0], step, align_corners, grad.dtype)
             body.extend(lets)

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from jitney.errors import CompilerBug
+from jitney.errors import CompilerBug, Unsupported
 from jitney.loops.index import Index, index
 from jitney.loops.lowerings.builder import Builder
 from jitney.loops.lowerings.registry import Refused, optional_op
@@ -112,5 +112,8 @@ def _traced_view(base: StridedTensor, base_fake: torch.Tensor, fake: torch.Tenso
         raise CompilerBug(f"strides of {base.buffer} differ from the traced ones")
     shape = tuple(to_index(size) for size in fake.shape)
     strides = tuple(to_index(stride) for stride in fake.stride())
-    moved = to_index(fake.storage_offset()) - to_index(base_fake.storage_offset())
+    start = to_index(base_fake.storage_offset())
+    moved = to_index(fake.storage_offset()) - start
+    if moved.is_const and moved.const < 0 or moved.atoms() & start.atoms():
+        raise Unsupported("as-strided", "a view that may begin before the tensor it is taken of")
     return StridedTensor(base.buffer, base.dtype, shape, strides, base.offset + moved)
