@@ -33,7 +33,7 @@ Program = Callable[..., tuple[Any, ...]]
 RECORDING_LIMIT = 16
 #: Of these, recordings for the same sizes, for calls that come before leased memory is free.
 SLOT_LIMIT = 4
-#: The share of a GPU's memory that recordings of one program, but for the first, may lease out.
+#: The share of a GPU's memory up to which a program's recordings leave room for another one.
 SPARE_SHARE = 1 / 8
 #: How often a graph is recorded again because parameters lie elsewhere.
 MOVE_LIMIT = 16
@@ -140,6 +140,7 @@ class ReplayedProgram:
             if lessor is None
             else lessor.readers.setdefault((self, key), [])
         )
+        slots[:] = [slot for slot in slots if slot.lease.is_intact()]
         at = next((i for i, slot in enumerate(slots) if slot.lease.is_over()), len(slots))
         if at == len(slots):
             if not self._may_add(key, len(slots)):
@@ -160,21 +161,21 @@ class ReplayedProgram:
             self._waits[key] += 1
             if self._waits[key] == 1:  # it may well be the only time
                 return False
-        total = len(self._alive)
-        if total >= RECORDING_LIMIT:
-            return self._refuse(key, f"more than {RECORDING_LIMIT} recordings")
-        sizes = [recording.lease.size for recording in self._alive]
-        if slots >= SLOT_LIMIT or (sizes and sum(sizes) > self._spare_memory()):
+        reason = ""
+        if len(self._alive) >= RECORDING_LIMIT:
+            reason = f"more than {RECORDING_LIMIT} recordings"
+        elif self._alive and sum(r.lease.size for r in self._alive) > self._spare_memory():
+            reason = "its recordings hold as much memory as they may"
+        elif slots >= SLOT_LIMIT:
             what = "gradients are" if self.facts.kept else "what is saved for backward passes is"
-            if key not in self._told:
-                self._told.add(key)
-                reason = f"{what} held while later calls run"
-                log.emit("cuda_graph_refused", name=self.name, reason=reason)
-            return False
-        return True
+            reason = f"{what} held while later calls run"
+        if reason and key not in self._told:
+            self._told.add(key)
+            log.emit("cuda_graph_refused", name=self.name, reason=reason)
+        return not reason
 
     def _spare_memory(self) -> float:
-        """Bytes that recordings beyond the first may hold."""
+        """Bytes that recordings may lease out before another is made."""
         if self.facts.device is None:
             return math.inf
         return torch.cuda.get_device_properties(self.facts.device).total_memory * SPARE_SHARE

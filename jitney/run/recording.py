@@ -9,6 +9,7 @@ else came by it) the recording is not free for another replay.
 
 from __future__ import annotations
 
+import sys
 import weakref
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -45,30 +46,36 @@ class ReplayFacts:
     kept: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True)
 class Lease:
-    """Memory that calls are given: ``uses``: how often the recording itself refers to each of
-    ``storages``."""
+    """The memory of the tensors ``leased``; ``own``: all tensors the recording refers to, these
+    included."""
 
-    storages: tuple[torch.UntypedStorage, ...] = ()
-    uses: tuple[int, ...] = ()
+    def __init__(self, leased: Sequence[torch.Tensor], own: Sequence[torch.Tensor]) -> None:
+        held = Counter(t.untyped_storage()._cdata for t in {id(t): t for t in own}.values())
+        self._tensors = tuple(leased)
+        self._in_place = torch_api.same_addresses(self._tensors, range(len(leased)))
+        storages = [t.untyped_storage() for t in leased]
+        self._storages = tuple({s._cdata: s for s in storages}.values())
+        del storages
+        self._owners = [held[s._cdata] + 1 for s in self._storages]  # the Python object is one
+        self._references = [sys.getrefcount(s) for s in self._storages]
 
     @property
     def size(self) -> int:
         """Bytes."""
-        return sum(storage.nbytes() for storage in self.storages)
+        return sum(storage.nbytes() for storage in self._storages)
 
     def is_over(self) -> bool:
         """Whether nobody else refers to the memory."""
-        now = torch_api.storage_uses(self.storages)
-        return all(map(int.__le__, now, self.uses))
+        owners = map(torch_api.owners_of, self._storages)
+        references = [sys.getrefcount(s) for s in self._storages]
+        return all(map(int.__le__, owners, self._owners)) and all(
+            map(int.__le__, references, self._references)
+        )
 
-
-def lease_of(leased: Sequence[torch.Tensor], own: Sequence[torch.Tensor]) -> Lease:
-    """The lease of ``leased``; ``own``: all tensors the recording refers to, these included."""
-    held = Counter(t.untyped_storage()._cdata for t in {id(t): t for t in own}.values())
-    storages = {s._cdata: s for s in [t.untyped_storage() for t in leased]}
-    return Lease(tuple(storages.values()), tuple([held[at] + 1 for at in storages]))
+    def is_intact(self) -> bool:
+        """Whether nobody has given the storages other memory (``resize_``)."""
+        return self._in_place(self._tensors)
 
 
 #: Recordings by the addresses of what they lease.
@@ -104,7 +111,7 @@ class Recording:
         mine = [at for at in sorted(self.leased) if self.given[at] is None]
         leased = [self.outputs[at] for at in mine if is_on_gpu(self.outputs[at])]
         own = [*filter(is_tensor, self.outputs), *self.random.tensors, *[t for _, t in self.copied]]
-        self.lease = lease_of(leased, own)
+        self.lease = Lease(leased, own)
         _lessors.update({t.data_ptr(): self for t in leased if t.data_ptr()})
 
     def moved(self, args: Sequence[Any]) -> set[int]:

@@ -131,7 +131,6 @@ from jitney.torch_api.tensors import (
     not_differentiable,
     span,
     spans_meet,
-    storage_uses,
     tensor_at,
     versions,
 )
@@ -236,7 +235,6 @@ __all__ = [
     "state_reader",
     "state_setter",
     "storage_layout",
-    "storage_uses",
     "surely_equal",
     "symbol_expression",
     "symbol_name",

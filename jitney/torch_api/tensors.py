@@ -56,11 +56,6 @@ def versions(tensors: Sequence[torch.Tensor]) -> list[int]:
         return [0 if t.is_inference() else t._version for t in tensors]
 
 
-def storage_uses(storages: Sequence[torch.UntypedStorage]) -> list[int]:
-    """How many tensors and handles refer to each storage; a handle in Python counts as one."""
-    return [torch._C._storage_Use_Count(storage._cdata) for storage in storages]  # type: ignore[attr-defined]
-
-
 def tensor_at(like: torch.Tensor, shape: tuple[int, ...], strides: tuple[int, ...]) -> torch.Tensor:
     """A tensor that begins where ``like`` does and may leave its storage: whoever reads it must
     know that every element it names exists, and keep their owners alive."""

@@ -17,7 +17,7 @@ from jitney.graph.mark_leases import mark_leases
 from jitney.graph.trace_region import trace_region
 from jitney.run import cuda_graphs
 from jitney.run.cuda_graphs import ReplayedProgram
-from jitney.run.recording import ReplayFacts, lease_of
+from jitney.run.recording import Lease, ReplayFacts
 from tests.run.graphs_without_gpu import Graphs
 
 STEPS = 8
@@ -262,7 +262,7 @@ def test_further_recordings_have_a_share_of_the_memory(monkeypatch: pytest.Monke
 def test_a_lease_is_over_when_nobody_else_refers_to_the_memory() -> None:
     own = [torch.zeros(4), torch.zeros(3)]
     own.append(own[1][:2].data)
-    lease = lease_of(own[:2], own)
+    lease = Lease(own[:2], own)
     assert lease.size == 28
     assert lease.is_over()
     alias = own[0].data
@@ -277,6 +277,13 @@ def test_a_lease_is_over_when_nobody_else_refers_to_the_memory() -> None:
     assert not lease.is_over()
     del view
     assert lease.is_over()
+    storage = own[0].untyped_storage()
+    assert not lease.is_over()
+    assert lease.is_intact()
+    storage.resize_(0)
+    del storage
+    assert lease.is_over()
+    assert not lease.is_intact()
 
 
 def test_what_a_forward_graph_keeps_is_marked_at_both_ends() -> None:
