@@ -18,16 +18,6 @@ def test_a_row_is_replaced_at_an_index_of_either_sign() -> None:
         assert_equal_to_eager(replaced, compiled, (x, row, at), training=True, calls=1)
 
 
-def test_rows_are_replaced_from_any_start() -> None:
-    def replaced(x: torch.Tensor, rows: torch.Tensor, start: int) -> torch.Tensor:
-        return torch.slice_scatter(x, rows, 0, start, start + 2) * 2
-
-    x, rows = torch.randn(8, 3).requires_grad_(), torch.randn(2, 3).requires_grad_()
-    compiled = jitney.compile(replaced, options={"eager_on_bug": False})
-    for start in (0, 3, 1, 5, 6):
-        assert_equal_to_eager(replaced, compiled, (x, rows, start), training=True, calls=1)
-
-
 def test_a_view_that_begins_before_its_tensor_runs_eager() -> None:
     def begun_earlier(x: torch.Tensor) -> torch.Tensor:
         return x.as_strided((2,), (1,), 0) * 2
