@@ -6,7 +6,8 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch.utils._python_dispatch import TorchDispatchMode
+
+from jitney import torch_api
 
 LARGEST = 1 << 20
 _OWN = ("aten", "prims")
@@ -16,7 +17,7 @@ class _NotKnown(Exception):
     """The value is not the same on every run."""
 
 
-class _Pure(TorchDispatchMode):
+class _Pure(torch_api.dispatch_mode_class()):  # type: ignore[misc]
     """Refuses random numbers, and ops that are not torch's own."""
 
     def __torch_dispatch__(
