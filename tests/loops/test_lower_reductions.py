@@ -55,6 +55,14 @@ def test_running_products_do_not_overflow_before_eager_s() -> None:
     check(lambda x: x.cumprod(1), far, allow_extern=True)
 
 
+def test_a_running_sum_stays_where_zeros_are_added() -> None:
+    """The decay from the last position of a padded sequence to its end is 1, not nearly 1."""
+    steps = F.pad(-10 * torch.rand(8, 9, generator=torch.Generator().manual_seed(0)), (0, 55))
+    sums = jitney.compile(lambda x: x.cumsum(1))(steps)
+    assert torch.equal(sums[:, 8:], sums[:, 8:9].expand(-1, 56))
+    assert torch.equal(sums, steps.cumsum(1))
+
+
 def test_the_largest_of_nothing_is_eagers_error() -> None:
     with pytest.raises(RuntimeError, match="numel"):
         jitney.compile(lambda x: x.max() + 1)(torch.zeros(0))

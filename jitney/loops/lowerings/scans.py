@@ -39,9 +39,9 @@ from jitney.loops.lowerings.strided import StridedTensor
 
 aten = torch.ops.aten
 
-#: Longer rows are left to ATen's loop: the longer they are, the more passes there are. Up to
-#: here a sum takes half of ATen's time, and an extreme with its place as much as ATen does.
-LONGEST_SUM, LONGEST_EXTREME = 1024, 32
+#: Longer rows are left to ATen's loop: the longer they are, the more passes there are. Up to here
+#: a sum, in double precision, and an extreme with its place take as much time as ATen's.
+LONGEST, LONGEST_SUM, LONGEST_EXTREME = 1024, 256, 32
 
 
 def _length(b: Builder, x: StridedTensor, dim: int, longest: int) -> int:
@@ -99,34 +99,31 @@ def _by_target(op: str, passes: Lowering) -> Lowering:
 def _scan(
     combine: Callable[[Expr, Expr], Expr],
     identity: float,
-    headroom: float = 1,
+    longest: int = LONGEST,
+    floats: torch.dtype | None = None,
 ) -> Lowering:
+    """``floats``: the dtype that rows of floats are combined in, unless it is the row's own."""
+
     def lowering(
         b: Builder, x: StridedTensor, dim: int, *, dtype: torch.dtype | None = None
     ) -> StridedTensor:
         out = b.allocate()
         dim %= max(x.ndim, 1)
-        length, acc = _length(b, x, dim, LONGEST_SUM), compute_dtype(out.dtype)
+        length, acc = _length(b, x, dim, longest), compute_dtype(out.dtype)
         if acc is torch.bool:
             raise Refused("a scan of bools")
+        if floats is not None and acc.is_floating_point:
+            acc = floats
         if length <= 1:
             first = const(identity, acc)
             return b.compute(out, lambda p: combine(first, cast(x.load(p), acc)))
-        spare = headroom if acc is torch.float32 else 1
-        down, up = const(1 / spare, acc), const(spare, acc)
         step, row = 1, x
         while step < length:
-            last = 2 * step >= length
-            target = out if last else b.allocate_as(x.shape, acc)
+            target = out if 2 * step >= length else b.allocate_as(x.shape, acc)
 
-            def value_at(
-                position: Position, row: StridedTensor = row, step: int = step, last: bool = last
-            ) -> Expr:
+            def value_at(position: Position, row: StridedTensor = row, step: int = step) -> Expr:
                 before, _ = _back(row, position, dim, step, identity)
-                terms = [cast(before, acc), cast(row.load(position), acc)]
-                if step == 1:
-                    terms = [mul(term, down) for term in terms]
-                return mul(combine(*terms), up) if last else combine(*terms)
+                return combine(cast(before, acc), cast(row.load(position), acc))
 
             row = b.compute(target, value_at)
             step *= 2
@@ -143,8 +140,9 @@ def _log_add_exp(x: Expr, y: Expr) -> Expr:
     return where(same, x, total)
 
 
-# Eager adds up float32 in float64: no part of a row overflows unless the row does.
-_running_sum = _scan(add, 0, headroom=2.0 * LONGEST_SUM)
+# In float64, as eager: no part of a row overflows unless the row does, and a sum to which zeros are
+# added stays, though it is made up of other parts.
+_running_sum = _scan(add, 0, LONGEST_SUM, torch.float64)
 lowers(aten.cumsum.default)(_by_target("sum", _running_sum))
 lowers(aten.logcumsumexp.default)(_by_target("logaddexp", _scan(_log_add_exp, -math.inf)))
 _running_product = _by_target("prod", _scan(mul, 1))
