@@ -13,7 +13,12 @@ from jitney import torch_api
 from jitney.capture import handlers_data, handlers_flow, handlers_stack, state
 from jitney.capture.changes import effects_of
 from jitney.capture.checked_again import checked_again
-from jitney.capture.checkpoints import keep_results, refuse_late_changes, refuse_late_writes
+from jitney.capture.checkpoints import (
+    keep_results,
+    refuse_late_changes,
+    refuse_late_owners,
+    refuse_late_writes,
+)
 from jitney.capture.finish import (
     add_input_guards,
     finish_graph,
@@ -151,6 +156,7 @@ def _close(
     effects = effects_of_or_restart(vm, rebuilder, cause)
     refuse_late_changes(vm, effects)
     end = _exit(vm, rebuilder, cause)
+    refuse_late_owners(vm, rebuilder)
     _refuse_left_generators(vm, rebuilder)
     effects.extend(rebuilder.effects)
     for name, value in state.restore(before).items():

@@ -18,11 +18,13 @@ import torch
 from jitney.capture.checked_again import is_changed
 from jitney.capture.frame import BreakCapture, Frame, Restart
 from jitney.capture.leaves import memory_of
+from jitney.capture.own_objects import Held, Stored, held_by, is_bound_anew, stored_at
 from jitney.capture.recipe import Effect
 from jitney.capture.source import Source
 
 if TYPE_CHECKING:
     from jitney.capture.interpret import Interpreter
+    from jitney.capture.rebuild import Rebuilder
     from jitney.capture.record import Recorder
 
 OPTIONS = (
@@ -34,13 +36,16 @@ OPTIONS = (
 class Checkpoint:
     """One that was captured: the step to break before instead, the tensors that its function
     read and made, with their versions when it ended, what it read or wrote of Python (``noted``),
-    and what it found in ``cells`` of the frame's own."""
+    what it found in ``cells`` of the frame's own, what it was given that the frame made
+    (``own``), and what had been read of the rest (``given``)."""
 
     step: int
     read: tuple[tuple[torch.Tensor, int | None], ...]
     made: tuple[tuple[torch.fx.Node, int | None], ...]
     noted: set[Source]
     cells: tuple[tuple[CellType, Any], ...]
+    own: tuple[Held, ...]
+    given: tuple[Held | Stored, ...]
 
 
 def call_checkpoint(
@@ -64,6 +69,7 @@ def call_checkpoint(
     number = recorder.checkpoint = recorder.checkpoints
     versions = recorder.versions()
     world = interpreter.world
+    own, given = held_by(world, (*args, *rest.values()))
     before, world.noted, cells, world.cells_read = world.noted, set(), world.cells_read, []
     try:
         result = interpreter.call(args[0], tuple(args[1:]), rest, None)
@@ -84,15 +90,25 @@ def call_checkpoint(
         raise BreakCapture("checkpoint", reason)
     if torch.is_grad_enabled():
         step = interpreter.resumable(interpreter.frames).step
-        noted |= {source for a in args if (source := world.source_of(a)) is not None}
-        interpreter.checkpoints.append(_ended(recorder, number, step, noted, tuple(read)))
+        places = (*args, *[held.value for held in given])
+        noted |= {source for a in places if (source := world.source_of(a)) is not None}
+        tensors, made = _ended(recorder, number)
+        kept: tuple[Held | Stored, ...] = (*given, *stored_at(world, noted))
+        ended = Checkpoint(step, tensors, made, noted, tuple(read), tuple(own), kept)
+        interpreter.checkpoints.append(ended)
     return result
 
 
 def refuse_late_writes(interpreter: Interpreter) -> None:
-    """Raises `Restart` if a tensor was written to after a checkpoint had read it."""
-    version_of = interpreter.recorder.version_of
+    """Raises `Restart` if a tensor was written to after a checkpoint had read it, or an input has
+    a gradient by what was written to it."""
+    recorder = interpreter.recorder
+    version_of = recorder.version_of
+    written = any(map(recorder.is_result, recorder.inputs))  # where no check can be hooked
     for checkpoint in interpreter.checkpoints:
+        if checkpoint.noted and written:
+            reason = "a checkpoint that reads Python state is before a write to an input"
+            raise Restart(checkpoint.step, BreakCapture("checkpoint", reason))
         if any(version_of(tensor) != version for tensor, version in checkpoint.read):
             reason = "a tensor is written to that a checkpoint before has read: eager reads it anew"
             raise Restart(checkpoint.step, BreakCapture("checkpoint", f"{reason} in backward"))
@@ -102,9 +118,20 @@ def refuse_late_changes(interpreter: Interpreter, effects: list[Effect]) -> None
     """Raises `Restart` if the frame changes what a checkpoint reads or writes of Python."""
     for checkpoint in interpreter.checkpoints:
         held = all(_holds(cell, value) for cell, value in checkpoint.cells)
+        held = held and not any(x.is_changed() for x in (*checkpoint.own, *checkpoint.given))
         if not held or is_changed(effects, checkpoint.noted):
             reason = "Python state is changed that a checkpoint uses: eager uses it once more"
             raise Restart(checkpoint.step, BreakCapture("checkpoint", f"{reason} in backward"))
+
+
+def refuse_late_owners(interpreter: Interpreter, rebuilder: Rebuilder) -> None:
+    """Raises `Restart` if what is left behind can still change what a checkpoint reads."""
+    frames = interpreter.broken_frames
+    for checkpoint in interpreter.checkpoints:
+        left = any(rebuilder.has_made(own.value) for own in checkpoint.own)
+        if left or any(is_bound_anew(cell, frames) for cell, _ in checkpoint.cells):
+            reason = "Python state that a checkpoint uses is left behind: others may change it"
+            raise Restart(checkpoint.step, BreakCapture("checkpoint", reason))
 
 
 def _holds(cell: CellType, value: Any) -> bool:
@@ -143,13 +170,11 @@ def _copy_for(readers: list[torch.fx.Node], node: torch.fx.Node) -> None:
 
 
 def _ended(
-    recorder: Recorder,
-    first: int,
-    step: int,
-    noted: set[Source],
-    cells: tuple[tuple[CellType, Any], ...],
-) -> Checkpoint:
-    """Checkpoint ``first`` with those inside it, now that it has ended."""
+    recorder: Recorder, first: int
+) -> tuple[
+    tuple[tuple[torch.Tensor, int | None], ...], tuple[tuple[torch.fx.Node, int | None], ...]
+]:
+    """What checkpoint ``first``, with those inside it, has read and made by its end."""
     made = [n for n in recorder.graph.nodes if (n.meta.get("checkpoint") or 0) >= first]
     inside = set(made)
     taken = dict.fromkeys(x for n in made for x in n.all_input_nodes if x not in inside)
@@ -157,12 +182,9 @@ def _ended(
     tensors = [v for v in values if isinstance(v, torch.Tensor)]
     nodes = [n for n in made if isinstance(n.meta["example_value"], torch.Tensor)]
     version_of = recorder.version_of
-    return Checkpoint(
-        step,
+    return (
         tuple([(tensor, version_of(tensor)) for tensor in tensors]),
         tuple([(node, version_of(node.meta["example_value"])) for node in nodes]),
-        noted,
-        cells,
     )
 
 

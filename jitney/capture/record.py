@@ -181,6 +181,11 @@ class Recorder:
             return False
         return id(fake) in self.mutated or self.version_of(fake) != self._versions.get(id(fake))
 
+    def is_result(self, node: torch.fx.Node) -> bool:
+        """Whether an input was given a gradient to propagate by what was written to it."""
+        value = node.meta["example_value"]
+        return self.is_mutated(value) and value.requires_grad and not value.is_leaf
+
     def is_written(self, node: torch.fx.Node) -> bool:
         """Whether a tensor that a node of the graph made was written to."""
         value = node.meta.get("example_value")

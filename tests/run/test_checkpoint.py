@@ -275,3 +275,168 @@ def test_a_variable_of_a_region_is_deleted_before_its_backward():
         loss = function(torch.ones(3, requires_grad=True))
         with pytest.raises(NameError, match="factor"):
             loss.backward()
+
+
+def changed_list(x):
+    scales = [2.0]
+    y = checkpoint(lambda v: (v * sum(scales)).sin(), x, use_reentrant=False)
+    scales.append(3.0)
+    return y.sum()
+
+
+def changed_argument(x):
+    scales = {"first": [2.0]}
+    y = checkpoint(lambda v, s: (v * s["first"][0]).sin(), x, scales, use_reentrant=False)
+    scales["first"][0] = 3.0
+    return y.sum()
+
+
+class Owner:
+    scale = 2.0
+
+    def run(self, v):
+        return (v * self.scale).sin()
+
+
+class Slotted(Owner):
+    __slots__ = ("factor",)
+
+    def run(self, v):
+        return (v * self.factor).sin()
+
+
+def changed_object(x):
+    owner = Owner()
+    y = checkpoint(owner.run, x, use_reentrant=False)
+    owner.scale = 3.0
+    return y.sum()
+
+
+def changed_slot(x):
+    owner = Slotted()
+    owner.factor = 2.0
+    y = checkpoint(owner.run, x, use_reentrant=False)
+    owner.factor = 3.0
+    return y.sum()
+
+
+def changed_function(x):
+    def region(v, scale=[2.0]):  # noqa: B006
+        return (v * scale[0] * region.factor).sin()
+
+    region.factor = 2.0
+    y = checkpoint(region, x, use_reentrant=False)
+    region.factor = 3.0
+    return y.sum()
+
+
+def used_up(x):
+    scales = iter((2.0, 3.0))
+    return checkpoint(lambda v: (v * next(scales)).sin(), x, use_reentrant=False).sum()
+
+
+def changed_inside(x):
+    scales = [2.0, 3.0]
+    return checkpoint(lambda v: (v * scales.pop()).sin(), x, use_reentrant=False).sum()
+
+
+def bound_anew_behind_a_break(x):
+    for scale in (1, 2, 3):
+        x = checkpoint(lambda v: (v * scale).sin(), x, use_reentrant=False)  # noqa: B023
+        float(x.detach().sum())
+    return x.sum()
+
+
+OWN = [
+    changed_list, changed_argument, changed_object, changed_slot, changed_function, used_up,
+    changed_inside, bound_anew_behind_a_break,
+]  # fmt: skip
+
+
+def gradients(function, change=lambda rest: None):
+    """The gradient in eager and compiled; ``change`` is given what the call returns beside."""
+    found = []
+    for call in (function, jitney.compile(function)):
+        x = torch.linspace(-1, 1, 16).view(2, 8).requires_grad_()
+        loss = call(x)
+        if isinstance(loss, tuple):
+            loss, rest = loss
+            change(rest)
+        loss.backward()
+        found.append(x.grad)
+    return found
+
+
+@pytest.mark.parametrize("function", OWN)
+def test_what_the_frame_made_is_read_anew(function):
+    expected, found = gradients(function)
+    assert_equal(found, expected)
+
+
+def test_what_the_frame_made_and_lets_out_is_read_anew():
+    def call(x):
+        scales = [2.0]
+        y = checkpoint(lambda v: (v * scales[0]).sin(), x, use_reentrant=False)
+        return y.sum(), scales
+
+    expected, found = gradients(call, lambda scales: scales.append(scales.pop() + 1))
+    assert_equal(found, expected)
+
+
+def test_a_list_given_to_the_frame_is_read_anew():
+    scales = [2.0]
+
+    def call(x, scales=scales):
+        scales[0] = 2.0
+        y = checkpoint(lambda v: (v * scales[0]).sin(), x, use_reentrant=False)
+        scales[0] = 3.0
+        return y.sum()
+
+    expected, found = gradients(call)
+    assert_equal(found, expected)
+
+
+def test_an_attribute_that_is_put_back_is_read_anew():
+    owner = Owner()
+    owner.scale = 2.0
+
+    def call(x):
+        owner.scale = 4.0
+        y = checkpoint(owner.run, x, use_reentrant=False)
+        owner.scale = 2.0
+        return y.sum()
+
+    expected, found = gradients(call)
+    assert_equal(found, expected)
+
+
+def test_unchanged_containers_do_not_break():
+    def call(x):
+        pair, named = [x * 2, x * 3], {"x": x}
+
+        def region(v, pair, named=None):
+            return (v * pair[0] + pair[1] * named["x"]).sin()
+
+        y = checkpoint(region, x, pair, named=named, use_reentrant=False)
+        return checkpoint(lambda v: v * pair[0], y, use_reentrant=False).sum()
+
+    expected = gradients(call)[0]
+    x = torch.linspace(-1, 1, 16).view(2, 8).requires_grad_()
+    jitney.compile(call, fullgraph=True)(x).backward()
+    assert_equal(x.grad, expected)
+
+
+def test_a_region_with_its_result_in_an_input_reads_state_anew():
+    found = []
+    for wrap in (lambda f: f, jitney.compile):
+        owner, out = Owner(), torch.zeros(2, 8)
+
+        def call(x, out, owner=owner):
+            out.copy_(checkpoint(owner.run, x, use_reentrant=False))
+
+        x = torch.linspace(-1, 1, 16).view(2, 8).requires_grad_()
+        wrap(call)(x, out)
+        owner.scale = 3.0
+        out.sum().backward()
+        found.append(x.grad)
+    assert_equal(found[1], found[0])
