@@ -150,7 +150,9 @@ def _sum(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: 
     if values:
         iterable = operators.iterable(interpreter, values[0])
         values[0] = interpreter.native(list, iterable)
-        if not {type(x) for x in (*values[0], *values[1:], *keywords.values())} <= _NUMBERS:
+        starts = (*values[1:], *keywords.values())
+        refused = any(isinstance(x, str | bytes | bytearray) for x in starts)
+        if not refused and not {type(x) for x in (*values[0], *starts)} <= _NUMBERS:
             link = "push" if site is not None else None
             return interpreter.call_python(polyfills.sum_, tuple(values), keywords, link)
     return interpreter.native(function, *values, **keywords)

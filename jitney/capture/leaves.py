@@ -294,6 +294,13 @@ def refuse_numpy_types(func: Any, *given: Any) -> None:
         raise BreakCapture("numpy-number", reason, "use Python's numbers")
 
 
+def refuse_booleans(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Fakes take a boolean ``alpha`` or exponent for a number, eager's kernels do not."""
+    exponent = args[1:2] if name_of(func).strip("_") in ("pow", "ipow") else ()
+    if any(type(x) is bool for x in (*exponent, kwargs.get("alpha"), kwargs.get("exponent"))):
+        raise BreakCapture("boolean-number", f"{name_of(func)} is given a boolean for a number")
+
+
 def _from_numpy(value: Any) -> bool:
     if isinstance(value, list | tuple):
         return any(map(_from_numpy, value))

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+import jitney
 from jitney.capture import recipe as r
 from jitney.capture.options import CaptureOptions
 from jitney.capture.result import FrameState
@@ -202,3 +203,22 @@ def test_recursion_inside_a_cell_is_rebuilt() -> None:
 
     (frame,) = broken(f, X).frames
     assert isinstance(dict(frame.locals)["down"], r.MakeCell)
+
+
+@pytest.mark.parametrize("exponent", [True, False])
+def test_a_boolean_exponent_is_no_number(exponent: bool) -> None:
+    flags = torch.tensor([True, False])
+    compiled = jitney.compile(lambda b: b**exponent)
+    assert compiled(flags).dtype == torch.bool
+    assert compiled(flags).tolist() == (flags**exponent).tolist()
+
+
+def test_a_boolean_alpha_is_refused_as_in_eager() -> None:
+    with pytest.raises(RuntimeError, match="Boolean alpha"):
+        jitney.compile(lambda x: torch.add(x, x, alpha=True))(X)
+
+
+@pytest.mark.parametrize("values", [["a", "b"], []])
+def test_strings_are_not_summed(values: list[str]) -> None:
+    with pytest.raises(TypeError, match="can't sum strings"):
+        jitney.compile(lambda x: x + len(sum(values, "")))(X)  # type: ignore[call-overload]
