@@ -6,7 +6,7 @@
 4. A name is bound once per nest, before its use.
 5. Dtypes agree: a load with its buffer, a stored value with its buffer, operands with their op.
 6. Opcodes and reductions are known and have their number of operands and results.
-7. An unmasked access with known bounds stays inside its buffer (but for indices of either sign).
+7. An unmasked access with known bounds stays inside its buffer (`_is_bounded`).
 8. An output is a view of an input, a constant, an output or an extern buffer, never of a temp.
 9. No iteration of a loop touches what another one of it writes (`verify_order`); what a template
    writes is no operand of it.
@@ -208,10 +208,17 @@ def _check_access(
         low, high = where.bounds()
         size = _size(known)
         empty = any(a.extent == Index() for a in scope.axes)
-        assumed = any(isinstance(a, Dim) and a.low < 0 for a in where.atoms())  # of either sign
-        if not empty and not assumed and low is not None and high is not None and size is not None:
+        if not empty and _is_bounded(where) and low is not None and high is not None and size is not None:
             if low < 0 or high >= size:
                 raise Broken(f"{buffer}[{where}] reaches {low}..{high} of {size} elements")
+
+
+def _is_bounded(where: Index) -> bool:
+    """Whether no guard says more of an index than its bounds: those know neither what several
+    counts sum to, nor what holds of a number of either sign."""
+    within = [a.extent.atoms() if isinstance(a, Axis) else (a,) for a in where.atoms()]
+    counts = [atom for atoms in within for atom in atoms if isinstance(atom, Dim)]
+    return len(counts) < 2 and all(count.low >= 0 for count in counts)
 
 
 def _size(buffer: ir.Buffer) -> int | None:

@@ -231,3 +231,31 @@ def test_a_size_that_the_backward_pass_makes_a_number():
         compiled(x).sum().backward()
         root(again).sum().backward()
         assert_equal(x.grad, again.grad)
+
+
+@pytest.mark.parametrize(
+    "series",
+    [
+        ((2, 3), (7, 9), (0, 16), (16, 0), (4, 2)),  # the sum changes too
+        ((2, 3, 4, 7), (7, 4, 5, 0), (0, 0, 16, 0), (4, 4, 4, 4), (1, 2, 3, 10)),
+    ],
+)
+def test_rows_split_by_counts_that_change(series):
+    def routed(x, weights, order, counts):
+        rows = x[order].split(counts)
+        made = torch.cat([row @ weights[i] for i, row in enumerate(rows)])
+        return torch.zeros_like(x).index_add(0, order, made)
+
+    compiled = jitney.compile(routed)
+    with config.override(eager_on_bug=False):
+        for counts in series:
+            size = sum(counts)
+            order = torch.randperm(2 * size)[:size] % size  # some rows twice, some never
+            given = torch.randn(size, 8), torch.randn(len(counts), 8, 8)
+            results = []
+            for function in (routed, compiled):
+                x, weights = (t.clone().requires_grad_() for t in given)
+                out = function(x, weights, order, list(counts))
+                (out * out).sum().backward()
+                results.append((out, x.grad, weights.grad))
+            assert_equal(*results[::-1])

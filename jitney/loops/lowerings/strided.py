@@ -57,11 +57,15 @@ class StridedTensor:
         return BufferView(self.buffer, self.shape, self.strides, self.offset)
 
     def expand(self, shape: Sequence[Index]) -> StridedTensor:
-        """Broadcast to ``shape`` (stride 0 along dimensions of size one or missing)."""
+        """Broadcast to ``shape`` (stride 0 along dimensions of size one or missing).
+
+        Other sizes are equal to those of ``shape``, though perhaps only by a guard: a sum of
+        counts, and the size that was split into them.
+        """
         pad = len(shape) - self.ndim
         strides = [index(0)] * pad
         for own, size, stride in zip(self.shape, shape[pad:], self.strides, strict=True):
-            strides.append(stride if own == size else index(0))
+            strides.append(index(0) if own == index(1) != size else stride)
         return replace(self, shape=tuple(shape), strides=tuple(strides))
 
     def permute(self, order: Sequence[int]) -> StridedTensor:
