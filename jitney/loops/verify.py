@@ -207,8 +207,8 @@ def _check_access(
     if not masked:
         low, high = where.bounds()
         size = _size(known)
-        empty = any(a.extent == Index() for a in scope.axes)
-        if not empty and _is_bounded(where) and low is not None and high is not None and size is not None:
+        reached = _is_bounded(where) and not any(a.extent == Index() for a in scope.axes)
+        if reached and low is not None and high is not None and size is not None:
             if low < 0 or high >= size:
                 raise Broken(f"{buffer}[{where}] reaches {low}..{high} of {size} elements")
 
