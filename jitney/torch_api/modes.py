@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from types import SimpleNamespace
 from typing import Any
 
@@ -30,7 +31,29 @@ def python_dispatcher() -> Any:
     """torch's Python dispatcher: Python kernels of composite ops, which keep sizes symbolic."""
     from torch._dispatch.python import enable_python_dispatcher
 
+    _correct_python_kernels()
     return enable_python_dispatcher()
+
+
+@cache
+def _correct_python_kernels() -> None:
+    """Python kernels that differ from the C++ ones: dropout copies what it leaves as it is, a loss
+    counts labels behind the end of a row."""
+    key = torch._C.DispatchKey
+    dropout = torch.ops.aten.dropout.default
+    for at in (key.Autograd, key.CompositeImplicitAutograd):
+        dropout.py_kernels[at] = _dropout
+    dropout._dispatch_cache.clear()
+    loss = torch.ops.aten.multilabel_margin_loss_forward.default
+    loss.py_kernels.pop(key.Autograd, None)
+    loss._dispatch_cache.clear()
+
+
+def _dropout(x: torch.Tensor, p: float, train: bool | None) -> torch.Tensor:
+    if not train or p == 0:
+        return x
+    kept: torch.Tensor = torch.ops.aten.native_dropout(x, p, train)[0]
+    return kept
 
 
 def dispatch_modes_off() -> Any:

@@ -136,6 +136,25 @@ def test_divisions_of_sixteen_bits_round_where_eager_rounds(dtype: torch.dtype) 
     check(rounded, x, y, rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_tensor_of_no_dimension_is_rounded_where_eager_rounds_it(dtype: torch.dtype) -> None:
+    x = (torch.rand(4000, generator=torch.Generator().manual_seed(5)) + 0.1).to(dtype)
+    number = torch.tensor(1.2345678)
+    x[:4] = number.to(dtype)
+
+    def mixed(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        sums = x + y, y - x, torch.add(x, y, alpha=3), torch.atan2(x, y), torch.fmod(x, y)
+        quotients = x * y, y * x, x / y, y / x, x // y, y // x
+        trunc = torch.div(x, y, rounding_mode="trunc")
+        return *sums, *quotients, trunc, x == y, torch.addcmul(x, x, y)
+
+    check(mixed, x, number, rtol=0, atol=0)
+    check(mixed, x, number.to(dtype), rtol=0, atol=0)
+    on_gpu, constants = lower_for(trace(lambda x, y: x * y, x, number), GPU)
+    (product,) = interpret(on_cpu(on_gpu), constants, [x, number])
+    assert torch.equal(product, x * number.to(dtype))
+
+
 def test_a_gpu_multiplies_by_the_inverse_of_a_number() -> None:
     x = torch.arange(1.0, 2000)
     program, constants = lower_for(trace(lambda x: (x / 3, x / 1), x), GPU)

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 import jitney
 from tests.equal import assert_equal_to_eager
@@ -91,3 +92,31 @@ def test_attention_in_double_precision() -> None:
 def test_a_scatter_into_an_expanded_tensor_has_memory_of_its_own(scatter: Any) -> None:
     x = torch.arange(4.0)[:, None].expand(4, 5)
     assert_equal_to_eager(scatter, jitney.compile(scatter), (x,))
+
+
+@pytest.mark.parametrize("dim", [-1, (-2,), (-2, -1)])
+def test_a_norm_over_dimensions_of_size_one(dim: int | tuple[int, ...]) -> None:
+    def norm(x: torch.Tensor) -> torch.Tensor:
+        return torch.linalg.vector_norm(x, 2, dim=dim)
+
+    compiled = jitney.compile(norm, fullgraph=True)
+    for x in (torch.randn(1, 1), torch.randn(3, 1)):
+        assert_equal_to_eager(norm, compiled, (x,))
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+def test_labels_behind_the_end_of_a_row_of_symbolic_size(reduction: str) -> None:
+    def loss(x: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        return F.multilabel_margin_loss(x, labels, reduction=reduction)
+
+    compiled = jitney.compile(loss, dynamic=True)
+    x, labels = torch.randn(5), torch.tensor([1, 0, -1, 2, 3])
+    assert_equal_to_eager(loss, compiled, (x, labels))
+    assert_equal_to_eager(loss, compiled, (x.expand(3, 5), labels.expand(3, 5)))
+
+
+def test_dropout_of_nothing_is_its_operand() -> None:
+    x = torch.randn(5)
+    for train, p in ((True, 0.0), (False, 0.3)):
+        traced = jitney.compile(lambda x, p=p, train=train: F.dropout(x, p, train), dynamic=True)
+        assert traced(x) is x

@@ -6,7 +6,7 @@ import torch
 
 from jitney.loops.ir import Const, Expr
 from jitney.loops.lowerings.builder import Builder
-from jitney.loops.lowerings.elementwise import elementwise
+from jitney.loops.lowerings.elementwise import elementwise, fake_of
 from jitney.loops.lowerings.expressions import HALF, apply, cast, const, div, mul, sub, where
 from jitney.loops.lowerings.registry import Refused
 
@@ -19,7 +19,7 @@ def _checked_divisor(x: Expr, y: Expr) -> None:
         raise Refused("an integer division by zero must raise eager's error")
 
 
-@elementwise(aten.div, aten.true_divide, with_builder=True)
+@elementwise(aten.div, aten.true_divide, wide_on_cpu="other", with_builder=True)
 def divided(b: Builder, x: Expr, y: Expr, rounding_mode: str | None = None) -> Expr:
     if rounding_mode is None:
         return _quotient(b, x, y)
@@ -31,7 +31,7 @@ def divided(b: Builder, x: Expr, y: Expr, rounding_mode: str | None = None) -> E
     return apply("trunc", _rounded(b, _quotient(b, x, y), y))
 
 
-@elementwise(aten.floor_divide, with_builder=True)
+@elementwise(aten.floor_divide, wide_on_cpu="other", with_builder=True)
 def floor_divided(b: Builder, x: Expr, y: Expr) -> Expr:
     _checked_divisor(x, y)
     return _floored(b, x, y)
@@ -60,15 +60,23 @@ def _quotient(b: Builder, x: Expr, y: Expr) -> Expr:
 def _rounded(b: Builder, value: Expr, y: Expr) -> Expr:
     """A step of a division of 16-bit tensors, whose steps eager rounds; by a number it does not."""
     dtype = b.fake.dtype
-    if dtype not in HALF or isinstance(y, Const):
+    if dtype not in HALF or _is_number(b, y):
         return value
     return cast(cast(value, dtype), value.dtype)
+
+
+def _is_number(b: Builder, y: Expr) -> bool:
+    """Whether eager divides by a number: on a CPU also by the element of a tensor of one."""
+    divisor = fake_of(b.node.args[1])
+    if b.target.kind != "cpu" or not isinstance(divisor, torch.Tensor):
+        return isinstance(y, Const)
+    return all(type(size) is int and size == 1 for size in divisor.shape)
 
 
 def _floored(b: Builder, x: Expr, y: Expr) -> Expr:
     """The quotient rounded down; steps of its own (c10's ``div_floor_floating``) where eager rounds
     in between: for 16-bit tensors on a CPU."""
-    if b.target.kind != "cpu" or b.fake.dtype not in HALF or isinstance(y, Const):
+    if b.target.kind != "cpu" or b.fake.dtype not in HALF or _is_number(b, y):
         return apply("floordiv", x, y)
     zero, half, one = (const(value, x.dtype) for value in (0.0, 0.5, 1.0))
     rest = apply("fmod", x, y)

@@ -33,6 +33,16 @@ def _rounded(dtype: torch.dtype, value: Any) -> Any:
     return float(torch.tensor(float(value)).to(dtype)) if isinstance(value, int | float) else value
 
 
+def _loaded(value: StridedTensor, position: Position, own: torch.dtype | None, wide: bool) -> Expr:
+    """An element, rounded to a 16-bit dtype of the loop (it may become infinite) as eager does, in
+    the compute dtype; ``wide``: that of a 0-d tensor of floats is not rounded."""
+    loaded: Expr = value.load(position)
+    if own is None:
+        return loaded
+    as_it_is = wide and value.ndim == 0 and loaded.dtype.is_floating_point
+    return cast(cast(loaded, own) if own in HALF and not as_it_is else loaded, compute_dtype(own))
+
+
 def _check_held(dtype: torch.dtype, value: Any) -> None:
     """Refuses an int that an integer dtype does not hold."""
     if dtype.is_floating_point or dtype == torch.bool or not isinstance(value, int):
@@ -45,6 +55,7 @@ def elementwise(
     *ops: OpKey | None,
     operands: str = "result",
     narrow_on: tuple[str, ...] = (),
+    wide_on_cpu: str | None = None,
     exact_numbers: bool = False,
     with_builder: bool = False,
 ) -> Callable[[Formula], Formula]:
@@ -54,6 +65,7 @@ def elementwise(
     (``operands="result"``) or of the promoted operands ("promoted": comparisons), or in dtypes of
     their own ("own": tensors unconverted, numbers as they are). Where eager's loop is 16-bit
     (``narrow_on`` these kinds of devices), a number is rounded to it first, of comparisons always.
+    A tensor is always, but the CPU's loop takes a 0-d ``wide_on_cpu`` (a parameter) as it is.
     ``exact_numbers`` refuses ints that the dtype does not hold: torch's versions differ. Other
     arguments come as they are (``with_builder``: after the `Builder`); the value is cast.
     """
@@ -70,10 +82,8 @@ def elementwise(
                 if not flags[name] or value is None:
                     return value
                 if isinstance(value, StridedTensor):
-                    loaded: Expr = value.load(position)
-                    if own in HALF and not loaded.dtype.is_floating_point:
-                        loaded = cast(loaded, own)  # as eager, which may round it to infinity
-                    return loaded if dtype is None else cast(loaded, dtype)
+                    wide = name == wide_on_cpu and b.target.kind == "cpu"
+                    return _loaded(value, position, own, wide)
                 if exact_numbers and own is not None:
                     _check_held(own, value)
                 if own in HALF and (b.target.kind in narrow_on or operands == "promoted"):

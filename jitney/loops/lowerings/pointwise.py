@@ -157,7 +157,7 @@ def subtracted_from(x: Expr, y: Expr, alpha: Expr | None = None) -> Expr:
     return sub(y, x) if alpha is None else x_plus(y, x, negated(alpha))
 
 
-@elementwise(aten.mul, prims.mul)
+@elementwise(aten.mul, prims.mul, wide_on_cpu="other")
 def multiplied(x: Expr, y: Expr) -> Expr:
     return mul(x, y)
 
