@@ -20,6 +20,7 @@ from jitney.kernels.triton.fold_into_attention import fold_into_attention
 from jitney.kernels.triton.gpu_program import GpuProgram
 from jitney.kernels.triton.launch_plan import LaunchPlan
 from jitney.kernels.triton.pair_products import pair_products
+from jitney.kernels.triton.positions_as_heads import positions_as_heads
 from jitney.kernels.triton.products_as_nests import products_as_nests
 from jitney.kernels.triton.tune import open_tuner
 from jitney.kernels.triton.tune_templates import fastest_templates
@@ -79,6 +80,8 @@ def check_runnable(program: LoopProgram, target: Target) -> None:
 
 def transform(program: LoopProgram, target: Target, options: Config | None = None) -> LoopProgram:
     """Everything between lowering and the memory plan."""
+    program = positions_as_heads(program)
+    check_step(program, "taking positions as heads")
     tuner = None if options is None else open_tuner(target.name, options)
     if tuner is None:
         return with_templates(program, target, {})

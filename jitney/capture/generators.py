@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 _MATCHING = frozenset(
     ("PUSH_EXC_INFO", "CHECK_EXC_MATCH", "COPY", "POP_EXCEPT", "CALL_INTRINSIC_1")
 )
+_RAISING = ("RERAISE", "CLEANUP_THROW")
 _MATCHED = ("BaseException", "GeneratorExit")
 
 
@@ -69,7 +70,7 @@ class FrameGenerator(Iterator[Any]):
         program, at = self.frame.program, self.frame.index - 1
         while (row := program.handler_at(at)) is not None:
             at = row.target
-            while (ins := program.instructions[at]).name != "RERAISE":
+            while (ins := program.instructions[at]).name not in _RAISING:
                 if ins.name not in _MATCHING and not ins.name.startswith(("LOAD_", "POP_JUMP")):
                     return True
                 if ins.name == "LOAD_GLOBAL" and ins.value in _MATCHED:

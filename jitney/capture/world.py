@@ -16,6 +16,7 @@ import enum
 import operator
 import re
 import types
+import typing
 import weakref
 from typing import Any
 
@@ -41,7 +42,7 @@ BY_VALUE = (torch.device, torch.Size, range, slice)
 VALUES = (int, float, complex, str, bytes, np.generic, decimal.Decimal, datetime.date,
           datetime.time, datetime.timedelta)  # fmt: skip
 #: Of C code, and never changed.
-IMMUTABLE = (re.Pattern, re.Match, operator.itemgetter, weakref.ReferenceType)
+IMMUTABLE = (re.Pattern, re.Match, operator.itemgetter, weakref.ReferenceType, typing.TypeVar)
 CONTAINERS = (list, dict, set, frozenset, collections.deque)
 ITERATORS = (types.GeneratorType, types.AsyncGeneratorType, types.CoroutineType)
 

@@ -46,9 +46,10 @@ class _Block:
         return self._count_owners() == self._owners
 
     def is_whole(self) -> bool:
-        """Whether it has the memory it was made with: owners may resize it or share it with other
-        processes."""
-        return self._memory() == (self._address, self.bytes)
+        """Whether it has the memory it was made with and may be resized: owners may resize it,
+        share it with other processes or pin it by a NumPy array."""
+        same = self._memory() == (self._address, self.bytes)
+        return same and self._storage.resizable()
 
 
 class ResultMemory:

@@ -95,6 +95,14 @@ def test_an_owner_may_resize_or_share_its_memory() -> None:
     assert fresh.data_ptr() != address and not fresh.is_shared()
 
 
+def test_memory_that_numpy_has_pinned_is_not_used_again() -> None:
+    memory = ResultMemory()
+    pinned = lease(memory)
+    assert pinned.numpy().sum() == SIZE
+    del pinned
+    lease(memory).untyped_storage().resize_(0)
+
+
 def test_no_more_is_held_than_was_in_use_at_one_time() -> None:
     memory = ResultMemory()
     for count in range(SIZE, SIZE + 5):
