@@ -29,10 +29,10 @@ def check(fn, x: torch.Tensor, tolerance: float = 1e-4) -> ir.LoopProgram:
 
 @pytest.mark.parametrize("name", SCANS)
 @pytest.mark.parametrize(
-    ("shape", "dim"), [((3, 5), 1), ((5, 64), 1), ((70, 9), 0), ((4, 6, 5), 1), ((2, 40000), 1)]
+    ("shape", "dim"), [((3, 5), 1), ((5, 64), 1), ((70, 9), 0), ((4, 6, 5), 1), ((1, 33000), 1)]
 )
 def test_rows_and_columns(name: str, shape: tuple[int, ...], dim: int) -> None:
-    check(lambda x: SCANS[name](x, dim), torch.randn(shape), 1e-3 if 40000 in shape else 1e-4)
+    check(lambda x: SCANS[name](x, dim), torch.randn(shape), 1e-3 if 33000 in shape else 1e-4)
 
 
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int8, torch.bool, torch.float64])
