@@ -87,31 +87,38 @@ def vit() -> Workload:
     return Workload(model, lambda call: call(images))
 
 
-def gpt2_train(transformers: Any, dropout: bool = False) -> Workload:
-    """A training step of GPT-2 124M, 16 x 1024 tokens, autocast."""
+def gpt2_train(
+    transformers: Any, dropout: bool = False, shape: tuple[int, int] = (16, 1024)
+) -> Workload:
+    """A training step of GPT-2 124M on ``shape`` (rows, tokens), autocast; where that is small,
+    with its optimizer."""
     names = () if dropout else ("attn_pdrop", "embd_pdrop", "resid_pdrop")
     config = transformers.GPT2Config(**dict.fromkeys(names, 0), vocab_size=50304)
     model = transformers.GPT2LMHeadModel(config).to(DEVICE).train()
-    tokens = torch.randint(0, 50000, (16, 1024), device=DEVICE)
-    return _loss_of(model, {"input_ids": tokens, "labels": tokens, "use_cache": False})
+    tokens = torch.randint(0, 50000, shape, device=DEVICE)
+    given = {"input_ids": tokens, "labels": tokens, "use_cache": False}
+    return _loss_of(model, given, steps=shape[0] < 16)
 
 
-def bert_train(transformers: Any) -> Workload:
-    """A training step of BERT-base with dropout, 64 x 128 tokens, two classes, autocast."""
-    config = transformers.BertConfig()
+def bert_train(transformers: Any, attention_dropout: float = 0.1, rows: int = 64) -> Workload:
+    """A training step of BERT-base with dropout, ``rows`` x 128 tokens, two classes, autocast;
+    where there are few rows, with its optimizer."""
+    config = transformers.BertConfig(attention_probs_dropout_prob=attention_dropout)
     model = transformers.BertForSequenceClassification(config).to(DEVICE).train()
-    tokens = torch.randint(0, 30000, (64, 128), device=DEVICE)
-    labels = torch.randint(0, 2, (64,), device=DEVICE)
-    return _loss_of(model, {"input_ids": tokens, "labels": labels})
+    tokens = torch.randint(0, 30000, (rows, 128), device=DEVICE)
+    labels = torch.randint(0, 2, (rows,), device=DEVICE)
+    return _loss_of(model, {"input_ids": tokens, "labels": labels}, steps=rows < 16)
 
 
-def _loss_of(model: Any, given: dict[str, Any]) -> Workload:
-    """A training step under autocast of a model that computes its loss."""
+def _loss_of(model: Any, given: dict[str, Any], steps: bool) -> Workload:
+    """A training step under autocast of a model that computes its loss; ``steps``: the optimizer
+    makes one, too."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=True) if steps else None
 
     def step(call: Callable[..., Any]) -> torch.Tensor:
         with torch.autocast("cuda", torch.bfloat16):
             loss = call(**given).loss
-        return _backward(model, loss)
+        return _backward(model, loss, optimizer)
 
     return Workload(model, step, train=True)
 
@@ -132,8 +139,10 @@ def resnet50_train() -> Workload:
     return Workload(model, step, train=True)
 
 
-def _backward(model: Any, loss: torch.Tensor) -> torch.Tensor:
+def _backward(model: Any, loss: torch.Tensor, optimizer: Any = None) -> torch.Tensor:
     loss.backward()
+    if optimizer is not None:
+        optimizer.step()
     model.zero_grad(set_to_none=True)
     return loss
 
@@ -151,6 +160,8 @@ def build(case: str) -> Workload:
         "vit_b32": vit,
         "gpt2_train": lambda: gpt2_train(transformers),
         "gpt2_train_dropout": lambda: gpt2_train(transformers, dropout=True),
+        "gpt2_train_small": lambda: gpt2_train(transformers, shape=(2, 128)),
+        "bert_train_small": lambda: bert_train(transformers, attention_dropout=0, rows=8),
         "bert_train_dropout": lambda: bert_train(transformers),
         "resnet50_train": resnet50_train,
     }

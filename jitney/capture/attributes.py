@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from jitney.capture import tensor_attributes
+from jitney.capture.class_flags import is_heap_type
 from jitney.capture.frame import BreakCapture, Frame, Lazy, Raised
 from jitney.capture.guard import ABSENT, Kind
 from jitney.capture.shadows import DictShadow
@@ -30,7 +31,6 @@ C_METHODS = (
 )
 SCALARS = (int, float, bool, str, bytes, complex, type(None))
 LRU = type(functools.lru_cache(lambda: None))
-_HEAP = 1 << 9
 
 
 @functools.lru_cache(maxsize=65536)
@@ -48,7 +48,7 @@ def _lookup(cls: type, name: str) -> Any:
 
 def type_lookup(cls: type, name: str) -> Any:
     """What ``name`` resolves to along the class's MRO, unbound; ABSENT if nothing."""
-    if not cls.__flags__ & _HEAP:
+    if not is_heap_type(cls):
         return _static_lookup(cls, name)
     return _lookup(cls, name)
 
@@ -67,7 +67,7 @@ def guard_lookup(
     interpreter: Interpreter, cls: type, name: str, found: Any, source: Source | None
 ) -> None:
     """What ``name`` resolves to on a class is assumed; once per class and name."""
-    if not cls.__flags__ & _HEAP:
+    if not is_heap_type(cls):
         return
     world = interpreter.world
     key = (cls, name)
@@ -270,7 +270,7 @@ def _class_attr(interpreter: Interpreter, owner: type, name: str) -> Any:
     if is_python(hook):
         return interpreter.call(hook, (owner, name), {}, None)
     on_meta = type_lookup(meta, name)
-    if name == "__dict__" and owner.__flags__ & _HEAP:
+    if name == "__dict__" and is_heap_type(owner):
         return class_namespace(interpreter, owner)
     if on_meta is not ABSENT and type(on_meta) in C_DESCRIPTORS:
         return interpreter.native(getattr, owner, name)
@@ -302,7 +302,7 @@ def _class_attr(interpreter: Interpreter, owner: type, name: str) -> Any:
 
 def guard_class(interpreter: Interpreter, owner: type, name: str, found: Any) -> None:
     """What ``name`` resolves to on a class object itself."""
-    if owner.__flags__ & _HEAP:
+    if is_heap_type(owner):
         key = (owner, name)
         if key not in interpreter.world.lookups:
             interpreter.world.lookups.add(key)

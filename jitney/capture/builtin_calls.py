@@ -18,6 +18,7 @@ import torch
 from jitney import torch_api
 from jitney.capture import attributes, callbacks, deferred, operators, polyfills, tensor_attributes
 from jitney.capture.attributes import is_python, type_lookup
+from jitney.capture.class_flags import is_heap_type
 from jitney.capture.frame import BreakCapture, Frame, Raised, Unread
 from jitney.capture.generators import FrameGenerator
 from jitney.capture.guard import ABSENT, Kind
@@ -194,7 +195,7 @@ def is_instance(interpreter: Interpreter, value: Any, classes: Any) -> bool:
 def _assume_unregistered(interpreter: Interpreter, cls: type, classes: Any) -> None:
     """Guards that nobody tells an abstract class of another one in the meantime."""
     given = classes if isinstance(classes, tuple) else (classes,)
-    if cls.__flags__ & (1 << 9) and any(isinstance(c, abc.ABCMeta) for c in given):
+    if is_heap_type(cls) and any(isinstance(c, abc.ABCMeta) for c in given):
         asked = Referent(Fixed(functools.partial(issubclass, cls, classes)))
         interpreter.world.guard(Kind.EQUALS, asked, False)
 

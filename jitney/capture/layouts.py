@@ -13,6 +13,8 @@ from functools import lru_cache
 from types import MemberDescriptorType
 from typing import Any
 
+from jitney.capture.class_flags import is_of_c
+
 OB_TYPE = 8
 SEQUENCE_SIZE = 16  # list, tuple; also the number of a dict's entries
 SEQUENCE_ITEMS = 24  # of a tuple, in place
@@ -62,7 +64,7 @@ def slot_address(value: Any, name: str) -> int | None:
 
 def class_dict(cls: type) -> dict[str, Any] | None:
     """The dict behind a class's mapping proxy; None for a class that cannot change."""
-    if not cls.__flags__ & (1 << 9) or cls.__flags__ & (1 << 8):  # heap type, not immutable
+    if is_of_c(cls):
         return None
     found = gc.get_referents(cls.__dict__)
     return found[0] if len(found) == 1 and type(found[0]) is dict else None

@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from jitney.capture.class_flags import is_heap_type
 from jitney.capture.frame import Frame, Lazy, Unread
 from jitney.capture.generators import FrameGenerator
 from jitney.capture.rebuild import CONSTANTS
 from jitney.capture.source import DictItem, Source
+from jitney.capture.world import raw_dict
 
 if TYPE_CHECKING:
     from jitney.capture.world import World
@@ -111,7 +113,7 @@ def _stores(code: types.CodeType, name: str) -> bool:
 
 def _can_change(value: Any) -> bool:
     if isinstance(value, types.FunctionType):  # what it closes over counts by itself
-        return bool(_namespace(value))
+        return bool(raw_dict(value))
     return not isinstance(value, _FROZEN)
 
 
@@ -126,7 +128,7 @@ def _contents(value: Any) -> tuple[Any, ...] | None:
     if isinstance(value, types.FunctionType):
         cells = value.__closure__ or ()
         defaults = (*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values())
-        return (*cells, *defaults, *(_namespace(value) or {}).values())
+        return (*cells, *defaults, *(raw_dict(value) or {}).values())
     if isinstance(value, types.CellType):
         try:
             return (value.cell_contents,)
@@ -137,7 +139,7 @@ def _contents(value: Any) -> tuple[Any, ...] | None:
     for base in bases:
         if isinstance(value, base):
             found += base.__iter__(value)
-    for items in (value if isinstance(value, dict) else {}, _namespace(value) or {}):
+    for items in (value if isinstance(value, dict) else {}, raw_dict(value) or {}):
         found += [x for item in dict.items(items) for x in item]
     for name in _slots(type(value)):
         try:
@@ -147,15 +149,7 @@ def _contents(value: Any) -> tuple[Any, ...] | None:
     return tuple(found)
 
 
-def _namespace(value: Any) -> dict[str, Any] | None:
-    try:
-        found = object.__getattribute__(value, "__dict__")
-    except AttributeError:
-        return None
-    return found if isinstance(found, dict) else None
-
-
 def _slots(cls: type) -> list[str]:
     """The names of a class's member descriptors, all that its ``__slots__`` are kept in."""
-    made = [vars(base) for base in cls.__mro__ if base.__flags__ & (1 << 9)]
+    made = [vars(base) for base in cls.__mro__ if is_heap_type(base)]
     return [n for names in made for n, x in names.items() if type(x) is types.MemberDescriptorType]

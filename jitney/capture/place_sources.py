@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from jitney.capture import layouts
+from jitney.capture.class_flags import is_heap_type
 from jitney.capture.native_check import Op
 from jitney.capture.source import (
     Attr,
@@ -126,7 +127,7 @@ class Arming:
 
     def type_stays(self, value: Any) -> None:
         """``value.__class__ = …`` undoes the arm."""
-        if type(value).__flags__ & (1 << 9):
+        if is_heap_type(type(value)):
             self.keep.append(value)
             self.word(id(value) + layouts.OB_TYPE, id(type(value)))
 

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from jitney.capture import function_calls
+from jitney.capture.class_flags import is_heap_type
 from jitney.capture.policy_table import (
     ANSWERS,
     BREAKS,
@@ -133,7 +134,7 @@ def is_pure_new(new: Any) -> bool:
 def is_native_class(cls: type) -> bool:
     """Whether constructing it is C code without effects."""
     return f"{cls.__module__}.{cls.__qualname__}" in NATIVE_CLASSES or (
-        issubclass(cls, BaseException) and not cls.__flags__ & (1 << 9)
+        issubclass(cls, BaseException) and not is_heap_type(cls)
     )
 
 

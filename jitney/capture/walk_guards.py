@@ -66,8 +66,8 @@ class EntryCheck:
     def __call__(self, function: FunctionType, *values: Any) -> bool:
         if self._compiled is None and self._walks < WALKS:
             self._walks += 1
-            return all(map(Walk(Roots(dict(zip(self._parameters, values)), function)).holds,
-                           self._guards))  # fmt: skip
+            walk = Walk(Roots(dict(zip(self._parameters, values)), function))
+            return all(map(walk.holds, self._guards))
         if self._compiled is None:
             self._compiled = compile_check(self._guards, self._parameters, self._name)
         return self._compiled(function, *values)

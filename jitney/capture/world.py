@@ -25,6 +25,7 @@ import torch
 
 from jitney import torch_api
 from jitney.capture import scalars, shadows
+from jitney.capture.class_flags import is_heap_type, is_of_c
 from jitney.capture.frame import Lazy
 from jitney.capture.guard import Guard, Kind
 from jitney.capture.source import Attr, CellContents, Fixed, Item, Local, Source
@@ -176,7 +177,7 @@ class World:
         self.guard(Kind.TYPE, source, cls)
         if isinstance(value, VALUES):
             self.guard(Kind.EQUALS, source, value)
-        elif any(_is_of_c(base) for base in cls.__mro__[:-1]):
+        elif any(is_of_c(base) for base in cls.__mro__[:-1]):
             self.opaque.add(id(value))
 
     def _tensor(self, value: torch.Tensor, source: Source) -> Any:
@@ -280,8 +281,8 @@ class World:
         frame, None for an object without one."""
         known = self.inside.get(id(owner))
         if known is None:
-            return _raw_dict(owner)
-        raw = _raw_dict(known.original)
+            return raw_dict(owner)
+        raw = raw_dict(known.original)
         if raw is None:
             return None
         shadow = self.dicts.get(id(raw))
@@ -307,7 +308,8 @@ def is_identity(value: Any) -> bool:
     return isinstance(value, BY_IDENTITY)
 
 
-def _raw_dict(owner: Any) -> dict[str, Any] | None:
+def raw_dict(owner: Any) -> dict[str, Any] | None:
+    """An object's own ``__dict__``, whatever its class overrides; None if it has none."""
     try:
         found = object.__getattribute__(owner, "__dict__")
     except AttributeError:
@@ -315,14 +317,5 @@ def _raw_dict(owner: Any) -> dict[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
-def _is_of_c(cls: type) -> bool:
-    """Whether C code made the class, and Python code cannot change it."""
-    return not cls.__flags__ & (1 << 9) or bool(cls.__flags__ & (1 << 8))
-
-
 def _is_native_iterator(cls: type) -> bool:
-    return (
-        not cls.__flags__ & (1 << 9)  # Py_TPFLAGS_HEAPTYPE
-        and hasattr(cls, "__next__")
-        and not hasattr(cls, "__getitem__")
-    )
+    return not is_heap_type(cls) and hasattr(cls, "__next__") and not hasattr(cls, "__getitem__")

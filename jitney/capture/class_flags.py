@@ -1,0 +1,15 @@
+"""What CPython's flags say of a class: who made it, and whether Python code can change it."""
+
+from __future__ import annotations
+
+_IMMUTABLE, _HEAP = 1 << 8, 1 << 9  # Py_TPFLAGS_IMMUTABLETYPE, Py_TPFLAGS_HEAPTYPE
+
+
+def is_heap_type(cls: type) -> bool:
+    """Whether the class was made at run time, as every class of Python code is."""
+    return bool(cls.__flags__ & _HEAP)
+
+
+def is_of_c(cls: type) -> bool:
+    """Whether C code made the class, and Python code cannot change it."""
+    return not is_heap_type(cls) or bool(cls.__flags__ & _IMMUTABLE)
