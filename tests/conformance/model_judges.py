@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from tests.conformance.other_shapes import in_other_shapes
 from tests.conformance.programs import Program, Skipped, run_module, summary
 
 MOST_PARAMETERS = 60e6
@@ -55,14 +56,15 @@ def transformers_names() -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def transformers_programs(name: str) -> Iterator[Program]:
-    """A model with random weights and a small configuration: inference, and a training step."""
+def transformers_programs(name: str, shapes: bool = False) -> Iterator[Program]:
+    """A model with random weights and a small configuration: inference, and a training step; with
+    ``shapes`` at several shapes."""
     kind, _, made = name.partition("/")
     try:
         model, kwargs = built(lambda: transformers_model(kind, made, SMALL))
     except Skipped:
         model, kwargs = built(lambda: transformers_model(kind, made, FEW))
-    yield from model_programs(model, ((), kwargs))
+    yield from model_programs(model, ((), kwargs), shapes)
 
 
 def transformers_model(
@@ -159,10 +161,11 @@ def timm_names() -> list[str]:
     return [n for names in families.values() for n in (names[:1] + names[5:][-1:])]
 
 
-def timm_programs(name: str) -> Iterator[Program]:
-    """A model with random weights on a small image: inference, and a training step."""
+def timm_programs(name: str, shapes: bool = False) -> Iterator[Program]:
+    """A model with random weights on a small image: inference, and a training step; with ``shapes``
+    at several shapes."""
     model, inputs = built(lambda: timm_model(name))
-    yield from model_programs(model, (inputs, {}))
+    yield from model_programs(model, (inputs, {}), shapes)
 
 
 def timm_model(name: str) -> tuple[torch.nn.Module, tuple[torch.Tensor]]:
@@ -206,7 +209,10 @@ def small_enough(make: Callable[[], torch.nn.Module]) -> Any:
     return make()
 
 
-def model_programs(model: torch.nn.Module, inputs: Any) -> Iterator[Program]:
+def model_programs(model: torch.nn.Module, inputs: Any, shapes: bool) -> Iterator[Program]:
     """Inference in evaluation mode, gradients in training mode."""
-    yield Program("inference", partial(run_module, model, inputs, False))
-    yield Program("training", partial(run_module, model.train(), inputs, True))
+    others = in_other_shapes(lambda given: model(*given[0], **given[1]), inputs) if shapes else []
+    if shapes and not others:
+        raise Skipped("takes one shape")
+    yield Program("inference", partial(run_module, model, inputs, False, others=others))
+    yield Program("training", partial(run_module, model.train(), inputs, True, others=others))

@@ -3,6 +3,10 @@
     python -m tests.conformance.models transformers|timm|modules|optimizers|functions
         [--only REGEX] [--processes N] [--seconds S] [--results FILE] [--write docs/FILE.md]
 
+`transformers-shapes` and `timm-shapes` call each model at several shapes through one compiled
+module, whose sizes become symbolic as they change; `transformers-dynamic` and `timm-dynamic` are
+the same with dynamic=True.
+
 Each name runs in a forked process, with a time limit. Results are kept in a JSON-lines file: a run
 that was stopped goes on where it was, and `--seconds` stops one.
 """
@@ -17,6 +21,7 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,17 +38,31 @@ RESULTS = "build/{judge}.jsonl"
 
 @dataclass(frozen=True)
 class Judge:
-    """Where programs come from: their names, the programs of a name, and the seconds a name may
-    take."""
+    """Where programs come from: their names, the programs of a name, the seconds a name may take,
+    and how its callables are compiled."""
 
     names: Callable[[], list[str]]
     programs: Callable[[str], Iterator[Program]]
     limit: float = 120.0
+    compile_: Compile = jitney_compile
+
+
+MODELS = {
+    "transformers": Judge(model_judges.transformers_names, model_judges.transformers_programs),
+    "timm": Judge(model_judges.timm_names, model_judges.timm_programs),
+}
+
+
+def at_several_shapes(models: Judge, dynamic: bool | None) -> Judge:
+    """The same models, each called at several shapes through one compiled module."""
+    many = partial(jitney_compile, dynamic=dynamic, recompile_limit=32)
+    return Judge(models.names, partial(models.programs, shapes=True), 3 * models.limit, many)
 
 
 JUDGES = {
-    "transformers": Judge(model_judges.transformers_names, model_judges.transformers_programs),
-    "timm": Judge(model_judges.timm_names, model_judges.timm_programs),
+    **MODELS,
+    **{f"{name}-shapes": at_several_shapes(models, None) for name, models in MODELS.items()},
+    **{f"{name}-dynamic": at_several_shapes(models, True) for name, models in MODELS.items()},
     "modules": Judge(torch_databases.module_names, torch_databases.module_programs),
     "optimizers": Judge(torch_databases.optimizer_names, torch_databases.optimizer_programs, 300),
     "functions": Judge(torch_databases.function_names, torch_databases.function_programs),
@@ -61,7 +80,6 @@ def run_all(
     judge_: Judge,
     names: list[str],
     file: Path,
-    compile_: Compile = jitney_compile,
     processes: int | None = None,
     seconds: float = float("inf"),
 ) -> dict[str, Judgement]:
@@ -75,7 +93,7 @@ def run_all(
 
     def work(name: str) -> Judgement | None:
         late = time.perf_counter() > last_start
-        return None if late else judge(name, judge_.programs(name), compile_)
+        return None if late else judge(name, judge_.programs(name), judge_.compile_)
 
     count = processes or len(os.sched_getaffinity(0))
     with file.open("a") as out:
@@ -94,8 +112,6 @@ def run_all(
 
 def warm_up() -> None:
     """Imports and builds, before any fork, what every child would otherwise."""
-    from functools import partial
-
     from tests.conformance.programs import run_module
 
     net, inputs = torch.nn.Linear(4, 4), ((torch.ones(2, 4),), {})

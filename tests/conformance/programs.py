@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import re
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -150,16 +150,22 @@ def took_another_way(reference: Any, result: Any) -> bool:
 
 
 def run_module(
-    module: torch.nn.Module, inputs: Any, training: bool, compile_: Compile, change: Move
+    module: torch.nn.Module,
+    inputs: Any,
+    training: bool,
+    compile_: Compile,
+    change: Move,
+    others: Sequence[Any] = (),
 ) -> Any:
-    """The result of a copy of ``module`` on ``inputs`` (args, kwargs), all tensors changed; with
-    ``training`` the gradients too. Twice: the second call finds the compiled code, and the same
-    tensors."""
-    module, inputs = copy.deepcopy(module)._apply(change), tree_map(change, inputs)
+    """The results of a copy of ``module`` on ``inputs`` (args, kwargs), all tensors changed; with
+    ``training`` the gradients too. The module is called on ``inputs``, on each of ``others``, and
+    again on ``inputs``: this call finds compiled code, and the same tensors."""
+    module = copy.deepcopy(module)._apply(change)
+    first, *rest = (tree_map(change, given) for given in (inputs, *others))
     compiled = compile_(module)
     seen = []
-    for _ in range(2):
-        args, kwargs = fresh(inputs)
+    for given in (first, *rest, first):
+        args, kwargs = fresh(given)
         with torch.set_grad_enabled(training):
             result = run(lambda args, kwargs: compiled(*args, **kwargs), (args, kwargs), training)
         seen.append([result, take_gradients(module), buffers(module)])

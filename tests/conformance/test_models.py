@@ -28,17 +28,19 @@ def linear() -> Program:
     [
         ("transformers", "albert/AlbertModel"),
         ("transformers", "rwkv/RwkvModel"),
+        ("transformers-dynamic", "albert/AlbertModel"),
         ("modules", "nn.GroupNorm"),
         ("optimizers", "Rprop"),
         ("functions", "MulGenVmapAutogradFunction"),
     ],
 )
 def test_a_name_of_each_judge(judge_name: str, name: str) -> None:
-    if judge_name == "transformers":
-        pytest.importorskip("transformers")
+    library = judge_name.partition("-")[0]
+    if library in models.MODELS:
+        pytest.importorskip(library)
     chosen = models.JUDGES[judge_name]
     assert name in chosen.names()
-    outcome = judge(name, chosen.programs(name), jitney_compile)
+    outcome = judge(name, chosen.programs(name), chosen.compile_)
     assert outcome.kind in ("equal", "rounding"), model_table.summary_lines(outcome)
     assert outcome.programs
 
@@ -47,8 +49,9 @@ def test_a_name_of_each_judge(judge_name: str, name: str) -> None:
 @pytest.mark.timeout(0)
 @pytest.mark.parametrize("judge_name", models.JUDGES)
 def test_every_name_equals_eager(judge_name: str) -> None:
-    if judge_name in ("transformers", "timm"):
-        pytest.importorskip(judge_name)
+    library = judge_name.partition("-")[0]
+    if library in models.MODELS:
+        pytest.importorskip(library)
     chosen, file = models.JUDGES[judge_name], Path(models.RESULTS.format(judge=judge_name))
     models.warm_up()
     outcomes = models.run_all(chosen, chosen.names(), file)
@@ -147,14 +150,14 @@ def test_a_crash_is_a_row_and_a_stopped_run_goes_on(tmp_path: Path) -> None:
         yield Program(name, lambda compile_, change: compile_(torch.neg)(change(torch.ones(3))))
 
     file = tmp_path / "results.jsonl"
-    chosen = models.Judge(lambda: ["neg", "crash"], programs)
-    none = models.run_all(chosen, chosen.names(), file, lambda fn: fn, seconds=-1)
+    chosen = models.Judge(lambda: ["neg", "crash"], programs, compile_=lambda fn: fn)
+    none = models.run_all(chosen, chosen.names(), file, seconds=-1)
     assert none == {}
-    outcomes = models.run_all(chosen, chosen.names(), file, lambda fn: fn)
+    outcomes = models.run_all(chosen, chosen.names(), file)
     assert outcomes["crash"].errors == ["exit status 3"]
     assert outcomes["neg"].kind == "equal"
     before = file.read_text()
-    models.run_all(chosen, chosen.names(), file, lambda fn: fn)
+    models.run_all(chosen, chosen.names(), file)
     assert file.read_text() == before
 
 

@@ -1,0 +1,70 @@
+"""A model's inputs in other shapes, to be called in turn through one compiled module."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_leaves, tree_map
+
+#: Batch and sequence of token ids; with the sizes that `model_judges` cuts models down to, the
+#: batch is also the sequence, the number of heads and of experts, or the sequence the width.
+SEQUENCES = ((3, 7), (4, 4), (1, 12), (2, 1), (8, 32))
+#: Batch of everything else, and factors for its last two sizes.
+FLOATS = ((3, 1.0, 1.0), (4, 1.5, 0.5), (1, 1.0, 1.5), (2, 0.75, 1.25), (8, 1.0, 1.0))
+#: Frames, height and width of the images of models that take rows of patches.
+GRIDS = ([[1, 4, 4]], [[1, 8, 4], [1, 4, 4]], [[2, 4, 4], [1, 8, 8], [1, 4, 12]])
+
+
+def in_other_shapes(run: Callable[[Any], Any], inputs: Any) -> list[Any]:
+    """``inputs`` (args, kwargs) in those of other shapes that ``run`` takes in eager."""
+    return [taken for makes in _candidates(inputs) if (taken := _first_taken(run, makes))]
+
+
+def _candidates(inputs: Any) -> Iterator[list[Any]]:
+    """For each shape, what to try: all sizes changed, then only those of ids and batches."""
+    if "grid_thw" in inputs[1]:
+        yield from ([_with_grid(inputs, torch.tensor(grid))] for grid in GRIDS)
+        return
+    torch.manual_seed(2)
+    for (batch, length), (others, high, wide) in zip(SEQUENCES, FLOATS, strict=True):
+        has_ids = any(not t.is_floating_point() for t in tree_leaves(inputs))
+        rows = batch if has_ids else others
+        yield [
+            tree_map(partial(resized, batch=rows, length=length, factors=by), inputs)
+            for by in ((high, wide), (1.0, wide), (1.0, 1.0))
+        ]
+
+
+def resized(value: Any, batch: int, length: int, factors: tuple[float, float]) -> Any:
+    """Random values like a tensor's, for ``batch`` rows: ids of another ``length``, the last two
+    sizes of others (but for the channels of images) by ``factors``."""
+    if not isinstance(value, torch.Tensor):
+        return value
+    if not value.is_floating_point():
+        return torch.randint(3, 100, (batch, length))
+    sizes = list(value.shape[1:])
+    for dim, factor in zip((-2, -1), factors, strict=True):
+        if len(sizes) >= -dim:
+            sizes[dim] = int(sizes[dim] * factor)
+    return torch.randn(batch, *sizes)
+
+
+def _with_grid(inputs: Any, grid: torch.Tensor) -> Any:
+    """As many rows of patches as the grids have places."""
+    args, kwargs = inputs
+    rows = {name: torch.randn(int(grid.prod(1).sum()), t.shape[1]) for name, t in kwargs.items()}
+    return args, rows | {"grid_thw": grid}
+
+
+def _first_taken(run: Callable[[Any], Any], candidates: list[Any]) -> Any:
+    for inputs in candidates:
+        try:
+            with torch.no_grad():
+                run(inputs)
+        except Exception:  # noqa: BLE001 - a size that the model does not take
+            continue
+        return inputs
+    return None
