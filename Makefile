@@ -2,6 +2,7 @@
 # make test    the fast suite on Python 3.11 and torch 2.13
 # make check   ruff, mypy, import order, file and function length
 # make slow    the op_db conformance suite and other tests that take minutes
+# make gpu     the tests that need a GPU
 
 SHELL := /bin/sh
 VENV := .venv/py311
@@ -10,7 +11,7 @@ TORCH ?= torch==2.13.0
 TORCH_NEWEST ?= torch==2.15.0
 PYTEST := -m pytest -m "not slow"
 
-.PHONY: demo test test-newest check slow bench clean
+.PHONY: demo test test-newest check slow gpu bench clean
 
 demo: $(VENV)/.ready
 	$(VENV)/bin/python -m jitney.cli.main demo
@@ -29,6 +30,9 @@ check: $(VENV)/.ready
 
 slow: $(VENV)/.ready
 	$(VENV)/bin/python -m pytest -m slow
+
+gpu: $(VENV)/.ready
+	TRITON_INTERPRET=0 $(VENV)/bin/python -m pytest -m gpu
 
 bench: $(VENV)/.bench-ready
 	$(VENV)/bin/python -m benchmarks.cpu_table

@@ -45,7 +45,7 @@ def test_as_eager():
     assert tokens(jitney.compile(model), model, config, 24) == want
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.gpu
 @pytest.mark.parametrize("batch", [1, 2, 3, 8, 16])
 @pytest.mark.parametrize("mode", ["default", "reduce-overhead", "max-autotune"])
 def test_as_eager_on_a_gpu(mode, batch):
