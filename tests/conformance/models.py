@@ -1,7 +1,8 @@
 """Programs that no one here wrote through `jitney.compile`, compared with eager.
 
     python -m tests.conformance.models transformers|timm|modules|optimizers|functions
-        [--only REGEX] [--processes N] [--seconds S] [--results FILE] [--write docs/FILE.md]
+        [--device cuda] [--only REGEX] [--processes N] [--seconds S] [--results FILE]
+        [--write docs/FILE.md]
 
 `transformers-shapes` and `timm-shapes` call each model at several shapes through one compiled
 module, whose sizes become symbolic as they change; `transformers-dynamic` and `timm-dynamic` are
@@ -82,22 +83,18 @@ def run_all(
     file: Path,
     processes: int | None = None,
     seconds: float = float("inf"),
+    device: str = "cpu",
 ) -> dict[str, Judgement]:
-    """Runs what ``file`` does not hold yet, in an order that looks everywhere soon; starts nothing
-    after ``seconds``. Returns what is known of ``names``."""
+    """Runs on ``device`` what ``file`` does not hold yet, in an order that looks everywhere soon;
+    starts nothing after ``seconds``. Returns what is known of ``names``."""
     file.parent.mkdir(parents=True, exist_ok=True)
     done = load(file)
     todo = [name for name in names if name not in done]
     random.Random(7).shuffle(todo)
-    last_start = time.perf_counter() + seconds
-
-    def work(name: str) -> Judgement | None:
-        late = time.perf_counter() > last_start
-        return None if late else judge(name, judge_.programs(name), judge_.compile_)
-
+    work = partial(run_one, judge_=judge_, last_start=time.perf_counter() + seconds, device=device)
     count = processes or len(os.sched_getaffinity(0))
     with file.open("a") as out:
-        for name, answer in answers(work, todo, count, "cpu", judge_.limit):
+        for name, answer in answers(work, todo, count, device, judge_.limit):
             outcome = answer.result or Judgement(name, errors=[answer.failure])
             if answer.result is None and not answer.failure:
                 continue
@@ -108,6 +105,15 @@ def run_all(
             if outcome.kind in ("wrong", "errors"):
                 print("\n".join(summary_lines(outcome)), flush=True)
     return {name: done[name] for name in names if name in done}
+
+
+def run_one(name: str, judge_: Judge, last_start: float, device: str) -> Judgement | None:
+    """One name, in this process; None after ``last_start`` (of the machine's clock, in seconds)."""
+    if time.perf_counter() > last_start:
+        return None
+    torch.backends.cudnn.allow_tf32 = False  # or convolutions differ by 1e-3 with the algorithm
+    programs = judge_.programs(name)
+    return judge(name, (program.on(device) for program in programs), judge_.compile_)
 
 
 def warm_up() -> None:
@@ -122,6 +128,7 @@ def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("judge", choices=JUDGES)
+    parser.add_argument("--device", default="cpu", help="cpu or cuda")
     parser.add_argument("--only", default="", help="a regular expression for names")
     parser.add_argument("--processes", type=int, help="one a core unless said")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="start none later")
@@ -130,9 +137,17 @@ def main() -> None:
     options = parser.parse_args()
     file = options.results or Path(RESULTS.format(judge=options.judge))
     chosen: Any = JUDGES[options.judge]
-    warm_up()
+    if options.device == "cpu":
+        warm_up()
     names = [name for name in chosen.names() if re.search(options.only, name)]
-    outcomes = run_all(chosen, names, file, processes=options.processes, seconds=options.seconds)
+    outcomes = run_all(
+        chosen,
+        names,
+        file,
+        processes=options.processes,
+        seconds=options.seconds,
+        device=options.device,
+    )
     print(f"{options.judge}: {counts(outcomes.values())}, not run {len(names) - len(outcomes)}")
     if options.write:
         files = {name: file.with_name(f"{name}.jsonl") for name in JUDGES}

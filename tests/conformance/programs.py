@@ -36,6 +36,14 @@ class Program:
     name: str
     run: Callable[[Compile, Move], Any]
 
+    def on(self, device: str) -> Program:
+        """The same with every tensor that it begins with on ``device``."""
+
+        def run_there(compile_: Compile, change: Move) -> Any:
+            return self.run(compile_, lambda value: change(moved_to(device, value)))
+
+        return self if device == "cpu" else Program(self.name, run_there)
+
 
 @dataclass
 class Judgement:
@@ -180,6 +188,13 @@ def identity(value: Any) -> Any:
 def same(value: Any) -> Any:
     """The change that changes nothing."""
     return value
+
+
+def moved_to(device: str, value: Any) -> Any:
+    """A tensor as a leaf on ``device``; anything else as it is."""
+    if not isinstance(value, torch.Tensor):
+        return value
+    return value.detach().to(device).requires_grad_(value.requires_grad)
 
 
 def in_float64(value: Any) -> Any:
