@@ -87,12 +87,14 @@ def call_cached(
     """Calls what ``functools.lru_cache`` made."""
     inner = function.__wrapped__
     handler = policy.special_function(inner) if type(inner) is types.FunctionType else None
-    if handler in (function_calls.native, function_calls.deferred):
+    if handler is function_calls.deferred:
         return handler(interpreter, function, args, kwargs, site)
     world = interpreter.world
     source = interpreter.source_or_fixed(function)
     if not isinstance(source, Fixed):
         world.guard(Kind.IS, source, function)
+    if handler is function_calls.native:
+        return handler(interpreter, inner, args, kwargs, site)
     world.read(inner, Fixed(inner))
     if handler is not None or function.cache_parameters()["maxsize"] == 0:
         return interpreter.call(inner, args, kwargs, site)

@@ -25,6 +25,8 @@ def forecast(op: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     number."""
     if op._opname == "_embedding_bag" and args[0].dtype is torch.bfloat16:
         return _bag(op, args, kwargs)
+    if op._opname == "_grouped_mm":
+        return _grouped_product(*args, **kwargs)
     if op._opname == "linalg_vector_norm" and len(args) > 2 and args[2]:  # torch 2.11
         x, order, over, *others = args
         return op(x, order, [d % max(x.dim(), 1) for d in over], *others, **kwargs)
@@ -52,6 +54,28 @@ def _bag(op: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     floats = [_in(torch.float32, a) if _is_float(a) else a for a in args]
     bag, *tables = op(*floats, **kwargs)
     return _in(torch.bfloat16, bag), *tables
+
+
+def _grouped_product(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    offs: torch.Tensor | None = None,
+    bias: Any = None,
+    out_dtype: torch.dtype | None = None,
+) -> torch.Tensor:
+    """Rows begin at multiples of 16 bytes; torch foretells bfloat16 alone before 2.15, and no
+    padding where it was built for CPUs. What does not fit is eager's to refuse, when it runs."""
+    dtype = out_dtype or a.dtype
+    columns = b.size(-1)
+    if a.dim() == b.dim():
+        groups = a.size(0) if a.dim() == 3 or offs is None else offs.size(0)
+        sizes: tuple[int, ...] = (groups, a.size(-2), columns)
+    else:
+        sizes = (a.size(-2), columns)
+    step = 16 // dtype.itemsize
+    padded = (columns + step - 1) // step * step
+    strides = (sizes[-2] * padded, padded, 1)[-len(sizes) :]
+    return a.new_empty_strided(sizes, strides, dtype=dtype)
 
 
 def _normalised(op: Any, args: tuple[Any, ...], out: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from typing import Any
 
 import pytest
@@ -140,3 +141,12 @@ def test_tensors_as_arguments_leave_it_to_eager() -> None:
     torch.testing.assert_close(compiled(X), X * 2 + 1)
     assert double.cache_info().currsize == 1
     assert double(X) is double(X)
+
+
+def test_what_runs_natively_needs_no_break() -> None:
+    search = functools.lru_cache(re.search)
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return x + 1 if search("a+", "caat") else x
+
+    torch.testing.assert_close(jitney.compile(f, fullgraph=True)(X), X + 1)

@@ -120,3 +120,18 @@ def test_dropout_of_nothing_is_its_operand() -> None:
     for train, p in ((True, 0.0), (False, 0.3)):
         traced = jitney.compile(lambda x, p=p, train=train: F.dropout(x, p, train), dynamic=True)
         assert traced(x) is x
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize("columns", [8, 5])
+def test_products_of_groups(dtype: torch.dtype, columns: int) -> None:
+    def product(x: torch.Tensor, weights: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
+        return F.grouped_mm(x, weights.transpose(1, 2), offs=ends) * 2
+
+    torch.manual_seed(0)
+    x, weights = torch.randn(10, 16, dtype=dtype), torch.randn(3, columns, 16, dtype=dtype)
+    training = columns == 8  # eager's backward takes rows of multiples of 16 bytes
+    ends = torch.tensor([2, 2, 10], dtype=torch.int32)
+    inputs = x.requires_grad_(training), weights.requires_grad_(training), ends
+    compiled = jitney.compile(product, fullgraph=True, options={"eager_on_bug": False})
+    assert_equal_to_eager(product, compiled, inputs, training=training)
