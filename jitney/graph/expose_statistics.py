@@ -152,9 +152,11 @@ class _Writer:
         return first
 
     def finish(self, result: fx.Node) -> None:
-        """Puts ``result`` in the node's place, in the node's dtype."""
-        dtype = self.node.meta["val"].dtype
-        if result.meta["val"].dtype != dtype:
-            result = self.call(aten._to_copy.default, result, dtype=dtype)
+        """Puts ``result`` in the node's place, in the node's dtype and strides (a norm's output is
+        contiguous, pointwise ops keep their operand's)."""
+        value = self.node.meta["val"]
+        if result.meta["val"].dtype != value.dtype:
+            result = self.call(aten._to_copy.default, result, dtype=value.dtype)
+        result.meta["val"] = value
         self.node.replace_all_uses_with(result)
         self.graph.erase_node(self.node)

@@ -10,6 +10,7 @@ import torch
 from torch import fx
 
 from jitney import torch_api
+from jitney.errors import CompilerBug
 from jitney.events import log
 from jitney.graph.describe_outputs import Results
 from jitney.graph.effects import draws_random, memory_owner
@@ -58,11 +59,7 @@ def join_region(
     inputs = [node for node in graph.nodes if node.op == "placeholder"]
     written = [inputs[mutation.input] for mutation in mutations]
     _end_graph(graph, results, copies, gradients, written)
-    simplify(graph, recorder.constants, written)
-    lay_out_channels_last(graph)
-    if gradients is not None:
-        on_gpu = any(node.meta["val"].device.type == "cuda" for node in gradients.tangents)
-        expose_statistics(graph, of_rows=on_gpu)
+    _rewrite(graph, recorder, gradients, written)
     output = graph.output_node()
     results_and_gradients: Any = output.args[0]
     result_nodes, gradient_nodes = results_and_gradients
@@ -96,6 +93,20 @@ def join_region(
     )
 
 
+def _rewrite(
+    graph: fx.Graph, recorder: Recorder, gradients: Gradients | None, written: list[fx.Node]
+) -> None:
+    """The passes over the joint graph, none of which may change how a result lies in memory."""
+    traced = _strides_of_results(graph)
+    simplify(graph, recorder.constants, written)
+    lay_out_channels_last(graph)
+    if gradients is not None:
+        on_gpu = any(node.meta["val"].device.type == "cuda" for node in gradients.tangents)
+        expose_statistics(graph, of_rows=on_gpu)
+    if _strides_of_results(graph) != traced:
+        raise CompilerBug("a pass over the graph changed a result's strides")
+
+
 def _read_by(
     results: Sequence[fx.Node], inputs: list[fx.Node], mutations: tuple[Mutation, ...]
 ) -> tuple[int, ...]:
@@ -117,6 +128,14 @@ def _end_graph(
         node = graph.call_function(torch.ops.aten.copy_.default, (placeholder, value))
         node.meta["val"] = placeholder.meta["val"]
     graph.output((tuple(results.nodes), tuple(gradients.nodes if gradients else ())))
+
+
+def _strides_of_results(graph: fx.Graph) -> list[tuple[int, ...] | None]:
+    """None for a tensor with symbolic sizes: to compare those would make guards."""
+    results: Any = graph.output_node().args[0]
+    values = [node.meta["val"] for node in results[0]]
+    tensors = [value for value in values if isinstance(value, torch.Tensor)]
+    return [None if torch_api.is_symbolic(value) else value.stride() for value in tensors]
 
 
 def _keep_old_value(graph: fx.Graph, placeholder: fx.Node) -> None:
