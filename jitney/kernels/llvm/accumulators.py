@@ -34,6 +34,11 @@ class Accumulators:
         """Whether a step needs the element's position."""
         return any(r.op in POSITIONAL for r in self._results)
 
+    @property
+    def adds_floats(self) -> bool:
+        """Whether a result is a sum of rounded terms."""
+        return any(r.op == "sum" and r.dtype.is_floating_point for r in self._results)
+
     def identity(self, lanes: int) -> list[Ssa]:
         """The state before the first element."""
         state = []

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
 
 import torch
 
 from jitney.kernels.llvm.accumulators import Accumulators
+from jitney.kernels.llvm.blocked_sums import PLAIN, BlockedSums, State, Steps, block_sums, carry
 from jitney.kernels.llvm.conversions import broadcast
 from jitney.kernels.llvm.expressions import Lanes, Scope
 from jitney.kernels.llvm.operations import compare
@@ -21,7 +21,6 @@ from jitney.kernels.llvm.text import FunctionText
 from jitney.loops.index import Axis, Index, index
 from jitney.loops.ir import Let, Loop, Reduce, Stmt, Store
 
-State = list[Ssa]
 Leaf = Callable[[list[Scope], list[State]], list[State]]
 
 
@@ -83,7 +82,7 @@ class BodyEmitter:
             return [[] for _ in copies]
 
         plan = self._plan(scopes, stmt)
-        self._nest(plan.serial, scopes, [], self._inside(plan, leaf, []))
+        self._nest(plan.serial, scopes, [], self._inside(plan, leaf))
 
     def _reduce(self, scopes: list[Scope], stmt: Reduce) -> None:
         plan = self._plan(scopes, stmt)
@@ -106,7 +105,11 @@ class BodyEmitter:
         states = [accumulators.identity(lanes) for _ in range(copies)]
         if plan.vector and not self._text.isa.masks:
             states += [accumulators.identity(0) for _ in scopes]
-        states = self._nest(plan.serial, scopes, states, self._inside(plan, leaf, states))
+        loops = [(axis, 1) for axis in plan.serial]
+        if plan.vector is not None:
+            loops.append((plan.vector, plan.lanes * plan.unroll))
+        sums = block_sums(accumulators, loops)
+        states = self._nest(plan.serial, scopes, states, self._inside(plan, leaf, sums), sums)
         for k, scope in enumerate(scopes):
             state = self._merged(accumulators, plan, states, k, len(scopes))
             for name, value in accumulators.finish(state).items():
@@ -128,7 +131,7 @@ class BodyEmitter:
         tail = states[plan.unroll * rows :]
         return accumulators.merge(state, tail[k]) if tail else state
 
-    def _inside(self, plan: InnerPlan, leaf: Leaf, states: list[State]) -> Leaf:
+    def _inside(self, plan: InnerPlan, leaf: Leaf, sums: BlockedSums = PLAIN) -> Leaf:
         """What runs at the innermost serial level: the leaf itself, or a vector loop round it."""
         axis = plan.vector
         if axis is None:
@@ -136,7 +139,8 @@ class BodyEmitter:
 
         def run(scopes: list[Scope], current: list[State]) -> list[State]:
             span = Span("0", self.end(scopes[0], axis), self._known(axis))
-            return self.vector_loop(scopes, axis, span, (plan.lanes, plan.unroll), current, leaf)
+            shape = (plan.lanes, plan.unroll)
+            return self.vector_loop(scopes, axis, span, shape, current, leaf, sums)
 
         return run
 
@@ -165,20 +169,25 @@ class BodyEmitter:
         self._nest(axes, scopes, [], leaf)
 
     def _nest(
-        self, axes: Sequence[Axis], scopes: list[Scope], states: list[State], leaf: Leaf
+        self,
+        axes: Sequence[Axis],
+        scopes: list[Scope],
+        states: list[State],
+        leaf: Leaf,
+        sums: BlockedSums = PLAIN,
     ) -> list[State]:
         if not axes:
             return leaf(scopes, states)
         axis, *rest = axes
+
+        def point(index: str, current: list[State]) -> list[State]:
+            inner = [s.inner({axis: index}) for s in scopes]
+            return self._nest(rest, inner, current, leaf, sums)
+
         if self._known(axis) == 1:
-            inner = [s.inner({axis: "0"}) for s in scopes]
-            return self._nest(rest, inner, states, leaf)
-        end, runs = self.end(scopes[0], axis), self._runs(axis)
-        with self._text.loop("0", end, 1, _flat(states), runs) as loop:
-            inner = [s.inner({axis: loop.index}) for s in scopes]
-            after = self._nest(rest, inner, _shaped(loop.carried, states), leaf)
-            loop.next = tuple(_flat(after))
-        return _shaped(loop.results, states)
+            return point("0", states)
+        steps = Steps("0", self.end(scopes[0], axis), nonempty=self._runs(axis))
+        return carry(self._text, axis, steps, states, point, sums)
 
     def vector_loop(
         self,
@@ -188,6 +197,7 @@ class BodyEmitter:
         shape: tuple[int, int],
         states: list[State],
         leaf: Leaf,
+        sums: BlockedSums = PLAIN,
     ) -> list[State]:
         """``axis`` over ``span`` with ``shape = (lanes, unroll)``; the rest by masks or scalars.
 
@@ -197,18 +207,19 @@ class BodyEmitter:
         step, rows = lanes * unroll, len(scopes)
         states = states or [[] for _ in range(rows * (unroll + (not self._text.isa.masks)))]
         middle = self._rounded(span, step)
+
+        def whole(index: str, current: list[State]) -> list[State]:
+            copies = [
+                self._lanes(s, axis, self._plus(index, u * lanes), lanes)
+                for u in range(unroll)
+                for s in scopes
+            ]
+            return leaf(copies, current)
+
         if span.count is None or span.count >= step:
-            head = states[: rows * unroll]
-            with self._text.loop(
-                span.begin, middle, step, _flat(head), span.count is not None
-            ) as loop:
-                copies = [
-                    self._lanes(s, axis, self._plus(loop.index, u * lanes), lanes)
-                    for u in range(unroll)
-                    for s in scopes
-                ]
-                loop.next = tuple(_flat(leaf(copies, _shaped(loop.carried, head))))
-            states = [*_shaped(loop.results, head), *states[rows * unroll :]]
+            head, steps = states[: rows * unroll], Steps(span.begin, middle, step, bool(span.count))
+            head = carry(self._text, axis, steps, head, whole, sums)
+            states = [*head, *states[rows * unroll :]]
         if span.count is not None and span.count % step == 0:
             return states
         if not self._text.isa.masks:
@@ -247,13 +258,15 @@ class BodyEmitter:
     ) -> list[State]:
         lanes, step = sizes
         rows, head = len(scopes), states[: len(scopes)]
-        known = span.count is not None
-        with self._text.loop(middle, span.end, lanes, _flat(head), known) as loop:
+
+        def part(index: str, current: list[State]) -> list[State]:
             exact = span.count is not None and span.count % step % lanes == 0
-            mask = None if exact else self._mask(loop.index, span.end, lanes)
-            copies = [self._lanes(s, axis, loop.index, lanes, mask) for s in scopes]
-            loop.next = tuple(_flat(leaf(copies, _shaped(loop.carried, head))))
-        return [*_shaped(loop.results, head), *states[rows:]]
+            mask = None if exact else self._mask(index, span.end, lanes)
+            copies = [self._lanes(s, axis, index, lanes, mask) for s in scopes]
+            return leaf(copies, current)
+
+        steps = Steps(middle, span.end, lanes, span.count is not None)
+        return [*carry(self._text, axis, steps, head, part), *states[rows:]]
 
     def _mask(self, base: str, end: str, lanes: int) -> Ssa:
         """The lanes before ``end``."""
@@ -275,20 +288,11 @@ class BodyEmitter:
     ) -> list[State]:
         rows = len(scopes)
         head, tail = states[:-rows], states[-rows:]
-        with self._text.loop(*range_, 1, _flat(tail)) as loop:
-            inner = [s.inner({axis: loop.index}) for s in scopes]
-            loop.next = tuple(_flat(leaf(inner, _shaped(loop.carried, tail))))
-        return [*head, *_shaped(loop.results, tail)]
 
+        def element(index: str, current: list[State]) -> list[State]:
+            return leaf([s.inner({axis: index}) for s in scopes], current)
 
-def _flat(states: Sequence[State]) -> State:
-    return list(chain.from_iterable(states))
-
-
-def _shaped(values: Sequence[Ssa], like: Sequence[State]) -> list[State]:
-    """Flat values regrouped as ``like``."""
-    source = iter(values)
-    return [[next(source) for _ in state] for state in like]
+        return [*head, *carry(self._text, axis, Steps(*range_), tail, element)]
 
 
 def _position(axes: Sequence[Axis]) -> Index:
