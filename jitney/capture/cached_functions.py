@@ -3,7 +3,8 @@
 A result that is in the cache is read like any object that existed before the frame, by a guard on
 what the cache holds. One that is not yet there is put there at capture, if the function is seen to
 do nothing else than make it; what does more (prints, changes what others see, draws random numbers)
-is called by eager, behind a break.
+is called by eager, behind a break. A frame that takes more results than the cache holds makes the
+last ones anew in every call, as eager does, which throws out one for the other.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import enum
 import gc
 import types
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -23,7 +25,7 @@ from jitney.capture.checked_again import is_changed
 from jitney.capture.frame import BreakCapture, Frame
 from jitney.capture.guard import Kind
 from jitney.capture.rebuild import CannotRebuild, Rebuilder
-from jitney.capture.source import Fixed, Referent
+from jitney.capture.source import Below, Fixed, Referent
 
 if TYPE_CHECKING:
     from jitney.capture.interpret import Interpreter
@@ -68,10 +70,20 @@ class CachedCall:
             raise LookupError(self.__qualname__)
         return self._function(*self._args, **self._kwargs)
 
-    def fill(self) -> None:
-        """Calls the function, unless it draws random numbers: then raises BreakCapture."""
+    def has_room(self) -> bool:
+        """Whether another result throws none out."""
+        info = self._function.cache_info()
+        return info.maxsize is None or info.currsize < info.maxsize
+
+    def is_of(self, function: Any) -> bool:
+        """Whether it is ``function`` that is called."""
+        return self._function is function
+
+    def run(self, through_cache: bool) -> None:
+        """Calls the function, or what it wraps; BreakCapture if that draws random numbers."""
+        function = self._function if through_cache else self._function.__wrapped__
         with torch_api.without_function_modes(), _NoRandomNumbers():
-            self._function(*self._args, **self._kwargs)
+            function(*self._args, **self._kwargs)
 
 
 class _NoRandomNumbers(torch_api.dispatch_mode_class()):  # type: ignore[misc]
@@ -104,9 +116,24 @@ def call_cached(
         {k: _key(interpreter, world.force(v)) for k, v in kwargs.items()},
     )
     if not call.is_cached():
-        _refuse_effects(interpreter, inner, args, kwargs)
-        interpreter.native(call.fill)
+        made = _made_without_effects(interpreter, inner, args, kwargs)
+        stays = call.has_room() or not _is_relied_on(interpreter, function)
+        interpreter.native(partial(call.run, stays))
+        if not stays:
+            return made
     return world.read(call(), Referent(Fixed(call)))
+
+
+def _is_relied_on(interpreter: Interpreter, function: Any) -> bool:
+    """Whether the frame has already taken a result from the cache of ``function``."""
+    for guard in interpreter.world.guards.values():
+        source = guard.source
+        while isinstance(source, Below):
+            source = source.base
+        if isinstance(source, Fixed) and isinstance(source.value, CachedCall):
+            if source.value.is_of(function):
+                return True
+    return False
 
 
 def _key(interpreter: Interpreter, value: Any) -> Any:
@@ -128,14 +155,14 @@ def _key(interpreter: Interpreter, value: Any) -> Any:
     return known.original
 
 
-def _refuse_effects(interpreter: Interpreter, inner: Any, args: Any, kwargs: Any) -> None:
-    """Runs ``inner`` to see that it does nothing but make its result, and reads nothing that the
-    frame has changed; breaks before it otherwise."""
+def _made_without_effects(interpreter: Interpreter, inner: Any, args: Any, kwargs: Any) -> Any:
+    """The result of ``inner``, which is seen to do nothing but make it, and to read nothing that
+    the frame has changed; breaks before it otherwise."""
     recorder, world = interpreter.recorder, interpreter.world
     versions, deferred = recorder.versions(), len(interpreter.deferred)
     before, world.noted = world.noted, set()
     try:
-        interpreter.call(inner, tuple(args), kwargs, None)
+        made = interpreter.call(inner, tuple(args), kwargs, None)
     finally:
         noted, world.noted = world.noted, before
         if before is not None:
@@ -150,6 +177,7 @@ def _refuse_effects(interpreter: Interpreter, inner: Any, args: Any, kwargs: Any
         interpreter.native_broke = True  # its body has been recorded: break before it
         reason = f"{inner.__qualname__}, under lru_cache, is called with effects"
         raise BreakCapture("lru-cache", reason, "call it once before, or take the cache off it")
+    return made
 
 
 def _changes(interpreter: Interpreter, noted: set[Any]) -> bool:

@@ -60,6 +60,7 @@ class Recorder:
         else:
             with self.main.inserting_before(self._first):
                 node = self.main.placeholder(name)
+        node.target = node.name  # which no other has: sources may read alike (a.b_c and a_b.c)
         node.meta["example_value"] = fake
         node.meta["static"] = static
         self.inputs[node] = GraphInput(node.name, source, fake, static)
@@ -196,7 +197,8 @@ class Recorder:
     @staticmethod
     def version_of(fake: Any) -> int | None:
         """How often a tensor has been written to; None for one that does not count."""
-        return None if fake.is_inference() else fake._version
+        with torch_api.without_function_modes():
+            return None if fake.is_inference() else fake._version
 
     def versions(self) -> dict[int, int | None]:
         """The versions of all tensors known by now, by id."""

@@ -73,6 +73,8 @@ def _try_merge(
         both = merged_nest(state, alignment)
         if feeds_reduction(alignment) and not _one_pass(both, target):
             verdict = no("the reduction it feeds cannot take it in")
+        elif target is not None and target.kind == "cuda" and _nests_several_values(both):
+            verdict = no("a reduction of several values would run inside a row")
     state.note(verdict, "merge", first.name, second.name)
     if not verdict or both is None:
         refused.add((a, b))
@@ -87,6 +89,14 @@ def _one_pass(nest: ir.LoopNest, target: Target | None) -> bool:
     """Whether no loop is left beside the nest's reductions, which can be done in chunks."""
     loops = any(isinstance(s, ir.Loop) for s in nest.body)
     return not loops and target is not None and chunks_wanted(nest, target) > 1
+
+
+def _nests_several_values(nest: ir.LoopNest) -> bool:
+    """Whether a loop has a reduction inside that keeps several values on its way: a GPU's program
+    takes such inner rows point by point, with one value for each."""
+    rows = [s for s in nest.body if isinstance(s, ir.Loop | ir.Reduce)]
+    inner = (s for row in rows for s in visit.statements(row.body) if isinstance(s, ir.Reduce))
+    return any(r.op in ir.OF_SEVERAL_VALUES for s in inner for r in s.results)
 
 
 def merged_nest(state: FusionState, alignment: Alignment) -> ir.LoopNest:

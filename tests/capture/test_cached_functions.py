@@ -99,6 +99,20 @@ def test_a_tensor_is_the_cached_one() -> None:
     assert compiled(X)[1] is table(3, start=1.0) is not first
 
 
+def test_more_results_than_the_cache_holds() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return sum((x + table(n, start=1.0).sum() for n in (2, 3, 4, 5)), x * table(4)[1])
+
+    seen: list[torch.fx.GraphModule] = []
+    compiled = jitney.compile(f, backend=graphs(seen), fullgraph=True)
+    expected = f(X)
+    for _ in range(3):
+        torch.testing.assert_close(compiled(X), expected)
+    assert len(seen) == 1
+    table.cache_clear()
+    torch.testing.assert_close(compiled(X), expected)
+
+
 def test_effects_come_once() -> None:
     compiled = jitney.compile(lambda x: x + counted(3))
     for _ in range(3):

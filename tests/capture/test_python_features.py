@@ -394,3 +394,7 @@ def test_tensors_do_not_seem_to_override_torch():
 
     x = torch.ones(3)
     assert torch.equal(run(f, x), f(x))
+
+
+def test_inputs_whose_sources_read_alike():
+    check(lambda a, a_a: a.a - a_a, P(X), X * 3)

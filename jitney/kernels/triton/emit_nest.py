@@ -17,7 +17,18 @@ from jitney.kernels.triton.kernel_source import RELEASE, WAIT, KernelSource
 from jitney.kernels.triton.schedule_nest import Schedule, count, fits_32_bits, power_of_two, walks
 from jitney.kernels.triton.walk_rows import WalkEmitter
 from jitney.loops.index import Axis, Index, index
-from jitney.loops.ir import IndexValue, Let, Load, Loop, LoopNest, Reduce, Ref, Stmt, Store
+from jitney.loops.ir import (
+    OF_SEVERAL_VALUES,
+    IndexValue,
+    Let,
+    Load,
+    Loop,
+    LoopNest,
+    Reduce,
+    Ref,
+    Stmt,
+    Store,
+)
 from jitney.loops.simplify_nest import indices
 from jitney.loops.visit import body_exprs, loads, stores
 
@@ -182,7 +193,7 @@ class NestEmitter(WalkEmitter):
         partials: list[str] = []
         if isinstance(stmt, Reduce):
             for result in stmt.results:
-                if result.op in ("welford", "softmax") or result.op.startswith("arg"):
+                if result.op in OF_SEVERAL_VALUES:
                     raise CompilerBug(f"a nested {result.op} reached the Triton backend")
                 partials.append(self._name("acc"))
                 start = f"{self._identity(result)}, {TYPES[result.value.dtype]}"

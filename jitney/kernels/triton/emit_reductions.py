@@ -9,7 +9,7 @@ import torch
 from jitney.errors import CompilerBug
 from jitney.kernels.triton.emit_tile import Depends, TileEmitter
 from jitney.kernels.triton.expressions import TYPES, literal
-from jitney.loops.ir import RUNNING, Loop, Op, Reduction
+from jitney.loops.ir import OF_SEVERAL_VALUES, RUNNING, Loop, Op, Reduction
 from jitney.loops.visit import body_exprs
 
 _IDENTITY = {"sum": 0, "welford": 0, "prod": 1, "any": 0, "all": 1, "xor": 0}
@@ -183,7 +183,7 @@ class ReductionEmitter(TileEmitter):
         if result.op == "sum":
             value = self._bind(f"tl.sum({names[0]}, {axis}){self._keep()}", kept)[0]
             self._bind_results(result.names, (value,), kept)
-        elif result.op in ("welford", "softmax") or result.op.startswith("arg"):
+        elif result.op in OF_SEVERAL_VALUES:
             outs = [self._name("red") for _ in names]
             if result.op == "welford":
                 names = (*names[:2], self._spread(names[2], frozenset("r"), on))
