@@ -66,7 +66,7 @@ def float64_run(fn: Callable[..., Any], inputs: tuple[Any, ...], training: bool)
         fn = copy.deepcopy(fn).double()
     try:
         return run(fn, fresh(inputs, torch.float64), training)
-    except (RuntimeError, TypeError, ValueError):
+    except (RuntimeError, TypeError, ValueError, IndexError):
         return None
 
 

@@ -54,8 +54,8 @@ def trace_region(
                 return _trace(gm, given, fake_mode, made, layer, symbolic)
             except NeedsFunctionalization as refused:
                 kind, reason = "mutation", f"a mutation that cannot be taken out: {refused}"
-            except (RuntimeError, AssertionError, TypeError) as error:
-                # torch's own: a size that is data, a kernel for fakes that is broken, …
+            except (RuntimeError, AssertionError, TypeError, ArithmeticError) as error:
+                # torch's own: a size that is data, a broken kernel for fakes, a quotient by zero, …
                 kind, reason = "trace", f"{type(error).__name__}: {error}"
         log.emit("functionalized", reason=reason)
     raise Unsupported(kind, reason)

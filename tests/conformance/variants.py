@@ -26,9 +26,10 @@ def jitney_compile(
 
 
 @lru_cache(maxsize=1)
-def compile_once(fn: Callable[..., Any]) -> Callable[..., Any]:
+def compile_once(fn: Callable[..., Any], dynamic: bool | None = None) -> Callable[..., Any]:
     """One compiled function for all samples of an op, each of which it has to tell apart."""
-    return jitney_compile(fn, recompile_limit=1000, accumulated_recompile_limit=1000)
+    limits = {"recompile_limit": 1000, "accumulated_recompile_limit": 1000}
+    return jitney_compile(fn, dynamic=dynamic, **limits)
 
 
 def compile_frozen(fn: Callable[..., Any]) -> Callable[..., Any]:
@@ -171,5 +172,9 @@ VARIANTS = {name: Variant(name, getattr(torch, name)) for name in DTYPES} | {
     "in_turn": Variant(
         "all samples of an op by one compiled function, each also with other strides, dtype, and "
         "without gradients", forms=in_turn, compile_=compile_once,
+    ),
+    "dynamic_in_turn": Variant(
+        "all samples of an op by one compiled function, dynamic=True",
+        compile_=partial(compile_once, dynamic=True),
     ),
 }  # fmt: skip

@@ -108,8 +108,9 @@ def _taken(
 
 
 def _traced_view(base: StridedTensor, base_fake: torch.Tensor, fake: torch.Tensor) -> StridedTensor:
-    if base.strides != tuple(to_index(stride) for stride in base_fake.stride()):
-        raise CompilerBug(f"strides of {base.buffer} differ from the traced ones")
+    for size, stride, traced in zip(base.shape, base.strides, base_fake.stride(), strict=True):
+        if size != index(1) and stride != to_index(traced):
+            raise CompilerBug(f"strides of {base.buffer} differ from the traced ones")
     shape = tuple(to_index(size) for size in fake.shape)
     strides = tuple(to_index(stride) for stride in fake.stride())
     start = to_index(base_fake.storage_offset())

@@ -1,0 +1,56 @@
+"""Random programs over symbolic sizes, each compiled once and called at many, against eager."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import jitney
+from tests.equal import assert_equal_to_eager
+from tests.fuzz.shape_programs import ShapeProgram, Step, shape_program
+
+
+def check(program: ShapeProgram, dynamic: bool | None) -> None:
+    jitney.reset()
+
+    def call(x, y, k):  # type: ignore[no-untyped-def]
+        return program(x, y, k)
+
+    checked = {"eager_on_bug": False, "verify": True, "recompile_limit": 64}
+    compiled = jitney.compile(call, dynamic=dynamic, options=checked)
+    for number, sizes in enumerate(program.series):
+        try:
+            assert_equal_to_eager(call, compiled, program.inputs(number), training=True, calls=1)
+        except Exception as error:
+            error.add_note(f"call {number} at {sizes} of {program}")
+            raise
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_program_at_many_sizes_equals_eager(seed: int) -> None:
+    check(shape_program(seed, length=3, calls=5), dynamic=(True, None)[seed % 2])
+
+
+def test_a_view_of_what_one_row_became() -> None:
+    """A dimension of size one has any stride: torch foretells another than a sum's result has."""
+    steps = (Step("sum_last", (0,)), Step("chosen", (2, 1)), Step("tensor_pieces", (3,)))
+    check(ShapeProgram(steps, 4, ((5, 8, 3), (1, 8, 3))), dynamic=True)
+
+
+def test_a_quotient_by_zero_is_eager() -> None:
+    """torch's trace of `2 / (rows - correction)` raises where eager has infinity."""
+
+    def variance(x: torch.Tensor) -> torch.Tensor:
+        return x[2:].var(0)
+
+    compiled = jitney.compile(variance, dynamic=True, options={"eager_on_bug": False})
+    for rows in (5, 3, 4):
+        x = torch.randn(rows, 4, requires_grad=True)
+        assert_equal_to_eager(variance, compiled, (x,), training=True)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(0)
+@pytest.mark.parametrize("seed", range(100, 500))
+def test_many_programs_at_many_sizes_equal_eager(seed: int) -> None:
+    check(shape_program(seed, length=5, calls=8), dynamic=(True, None)[seed % 2])
