@@ -1,5 +1,5 @@
-"""Judges that come with model libraries: every model of transformers in small, and of timm one
-small model a family."""
+"""Judges that come with model libraries: every model of transformers in small, of timm one small
+model a family, and torchvision's."""
 
 from __future__ import annotations
 
@@ -175,15 +175,59 @@ def timm_model(name: str) -> tuple[torch.nn.Module, tuple[torch.Tensor]]:
     torch.manual_seed(0)
     model = small_enough(lambda: timm.create_model(name, pretrained=False)).eval()
     channels, *full = model.default_cfg.get("input_size", (3, 224, 224))
-    for size in ([96, 96], [min(side, 224) for side in full], full):
-        image = torch.randn(2, channels, *(min(a, b) for a, b in zip(size, full)))
+    images = [
+        torch.randn(2, channels, *(min(a, b) for a, b in zip(size, full)))
+        for size in ([96, 96], [min(side, 224) for side in full], full)
+    ]
+    return model, first_taken(model, [(image,) for image in images])
+
+
+def torchvision_names() -> list[str]:
+    """Every model but the quantized ones."""
+    from torchvision import models
+
+    return [name for name in models.list_models() if not name.startswith("quantized")]
+
+
+def torchvision_programs(name: str, shapes: bool = False) -> Iterator[Program]:
+    """As `timm_programs`, of torchvision; detectors, which ask for targets, in inference alone."""
+    model, inputs = built(lambda: torchvision_model(name))
+    programs = model_programs(model, (inputs, {}), shapes)
+    yield next(programs)
+    if not isinstance(inputs[0], list):
+        yield from programs
+
+
+def torchvision_model(name: str) -> tuple[torch.nn.Module, tuple[Any, ...]]:
+    """The model and the first made-up inputs it takes: images, a list of them, two, a video."""
+    from torchvision import models
+
+    torch.manual_seed(0)
+    accepted = inspect.signature(models.get_model_builder(name)).parameters
+    options = {"weights_backbone": None} if "weights_backbone" in accepted else {}
+    model = small_enough(lambda: models.get_model(name, weights=None, **options)).eval()
+    candidates: list[tuple[Any, ...]] = [
+        (torch.randn(2, 3, 96, 96),),
+        ([torch.rand(3, 96, 96), torch.rand(3, 80, 112)],),
+        (torch.randn(1, 3, 128, 128), torch.randn(1, 3, 128, 128)),
+        (torch.randn(2, 3, 224, 224),),
+        (torch.randn(1, 3, 16, 64, 64),),
+        (torch.randn(1, 3, 16, 224, 224),),
+        (torch.randn(2, 3, 299, 299),),
+    ]
+    return model, first_taken(model, candidates)
+
+
+def first_taken(model: torch.nn.Module, candidates: list[tuple[Any, ...]]) -> Any:
+    """The first inputs that eager runs with; Skipped where none does."""
+    for inputs in candidates:
         try:
             with torch.no_grad():
-                model(image)
-        except Exception as error:  # noqa: BLE001 - a larger one may do
+                model(*inputs)
+        except Exception as error:  # noqa: BLE001 - others may do
             refused = summary(error)
         else:
-            return model, (image,)
+            return inputs
     raise Skipped(f"no inputs: {refused}")
 
 

@@ -1,12 +1,12 @@
 """Programs that no one here wrote through `jitney.compile`, compared with eager.
 
-    python -m tests.conformance.models transformers|timm|modules|optimizers|functions
-        [--device cuda] [--only REGEX] [--processes N] [--seconds S] [--results FILE]
-        [--write docs/FILE.md]
+    python -m tests.conformance.models JUDGE [--device cuda] [--only REGEX] [--processes N]
+        [--seconds S] [--results FILE] [--write docs/FILE.md]
 
-`transformers-shapes` and `timm-shapes` call each model at several shapes through one compiled
-module, whose sizes become symbolic as they change; `transformers-dynamic` and `timm-dynamic` are
-the same with dynamic=True.
+A judge is one of `JUDGES`: the models of transformers, timm and torchvision; `NAME-shapes` calls
+each at several shapes through one compiled module, whose sizes become symbolic as they change;
+`NAME-dynamic` is the same with dynamic=True. `generation` is `generate` of transformers' language
+models; `modules`, `optimizers` and `functions` are torch's own databases.
 
 Each name runs in a forked process, with a time limit. Results are kept in a JSON-lines file: a run
 that was stopped goes on where it was, and `--seconds` stops one.
@@ -28,7 +28,7 @@ from typing import Any
 
 import torch
 
-from tests.conformance import model_judges, torch_databases
+from tests.conformance import generation, model_judges, torch_databases
 from tests.conformance.model_table import counts, summary_lines, table
 from tests.conformance.processes import answers
 from tests.conformance.programs import Compile, Judgement, Program, judge
@@ -51,6 +51,7 @@ class Judge:
 MODELS = {
     "transformers": Judge(model_judges.transformers_names, model_judges.transformers_programs),
     "timm": Judge(model_judges.timm_names, model_judges.timm_programs),
+    "torchvision": Judge(model_judges.torchvision_names, model_judges.torchvision_programs),
 }
 
 
@@ -64,6 +65,7 @@ JUDGES = {
     **MODELS,
     **{f"{name}-shapes": at_several_shapes(models, None) for name, models in MODELS.items()},
     **{f"{name}-dynamic": at_several_shapes(models, True) for name, models in MODELS.items()},
+    "generation": Judge(generation.generation_names, generation.generation_programs, 240),
     "modules": Judge(torch_databases.module_names, torch_databases.module_programs),
     "optimizers": Judge(torch_databases.optimizer_names, torch_databases.optimizer_programs, 300),
     "functions": Judge(torch_databases.function_names, torch_databases.function_programs),
@@ -111,9 +113,10 @@ def run_one(name: str, judge_: Judge, last_start: float, device: str) -> Judgeme
     """One name, in this process; None after ``last_start`` (of the machine's clock, in seconds)."""
     if time.perf_counter() > last_start:
         return None
-    torch.backends.cudnn.allow_tf32 = False  # or convolutions differ by 1e-3 with the algorithm
-    programs = judge_.programs(name)
-    return judge(name, (program.on(device) for program in programs), judge_.compile_)
+    programs = (program.on(device) for program in judge_.programs(name))
+    # with tf32 convolutions differ by 1e-3 with the algorithm
+    with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
+        return judge(name, programs, judge_.compile_)
 
 
 def warm_up() -> None:
