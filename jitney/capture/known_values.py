@@ -1,4 +1,4 @@
-"""The value of a tensor that depends on no input, which a branch may ask for."""
+"""The value of a tensor that no input decides, which a branch may ask for."""
 
 from __future__ import annotations
 
@@ -11,6 +11,12 @@ from jitney import torch_api
 
 LARGEST = 1 << 20
 _OWN = ("aten", "prims")
+
+
+#: Comparisons of a number from 0 to 1, by names of torch's functions and methods: the least limit
+#: or the greatest one from which on the answer is known, and that answer.
+_NOT_BELOW = {"lt": False, "less": False, "ge": True, "greater_equal": True}
+_NOT_ABOVE = {"gt": False, "greater": False, "le": True, "less_equal": True}
 
 
 class _NotKnown(Exception):
@@ -26,6 +32,34 @@ class _Pure(torch_api.dispatch_mode_class()):  # type: ignore[misc]
         if torch.Tag.nondeterministic_seeded in func.tags or func.namespace not in _OWN:
             raise _NotKnown
         return func(*args, **(kwargs or {}))
+
+
+def known_truth(recorder: Any, tensor: torch.Tensor) -> bool | None:
+    """What a branch on ``tensor`` finds on every run; None where that is not known, or an error."""
+    if tensor.numel() != 1:
+        return None
+    compared = _compared_draw(recorder, tensor)
+    if compared is not None:
+        return compared
+    known = known_value(recorder, tensor)
+    return None if known is None else bool(known)
+
+
+def _compared_draw(recorder: Any, tensor: torch.Tensor) -> bool | None:
+    """The answer of ``torch.rand([]) < 0.0``, a layer that is never dropped; else None. Limits
+    keep their side of 0 and 1 in any dtype they are rounded to."""
+    node = recorder.node_of(tensor)
+    if node is None or len(node.args) != 2 or node.kwargs:
+        return None
+    name = str(getattr(node.target, "__name__", node.target)).strip("_")
+    draw, limit = node.args
+    if not isinstance(draw, fx.Node) or draw.target is not torch.rand or "out" in draw.kwargs:
+        return None
+    if type(limit) not in (int, float) or recorder.is_written(draw) or recorder.is_written(node):
+        return None
+    if limit <= 0:
+        return _NOT_BELOW.get(name)
+    return _NOT_ABOVE.get(name) if limit >= 1 else None
 
 
 def known_value(recorder: Any, tensor: torch.Tensor) -> torch.Tensor | None:

@@ -13,7 +13,7 @@ from jitney.capture.attributes import guard_lookup, is_python, know_function, ty
 from jitney.capture.frame import BreakCapture, Frame, Raised
 from jitney.capture.generators import FrameGenerator, MethodIterator
 from jitney.capture.guard import ABSENT
-from jitney.capture.known_values import known_value
+from jitney.capture.known_values import known_truth
 from jitney.capture.symbols import SYMBOLS, concrete, exact_operands
 
 if TYPE_CHECKING:
@@ -156,13 +156,13 @@ def unary(interpreter: Interpreter, name: str, value: Any) -> Any:
 
 
 def truth(interpreter: Interpreter, value: Any) -> bool:
-    """``bool(value)``; of a tensor that depends on an input, a break."""
+    """``bool(value)``; of a tensor, a break unless no input decides it."""
     if value is True or value is False or value is None:
         return bool(value)
     if isinstance(value, torch.Tensor):
-        known = known_value(interpreter.recorder, value)
-        if known is not None and known.numel() == 1:
-            return bool(known)
+        known = known_truth(interpreter.recorder, value)
+        if known is not None:
+            return known
         raise BreakCapture(
             "data-dependent-branch",
             "a branch depends on the values of a tensor",

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 
+import jitney
 from jitney.capture.result import Break, Return
 from tests.capture.run_capture import capture, check
 
@@ -39,7 +42,23 @@ def input_branch(x: torch.Tensor) -> torch.Tensor:
     return x + 1 if (torch.arange(3) + x).sum() > 0 else x - 1
 
 
-@pytest.mark.parametrize("f", [random_branch, written_branch, input_branch])
+def written_draw(x: torch.Tensor) -> torch.Tensor:
+    draw = torch.rand([])
+    dropped = draw < 0.0
+    draw.sub_(2)
+    return x + 1 if dropped else x - 1
+
+
+def written_comparison(x: torch.Tensor) -> torch.Tensor:
+    dropped = torch.rand([]) < 0.0
+    dropped.logical_not_()
+    return x + 1 if dropped else x - 1
+
+
+BRANCHES = [random_branch, written_branch, input_branch, written_draw, written_comparison]
+
+
+@pytest.mark.parametrize("f", BRANCHES)
 def test_what_may_differ_on_another_run_breaks(f: Callable[..., torch.Tensor]) -> None:
     end = capture(f, X).exit
     assert isinstance(end, Break)
@@ -51,3 +70,25 @@ def test_many_values_are_eagers_error() -> None:
         return x + 1 if torch.arange(3) > 0 else x - 1
 
     assert isinstance(capture(f, X).exit, Break)
+
+
+@pytest.mark.parametrize("limit", [0.0, 0, -0.5, 1.0, 2])
+@pytest.mark.parametrize("compare", [operator.lt, operator.ge, operator.gt, operator.le, torch.lt])
+def test_a_layer_never_or_always_dropped(compare: Callable[..., Any], limit: float) -> None:
+    """The number is drawn all the same: what is drawn next is eager's."""
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        for _ in range(3):
+            if compare(torch.rand([]), limit):
+                x = x * 2
+            x = x + torch.rand(3)
+        return x
+
+    torch.manual_seed(0)
+    expected, state = f(X), torch.get_rng_state()
+    torch.manual_seed(0)
+    torch.testing.assert_close(jitney.compile(f)(X), expected)
+    assert torch.equal(torch.get_rng_state(), state)
+    below = compare in (operator.lt, operator.ge, torch.lt)
+    known = limit <= 0 if below else limit >= 1
+    assert isinstance(capture(f, X).exit, Return if known else Break)
