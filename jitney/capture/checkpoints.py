@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import CellType
+from types import CellType, FunctionType
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from jitney.capture.checked_again import is_changed
 from jitney.capture.frame import BreakCapture, Frame, Restart
+from jitney.capture.generators import FrameGenerator
 from jitney.capture.leaves import memory_of
 from jitney.capture.own_objects import Held, Stored, held_by, is_bound_anew, stored_at
 from jitney.capture.recipe import Effect
@@ -126,10 +127,12 @@ def refuse_late_changes(interpreter: Interpreter, effects: list[Effect]) -> None
 
 def refuse_late_owners(interpreter: Interpreter, rebuilder: Rebuilder) -> None:
     """Raises `Restart` if what is left behind can still change what a checkpoint reads."""
-    frames = interpreter.broken_frames
+    generators = [made.frame for made in rebuilder.made_of(FrameGenerator)]
+    frames = [*interpreter.broken_frames, *generators]
+    functions = rebuilder.made_of(FunctionType)
     for checkpoint in interpreter.checkpoints:
         left = any(rebuilder.has_made(own.value) for own in checkpoint.own)
-        if left or any(is_bound_anew(cell, frames) for cell, _ in checkpoint.cells):
+        if left or any(is_bound_anew(cell, frames, functions) for cell, _ in checkpoint.cells):
             reason = "Python state that a checkpoint uses is left behind: others may change it"
             raise Restart(checkpoint.step, BreakCapture("checkpoint", reason))
 

@@ -94,13 +94,19 @@ def held_by(world: World, roots: Iterable[Any]) -> tuple[list[Held], list[Held]]
     return own, given
 
 
-def is_bound_anew(cell: types.CellType, frames: Iterable[Frame]) -> bool:
-    """Whether the code of one of the ``frames`` that go on later may store to the cell."""
-    for frame in frames:
-        names = [name for name, value in frame.locals.items() if value is cell]
-        if any(_stores(frame.code, name) for name in names):
-            return True
-    return False
+def is_bound_anew(
+    cell: types.CellType, frames: Iterable[Frame], functions: Iterable[types.FunctionType]
+) -> bool:
+    """Whether the code of one of the ``frames`` that go on later, or of the ``functions`` that are
+    left behind, may store to the cell."""
+    scopes = [(frame.code, frame.locals.items()) for frame in frames]
+    for function in functions:
+        code = function.__code__
+        named = zip(code.co_freevars, function.__closure__ or (), strict=True)
+        scopes.append((code, dict(named).items()))
+    return any(
+        value is cell and _stores(code, name) for code, named in scopes for name, value in named
+    )
 
 
 def _stores(code: types.CodeType, name: str) -> bool:

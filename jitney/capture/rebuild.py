@@ -65,6 +65,10 @@ class Rebuilder:
         """Whether a recipe for the value was asked for."""
         return id(value) in self._made
 
+    def made_of(self, cls: type) -> list[Any]:
+        """The values of type ``cls`` that recipes were asked for."""
+        return [value for value, _ in self._made.values() if type(value) is cls]
+
     def _make(self, value: Any) -> r.Recipe:
         cls = type(value)
         if cls in (Lazy, Unread):

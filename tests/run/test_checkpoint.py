@@ -440,3 +440,33 @@ def test_a_region_with_its_result_in_an_input_reads_state_anew():
         out.sum().backward()
         found.append(x.grad)
     assert_equal(found[1], found[0])
+
+
+@pytest.mark.parametrize("kind", ["function", "generator"])
+def test_a_variable_that_a_function_left_behind_rebinds(kind):
+    found = []
+    for wrap in (lambda f: f, jitney.compile):
+
+        def call(x):
+            scale = 2.0
+
+            def set_it():
+                nonlocal scale
+                scale = 5.0
+
+            def set_later():
+                nonlocal scale
+                yield 1
+                scale = 5.0
+
+            later = set_later()
+            next(later)
+            y = checkpoint(lambda v: (v * scale).sin(), x, use_reentrant=False)
+            return y.sum(), set_it if kind == "function" else lambda: list(later)
+
+        x = torch.linspace(-1, 1, 16).view(2, 8).requires_grad_()
+        loss, rebind = wrap(call)(x)
+        rebind()
+        loss.backward()
+        found.append(x.grad)
+    assert_equal(found[1], found[0])
