@@ -22,7 +22,7 @@ from jitney.capture import layouts
 from jitney.capture.guard import Apart, Guard, Kind, TensorFacts
 from jitney.capture.native_check import SLOTS, Op, Program, apart_words, tensor_words
 from jitney.capture.place_sources import SCALARS, Arming, Habits, Place
-from jitney.capture.source import Roots, Source
+from jitney.capture.source import Roots, Source, keeps_order
 
 CONSTANTS = (*SCALARS, bytes, complex, torch.dtype, torch.device, torch.layout)
 
@@ -158,7 +158,7 @@ def _length(arming: Arming, place: Place, expected: int) -> bool:
 def _keys(arming: Arming, place: Place, expected: tuple[Any, ...]) -> bool:
     if isinstance(place.value, frozenset) and place.fixed:
         return True
-    if not isinstance(place.value, dict):
+    if not isinstance(place.value, dict) or keeps_order(place.value):
         return False
     if place.slot is None:
         arming.watch(place.value)

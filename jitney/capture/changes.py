@@ -11,7 +11,7 @@ from jitney.capture.guard import ABSENT, Kind
 from jitney.capture.rebuild import Rebuilder
 from jitney.capture.scalars import SCALAR_TYPES
 from jitney.capture.shadows import DictShadow, SequenceShadow
-from jitney.capture.source import Attr, Fixed, Source
+from jitney.capture.source import Attr, Fixed, Source, keys_in_order
 
 if TYPE_CHECKING:
     from jitney.capture.interpret import Interpreter
@@ -93,15 +93,21 @@ def _unchanged(vm: Interpreter, before: Any, now: Any) -> bool:
 def _dict_changes(vm: Interpreter, shadow: DictShadow, rebuilder: Rebuilder) -> list[r.Effect]:
     target = r.Given(shadow.source)
     inside, initial = shadow.inside, shadow.initial
+    moved = set() if shadow.seeded else shadow.moved
     stored = [
-        k for k, v in dict.items(inside) if k not in initial or not _unchanged(vm, initial[k], v)
+        k
+        for k, v in dict.items(inside)
+        if k in moved or k not in initial or not _unchanged(vm, initial[k], v)
     ]
-    deleted = [k for k in initial if not dict.__contains__(inside, k)]
+    deleted = [k for k in initial if k in moved or not dict.__contains__(inside, k)]
     if not stored and not deleted and not _reordered(shadow):
         return []
     ordered = isinstance(shadow.original, collections.OrderedDict)
     if shadow.seeded and (ordered or _reordered(shadow)):
-        items = [(rebuilder.of(k), rebuilder.of(v)) for k, v in inside.items()]
+        items = [
+            (rebuilder.of(k), rebuilder.of(dict.__getitem__(inside, k)))
+            for k in keys_in_order(inside)
+        ]
         return [r.ReplaceContents(target, r.MakeDict(tuple(items)))]
     effects: list[r.Effect] = [r.DeleteItem(target, rebuilder.of(k)) for k in deleted]
     effects.extend(
@@ -115,7 +121,7 @@ def _reordered(shadow: DictShadow) -> bool:
     """Whether stores and deletes alone would leave the keys in another order."""
     if not shadow.seeded:
         return False
-    now = list(shadow.inside)
+    now = keys_in_order(shadow.inside)
     kept = [k for k in shadow.initial if dict.__contains__(shadow.inside, k)]
     return now[: len(kept)] != kept
 

@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 from jitney.capture.guard import ABSENT
+from jitney.capture.source import keys_in_order
 
 #: To the number or text an instance of a subclass is, whatever that overrides.
 _PLAIN: dict[type, Callable[[Any], Any]] = {
@@ -60,12 +61,13 @@ def same_keys(value: dict[Any, Any], expected: tuple[Any, ...]) -> bool:
     objects of the same types."""
     if type(value) is MappingProxyType:
         value = dict(value)
-    base: Any = dict
-    if isinstance(value, set | frozenset):
-        base = set if isinstance(value, set) else frozenset
-    if base.__len__(value) != len(expected):
+    if isinstance(value, dict):
+        keys = keys_in_order(value)
+    else:
+        keys = list((set if isinstance(value, set) else frozenset).__iter__(value))
+    if len(keys) != len(expected):
         return False
-    return all(a is b or fully_equal(a, b) for a, b in zip(base.__iter__(value), expected))
+    return all(a is b or fully_equal(a, b) for a, b in zip(keys, expected))
 
 
 def type_attribute_is(value: Any, name: str, expected: Any) -> bool:

@@ -25,6 +25,7 @@ from jitney.capture.source import (
     Roots,
     Source,
     TypeLookup,
+    keeps_order,
 )
 from jitney.capture.watch_dicts import watcher
 
@@ -219,7 +220,7 @@ class Arming:
                 return self._attribute(base, name)
             case DictItem(key=key):
                 return self._entry(base, key)
-            case DictKey(position=position) if isinstance(base, dict):
+            case DictKey(position=position) if isinstance(base, dict) and not keeps_order(base):
                 self.watch(base)
                 return self._stable(list(dict.keys(base))[position])
             case Item(index=index) if type(base) is tuple:

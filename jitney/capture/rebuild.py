@@ -14,7 +14,7 @@ import torch
 from jitney.capture import recipe as r
 from jitney.capture.frame import NULL, BreakCapture, Lazy, Raised, Unread
 from jitney.capture.generators import FrameGenerator, MethodIterator
-from jitney.capture.source import Fixed
+from jitney.capture.source import Fixed, keys_in_order
 from jitney.capture.subscripts import LazyMethod
 
 if TYPE_CHECKING:
@@ -116,7 +116,8 @@ class Rebuilder:
         return r.MakeList(self._all(value))
 
     def _dict(self, value: dict[Any, Any]) -> r.Recipe:
-        return r.MakeDict(tuple([(self.of(k), self.of(v)) for k, v in dict.items(value)]))
+        keys = keys_in_order(value)
+        return r.MakeDict(tuple([(self.of(k), self.of(dict.__getitem__(value, k))) for k in keys]))
 
     def _set(self, value: set[Any]) -> r.Recipe:
         return r.MakeSet(self._all(value))

@@ -13,7 +13,15 @@ from typing import TYPE_CHECKING, Any
 
 from jitney.capture.frame import BreakCapture, Lazy
 from jitney.capture.guard import ABSENT, Kind
-from jitney.capture.source import CellContents, DictItem, DictKey, DictValue, Item, Source
+from jitney.capture.source import (
+    CellContents,
+    DictItem,
+    DictKey,
+    DictValue,
+    Item,
+    Source,
+    keys_in_order,
+)
 
 if TYPE_CHECKING:
     from jitney.capture.world import World
@@ -22,9 +30,10 @@ HASHABLE_KEYS = (int, float, bool, str, bytes, type(None), type)
 
 
 class DictShadow:
-    """A dict and its inner copy. ``initial`` is what the frame was given, by key."""
+    """A dict and its inner copy. ``initial`` is what the frame was given, by key; ``moved`` were
+    deleted: where they are there again, they are at the end."""
 
-    __slots__ = ("initial", "inside", "missing", "original", "seeded", "source")
+    __slots__ = ("initial", "inside", "missing", "moved", "original", "seeded", "source")
 
     def __init__(self, original: dict[Any, Any], source: Source) -> None:
         cls = type(original)
@@ -36,6 +45,7 @@ class DictShadow:
             collections.OrderedDict.__init__(self.inside)
         self.initial: dict[Any, Any] = {}
         self.missing: set[Any] = set()
+        self.moved: set[Any] = set()
         self.seeded = False
 
     def get(self, world: World, key: Any, default: Any = ABSENT) -> Any:
@@ -83,6 +93,7 @@ class DictShadow:
         """Deletes from the shadow; KeyError is the caller's to raise."""
         self.get(world, key)
         dict.__delitem__(self.inside, key)
+        self.moved.add(key)
 
     def seed(self, world: World) -> None:
         """Reads all that was not read yet, in the original's order, guarding its keys."""
@@ -97,7 +108,7 @@ class DictShadow:
             raise
 
     def _seed(self, world: World) -> None:
-        keys = list(dict.keys(self.original))
+        keys = keys_in_order(self.original)
         if len(keys) > 5000:
             raise BreakCapture("huge-dict", f"a dict of {len(keys)} items is read as a whole")
         constant = all(isinstance(k, HASHABLE_KEYS) for k in keys)
@@ -107,11 +118,13 @@ class DictShadow:
             world.guard(Kind.LENGTH, self.source, len(keys))
         now = dict(dict.items(self.inside))
         content: dict[Any, Any] = {}
+        order = []
         for position, key in enumerate(keys):
             inner_key = key
             if not constant:
                 inner_key = world.read(key, DictKey(self.source, position))
-            if key in now:
+            order.append(inner_key)
+            if key in now and key not in self.moved:
                 value = now.pop(key)
                 content[inner_key] = world.force(value)
                 if self.initial.get(key) is value:
@@ -123,6 +136,7 @@ class DictShadow:
             place = DictItem(self.source, key) if constant else DictValue(self.source, position)
             self.initial[inner_key] = content[inner_key] = world.read(raw, place)
         content.update({k: world.force(v) for k, v in now.items()})
+        self.initial = {k: self.initial[k] for k in order}
         dict.clear(self.inside)
         for key, value in content.items():
             _set_item(self.inside, key, value)

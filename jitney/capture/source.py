@@ -8,6 +8,7 @@ explanations), the compiled guard and the glue walk shared prefixes once.
 from __future__ import annotations
 
 import sys
+from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import FunctionType
@@ -280,11 +281,23 @@ def dict_item(value: Any, key: Any) -> Any:
     return value[key]
 
 
+def keys_in_order(value: dict[Any, Any]) -> list[Any]:
+    """A dict's keys past a subclass's methods, in the order that the program sees: an
+    OrderedDict keeps one of its own."""
+    kind = OrderedDict if isinstance(value, OrderedDict) else dict
+    return list(kind.__iter__(value))
+
+
+def keeps_order(value: dict[Any, Any]) -> bool:
+    """Whether its order may change without its version: an OrderedDict's of several keys."""
+    return isinstance(value, OrderedDict) and dict.__len__(value) > 1
+
+
 def dict_key(value: dict[Any, Any], position: int) -> Any:
     """The ``position``-th key."""
-    return list(dict.keys(value))[position]
+    return keys_in_order(value)[position]
 
 
 def dict_value(value: dict[Any, Any], position: int) -> Any:
     """The value at the ``position``-th key."""
-    return list(dict.values(value))[position]
+    return dict.__getitem__(value, dict_key(value, position))
