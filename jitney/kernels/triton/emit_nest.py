@@ -204,6 +204,8 @@ class NestEmitter(WalkEmitter):
             self._line(f"for {name} in range(0, {self._index(axis.extent)[0]}):")
             self.depends[axis] = NONE
             self.indent += 1
+            if self.wide:
+                self.atoms[axis] = self._bind(f"tl.full([], 0, tl.int64) + {name}", NONE)[0]
         self.memo.append({})
         self._statements(stmt.body)
         if isinstance(stmt, Reduce):

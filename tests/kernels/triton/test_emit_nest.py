@@ -324,6 +324,15 @@ def test_numbers_far_below_zero_need_wide_indices():
     check(nest, {}, {"o0": torch.zeros(4000, dtype=I64)})
 
 
+def test_a_loop_inside_a_row_counts_in_wide_numbers_where_indices_do():
+    j, k = axes(16, 5)
+    far = Op("cast", (IndexValue(index(k) * 10**9 + j, I64),), torch.float64)
+    summed = Reduce((k,), (), (Reduction(("s",), "sum", far, torch.float64),))
+    nest = LoopNest("n", (), (Loop((j,), (summed, Store("o0", index(j), Ref("s", far.dtype)))),))
+    check(nest, {}, {"o0": torch.zeros(16, dtype=torch.float64)})
+    assert "tl.full([], 0, tl.int64) + i" in emit_nest(nest, schedule_nest(nest, H200)).body
+
+
 def test_a_load_under_a_mask_is_repeated_after_a_store():
     i, j = axes(6, 32)
     inside = Op("lt", (IndexValue(index(j), I64), Const(3, I64)), torch.bool)
