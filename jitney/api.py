@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -15,7 +16,7 @@ import torch
 
 from jitney import config, pipeline
 from jitney.backends import Backend, find_backend, list_backends
-from jitney.capture import substitutes
+from jitney.capture import cpython, substitutes
 from jitney.capture.stand_ins import OURS, mark_of, mark_stand_in, original_of
 from jitney.compiled_module import CompiledModule, compile_module, forward_wrapper
 from jitney.errors import UserError
@@ -51,12 +52,22 @@ def compile(  # noqa: A001 - the name users know
     seen to change, True all, False none. ``backend``: a name from `list_backends` or a callable
     ``(gm, example_inputs) -> callable``. ``mode``: one of `MODES`; ``options``: knobs of
     `jitney.config` (for other backends, theirs); not both. ``disable``: return ``model`` as it is.
+    On a Python whose frames cannot be captured it warns once and returns ``model`` as it is.
     Raises UserError for wrong arguments.
     """
     session = _new_session(fullgraph, dynamic, backend, mode, options)
+    unsupported = cpython.why_unsupported()
+    if unsupported is not None:
+        _warn_once(f"jitney: everything runs eager: {unsupported}")
+        disable = True
     if model is None:
         return partial(_compile_callable, session=session, disable=disable)
     return _compile_callable(model, session=session, disable=disable)
+
+
+@functools.cache
+def _warn_once(message: str) -> None:
+    warnings.warn(message, stacklevel=3)
 
 
 def _new_session(
@@ -150,7 +161,7 @@ def _named(wrapper: FunctionType, original: FunctionType) -> FunctionType:
 def compile_in_place(module: torch.nn.Module, **arguments: Any) -> None:
     """As ``Module.compile()``: the module itself runs compiled from now on; same parameters."""
     compiled = compile(module, **arguments)
-    module._compiled_call_impl = compiled.__call__
+    module._compiled_call_impl = None if compiled is module else compiled.__call__
 
 
 def disable(function: Any = None, recursive: bool = True, *, reason: str | None = None) -> Any:

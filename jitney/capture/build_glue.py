@@ -16,6 +16,7 @@ from typing import Any, Protocol, runtime_checkable
 from jitney.capture import recipe as r
 from jitney.capture.build_resume import Point, run_tails, step_code, stopped_at
 from jitney.capture.check_guards import exact_types, write_guards
+from jitney.capture.cpython import CALLED_LIES_BELOW
 from jitney.capture.edit_code import list_code
 from jitney.capture.emit_fetch import FUNCTION, Writer, build_function
 from jitney.capture.guard import Guard
@@ -240,6 +241,8 @@ def _callable_slot(point: Point) -> int | None:
     if listing.names[index] == "CALL":
         slot = depth - argument - 2
         return slot + 1 if point.nulls[slot] else slot
+    if listing.names[index] == "CALL_KW":
+        return depth - argument - 3
     if listing.names[index] == "CALL_FUNCTION_EX":
-        return depth - 2 - (argument & 1)
+        return depth - 2 - (argument & 1) - CALLED_LIES_BELOW
     return None

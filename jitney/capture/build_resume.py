@@ -14,18 +14,20 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import chain
 from types import CellType, CodeType, FunctionType
 from typing import Any
 
 from bytecode import FreeVar, Instr, Label
 
+from jitney.capture.cpython import CALLED_LIES_BELOW, CELLS_ARE_LOCALS, LOOP_END, OLD_CALLS
 from jitney.capture.edit_code import NEVER_FALLS, Editor, handled_slots, jump_to, list_code
 from jitney.errors import Unsupported
 
-OLD_CALLS = sys.version_info < (3, 12)  # PRECALL, LOAD_METHOD, directed conditional jumps
 THUNK = "<call>"
 HANDLING = "<handling>"
 _KEPT = "<kept>"
+_LOAD_CELL = "LOAD_FAST" if CELLS_ARE_LOCALS else "LOAD_CLOSURE"
 _METHOD_FORMS = ("LOAD_ATTR", "LOAD_SUPER_ATTR")
 _UNRESUMABLE = ("SEND", "YIELD_VALUE", "GET_AWAITABLE", "END_ASYNC_FOR", "CLEANUP_THROW")
 
@@ -188,12 +190,12 @@ def step_code(point: Point, outer: bool = False, pushes: bool = True) -> Step:
         target = listing.targets[last]
         if target is None:
             raise Unsupported("resume-jump", f"no target of {listing.names[last]}")
-        skip = listing.names[last] == "FOR_ITER" and not OLD_CALLS
-        taken = Point(point.code, target + skip, jumped.nulls, point.names)
+        behind = LOOP_END if listing.names[last] == "FOR_ITER" else ()
+        taken = Point(point.code, target + len(behind), jumped.nulls, point.names)
         successors.append(taken)
         tails += [
             jump,
-            *([Instr("END_FOR")] if skip else []),
+            *map(Instr, behind),
             *_leave("<jump>", taken, None, point.handled),
         ]
     _set_line(tails, point.line)
@@ -216,6 +218,12 @@ class _After:
 
     nulls: tuple[bool, ...]
     virtual: int | None = None
+
+
+def _uncalled(nulls: tuple[bool, ...]) -> _After:
+    """The stack with a function to call, without an object, on ``nulls``; see `_After`."""
+    pushed = (False, True) if CALLED_LIES_BELOW else (True, False)
+    return _After((*nulls, *pushed), virtual=len(nulls) + pushed.index(True))
 
 
 def _instruction_group(editor: Editor, index: int) -> tuple[int, int, list[Instr]]:
@@ -242,14 +250,11 @@ def _native(
     instruction = instructions[-1]
     if name == "LOAD_METHOD" or (name in _METHOD_FORMS and not OLD_CALLS and (argument or 0) & 1):
         kept = depth + _effect("LOAD_ATTR", 0) - (2 if name == "LOAD_SUPER_ATTR" else 0) - 1
-        return (
-            [_plain_load(instruction)],
-            _After((*point.nulls[:kept], True, False), virtual=kept),
-            None,
-        )
-    if name == "PUSH_NULL" or (name == "LOAD_GLOBAL" and (argument or 0) & 1):
-        pushed = (True,) if name == "PUSH_NULL" else (True, False)
-        return instructions, _After((*point.nulls, *pushed)), None
+        return [_plain_load(instruction)], _uncalled(point.nulls[:kept]), None
+    if name == "PUSH_NULL":
+        return instructions, _After((*point.nulls, True)), None
+    if name == "LOAD_GLOBAL" and (argument or 0) & 1:
+        return instructions, _After(_uncalled(point.nulls).nulls), None
     if listing.targets[last] is None:
         after = _grown(point.nulls, _effect(name, argument), call=name.startswith("CALL"))
         return instructions, _After(after), None
@@ -271,13 +276,13 @@ def _bound_after(point: Point, last: int) -> tuple[str, ...]:
 
 
 def _thunk_call(point: Point, pushes: bool) -> tuple[list[Any], _After, None]:
-    call: list[Any] = [Instr("PUSH_NULL"), Instr("LOAD_FAST", THUNK), *_call(0)]
+    call = _call(Instr("LOAD_FAST", THUNK))
     if not pushes:
         return [*call, Instr("POP_TOP")], _After(point.nulls), None
     listing = list_code(point.code)
     name, argument = listing.names[point.index], listing.arguments[point.index]
     if name in _METHOD_FORMS and not OLD_CALLS and (argument or 0) & 1 or name == "LOAD_METHOD":
-        return call, _After((*point.nulls, True, False), virtual=len(point.nulls)), None
+        return call, _uncalled(point.nulls), None
     return call, _After((*point.nulls, False)), None
 
 
@@ -290,15 +295,20 @@ def _leave(enter: str, to: Point, virtual: int | None, handled: tuple[int, ...])
             hidden = "<null>" if to.nulls[slot] else f"<stack {slot}>"
             code.append(Instr("STORE_FAST", hidden))
     if handled:
-        code += [Instr("PUSH_NULL"), _constant(sys.exception), *_call(0)]
-        code.append(Instr("STORE_FAST", HANDLING))
+        code += [*_call(_constant(sys.exception)), Instr("STORE_FAST", HANDLING)]
         code += [Instr("LOAD_FAST", f"<stack {handled[0]}>"), Instr("POP_EXCEPT")]
-    code += [Instr("PUSH_NULL"), _constant(Tail), Instr("LOAD_FAST", enter)]
-    code += [Instr("LOAD_CLOSURE", FreeVar(name)) for name in to.cells]
-    code.append(Instr("BUILD_TUPLE", len(to.cells)))
-    code += [Instr("LOAD_FAST", name) for name in to.arguments]
-    code += [Instr("BUILD_TUPLE", len(to.arguments)), *_call(3), Instr("RETURN_VALUE")]
-    return code
+    closure = [Instr(_LOAD_CELL, FreeVar(name)) for name in to.cells]
+    arguments = [Instr("LOAD_FAST", name) for name in to.arguments]
+    return [
+        *code,
+        *_call(
+            _constant(Tail),
+            [Instr("LOAD_FAST", enter)],
+            [*closure, Instr("BUILD_TUPLE", len(closure))],
+            [*arguments, Instr("BUILD_TUPLE", len(arguments))],
+        ),
+        Instr("RETURN_VALUE"),
+    ]
 
 
 def _restore_stack(point: Point) -> list[Any]:
@@ -341,8 +351,12 @@ def _constant(value: Any) -> Instr:
     return Instr("LOAD_CONST", value)
 
 
-def _call(count: int) -> list[Instr]:
-    return [*([Instr("PRECALL", count)] if OLD_CALLS else []), Instr("CALL", count)]
+def _call(load: Instr, *arguments: list[Instr]) -> list[Any]:
+    """Calls what ``load`` pushes with what each of ``arguments`` pushes."""
+    null, count = Instr("PUSH_NULL"), len(arguments)
+    called = [load, null] if CALLED_LIES_BELOW else [null, load]
+    announced = [Instr("PRECALL", count)] if OLD_CALLS else []
+    return [*called, *chain(*arguments), *announced, Instr("CALL", count)]
 
 
 def _plain_load(instruction: Instr) -> Instr:

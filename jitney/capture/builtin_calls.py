@@ -315,6 +315,11 @@ def _exc_info(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, s
     return (type(exception), exception, exception.__traceback__)
 
 
+@_builtin(sys.exception)
+def _exception(vm: Interpreter, function: Any, args: Any, kwargs: Any, site: Any) -> Any:
+    return vm.current_exception()
+
+
 @_builtin(warnings.warn)
 def _warn(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Any) -> None:
     values = _forced(interpreter, args)

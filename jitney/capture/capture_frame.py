@@ -242,7 +242,6 @@ def _frame_state(
             ]
         ),
         tuple([rebuilder.of(c) for c in frame.closure]),
-        frame.kwnames if innermost else (),
         link != "drop",
         frame.current.line,
         None if frame.exceptions is None else rebuilder.of(frame.exceptions),

@@ -1,21 +1,20 @@
 """Bytecode as the interpreter wants it: decoded once per code object, handlers attached.
 
-Handlers register under CPython's opcode names, with the versions they hold for; what differs
-between 3.11 and 3.12 is told apart here and nowhere else.
+Handlers register under CPython's opcode names, with the versions they hold for.
 """
 
 from __future__ import annotations
 
 import dis
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import CodeType
 from typing import Any
 
+from jitney.capture.cpython import VERSION
+from jitney.capture.instructions import read_instructions
 from jitney.errors import CompilerBug
 
-VERSION = sys.version_info[:2]
 HANDLERS: dict[str, Callable[..., Any]] = {}
 
 # Instructions that touch nothing but the frame: no stack snapshot is needed before them.
@@ -96,7 +95,7 @@ def decode(code: CodeType) -> Program:
 
 
 def _decode(code: CodeType) -> Program:
-    raw = list(dis.get_instructions(code))
+    raw = list(read_instructions(code))
     index_at = {instruction.offset: i for i, instruction in enumerate(raw)}
     jumps = set(dis.hasjrel) | set(dis.hasjabs)
     decoded = []

@@ -16,6 +16,8 @@ from typing import Any
 
 from bytecode import Bytecode, CellVar, CompilerFlags, FreeVar, Instr, Label
 
+from jitney.capture.cpython import CELLS_ARE_LOCALS
+from jitney.capture.instructions import read_instructions, take_apart
 from jitney.errors import Unsupported
 
 _NO_RESUME = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
@@ -47,7 +49,7 @@ class Listing:
 @lru_cache(maxsize=4096)
 def list_code(code: CodeType) -> Listing:
     """The instructions of ``code``, EXTENDED_ARG folded into what they extend."""
-    found = [i for i in dis.get_instructions(code) if i.opname != "EXTENDED_ARG"]
+    found = [i for i in read_instructions(code) if i.opname != "EXTENDED_ARG"]
     offsets = [i.offset for i in found]
     line = code.co_firstlineno
     lines: list[int | None] = []
@@ -120,7 +122,7 @@ class Editor:
         self.original = code
         self.cells = (*code.co_cellvars, *code.co_freevars)
         self.body = Bytecode.from_code(code, conserve_exception_block_stackdepth=True)
-        self.items: list[Any] = list(self.body)
+        self.items: list[Any] = [part for item in self.body for part in take_apart(item)]
         started = False
         for position, item in enumerate(self.items):
             if isinstance(item, Instr):
@@ -130,6 +132,10 @@ class Editor:
                     self.items[position] = Instr("NOP", location=item.location)
                 elif isinstance(item.arg, CellVar):
                     item.arg = FreeVar(item.arg.name)
+                elif CELLS_ARE_LOCALS and item.opcode in dis.haslocal:
+                    name: Any = item.arg
+                    if name in code.co_cellvars:
+                        item.arg = FreeVar(name)
                 started = started or item.name == "RESUME"
 
     def position(self, index: int) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import CellType, CodeType
 from typing import Any
 
+from jitney.capture.cpython import CALLED_LIES_BELOW
 from jitney.capture.decode import Instruction, decode
 from jitney.capture.source import Source
 
@@ -110,6 +111,14 @@ class Frame:
     def where(self) -> str:
         """ "file:line" of the current instruction."""
         return f"{self.code.co_filename}:{self.current.line}"
+
+    def push_callable(self, value: Any) -> None:
+        """Pushes what a call takes for a function without an object."""
+        self.stack += (value, NULL) if CALLED_LIES_BELOW else (NULL, value)
+
+    def pop_callable(self) -> list[Any]:
+        """What is called, and the object of a method, removed."""
+        return [value for value in self.popn(2) if value is not NULL]
 
     def popn(self, count: int) -> list[Any]:
         """The top ``count`` values, in push order, removed."""

@@ -6,8 +6,9 @@ import collections
 from typing import TYPE_CHECKING, Any
 
 from jitney.capture import attributes, operators, subscripts
+from jitney.capture.cpython import OLD_CALLS
 from jitney.capture.decode import Instruction, opcode
-from jitney.capture.frame import NULL, BreakCapture, Frame, Lazy, Raised
+from jitney.capture.frame import BreakCapture, Frame, Lazy, Raised
 
 if TYPE_CHECKING:
     from jitney.capture.interpret import Interpreter
@@ -192,7 +193,7 @@ def store_slice(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
 @opcode("LOAD_ATTR")
 def load_attr(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
     owner = frame.stack.pop()
-    if LOAD_ATTR_HAS_METHOD_BIT and ins.arg & 1:
+    if not OLD_CALLS and ins.arg & 1:
         _push_method(vm, frame, owner, ins.value)
         return
     frame.stack.append(vm.get_attr(vm.world.force(owner), ins.value, frame))
@@ -208,8 +209,7 @@ def _push_method(vm: Interpreter, frame: Frame, owner: Any, name: str) -> None:
         value: Any = subscripts.LazyMethod(owner, name)
     else:
         value = vm.get_attr(vm.world.force(owner), name)
-    frame.stack.append(NULL)
-    frame.stack.append(value)
+    frame.push_callable(value)
 
 
 @opcode("STORE_ATTR")
@@ -230,8 +230,9 @@ def load_super_attr(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
         raise BreakCapture("super", "super is not the builtin")
     value = vm.get_attr(vm.native(super, cls, owner), ins.value, None if ins.arg & 1 else frame)
     if ins.arg & 1:
-        frame.stack.append(NULL)
-    frame.stack.append(value)
+        frame.push_callable(value)
+    else:
+        frame.stack.append(value)
 
 
 # ---------------------------------------------------------------- computing
@@ -244,7 +245,6 @@ def _binary_symbols() -> list[str]:
 
 
 _SYMBOLS = _binary_symbols()
-LOAD_ATTR_HAS_METHOD_BIT = __import__("sys").version_info >= (3, 12)
 
 
 @opcode("BINARY_OP")
@@ -272,6 +272,11 @@ def unary_positive(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
 @opcode("UNARY_INVERT")
 def unary_invert(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
     frame.stack.append(operators.unary(vm, "invert", vm.pop(frame)))
+
+
+@opcode("TO_BOOL")
+def to_bool(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
+    frame.stack.append(operators.truth(vm, vm.pop(frame)))
 
 
 @opcode("UNARY_NOT")
@@ -305,12 +310,32 @@ def get_len(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
 def format_value(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
     spec = vm.pop(frame) if ins.arg & 4 else ""
     value = vm.pop(frame)
-    conversion = ins.arg & 3
-    if conversion:
-        function: Any = (None, str, repr, ascii)[conversion]
-        name = "__str__" if conversion == 1 else "__repr__"
-        value = vm.world.force(operators.text(vm, value, name, function))
+    if ins.arg & 3:
+        value = _converted(vm, value, ins.arg & 3)
     frame.stack.append(operators.format_value(vm, value, spec))
+
+
+@opcode("CONVERT_VALUE")
+def convert_value(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
+    frame.stack.append(_converted(vm, vm.pop(frame), ins.arg))
+
+
+@opcode("FORMAT_SIMPLE")
+def format_simple(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
+    frame.stack.append(operators.format_value(vm, vm.pop(frame), ""))
+
+
+@opcode("FORMAT_WITH_SPEC")
+def format_with_spec(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
+    value, spec = vm.popn(frame, 2)
+    frame.stack.append(operators.format_value(vm, value, spec))
+
+
+def _converted(vm: Interpreter, value: Any, conversion: int) -> Any:
+    """What ``!s``, ``!r`` and ``!a`` make of a value."""
+    function = (str, repr, ascii)[conversion - 1]
+    name = "__str__" if conversion == 1 else "__repr__"
+    return vm.world.force(operators.text(vm, value, name, function))
 
 
 # ---------------------------------------------------------------- match

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from jitney.capture import operators
 from jitney.capture.attributes import bind, is_python, type_lookup
+from jitney.capture.cpython import LOOP_END, OLD_CALLS
 from jitney.capture.decode import Instruction, opcode
-from jitney.capture.frame import NULL, RETURNED, YIELDED, BreakCapture, Frame, Raised
+from jitney.capture.frame import RETURNED, YIELDED, BreakCapture, Frame, Raised
 from jitney.capture.generators import FrameGenerator
 from jitney.capture.guard import ABSENT
 
@@ -77,7 +78,7 @@ def for_iter(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
         if not isinstance(raised.exception, StopIteration):
             raise
         frame.index = ins.target
-        if KEEPS_ITERATOR_AT_END:  # END_FOR, the target, pops both
+        if LOOP_END:  # it pops both
             frame.stack.append(None)
         else:
             frame.stack.pop()
@@ -85,21 +86,15 @@ def for_iter(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
     frame.stack.append(value)
 
 
-KEEPS_ITERATOR_AT_END = __import__("sys").version_info >= (3, 12)
-
-
 # ---------------------------------------------------------------- calls
 
 
-@opcode("CALL")
+@opcode("CALL", "CALL_KW")
 def call(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
+    names = frame.stack.pop() if ins.name == "CALL_KW" else frame.kwnames
     args = frame.popn(ins.arg)
-    function = frame.stack.pop()
-    below = frame.stack.pop()
-    if below is not NULL:  # an unbound method and its self
-        args.insert(0, function)
-        function = below
-    names = frame.kwnames
+    function, *owner = frame.pop_callable()
+    args[:0] = owner
     kwargs = {}
     if names:
         split = len(args) - len(names)
@@ -114,27 +109,43 @@ def call(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
 def call_function_ex(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
     kwargs = vm.pop(frame) if ins.arg & 1 else {}
     args = operators.iterable(vm, vm.pop(frame))
-    function = vm.pop(frame)
-    below = frame.stack.pop()
-    if below is not NULL:
-        raise BreakCapture("stack", "CALL_FUNCTION_EX without NULL")
+    (function,) = frame.pop_callable()
     values = tuple(args) if isinstance(args, tuple) else vm.native(tuple, args)
-    frame.stack.append(vm.call(function, values, dict(kwargs), frame))
+    frame.stack.append(vm.call(vm.world.force(function), values, dict(kwargs), frame))
 
 
 @opcode("MAKE_FUNCTION")
 def make_function(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
     code = frame.stack.pop()
-    closure = frame.stack.pop() if ins.arg & 8 else None
-    annotations = vm.pop(frame) if ins.arg & 4 else None
-    kwdefaults = vm.pop(frame) if ins.arg & 2 else None
-    defaults = vm.pop(frame) if ins.arg & 1 else None
-    function = types.FunctionType(code, frame.globals, code.co_name, defaults, closure)
-    function.__kwdefaults__ = kwdefaults
-    if annotations:
-        pairs = iter(annotations)
+    closure = tuple([types.CellType() for _ in code.co_freevars])  # till the right one is set
+    frame.stack.append(types.FunctionType(code, frame.globals, code.co_name, None, closure))
+    for attribute in (8, 4, 2, 1):
+        if ins.arg & attribute:
+            _set_function_attribute(vm, frame, attribute)
+    vm.owned[id(frame.stack[-1])] = frame.stack[-1]
+
+
+@opcode("SET_FUNCTION_ATTRIBUTE")
+def set_function_attribute(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
+    _set_function_attribute(vm, frame, ins.arg)
+    vm.owned[id(frame.stack[-1])] = frame.stack[-1]
+
+
+def _set_function_attribute(vm: Interpreter, frame: Frame, attribute: int) -> None:
+    """Gives the function on top what is below it. The closure comes first."""
+    function = frame.stack.pop()
+    value = vm.pop(frame)
+    if attribute == 8:
+        function = types.FunctionType(
+            function.__code__, function.__globals__, function.__name__, None, value
+        )
+    elif attribute == 4:
+        pairs = iter(value)
         function.__annotations__ = dict(zip(pairs, pairs, strict=True))
-    vm.owned[id(function)] = function
+    elif attribute == 2:
+        function.__kwdefaults__ = value
+    else:
+        function.__defaults__ = value
     frame.stack.append(function)
 
 
@@ -188,7 +199,7 @@ def send(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
     except Raised as raised:
         if not isinstance(raised.exception, StopIteration):
             raise
-        if not KEEPS_ITERATOR_AT_END:
+        if OLD_CALLS:  # there is no END_SEND
             frame.stack.pop()
         frame.stack.append(raised.exception.value)
         frame.index = ins.target

@@ -23,11 +23,12 @@ def nothing(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
 
 
 @opcode("POP_TOP")
+@opcode("END_FOR", since=(3, 13))
 def pop_top(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
     frame.stack.pop()
 
 
-@opcode("END_FOR")
+@opcode("END_FOR", until=(3, 13))
 def end_for(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
     del frame.stack[-2:]
 
@@ -187,8 +188,9 @@ def load_global(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
     if value is ABSENT:
         raise Raised(NameError(f"name {ins.value!r} is not defined"))
     if ins.arg & 1:
-        frame.stack.append(NULL)
-    frame.stack.append(value)
+        frame.push_callable(value)
+    else:
+        frame.stack.append(value)
 
 
 @opcode("STORE_GLOBAL")

@@ -45,7 +45,6 @@ class FrameState:
     stack: tuple[Recipe, ...]
     locals: tuple[tuple[str, Recipe], ...]  # bound ones only; cell variables hold a cell recipe
     closure: tuple[Recipe, ...]  # free variables' cells, in co_freevars order
-    kwnames: tuple[str, ...] = ()  # set by KW_NAMES for the call at ``offset``
     pushes: bool = True
     lineno: int = 0
     handling: Recipe | None = None  # the exception that ``except`` blocks here are handling

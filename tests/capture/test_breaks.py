@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dis
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,6 +10,8 @@ import torch
 
 import jitney
 from jitney.capture import recipe as r
+from jitney.capture.cpython import CALLED_LIES_BELOW
+from jitney.capture.instructions import read_instructions
 from jitney.capture.options import CaptureOptions
 from jitney.capture.result import FrameState
 from jitney.errors import Unsupported
@@ -21,7 +22,7 @@ X = torch.tensor([1.0, 2.0, -3.0])
 
 def instruction(frame: FrameState) -> str:
     """The name of the instruction a frame stopped at."""
-    return next(i.opname for i in dis.get_instructions(frame.code) if i.offset == frame.offset)
+    return next(i.opname for i in read_instructions(frame.code) if i.offset == frame.offset)
 
 
 def test_a_branch_on_a_tensor_stops_at_the_jump() -> None:
@@ -34,7 +35,7 @@ def test_a_branch_on_a_tensor_stops_at_the_jump() -> None:
     end = broken(f, X)
     assert end.kind == "data-dependent-branch" and "torch.where" in end.hint
     (frame,) = end.frames
-    assert "JUMP" in instruction(frame)
+    assert instruction(frame) == "TO_BOOL" or "JUMP" in instruction(frame)
     assert len(frame.stack) == 1 and isinstance(frame.stack[0], r.GraphOutput)
     assert dict(frame.locals).keys() == {"x", "y"}
     assert end.where == f"{__file__}:{f.__code__.co_firstlineno + 2}"
@@ -55,19 +56,10 @@ def test_frames_innermost_first_with_what_is_below_the_call() -> None:
     end = broken(f, X)
     assert [s.function_name for s in end.frames] == ["inner", "middle", "f"]
     innermost, middle_state, outer = end.frames
-    assert isinstance(innermost.stack[0], r.Null)
+    assert isinstance(innermost.stack[int(CALLED_LIES_BELOW)], r.Null)
     assert [type(v) for v in middle_state.stack] == [r.Given]
     assert [type(v) for v in outer.stack] == [r.Given, r.Constant]
     assert all(s.pushes for s in end.frames)
-    assert innermost.stack[1] is not None
-
-
-def test_keyword_names_of_the_call_that_broke() -> None:
-    def f(x: torch.Tensor) -> Any:
-        return torch.manual_seed(seed=3), x
-
-    end = broken(f, X)
-    assert end.frames[0].kwnames == ("seed",)
 
 
 def test_an_init_that_breaks_leaves_the_object_on_the_stack() -> None:

@@ -12,6 +12,7 @@ import torch
 from jitney.capture import recipe as r
 from jitney.capture.build_glue import bind, build_glue
 from jitney.capture.build_resume import resume_code
+from jitney.capture.cpython import CALLED_LIES_BELOW
 from jitney.capture.edit_code import list_code
 from jitney.capture.emit_fetch import frame_locals
 from jitney.capture.result import Break, Capture, FrameState, GraphInput, Return
@@ -195,6 +196,11 @@ def stopped(function, frames, *values):
     return glue_of(function, capture, linker=linker)(function, *values), linker
 
 
+def called(function):
+    """A function to call as it lies on the stack."""
+    return (function, r.Null()) if CALLED_LIES_BELOW else (r.Null(), function)
+
+
 def helper(x):
     return x * 10
 
@@ -206,7 +212,7 @@ def broken(x):
 
 def test_a_broken_call_is_made_and_the_rest_resumed():
     x = r.Given(Local("x"))
-    stack = (r.Null(), r.Constant(helper), x)
+    stack = (*called(r.Constant(helper)), x)
     frame = state(broken, offset_of(broken, "CALL"), stack, {"x": x, "y": r.Constant(1)})
     result, linker = stopped(broken, [frame], 4)
     assert result == 41
@@ -224,7 +230,7 @@ def caller(x):
 def test_outer_frames_resume_behind_their_call_and_handle_its_exceptions():
     def frames(function):
         x = r.Given(Local("x"))
-        stack = (r.Null(), r.Constant(function), x)
+        stack = (*called(r.Constant(function)), x)
         inner = state(broken, offset_of(broken, "CALL"), stack, {"x": x, "y": r.Constant(1)})
         outer = state(caller, offset_of(caller, "CALL"), (r.Constant(0),), {"x": x})
         return [inner, outer]
@@ -238,12 +244,12 @@ def test_outer_frames_resume_behind_their_call_and_handle_its_exceptions():
 
 
 def branching(x):
-    if x:
+    if x is not None:
         return "yes"
     return "no"
 
 
-@pytest.mark.parametrize(("value", "expected"), [(1, "yes"), (0, "no")])
+@pytest.mark.parametrize(("value", "expected"), [(1, "yes"), (None, "no")])
 def test_a_branch_continues_on_the_side_taken(value, expected):
     listing = list_code(branching.__code__)
     name = next(n for n in listing.names if n.startswith("POP_JUMP"))

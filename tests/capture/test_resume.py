@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from jitney.capture.build_resume import (
-    OLD_CALLS,
     Point,
     Tail,
     resume_code,
@@ -289,4 +288,3 @@ def test_a_step_returns_a_tail_with_what_is_bound():
     result = FunctionType(step.code, globals())(None, 3, 4, "kept")
     assert type(result) is Tail
     assert result.arguments == (12, "kept")
-    assert OLD_CALLS == (sys.version_info < (3, 12))

@@ -1,0 +1,59 @@
+"""A code object's instructions, those that do two things taken apart.
+
+From CPython 3.13 on one instruction may load or store two locals, or turn what it compares into a
+bool. Taken apart, a frame can stop between the two: the second has the odd offset behind the first.
+"""
+
+from __future__ import annotations
+
+import dis
+from collections.abc import Iterator
+from types import CodeType
+from typing import Any
+
+from bytecode import Compare, Instr
+
+_PAIRS = {
+    "LOAD_FAST_LOAD_FAST": ("LOAD_FAST", "LOAD_FAST"),
+    "STORE_FAST_LOAD_FAST": ("STORE_FAST", "LOAD_FAST"),
+    "STORE_FAST_STORE_FAST": ("STORE_FAST", "STORE_FAST"),
+}
+_TO_BOOL = dis.opmap.get("TO_BOOL")
+_AS_BOOL = 16  # in the argument of COMPARE_OP, where there is TO_BOOL
+
+
+def read_instructions(code: CodeType) -> Iterator[dis.Instruction]:
+    """What `dis.get_instructions` gives, taken apart."""
+    for whole in dis.get_instructions(code):
+        pair = _PAIRS.get(whole.opname)
+        arg = whole.arg or 0
+        if pair is not None:
+            for nth, (name, local) in enumerate(zip(pair, (arg >> 4, arg & 15))):
+                yield whole._replace(
+                    opname=name,
+                    opcode=dis.opmap[name],
+                    arg=local,
+                    argval=whole.argval[nth],
+                    offset=whole.offset + nth,
+                )
+        elif whole.opname == "COMPARE_OP" and _TO_BOOL is not None and arg & _AS_BOOL:
+            yield whole._replace(arg=arg & ~_AS_BOOL)
+            yield whole._replace(
+                opname="TO_BOOL", opcode=_TO_BOOL, arg=None, argval=None, offset=whole.offset + 1
+            )
+        else:
+            yield whole
+
+
+def take_apart(item: Any) -> list[Any]:
+    """The same of an item of an editable code object: one or two instead of it."""
+    if not isinstance(item, Instr):
+        return [item]
+    pair = _PAIRS.get(item.name)
+    if pair is not None:
+        names: Any = item.arg
+        return [Instr(one, name, location=item.location) for one, name in zip(pair, names)]
+    if isinstance(item.arg, Compare) and _TO_BOOL is not None and item.arg & _AS_BOOL:
+        compare = Instr(item.name, Compare(item.arg & ~_AS_BOOL), location=item.location)
+        return [compare, Instr("TO_BOOL", location=item.location)]
+    return [item]
