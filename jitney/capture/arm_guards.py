@@ -255,18 +255,17 @@ def _apart(arming: Arming, apart: Apart) -> bool:
     places = [p for p in map(arming.place, apart.sources) if p is not None]
     if not apart.static or len(places) < len(apart.sources):
         return False
-    met: dict[int, list[tuple[int, int]]] = {n: [] for n, p in enumerate(places) if not p.fixed}
-    for one, other in apart.pairs:
-        if one in met:
-            return False
-        if other in met:
-            met[other].append(torch_api.span(places[one].value))
+    moving = [n for n, p in enumerate(places) if not p.fixed]
+    if not apart.written.isdisjoint(moving):
+        return False
+    written = [(n, torch_api.span(places[n].value)) for n in sorted(apart.written)]
     words = [torch_api.memory_words(p.value) for p in places if p.fixed]
     if None in words:
         return False
     for address, word in (pair for several in words for pair in several or ()):
         arming.word(address, word)
-    for n, spans in met.items():
+    for n in moving:
+        spans = [s for one, s in written if (max(one, n), min(one, n)) not in apart.together]
         slot, operands = places[n].slot, apart_words(places[n].value, spans)
         if slot is None or operands is None:
             return False

@@ -163,7 +163,7 @@ def _distinct(writer: Writer, source: Source, expected: tuple[Source, ...]) -> s
 
 def _no_overlap(writer: Writer, source: Source, expected: Apart) -> str:
     tensors = "".join(f"{writer.fetch(s)}, " for s in expected.sources)
-    check = torch_api.ApartCheck(expected.pairs, expected.static)
+    check = torch_api.ApartCheck(expected.written, expected.together, expected.static)
     return f"{writer.constant(check)}(({tensors}))"
 
 

@@ -60,20 +60,14 @@ def add_input_guards(vm: Interpreter, inputs: tuple[GraphInput, ...]) -> None:
     """Inputs written to share no memory with the others (those that did at capture may go on)."""
     tensors = [x for x in inputs if isinstance(x.example, torch.Tensor)]
     reals = [vm.tensors.real[id(x.example)][1] for x in tensors]
-    mutated = [n for n, x in enumerate(tensors) if vm.recorder.is_mutated(x.example)]
-    if not mutated:
+    written = [n for n, x in enumerate(tensors) if vm.recorder.is_mutated(x.example)]
+    if not written or len(tensors) == 1:
         return
-    spans = [torch_api.span(real) for real in reals]
-    pairs = tuple(
-        (one, other)
-        for one in mutated
-        for other in range(len(tensors))
-        if other != one and not torch_api.spans_meet(spans[one], spans[other])
-    )
-    if pairs:
-        static = len(tensors) == len(inputs)
-        apart = Apart(tuple(x.source for x in tensors), pairs, static)
-        vm.world.guard(Kind.NO_OVERLAP, tensors[mutated[0]].source, apart)
+    together = torch_api.overlaps([torch_api.span(real) for real in reals], set(written))
+    static = len(tensors) == len(inputs)
+    sources = tuple(x.source for x in tensors)
+    apart = Apart(sources, frozenset(written), frozenset(together), static)
+    vm.world.guard(Kind.NO_OVERLAP, tensors[written[0]].source, apart)
 
 
 def guard_places(vm: Interpreter) -> None:

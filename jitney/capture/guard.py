@@ -60,11 +60,13 @@ class TensorFacts:
 
 @dataclass(frozen=True)
 class Apart:
-    """Tensors at ``sources`` of which the ``pairs`` (positions) must not share memory.
-    ``static``: other guards fix every size and stride."""
+    """Tensors at ``sources`` of which those at ``written`` (positions) share no memory with any
+    other, but for the pairs ``together``, the larger position first. ``static``: other guards fix
+    every size and stride."""
 
     sources: tuple[Source, ...]
-    pairs: tuple[tuple[int, int], ...]
+    written: frozenset[int]
+    together: frozenset[tuple[int, int]] = frozenset()
     static: bool = False
 
     def __iter__(self) -> Iterator[Source]:

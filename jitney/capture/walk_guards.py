@@ -140,7 +140,7 @@ def _distinct(walk: Walk, source: Source, expected: tuple[Source, ...]) -> bool:
 
 def _no_overlap(walk: Walk, source: Source, expected: Apart) -> bool:
     tensors = tuple([walk.fetch(s) for s in expected.sources])
-    return torch_api.ApartCheck(expected.pairs, expected.static)(tensors)
+    return torch_api.ApartCheck(expected.written, expected.together, expected.static)(tensors)
 
 
 def _state(walk: Walk, source: Source, expected: tuple[str, Any]) -> bool:

@@ -9,12 +9,13 @@ exact arithmetic (a key bias's gradient) has rounding for a scale: there the who
 from __future__ import annotations
 
 import dataclasses
-import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+
+from jitney import torch_api
 
 TOLERANCE = {
     torch.float64: 1e-10,
@@ -211,7 +212,10 @@ def aliasing(actual: Any, expected: Any) -> Iterator[Difference]:
     ours, theirs = tensors(actual), tensors(expected)
     if [p for p, _ in ours] != [p for p, _ in theirs]:
         return
-    sharing, wanted = (overlaps([span(t) for _, t in side]) for side in (ours, theirs))
+    every = range(len(ours))
+    sharing, wanted = (
+        torch_api.overlaps([span(t) for _, t in side], every) for side in (ours, theirs)
+    )
     for i, j in sorted(sharing ^ wanted):
         verb = "shares" if (i, j) in sharing else "does not share"
         yield Difference(ours[i][0], f"{verb} memory with {ours[j][0]}")
@@ -224,17 +228,3 @@ def span(tensor: torch.Tensor) -> tuple[int, int]:
     last = sum(s * (n - 1) for s, n in zip(tensor.stride(), tensor.shape, strict=True))
     start = tensor.data_ptr()
     return (start, start + (last + 1) * tensor.element_size())
-
-
-def overlaps(spans: list[tuple[int, int]]) -> set[tuple[int, int]]:
-    """The pairs of indices, the larger first, whose byte ranges meet."""
-    order = [i for i, (start, end) in enumerate(spans) if start < end]
-    order.sort(key=spans.__getitem__)
-    found = set()
-    for at, i in enumerate(order):
-        end = spans[i][1]
-        for j in itertools.islice(order, at + 1, None):
-            if spans[j][0] >= end:
-                break
-            found.add((max(i, j), min(i, j)))
-    return found

@@ -89,8 +89,9 @@ def _shared_sites(a: ir.LoopNest, b: ir.LoopNest) -> tuple[list[tuple[Site, Site
     flow += [(s, t) for s in a_stores for t in b_stores if s.buffer == t.buffer]
     if flow:
         return flow, True
-    same = [(s, t) for s in a_loads for t in b_loads if s.buffer == t.buffer]
-    return sorted(same, key=lambda pair: -_span(pair[0]))[:1], False
+    firsts = {t.buffer: t for t in reversed(b_loads)}
+    largest = max((s for s in a_loads if s.buffer in firsts), key=_span, default=None)
+    return [] if largest is None else [(largest, firsts[largest.buffer])], False
 
 
 def _span(site: Site) -> int:

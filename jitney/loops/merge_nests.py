@@ -25,15 +25,12 @@ NEAR = 8  # siblings looked at per buffer
 
 def merge_nests(state: FusionState, target: Target | None = None) -> None:
     """Merges every nest with those before it where that is legal and gains."""
-    refused: set[tuple[int, int]] = set()
     for at in list(state.order):
         if at == HOLE or not isinstance(state.nodes.get(at), ir.LoopNest):
             continue
         merged = True
         while merged:
-            merged = any(
-                _try_merge(state, other, at, refused, target) for other in _candidates(state, at)
-            )
+            merged = any(_try_merge(state, other, at, target) for other in _candidates(state, at))
 
 
 def _candidates(state: FusionState, at: int) -> list[int]:
@@ -51,12 +48,8 @@ def _candidates(state: FusionState, at: int) -> list[int]:
     return [x for x in ordered if isinstance(state.nodes[x], ir.LoopNest)]
 
 
-def _try_merge(
-    state: FusionState, a: int, b: int, refused: set[tuple[int, int]], target: Target | None
-) -> bool:
-    """Merges ``a`` into ``b``; False, remembered, if that may not or should not be."""
-    if (a, b) in refused or a not in state.nodes:
-        return False
+def _try_merge(state: FusionState, a: int, b: int, target: Target | None) -> bool:
+    """Merges ``a`` into ``b``; False if that may not or should not be."""
     first, second = state.nodes[a], state.nodes[b]
     assert isinstance(first, ir.LoopNest) and isinstance(second, ir.LoopNest)
     verdict: Decision = state.can_merge(a, b)
@@ -77,11 +70,9 @@ def _try_merge(
             verdict = no("a reduction of several values would run inside a row")
     state.note(verdict, "merge", first.name, second.name)
     if not verdict or both is None:
-        refused.add((a, b))
         return False
     merged = state.merge(a, b, both)
     drop_dead_stores(state, merged)
-    refused.difference_update([pair for pair in refused if b in pair])
     return True
 
 

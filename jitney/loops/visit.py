@@ -271,10 +271,15 @@ def used_names(body: tuple[ir.Stmt, ...]) -> set[str]:
 
 
 def accumulates(node: ir.Node) -> bool:
-    """Whether a nest holds a reduction that runs along a loop, whose axis must stay as it is."""
-    return isinstance(node, ir.LoopNest) and any(
-        isinstance(e, ir.Op) and e.op in ir.RUNNING for e in body_exprs(node.body)
-    )
+    """Whether a nest holds a reduction that runs along a loop, whose axis must stay as it is (found
+    once per node)."""
+    if not isinstance(node, ir.LoopNest):
+        return False
+    found: bool | None = node.__dict__.get("_accumulates")
+    if found is None:
+        found = any(isinstance(e, ir.Op) and e.op in ir.RUNNING for e in body_exprs(node.body))
+        object.__setattr__(node, "_accumulates", found)
+    return found
 
 
 def inner_axes(body: Iterable[ir.Stmt]) -> list[Axis]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import itertools
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Any
 
@@ -78,18 +79,31 @@ def span(tensor: torch.Tensor) -> Span:
     return start, start + (last + 1) * tensor.element_size()
 
 
-def spans_meet(one: Span, other: Span) -> bool:
-    """Whether two spans share an address."""
-    return other[0] < one[1] and one[0] < other[1]
+def overlaps(spans: Sequence[Span], of: Collection[int]) -> set[tuple[int, int]]:
+    """The pairs of positions, the larger first, whose spans share an address; one of each is in
+    ``of``. Steps: those of a sort, and one for each two spans that meet."""
+    order = [at for at, (start, end) in enumerate(spans) if start < end]
+    order.sort(key=spans.__getitem__)
+    found = set()
+    for nth, one in enumerate(order):
+        end = spans[one][1]
+        for other in itertools.islice(order, nth + 1, None):
+            if spans[other][0] >= end:
+                break
+            if one in of or other in of:
+                found.add((max(one, other), min(one, other)))
+    return found
 
 
 class ApartCheck:
-    """``check(tensors)``: whether the ``pairs`` (positions) share no memory. Remembers the last
-    addresses that passed (and layouts, unless ``static``: guarded elsewhere), since caches and
-    parameters stay where they are."""
+    """``check(tensors)``: whether those ``written`` (positions) share memory with no others but in
+    the pairs ``together``. Remembers the last addresses that passed (and layouts, unless
+    ``static``: guarded elsewhere), since caches and parameters stay where they are."""
 
-    def __init__(self, pairs: tuple[tuple[int, int], ...], static: bool) -> None:
-        self._pairs, self._static = pairs, static
+    def __init__(
+        self, written: frozenset[int], together: frozenset[tuple[int, int]], static: bool
+    ) -> None:
+        self._written, self._together, self._static = written, together, static
         self._passed: tuple[list[Any], Check] | None = None
 
     def __call__(self, tensors: tuple[torch.Tensor, ...]) -> bool:
@@ -97,8 +111,7 @@ class ApartCheck:
         passed = self._passed
         if passed is not None and layouts == passed[0] and passed[1](tensors):
             return True
-        spans = [span(t) for t in tensors]
-        if any(spans_meet(spans[one], spans[other]) for one, other in self._pairs):
+        if not overlaps([span(t) for t in tensors], self._written) <= self._together:
             return False
         self._passed = layouts, same_addresses(tensors, range(len(tensors)))
         return True

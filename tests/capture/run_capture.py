@@ -138,7 +138,7 @@ def holds(guard: Guard, roots: Roots) -> bool:
         return len({id(x) for x in items}) == len(items)
     if kind is Kind.NO_OVERLAP:
         tensors = tuple([s.fetch(roots) for s in expected.sources])
-        return torch_api.ApartCheck(expected.pairs, expected.static)(tensors)
+        return torch_api.ApartCheck(expected.written, expected.together, expected.static)(tensors)
     if kind is Kind.STATE:
         return torch_api.read_state(expected[0]) == expected[1]
     if kind is Kind.TENSOR:
