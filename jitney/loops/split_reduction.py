@@ -35,7 +35,7 @@ from jitney.loops.ir import (
     Store,
 )
 from jitney.loops.target import Target
-from jitney.loops.visit import Renaming, bound_names, loads, reads, used_names, writes
+from jitney.loops.visit import Renaming, apart, bound_names, loads, reads, used_names, writes
 
 #: Elements below which more kernels cost more than they save.
 WORTH = 1 << 16
@@ -252,17 +252,8 @@ class _Split:
 
 def _independent(before: list[Stmt], stmt: Reduce) -> bool:
     """Whether ``stmt`` may run ahead of the statements before it."""
-    if used_names((stmt,)) & set(bound_names(before)):
-        return False
-    reads_after, writes_after = _touched((stmt,))
-    reads_before, writes_before = _touched(tuple(before))
-    return not writes_before & (reads_after | writes_after) and not reads_before & writes_after
-
-
-def _touched(body: tuple[Stmt, ...]) -> tuple[set[str], set[str]]:
-    """Buffers a block reads and writes."""
-    nest = LoopNest("", (), body)
-    return set(reads(nest)), set(writes(nest))
+    needs = used_names((stmt,)) & set(bound_names(before))
+    return not needs and apart(tuple(before), (stmt,))
 
 
 def _bound(body: list[Stmt]) -> list[tuple[str, torch.dtype]]:

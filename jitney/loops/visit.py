@@ -168,6 +168,13 @@ def _writes(node: ir.Node) -> list[str]:
     return names
 
 
+def apart(first: tuple[ir.Stmt, ...], second: tuple[ir.Stmt, ...]) -> bool:
+    """Whether neither block touches a buffer that the other writes."""
+    a, b = (ir.LoopNest("", (), body) for body in (first, second))
+    touched = {*reads(b), *writes(b)}
+    return touched.isdisjoint(writes(a)) and set(writes(b)).isdisjoint(reads(a))
+
+
 def map_expr(expr: ir.Expr, leaf: Rewrite, memo: dict[int, ir.Expr]) -> ir.Expr:
     """``expr`` with ``leaf`` applied bottom-up to every node; ``memo`` by object identity.
 

@@ -29,7 +29,7 @@ from jitney.loops.ir import (
     Stmt,
     Store,
 )
-from jitney.loops.visit import Renaming, statements, stores
+from jitney.loops.visit import Renaming, apart, statements, stores
 
 #: Elements of one chunk, at least, and the most chunks a row falls into.
 _CHUNK, _MOST = 32_768, 64
@@ -86,14 +86,15 @@ def split_stages(nest: LoopNest) -> StagePlan:
 
 
 def _long_statement(nest: LoopNest) -> int | None:
-    """The first statement worth cutting, if what stands before it is cheap to repeat."""
+    """The first statement worth cutting, if what stands before it may be repeated cheaply."""
     if product_hint(nest.axes) == 0:
         return None
     for position, stmt in enumerate(nest.body):
         if not isinstance(stmt, Reduce | Loop):
             continue
         if _pieces(nest, stmt) is not None:
-            return position
+            # Every chunk repeats what stands before, and so does the rest of the nest.
+            return position if apart(nest.body[:position], (stmt,)) else None
         if product_hint(stmt.axes) > 4 * _MOST or isinstance(stmt, Loop):
             return None
     return None

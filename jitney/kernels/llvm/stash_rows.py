@@ -51,7 +51,10 @@ def _stash(current: StashedRows, position: int) -> StashedRows:
         if isinstance(later := current.body[k], Reduce | Loop) and later.axes == first.axes
     ]
     bound = set(visit.bound_names((first,)))
+    written = {store.buffer for store in visit.stores(current.body)}
     for expr in _expensive(first):
+        if any(load.buffer in written for load in visit.expr_loads([expr])):
+            continue
         shared = [k for k in users if expr in set(visit.body_exprs((current.body[k],)))]
         size = -(-count * expr.dtype.itemsize // 64) * 64
         if not shared or _mentions(expr, bound) or current.scratch_bytes + size > _MOST_BYTES:

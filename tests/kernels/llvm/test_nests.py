@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+import jitney
 from jitney.kernels.llvm.emit_node import NodeEmitter
 from tests.kernels.llvm.compiled import (
     HOST,
@@ -150,6 +151,19 @@ def test_long_sums_are_accurate(shape: tuple[int, ...], dim: int) -> None:
 def test_long_reductions_find_positions() -> None:
     x = randn(3, 300_007)
     check(lambda x: (x.argmax(1), x.argmin(), x.amax(1), x.softmax(1)), x, rtol=1e-4, atol=1e-8)
+
+
+@pytest.mark.parametrize("change", [torch.sub, torch.div])
+def test_what_long_rows_depend_on_is_not_found_anew_from_changed_rows(change: Any) -> None:
+    """A short reduction stands before a loop long enough to be run in chunks."""
+
+    def over_its_beginning(x: torch.Tensor) -> torch.Tensor:
+        return x.copy_(change(x, x[:, :100].amax(1, keepdim=True)))
+
+    x = randn(8, 20_000)
+    expected = over_its_beginning(x.clone())
+    jitney.compile(over_its_beginning)(x)
+    torch.testing.assert_close(x, expected)
 
 
 def test_threads_do_not_change_results() -> None:
