@@ -10,6 +10,7 @@ from jitney.loops.forward_stores import drop_dead_stores, forward_stores
 from jitney.loops.fusion_state import FusionState
 from jitney.loops.index import Axis, FloorDiv, Index, Mod, index
 from jitney.loops.invert_index import invert_index, points
+from jitney.loops.verify_order import where_iterations_meet
 
 Solved = tuple[tuple[Axis, Index], ...]
 
@@ -72,7 +73,11 @@ def _absorbed(state: FusionState, producer: int, at: int) -> ir.Node | Decision:
         return no(f"{node.name} and {nest.name} share names")
     joined = forward_stores((*node.epilogue, *body), state)
     origins = tuple(dict.fromkeys((*node.origins, *nest.origins)))
-    return replace(node, epilogue=joined, origins=origins)
+    grown = replace(node, epilogue=joined, origins=origins)
+    overwrites = not set(state.writes[at]).isdisjoint(state.reads[producer])
+    if overwrites and (meeting := where_iterations_meet(grown)):
+        return no(f"{nest.name} overwrites what {node.name} reads: {meeting}")
+    return grown
 
 
 def _solve(
@@ -130,6 +135,8 @@ def _with_layout(state: FusionState, node: ir.Attention, nest: ir.LoopNest) -> i
     if len(nest.body) != 1 or len(stores) != 1 or stores[0].mask is not None:
         return no(f"{nest.name} is not a plain copy")
     store, value = stores[0], stores[0].value
+    if store.buffer in visit.reads(node):
+        return no(f"{nest.name} overwrites what {node.name} reads")
     if not isinstance(value, ir.Load) or value.mask is not None or value.buffer != out.buffer:
         return no(f"{nest.name} is not a plain copy")
     if len(state.readers[out.buffer]) > 1 or not state.is_private(out.buffer):
