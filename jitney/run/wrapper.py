@@ -37,7 +37,7 @@ def wrapper_code(code: CodeType, defaults: int, keywords: tuple[str, ...]) -> Co
         f"{_fill(code, defaults, keywords)}"
         f"        try:\n"
         f"            return _jitney_pick(_jitney_function{values})(_jitney_function{values})\n"
-        f"        except BaseException as _jitney_error:\n"
+        f"        except _jitney_BaseException as _jitney_error:\n"
         f"            _jitney_clean(_jitney_error, _jitney_code)\n"
         f"            raise\n"
         f"    return wrapper\n"
@@ -57,7 +57,7 @@ def _fill(code: CodeType, defaults: int, keywords: tuple[str, ...]) -> str:
     if defaults:
         names = code.co_varnames[code.co_argcount - defaults : code.co_argcount]
         lines += ["_jitney_values = _jitney_function.__defaults__ or ()"]
-        lines += [f"if len(_jitney_values) == {defaults}:"]  # places from the left are faster
+        lines += [f"if _jitney_len(_jitney_values) == {defaults}:"]  # from the left it is faster
         lines += [f"    {_fill_one(name, i)}" for i, name in enumerate(names)]
         lines += ["else:"]
         lines += [f"    {_fill_one(name, i - defaults)}" for i, name in enumerate(names)]
@@ -67,11 +67,11 @@ def _fill(code: CodeType, defaults: int, keywords: tuple[str, ...]) -> str:
     if not lines:
         return ""
     fills = "".join(f"            {line}\n" for line in lines)
-    error = f"TypeError({code.co_qualname + '() misses an argument: its default is gone'!r})"
+    message = f"{code.co_qualname}() misses an argument: its default is gone"
     return (
         f"        try:\n{fills}"
-        f"        except (TypeError, LookupError):\n"
-        f"            raise {error} from None\n"
+        f"        except (_jitney_TypeError, _jitney_LookupError):\n"
+        f"            raise _jitney_TypeError({message!r}) from None\n"
     )
 
 
@@ -109,8 +109,8 @@ def make_wrapper(function: FunctionType, namespace: dict[str, Any]) -> FunctionT
 
 
 def new_namespace(pick: Callable[..., Any], clean: Callable[..., None]) -> dict[str, Any]:
-    """Globals of the wrappers of one code object."""
-    names = {x.__name__: x for x in (BaseException, LookupError, TypeError, len)}
+    """Globals of the wrappers of one code object; parameters may be called as builtins are."""
+    names = {f"_jitney_{x.__name__}": x for x in (BaseException, LookupError, TypeError, len)}
     return {"_jitney_pick": pick, "_jitney_clean": clean, "_jitney_unset": UNSET, **names}
 
 

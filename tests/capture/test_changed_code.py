@@ -182,3 +182,11 @@ def test_defaults_of_the_compiled_function(calls):
     with pytest.raises(TypeError, match="argument"):
         compiled(x)
     assert torch.equal(compiled(x, 2.0), scaled(x, 2.0))
+
+
+def test_parameters_may_be_called_as_builtins_are():
+    def scaled(x, len=2.0, *, TypeError=1.0):
+        return x * len + TypeError
+
+    x = torch.ones(3)
+    assert torch.equal(jitney.compile(scaled, backend="eager")(x), scaled(x))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import threading
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
@@ -16,6 +17,10 @@ from jitney.loops.target import Target
 from jitney.native_code import initialize
 
 _LOCK = threading.Lock()
+# A child of a fork must not find it held by a thread that it does not have.
+os.register_at_fork(
+    before=_LOCK.acquire, after_in_parent=_LOCK.release, after_in_child=_LOCK.release
+)
 
 
 @lru_cache(maxsize=8)

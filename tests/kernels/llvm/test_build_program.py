@@ -162,6 +162,26 @@ assert os.waitpid(child, 0)[1] == 0
 """
 
 
+_FORK_MEANWHILE = """
+import os, threading
+from jitney.kernels.llvm import machine_code
+held = threading.Event()
+def compile_for_long():
+    with machine_code._LOCK:
+        held.set()
+        threading.Event().wait(0.2)
+thread = threading.Thread(target=compile_for_long)
+thread.start()
+held.wait()
+child = os.fork()
+if child == 0:
+    machine_code.provide_cell("cell")
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+thread.join()
+"""
+
+
 def _run(code: str, **environment: str) -> None:
     root = Path(__file__).parents[3]
     settings = {**os.environ, "PYTHONPATH": str(root), **environment}
@@ -175,3 +195,7 @@ def test_no_compiler_is_needed() -> None:
 def test_a_forked_child_still_runs() -> None:
     """libgomp's threads do not survive a fork; the child must not wait for them."""
     _run(_FORK)
+
+
+def test_a_child_forked_while_another_thread_compiles_still_runs() -> None:
+    _run(_FORK_MEANWHILE)
