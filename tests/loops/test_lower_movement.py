@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+import jitney
 from jitney.errors import LeftToEager, Unsupported
 from jitney.loops.interpret import interpret
 from jitney.loops.ir import LoopNest, LoopProgram
@@ -74,6 +75,22 @@ def test_scalars_are_indexed_as_one_element() -> None:
         return x.scatter(0, i, x * 2), x.index_add(0, i, x), x.index_fill(0, i, 3.0)
 
     check(run, torch.randn(()), torch.tensor(0))
+
+
+@pytest.mark.parametrize(
+    "fill",
+    [
+        lambda x: F.pad(x, (1, 1), value=300),
+        lambda x: torch.where(x > 0, x, 300),
+        lambda x: x.scatter(0, x.long(), 300),
+        lambda x: x.index_fill(0, x.long(), 300),
+        lambda x: x.new_full((3,), 300),
+        lambda x: F.pad(x.half(), (1, 1), value=1e6),
+    ],
+)
+def test_numbers_that_a_dtype_does_not_hold_are_eagers_error(fill: Callable[[Any], Any]) -> None:
+    with pytest.raises(RuntimeError, match="without overflow"):
+        jitney.compile(fill)(torch.tensor([0, 1], dtype=torch.uint8))
 
 
 def test_bucketize() -> None:

@@ -68,6 +68,15 @@ def test_the_largest_of_nothing_is_eagers_error() -> None:
         jitney.compile(lambda x: x.max() + 1)(torch.zeros(0))
 
 
+def test_no_dimension_is_not_every_dimension() -> None:
+    def over_none(x: torch.Tensor) -> Any:
+        found = x > 0
+        return found.any(dim=()), found.all(dim=(), keepdim=True)
+
+    for ours, eager in zip(jitney.compile(over_none)(ROWS), over_none(ROWS), strict=True):
+        torch.testing.assert_close(ours, eager)
+
+
 def test_nothing_to_reduce() -> None:
     check(lambda x: (x.sum(0), x.prod(1), x.mean(), x.any(0), x.all(0)), torch.zeros(0, 3))
 
@@ -136,6 +145,15 @@ def test_cross_entropy(reduction: str) -> None:
     check(losses, torch.randn(4, 5), target, torch.rand(5))
     image, classes = torch.randn(4, 5, 2, 3), torch.randint(0, 5, (4, 2, 3))
     check(lambda x, t: F.cross_entropy(x, t, reduction=reduction), image, classes)
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+def test_what_is_ignored_may_be_infinite(reduction: str) -> None:
+    """A padding class that a model has suppressed, say."""
+    logits = torch.randn(4, 5)
+    logits[:, 0] = -float("inf")
+    target = torch.tensor([1, 0, 4, 0])
+    check(lambda x, t: F.cross_entropy(x, t, ignore_index=0, reduction=reduction), logits, target)
 
 
 def test_nll_gradients() -> None:

@@ -30,6 +30,10 @@ PRODUCTS: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = {
         lambda x, y, b: torch.addmm(b, x, y, beta=0.5, alpha=2),
         (rand(4, 5), rand(5, 6), rand(6)),
     ),
+    "zero_factors": (
+        lambda x, y, b: (torch.addmm(b, x, y / 0, alpha=0), torch.addmm(b / 0, x, y, beta=0)),
+        (rand(4, 5), rand(5, 6), rand(6)),
+    ),
     "batched": (torch.matmul, (rand(2, 3, 4, 5), rand(2, 1, 5, 6))),
     "linear": (F.linear, (rand(2, 3, 5), rand(7, 5), rand(7))),
     "vectors": (
@@ -92,6 +96,12 @@ def test_max_pool_of_nan_and_of_nothing_but_the_least() -> None:
     image[0, 1] = -float("inf")
     for window in ((3, 2, 1), (3, 1, 1), (2, 1, 1, 2)):
         check(lambda x, w=window: F.max_pool2d(x, *w, return_indices=True), image, target=GPU)
+
+
+def test_the_place_of_the_least_value_is_no_padding() -> None:
+    """Nor in windows too large to be written out."""
+    for image in (torch.full((1, 6, 6), -float("inf")), torch.full((1, 6, 6), -(2**63))):
+        check(lambda x: F.max_pool2d(x, 5, 1, 2, return_indices=True), image)
 
 
 @pytest.mark.parametrize(

@@ -67,10 +67,10 @@ def moments_by_channel(
     runs = _runs(b, x)
     if runs is None:
         return moments(b, s.reduced, cast(x.load(s.source), wide), s.count)
-    first: Expr = x.load((*runs.result, *[index(0)] * (x.ndim - len(runs.result))))
-    away = cast(sub(x.load(runs.source), first), acc)
+    first = cast(x.load((*runs.result, *[index(0)] * (x.ndim - len(runs.result)))), acc)
+    away = sub(cast(x.load(runs.source), acc), first)
     body, centre, inside = moments(b, runs.reduced, away, runs.count)
-    parts = _stored(b, x, runs, body, (cast(first, acc), centre, inside))
+    parts = _stored(b, x, runs, body, (first, centre, inside))
     over, length = channels(b, parts[0], like), as_expr(runs.count, wide)
     first, centre, inside = (cast(part.load(over.source), wide) for part in parts)
     centre = add(first, centre)

@@ -16,6 +16,7 @@ from jitney.loops.lowerings.expressions import (
     as_expr,
     cast,
     const,
+    filler,
     index_expr,
     is_int,
     mul,
@@ -34,13 +35,12 @@ Size = int | Index
 def full(b: Builder, _shape: Any, *rest: Any, **_options: Any) -> StridedTensor:
     value: Operand = rest[-1]
     out = b.allocate()
-    return b.compute(out, lambda _: as_expr(value, out.dtype))
+    return b.compute(out, lambda _: filler(value, out.dtype))
 
 
 @lowers(aten.scalar_tensor.default)
 def scalar_tensor(b: Builder, value: Operand, **_options: Any) -> StridedTensor:
-    out = b.allocate()
-    return b.compute(out, lambda _: as_expr(value, out.dtype))
+    return full(b, (), value)
 
 
 @lowers(aten.zeros.default, aten.zeros_like.default, aten.new_zeros.default)

@@ -10,7 +10,7 @@ import torch
 
 from jitney.loops.ir import Expr
 from jitney.loops.lowerings.builder import Builder, Position
-from jitney.loops.lowerings.expressions import HALF, as_expr, cast, compute_dtype
+from jitney.loops.lowerings.expressions import HALF, as_expr, cast, compute_dtype, holds
 from jitney.loops.lowerings.registry import OpKey, Refused, lowers
 from jitney.loops.lowerings.strided import StridedTensor
 from jitney.torch_api import OpOverload
@@ -43,14 +43,6 @@ def _loaded(value: StridedTensor, position: Position, own: torch.dtype | None, w
     return cast(cast(loaded, own) if own in HALF and not as_it_is else loaded, compute_dtype(own))
 
 
-def _check_held(dtype: torch.dtype, value: Any) -> None:
-    """Refuses an int that an integer dtype does not hold."""
-    if dtype.is_floating_point or dtype == torch.bool or not isinstance(value, int):
-        return
-    if not torch.iinfo(dtype).min <= value <= torch.iinfo(dtype).max:
-        raise Refused(f"{value} is no {dtype}")
-
-
 def elementwise(
     *ops: OpKey | None,
     operands: str = "result",
@@ -66,7 +58,7 @@ def elementwise(
     their own ("own": tensors unconverted, numbers as they are). Where eager's loop is 16-bit
     (``narrow_on`` these kinds of devices), a number is rounded to it first, of comparisons always.
     A tensor is always, but the CPU's loop takes a 0-d ``wide_on_cpu`` (a parameter) as it is.
-    ``exact_numbers`` refuses ints that the dtype does not hold: torch's versions differ. Other
+    ``exact_numbers`` refuses numbers that the dtype does not hold: torch's versions differ. Other
     arguments come as they are (``with_builder``: after the `Builder`); the value is cast.
     """
 
@@ -84,8 +76,8 @@ def elementwise(
                 if isinstance(value, StridedTensor):
                     wide = name == wide_on_cpu and b.target.kind == "cpu"
                     return _loaded(value, position, own, wide)
-                if exact_numbers and own is not None:
-                    _check_held(own, value)
+                if exact_numbers and own is not None and not holds(own, value):
+                    raise Refused(f"{value} is no {own}")
                 if own in HALF and (b.target.kind in narrow_on or operands == "promoted"):
                     value = _rounded(own, value)
                 return value if dtype is None else as_expr(value, dtype)

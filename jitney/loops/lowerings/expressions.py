@@ -7,7 +7,8 @@ import math
 import torch
 
 from jitney.loops.index import Index
-from jitney.loops.ir import OPS, Const, Expr, IndexValue, Load, Op, Scalar
+from jitney.loops.ir import OPS, Const, Expr, IndexValue, Op, Scalar
+from jitney.loops.lowerings.registry import Refused
 
 HALF = (torch.bfloat16, torch.float16)
 LOWERABLE = frozenset(
@@ -48,6 +49,21 @@ def const(value: Number, dtype: torch.dtype) -> Const:
     return Const(wrapped, dtype)
 
 
+def holds(dtype: torch.dtype, value: object) -> bool:
+    """Whether a number is in the range of ``dtype``; true of what is no number."""
+    if dtype is torch.bool or not isinstance(value, int | float) or not math.isfinite(value):
+        return True
+    limits = torch.finfo(dtype) if dtype.is_floating_point else torch.iinfo(dtype)
+    return limits.min <= value <= limits.max
+
+
+def filler(value: Operand, dtype: torch.dtype) -> Expr:
+    """What memory of ``dtype`` is filled with; refused where eager may raise instead."""
+    if not holds(dtype, value):
+        raise Refused(f"{value} is no {dtype}")
+    return as_expr(value, dtype)
+
+
 def as_expr(value: Operand, dtype: torch.dtype) -> Expr:
     """An operand as an expression of ``dtype``."""
     if isinstance(value, bool | int | float):
@@ -75,8 +91,6 @@ def cast(value: Expr, dtype: torch.dtype) -> Expr:
         return value
     if isinstance(value, Const) and dtype not in HALF:
         return const(value.value, dtype)
-    if isinstance(value, IndexValue) and is_int(dtype) and dtype is torch.int32:
-        return Op("cast", (value,), dtype)
     return Op("cast", (value,), dtype)
 
 
@@ -167,12 +181,3 @@ def lowest(dtype: torch.dtype) -> Scalar:
     if dtype.is_floating_point:
         return -math.inf
     return False if dtype is torch.bool else torch.iinfo(dtype).min
-
-
-def loads_of(value: Expr) -> tuple[Load, ...]:
-    """Every Load in an expression, masks included."""
-    if isinstance(value, Load):
-        return (value, *(loads_of(value.mask) if value.mask is not None else ()))
-    if isinstance(value, Op):
-        return tuple(found for arg in value.args for found in loads_of(arg))
-    return ()

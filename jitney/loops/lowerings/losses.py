@@ -33,15 +33,18 @@ def _class_dim(x: StridedTensor) -> int:
 
 def _weighted(
     b: Builder, x: StridedTensor, target: StridedTensor, weight: Maybe, ignore: int, at: Position
-) -> tuple[tuple[Let, ...], Index, Expr, torch.dtype]:
-    """Lets for a target class, its index, and its weight (zero where it is ignored)."""
+) -> tuple[tuple[Let, ...], Expr, Expr]:
+    """Lets for a target class, the loss at it and its weight: zero where it is ignored, whatever
+    is there."""
     acc = compute_dtype(x.dtype)
     loaded = cast(target.load(at if target.ndim else ()), torch.int64)
     ignored = apply("eq", loaded, const(ignore, torch.int64))
     safe = where(ignored, const(0, torch.int64), loaded)
     lets, chosen = b.let_index(safe, x.shape[_class_dim(x)], f"{b.node.name}_class")
     factor: Expr = const(1, acc) if weight is None else cast(weight.load((chosen,)), acc)
-    return lets, chosen, where(ignored, const(0, acc), factor), acc
+    loss = mul(apply("neg", cast(x.load(_place(x, at, chosen)), acc)), factor)
+    none = const(0, acc)
+    return lets, where(ignored, none, loss), where(ignored, none, factor)
 
 
 def _place(x: StridedTensor, at: Position, chosen: Index) -> Position:
@@ -67,16 +70,15 @@ def nll_loss(
     check_range(b, target, x.shape[_class_dim(x)], wraps=False, ignored=ignore_index)
     reduced = reduction != NONE or x.ndim == 1
     axes, at = b.axes(shape, "r" if reduced else "i")
-    lets, chosen, factor, acc = _weighted(b, x, target, weight, ignore_index, at)
-    value = mul(apply("neg", cast(x.load(_place(x, at, chosen)), acc)), factor)
+    lets, value, factor = _weighted(b, x, target, weight, ignore_index, at)
     if not reduced:
         b.emit(axes, (*lets, store(loss, at, value)))
         b.fill(total, 0)
         return loss, total
-    sums, (value, counted) = b.reduce_all(axes, (("sum", value), ("sum", factor)), lets)
-    result = div(value, counted) if reduction == MEAN else value
+    sums, (summed, counted) = b.reduce_all(axes, (("sum", value), ("sum", factor)), lets)
+    result = div(summed, counted) if reduction == MEAN else summed
     position: Position = (index(0),) * loss.ndim
-    written = counted if reduction != NONE else const(0, acc)
+    written = counted if reduction != NONE else const(0, factor.dtype)
     b.emit((), (*sums, store(loss, position, result), store(total, (), written)))
     return loss, total
 

@@ -83,16 +83,21 @@ def plain(total: Expr, _position: Position) -> Expr:
 
 
 def _scaled(bias: StridedTensor, beta: Operand, alpha: Operand) -> Epilogue:
-    """``alpha * total + beta * bias``; a zero beta ignores the bias, NaNs included."""
+    """``alpha * total + beta * bias``; a zero ignores what it multiplies, NaNs included."""
 
     def epilogue(total: Expr, position: Position) -> Expr:
-        total = mul(total, as_expr(alpha, total.dtype))
-        if isinstance(beta, int | float) and beta == 0:
+        factor = as_expr(alpha, total.dtype)
+        total = const(0, total.dtype) if _is_zero(alpha) else mul(total, factor)
+        if _is_zero(beta):
             return total
         term = mul(cast(bias.load(position), total.dtype), as_expr(beta, total.dtype))
         return add(total, term)
 
     return epilogue
+
+
+def _is_zero(factor: Operand) -> bool:
+    return isinstance(factor, int | float) and factor == 0
 
 
 @lowers(aten.mm.default, aten.bmm.default)

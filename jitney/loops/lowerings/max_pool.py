@@ -65,7 +65,11 @@ def _max_pool(rank: int) -> Lowering:
         body: list[Stmt] = [best, store(out, position, top)]
         if b.used(1):
             found, at = place_of_maximum(b, window.axes(), element)
-            body += [*found, store(indices, position, _plane_index(window, position, at, x))]
+            place = _plane_index(window, position, at, x)
+            if any(window.padding):  # which is no less than the least value
+                least = apply("eq", top, const(lowest(x.dtype), top.dtype))
+                place = where(least, _first_place(window, position, x), place)
+            body += [*found, store(indices, position, place)]
         b.emit(axes, body)
         return out, indices
 
@@ -191,10 +195,7 @@ def _tap_by_tap(
         return Ref(body[-1].name, value.dtype)  # type: ignore[union-attr]
 
     best: Expr = const(lowest(x.dtype), acc)
-    first = [_first_inside(p, window, d) for d, p in enumerate(position[-rank:])]
-    at: Expr = const(0, torch.int64)
-    for step, size in zip(first, x.shape[-rank:], strict=True):
-        at = add(mul(at, as_expr(size, torch.int64)), step)
+    at = _first_place(window, position, x)
     for taps in itertools.product(*(range(k) for k in window.kernel)):
         source = window.tap(position, [index(t) for t in taps])
         loaded = x.load(source, inside(source, x.shape, rank), lowest(x.dtype))
@@ -209,6 +210,16 @@ def _tap_by_tap(
     if b.used(1):
         body.append(store(indices, position, at))
     return body
+
+
+def _first_place(window: Window, position: Position, x: StridedTensor) -> Expr:
+    """The place in the plane of a window's first element that is not padding: eager's answer where
+    nothing is above the least value."""
+    rank = len(window.kernel)
+    place: Expr = const(0, torch.int64)
+    for d, (at, size) in enumerate(zip(position[-rank:], x.shape[-rank:], strict=True)):
+        place = add(mul(place, as_expr(size, torch.int64)), _first_inside(at, window, d))
+    return place
 
 
 def _first_inside(at: Index, window: Window, d: int) -> Expr:

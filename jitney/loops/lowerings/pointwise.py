@@ -19,6 +19,7 @@ from jitney.loops.lowerings.expressions import (
     compute_dtype,
     computed,
     const,
+    filler,
     is_int,
     maximum,
     minimum,
@@ -265,8 +266,9 @@ def where_scalar(
     out = b.allocate()
 
     def side(value: StridedTensor | Operand, position: tuple[Index, ...]) -> Expr:
-        operand = value.load(position) if isinstance(value, StridedTensor) else value
-        return as_expr(operand, out.dtype)
+        if isinstance(value, StridedTensor):
+            return cast(value.load(position), out.dtype)
+        return filler(value, out.dtype)
 
     return b.compute(out, lambda p: where(condition.load(p), side(x, p), side(y, p)))
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from jitney.loops.index import Index, Value, index
-from jitney.loops.ir import Expr, Let, Store
+from jitney.loops.ir import Const, Expr, Let, Store
 from jitney.loops.lowerings.builder import Builder, Position
 from jitney.loops.lowerings.expressions import (
     Operand,
@@ -16,6 +16,7 @@ from jitney.loops.lowerings.expressions import (
     as_expr,
     cast,
     const,
+    filler,
     in_range,
     index_expr,
     where,
@@ -99,14 +100,15 @@ def constant_pad(
     out = b.allocate()
     if not isinstance(value, bool | int | float):
         raise Refused("padding with a value known only at run time")
-    filler = const(value, out.dtype).value
+    filled = filler(value, out.dtype)
+    assert isinstance(filled, Const)
     if any(_is_zero(size) for size in x.shape):
-        return b.fill(out, filler)
+        return b.fill(out, filled.value)
 
     def value_at(position: Position) -> Expr:
         source = tuple(at - start for at, start in zip(position, before, strict=True))
         mask = all_of(*(in_range(at, 0, size) for at, size in zip(source, x.shape, strict=True)))
-        return x.load(source, mask, filler if mask is not None else 0)
+        return x.load(source, mask, filled.value if mask is not None else 0)
 
     return b.compute(out, value_at)
 

@@ -164,10 +164,17 @@ lowers(aten.max.default)(_extreme("max"))
 lowers(aten.min.default)(_extreme("min"))
 
 
+def _check_dims(dim: Dims) -> None:
+    """Refuses to reduce no dimensions, which these ops do not take for all of them."""
+    if isinstance(dim, list | tuple) and not dim:
+        raise Refused("a reduction over no dimension")
+
+
 @lowers(aten.any)
 def any_true(
     b: Builder, x: StridedTensor, dim: Dims = None, keepdim: bool = False
 ) -> StridedTensor:
+    _check_dims(dim)
     return reduction(b, x, dim, keepdim, "any", torch.bool, empty=False)
 
 
@@ -175,6 +182,7 @@ def any_true(
 def all_true(
     b: Builder, x: StridedTensor, dim: Dims = None, keepdim: bool = False
 ) -> StridedTensor:
+    _check_dims(dim)
     return reduction(b, x, dim, keepdim, "all", torch.bool, empty=True)
 
 
@@ -411,6 +419,7 @@ def vector_norm(
 @lowers(aten.logsumexp)
 def logsumexp(b: Builder, x: StridedTensor, dim: Dims, keepdim: bool = False) -> StridedTensor:
     """``log(sum(exp(x - max))) + max``, an infinite max taken as zero (as eager does)."""
+    _check_dims(dim)
     out = b.allocate()
     s = split(b, x, reduced_dims(x.ndim, dim), keepdim and out.ndim == x.ndim, out)
     if s.count.is_const and s.count.const == 0:

@@ -19,6 +19,7 @@ from jitney.loops.lowerings.expressions import (
     cast,
     const,
     div,
+    filler,
     is_int,
     lowest,
     maximum,
@@ -123,7 +124,7 @@ def _scatter_along(
         return result
     axes, position = b.axes(positions.shape)
     target, lets = moved(b, out, dim, positions, position)
-    value = src.load(position) if isinstance(src, StridedTensor) else as_expr(src, out.dtype)
+    value = src.load(position) if isinstance(src, StridedTensor) else filler(src, out.dtype)
     serial = (position[dim % out.ndim],)
     scatter(b, axes, serial, lets, out, target, value, mode)
     return result
@@ -209,7 +210,7 @@ def _put_rows(
     if isinstance(source, StridedTensor):
         value: Expr = source.load(position if source.ndim == x.ndim else ())
     else:
-        value = as_expr(source, x.dtype)
+        value = filler(source, x.dtype)
     value = mul(cast(value, x.dtype), as_expr(factor, x.dtype))
     scatter(b, axes, (position[dim],), lets, x, target, value, mode)
     return result
