@@ -7,6 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 import torch
+from torch._prims_common import suggest_memory_format
 from torch.utils._pytree import tree_map
 
 from jitney.torch_api.modes import dispatch_modes_off
@@ -45,7 +46,8 @@ def forecast(op: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
 
 _BATCH_NORMS = frozenset({
     "native_batch_norm", "_native_batch_norm_legit", "_native_batch_norm_legit_functional",
-    "_batch_norm_with_update", "_batch_norm_with_update_functional",
+    "_native_batch_norm_legit_no_training", "_batch_norm_no_update", "_batch_norm_with_update",
+    "_batch_norm_with_update_functional",
 })  # fmt: skip
 
 
@@ -79,10 +81,11 @@ def _grouped_product(
 
 
 def _normalised(op: Any, args: tuple[Any, ...], out: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Statistics of a batch of half the width are float32 on a CPU where the parameters are; new
-    running ones are like the old."""
+    """On a CPU the result is contiguous or has its channels last, and statistics of a batch of half
+    the width are float32 where the parameters are; new running ones are like the old."""
     made, (x, *parameters) = list(out), args[:5]
     if x.device.type == "cpu":
+        made[0] = torch.empty_like(out[0], memory_format=suggest_memory_format(x))
         wide = any(_is_float(p) and p.dtype is torch.float32 for p in parameters)
         made[1:3] = [_in(torch.float32 if wide else x.dtype, t) for t in made[1:3]]
     if op._opname.endswith("functional"):

@@ -135,3 +135,19 @@ def test_products_of_groups(dtype: torch.dtype, columns: int) -> None:
     inputs = x.requires_grad_(training), weights.requires_grad_(training), ends
     compiled = jitney.compile(product, fullgraph=True, options={"eager_on_bug": False})
     assert_equal_to_eager(product, compiled, inputs, training=training)
+
+
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_strides_of_batch_norm_of_a_transposed_tensor(training: bool, dynamic: bool) -> None:
+    """Eager's result is contiguous, so that it can be viewed."""
+    norm = torch.nn.BatchNorm1d(5).train(training)
+
+    def normed(x: torch.Tensor) -> torch.Tensor:
+        return norm(x.transpose(1, 2)).view(-1, 5)
+
+    compiled = jitney.compile(normed, dynamic=dynamic)
+    for batch in (4, 3):
+        x = torch.randn(batch, 7, 5).requires_grad_()
+        assert_equal_to_eager(norm, jitney.compile(norm, dynamic=dynamic), (x.mT,))
+        assert torch.allclose(compiled(x), normed(x), atol=1e-5)
