@@ -17,6 +17,7 @@ from torch import fx
 
 from jitney import torch_api
 from jitney.events import log
+from jitney.graph.recognise_masks import mask_kind
 
 _ATTENTION = torch.nn.functional.scaled_dot_product_attention
 _PARAMETERS = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
@@ -24,36 +25,20 @@ _PARAMETERS = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
 
 def fold_attention_masks(gm: fx.GraphModule) -> fx.GraphModule:
     """``gm`` (a torch-level graph, changed in place) with constant masks as none or causal."""
-    verdicts: dict[fx.Node, str] = {}
+    kinds: dict[fx.Node, str | None] = {}
     for node in list(gm.graph.nodes):
         mask = _mask_of(node)
         if mask is None:
             continue
-        if mask not in verdicts:
-            verdicts[mask] = _verdict(mask)
-            log.emit("attention_mask", node=node.name, verdict=verdicts[mask])
-        if verdicts[mask] in ("none", "causal"):
-            _rewrite(node, causal=verdicts[mask] == "causal")
-    if any(v in ("none", "causal") for v in verdicts.values()):
+        if mask not in kinds:
+            kinds[mask] = _kind(mask)
+            log.emit("attention_mask", node=node.name, verdict=kinds[mask] or "data")
+        if kinds[mask] is not None:
+            _rewrite(node, causal=kinds[mask] == "causal")
+    if any(kinds.values()):
         gm.graph.lint()
         gm.recompile()
     return gm
-
-
-def classify_mask(mask: torch.Tensor) -> str:
-    """ "none" keeps every position, "causal" those up to the query's own (square masks), else
-    "data". ``mask`` is [..., queries, keys]: bool (keep) or float (added to the scores)."""
-    keep = mask
-    if mask.dtype != torch.bool:
-        if not bool(((mask == 0) | (mask == float("-inf"))).all()):
-            return "data"
-        keep = mask == 0
-    if bool(keep.all()):
-        return "none"
-    if keep.dim() < 2 or keep.shape[-1] != keep.shape[-2]:
-        return "data"
-    lower = torch.ones(keep.shape[-2:], dtype=torch.bool, device=keep.device).tril()
-    return "causal" if bool((keep == lower).all()) else "data"
 
 
 def _mask_of(node: fx.Node) -> fx.Node | None:
@@ -72,12 +57,12 @@ def _rewrite(node: fx.Node, causal: bool) -> None:
     node.kwargs = given
 
 
-def _verdict(mask: fx.Node) -> str:
+def _kind(mask: fx.Node) -> str | None:
     needed = _ancestors(mask)
     if needed is None:
-        return "data"
+        return None
     with torch_api.dispatch_modes_off(), torch.no_grad():
-        return classify_mask(_evaluate(mask, needed))
+        return mask_kind(_evaluate(mask, needed))
 
 
 def _ancestors(mask: fx.Node) -> list[fx.Node] | None:

@@ -45,7 +45,7 @@ def mask_kind(mask: torch.Tensor) -> str | None:
 
     Boolean masks keep what is true; additive ones must hold 0 and -inf (or the dtype's minimum).
     """
-    if mask.dim() < 2:
+    if mask.dim() < 2 or not (mask.dtype is torch.bool or mask.dtype.is_floating_point):
         return None
     kept = mask
     if mask.dtype is not torch.bool:
@@ -58,5 +58,5 @@ def mask_kind(mask: torch.Tensor) -> str | None:
     queries, keys = kept.shape[-2:]
     if queries != keys:
         return None
-    behind = torch.arange(queries)[:, None] - torch.arange(keys)[None, :]
-    return "causal" if bool((kept == (behind >= 0)).all()) else None
+    behind = torch.ones((queries, keys), dtype=torch.bool, device=kept.device).tril()
+    return "causal" if bool((kept == behind).all()) else None

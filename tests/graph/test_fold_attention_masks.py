@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import fx
 
-from jitney.graph.fold_attention_masks import classify_mask, fold_attention_masks
+from jitney.graph.fold_attention_masks import fold_attention_masks
 
 F = torch.nn.functional
 
@@ -70,11 +70,3 @@ def test_constant_masks_become_words(make, mask, causal):
 def test_other_masks_stay_data(make):
     _, given = kwargs_after(make)
     assert isinstance(given["attn_mask"], fx.Node)
-
-
-def test_classify():
-    lower = torch.ones(4, 4).tril()
-    assert classify_mask(lower.bool()) == "causal"
-    assert classify_mask(torch.zeros(1, 1, 1, 4)) == "none"
-    assert classify_mask(lower) == "data"
-    assert classify_mask(torch.ones(2, 4, dtype=torch.bool).tril()) == "data"

@@ -135,6 +135,7 @@ def band(width: int) -> torch.Tensor:
         (torch.where(band(6), 0.5, -torch.inf), None),
         (band(6)[:4], None),
         (~band(6), None),
+        (band(6).int(), None),
     ],
 )
 def test_mask_kind(mask: torch.Tensor, kind: str | None) -> None:
