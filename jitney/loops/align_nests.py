@@ -13,12 +13,11 @@ from jitney.loops.simplify_nest import split_axis
 
 @dataclass(frozen=True)
 class Site:
-    """One access: the element, every axis in scope, and whether all points make it."""
+    """One access: the element, and every axis in scope."""
 
     buffer: str
     index: Index
     axes: tuple[Axis, ...]
-    certain: bool = True
 
 
 def load_sites(body: tuple[ir.Stmt, ...], axes: tuple[Axis, ...]) -> Iterator[Site]:
@@ -29,16 +28,16 @@ def load_sites(body: tuple[ir.Stmt, ...], axes: tuple[Axis, ...]) -> Iterator[Si
             inner = (*axes, *stmt.axes)
             yield from load_sites(stmt.body, inner)
         if isinstance(stmt, ir.Store) and stmt.combines:
-            yield Site(stmt.buffer, stmt.index, axes, False)
+            yield Site(stmt.buffer, stmt.index, axes)
         for load in visit.expr_loads(visit.stmt_exprs(stmt)):
-            yield Site(load.buffer, load.index, inner, load.mask is None)
+            yield Site(load.buffer, load.index, inner)
 
 
 def store_sites(body: tuple[ir.Stmt, ...], axes: tuple[Axis, ...]) -> Iterator[Site]:
     """Every store of a block."""
     for stmt in body:
         if isinstance(stmt, ir.Store):
-            yield Site(stmt.buffer, stmt.index, axes, stmt.mask is None and not stmt.combines)
+            yield Site(stmt.buffer, stmt.index, axes)
         elif isinstance(stmt, ir.Loop | ir.Reduce):
             yield from store_sites(stmt.body, (*axes, *stmt.axes))
 
