@@ -1,6 +1,6 @@
 """Where CPython keeps what guards look at, in bytes from the start of an object.
 
-The offsets hold for 64-bit CPython 3.11 and 3.12 with the GIL; `verified` compares them with
+The offsets hold for 64-bit CPython 3.11 to 3.13 with the GIL; `verified` compares them with
 what the interpreter says of live objects before anything relies on them.
 """
 
@@ -19,7 +19,8 @@ OB_TYPE = 8
 SEQUENCE_SIZE = 16  # list, tuple; also the number of a dict's entries
 SEQUENCE_ITEMS = 24  # of a tuple, in place
 LIST_ITEMS = 24  # of a list, a pointer to them
-DICT_VERSION = 24  # changes with every store into the dict (3.11, 3.12)
+DICT_VERSION = 24  # changes with every store into the dict, see `count_stores`
+_DICT_VALUES = 40  # of a dict that shares its keys with others, a pointer; else NULL
 CELL_CONTENTS = 16
 FLOAT_VALUE = 16
 BYTES_DATA = 32
@@ -31,13 +32,40 @@ FUNCTION_PARTS = {
     "__kwdefaults__": 64,
     "__closure__": 72,
 }
-HAS_DICT_VERSION = sys.version_info < (3, 13)
+HAS_DICT_VERSION = sys.version_info < (3, 14)
+_VALUES_IN_INSTANCES = sys.version_info >= (3, 13)
 
 
 def read_word(address: int) -> int:
     """The 8 bytes at ``address`` as an unsigned integer."""
     value: int = ctypes.c_uint64.from_address(address).value
     return value
+
+
+class _Same:
+    """Equal to a key, and no string: to look it up, a dict stops sharing its keys."""
+
+    def __init__(self, key: Any) -> None:
+        self._hash = hash(key)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+
+def count_stores(owner: dict[Any, Any]) -> None:
+    """From now on every store changes the dict's version. The values of an instance's dict may lie
+    in the instance, and CPython 3.13 counts no store there: they are moved out of it."""
+    if not _VALUES_IN_INSTANCES or not read_word(id(owner) + _DICT_VALUES):
+        return
+    for key in owner:
+        dict.setdefault(owner, _Same(key))  # finds the key, changes nothing
+        return
+    key = _Same(None)
+    dict.setdefault(owner, key)
+    del owner[key]
 
 
 def dict_pointer(value: Any) -> int | None:
@@ -111,6 +139,7 @@ def verified() -> bool:
 
 def _versions_change(holder: Any) -> bool:
     state, versions = holder.__dict__, []
+    count_stores(state)
     for change in ("holder.x = 1", "holder.x = 2", "state['y'] = 1", "del holder.x", "0"):
         exec(change, {"holder": holder, "state": state})
         versions.append(read_word(id(state) + DICT_VERSION))

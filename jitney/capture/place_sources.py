@@ -110,6 +110,7 @@ class Arming:
     def watch(self, owner: dict[Any, Any]) -> None:
         """A store into the dict undoes the arm."""
         if id(owner) not in self.versions:
+            layouts.count_stores(owner)
             if self.watcher is not None:
                 self.watcher.watch(owner)
             version = layouts.read_word(id(owner) + layouts.DICT_VERSION)

@@ -1,4 +1,4 @@
-"""A count that rises whenever any of the watched dicts changes (CPython 3.12).
+"""A count that rises whenever any of the watched dicts changes (CPython 3.12 on).
 
 A model of some hundred modules has thousands of dicts whose versions a call would compare. They
 hardly ever change: while the count stands still, none of them has, and one word tells so.
@@ -11,7 +11,7 @@ import ctypes
 from functools import lru_cache
 from typing import Any
 
-from jitney.capture.layouts import DICT_VERSION, HAS_DICT_VERSION, read_word
+from jitney.capture.layouts import DICT_VERSION, HAS_DICT_VERSION, count_stores, read_word
 from jitney.native_code import NativeCode
 
 _CHANGED = """
@@ -66,6 +66,7 @@ def _sees_every_change(made: Watcher) -> bool:
 
     holder: Any = Holder()
     state, seen = holder.__dict__, set()
+    count_stores(state)
     made.watch(state)
     changes = ("holder.x = 1", "holder.x = 2", "state['y'] = 1", "state.update(z=1)",
                "state.pop('z')", "state |= {'z': 2}", "state.popitem()", "state.setdefault('w', 1)",
