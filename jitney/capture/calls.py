@@ -5,8 +5,10 @@ from __future__ import annotations
 import functools
 import types
 import weakref
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
 from jitney import torch_api
@@ -100,9 +102,25 @@ def _call_instance(
         return call_function(interpreter, found, (owner, *args), kwargs, site)
     if policy.is_pure_callable(owner):
         return call_native(interpreter, owner, args, kwargs)
+    if isinstance(owner, np.ufunc):
+        return _call_ufunc(interpreter, owner, args, kwargs)
     if found is ABSENT:
         raise BreakCapture("not-callable", f"a {cls.__name__} is called")
     raise BreakCapture("c-call", f"a {cls.__module__}.{cls.__qualname__} object is called")
+
+
+def _call_ufunc(
+    interpreter: Interpreter, function: np.ufunc, args: Any, kwargs: dict[str, Any]
+) -> Any:
+    """Numbers to a number; arrays, and what NumPy would warn of, are eager's."""
+    values = [interpreter.world.force(a) for a in args]
+    plain = [type(v) in (int, float, bool) or isinstance(v, np.number) for v in values]
+    if not kwargs and all(plain):
+        with np.errstate(all="raise"), suppress(ArithmeticError, TypeError):
+            value = function(*values)
+            if isinstance(value, np.number | np.bool_):
+                return value
+    raise BreakCapture("c-call", f"numpy.{function.__name__} of other than plain numbers")
 
 
 def _call_partial(

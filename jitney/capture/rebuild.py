@@ -9,6 +9,7 @@ import itertools
 import types
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
 from jitney.capture import recipe as r
@@ -25,7 +26,7 @@ CONSTANTS = (
     range, types.ModuleType, types.CodeType, torch.dtype, torch.device, torch.layout,
     torch.memory_format, enum.Enum, types.GetSetDescriptorType, types.MemberDescriptorType,
     types.MethodDescriptorType, types.WrapperDescriptorType, property, classmethod, staticmethod,
-    torch.finfo, torch.iinfo, types.GenericAlias, types.UnionType,
+    torch.finfo, torch.iinfo, types.GenericAlias, types.UnionType, np.number, np.bool_,
 )  # fmt: skip
 VALUES_OF_MODULES = ("inspect", "re", "typing", "datetime", "decimal", "fractions")
 _LONGEST_DRAIN = 100_000

@@ -43,7 +43,9 @@ BY_VALUE = (torch.device, torch.Size, range, slice)
 VALUES = (int, float, complex, str, bytes, np.generic, decimal.Decimal, datetime.date,
           datetime.time, datetime.timedelta)  # fmt: skip
 #: Of C code, and never changed.
-IMMUTABLE = (re.Pattern, re.Match, operator.itemgetter, weakref.ReferenceType, typing.TypeVar)
+IMMUTABLE = (
+    re.Pattern, re.Match, operator.itemgetter, weakref.ReferenceType, typing.TypeVar, np.ufunc,
+)  # fmt: skip
 CONTAINERS = (list, dict, set, frozenset, collections.deque)
 ITERATORS = (types.GeneratorType, types.AsyncGeneratorType, types.CoroutineType)
 

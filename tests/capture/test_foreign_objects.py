@@ -95,3 +95,41 @@ def test_equal_values_of_other_looks_differ() -> None:
     assert not fully_equal(np.float32(0.0), np.float32(-0.0))
     assert not fully_equal(np.float64(0.0), np.float64(-0.0))
     assert fully_equal(np.float64("nan"), np.float64("nan"))
+
+
+UFUNCS: list[Callable[[torch.Tensor], Any]] = [
+    lambda x: x / np.sqrt(x.shape[-1]),
+    lambda x: np.sqrt(2) * x,
+    lambda x: x * -(np.log(float(10)) / 3),
+    lambda x: (x + float(np.lcm(4, 6)), np.lcm(4, 6), np.isfinite(1.0)),
+    lambda x: x + 1 if np.greater(np.exp(1), 2) else x - 1,
+]
+
+
+@pytest.mark.parametrize("f", UFUNCS)
+def test_numpy_functions_of_numbers(f: Callable[[torch.Tensor], Any]) -> None:
+    check(f, X)
+    found, expected = jitney.compile(f, fullgraph=True)(X), f(X)
+    assert_same(found, expected)
+    assert type(found) is type(expected)
+
+
+def test_numpy_functions_of_numbers_that_change() -> None:
+    def f(x: torch.Tensor, n: float) -> torch.Tensor:
+        return x * np.sqrt(n)
+
+    compiled = jitney.compile(f)
+    for n in (2.0, 3.0, 5.0, 7, 2.0):
+        assert_same(compiled(X, n), f(X, n))
+
+
+def test_what_numpy_warns_of_is_eagers() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return x * np.log(0.0)
+
+    compiled = jitney.compile(f)
+    for _ in range(2):
+        with pytest.warns(RuntimeWarning, match="divide by zero"):
+            assert_same(compiled(X), f(X))
+        with pytest.warns(RuntimeWarning, match="divide by zero"):
+            compiled(X)
