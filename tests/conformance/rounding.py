@@ -168,18 +168,22 @@ def cases() -> Iterator[Case]:
 
 
 def measure(case: Case, dtype: torch.dtype) -> list[Errors]:
-    """The errors of each of the results."""
+    """The errors of each of the results; none where eager has no kernel for the dtype."""
     jitney.reset()
     compiled = jitney.compile(case.fn)
     squares: dict[int, list[float]] = {}
     for seed in range(SEEDS):
         generator = torch.Generator().manual_seed(seed)
         inputs = [(torch.randn(s, generator=generator) + case.shift).to(dtype) for s in case.shapes]
+        try:
+            eagers = results(case, case.fn, inputs, seed)
+        except NotImplementedError:
+            return []
         truth = results(case, case.fn, [x.double() for x in inputs], seed)
-        runs = (results(case, fn, inputs, seed) for fn in (compiled, case.fn))
-        for k, (t, ours, eagers) in enumerate(zip(truth, *runs, strict=True)):
+        ours = results(case, compiled, inputs, seed)
+        for k, (t, mine, theirs) in enumerate(zip(truth, ours, eagers, strict=True)):
             found = squares.setdefault(k, [0.0, 0.0, 0.0])
-            for place, value in enumerate((ours.double() - t, eagers.double() - t, t)):
+            for place, value in enumerate((mine.double() - t, theirs.double() - t, t)):
                 found[place] += float(value.square().mean()) / SEEDS
     return [Errors(*(value**0.5 for value in found)) for found in squares.values()]
 

@@ -29,6 +29,14 @@ def test_a_sum_is_as_near_as_eagers(name: str) -> None:
     assert not further_off(name, torch.float32)
 
 
+@pytest.mark.parametrize(
+    "name", ["index_add 1031x256 over 0 around 0", "scatter_add 1031x256 over 0 around 1"]
+)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_many_numbers_of_16_bits_are_added_in_float32(name: str, dtype: torch.dtype) -> None:
+    assert not further_off(name, dtype)
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(0)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

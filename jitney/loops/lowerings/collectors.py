@@ -1,4 +1,4 @@
-"""Memory that a scatter's stores combine in, wider than the result where a GPU needs it."""
+"""Memory that a scatter's stores combine in, wider than the result where that needs it."""
 
 from __future__ import annotations
 
@@ -16,11 +16,20 @@ from jitney.loops.lowerings.strided import StridedTensor
 def collector(b: Builder, x: StridedTensor, mode: str, exact: bool = False) -> StridedTensor:
     """Memory holding the values of ``x`` that stores of ``mode`` may combine in: the node's result
     where it can be (`collected`). ``exact``: not in 16-bit floats."""
-    wide = _wide(x.dtype, mode, exact)
-    if b.target.kind != "cuda" or (wide == x.dtype and (mode == "add" or is_int(wide))):
+    wide = _wide(x.dtype, mode, exact) if b.target.kind == "cuda" or exact else x.dtype
+    if wide == x.dtype and (b.target.kind != "cuda" or mode == "add" or is_int(wide)):
         return b.own(x)
     out = b.allocate() if wide == x.dtype else b.allocate_as(x.shape, wide)
     return b.compute(out, lambda position: orderly(cast(x.load(position), wide), mode))
+
+
+def crowds(b: Builder, x: StridedTensor, source: StridedTensor) -> bool:
+    """Whether a CPU adds more numbers than ``x`` has places: eager adds those of 16 bits in
+    float32. (Few into many, as experts' rows, stay in place: no pass over all of ``x``.)"""
+    places, numbers = x.numel, source.numel
+    if b.target.kind != "cpu" or x.dtype not in HALF:
+        return False
+    return places.is_const and numbers.is_const and 0 < places.const < numbers.const
 
 
 def collected(b: Builder, work: StridedTensor) -> StridedTensor:

@@ -12,7 +12,7 @@ from jitney.loops.index import Index, index
 from jitney.loops.ir import Expr
 from jitney.loops.lowerings.builder import Builder
 from jitney.loops.lowerings.check_range import check_range
-from jitney.loops.lowerings.collectors import collected, collector
+from jitney.loops.lowerings.collectors import collected, collector, crowds
 from jitney.loops.lowerings.expressions import (
     Operand,
     as_expr,
@@ -45,7 +45,7 @@ def scatter_add(
 ) -> StridedTensor:
     if x.dtype is torch.bool:
         raise Refused("a sum of bools")
-    work = collector(b, x, "add")
+    work = collector(b, x, "add", exact=crowds(b, x, positions))
     return collected(b, _scatter_along(b, work, dim, positions, src, "add"))
 
 
@@ -147,7 +147,8 @@ def index_add(
 ) -> StridedTensor:
     if x.dtype is torch.bool:
         raise Refused("a sum of bools")
-    return collected(b, _put_rows(b, collector(b, x, "add"), dim, positions, source, "add", alpha))
+    work = collector(b, x, "add", exact=crowds(b, x, source))
+    return collected(b, _put_rows(b, work, dim, positions, source, "add", alpha))
 
 
 @lowers(aten.index_reduce.default)
