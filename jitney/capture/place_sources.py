@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass, field
-from types import CellType, CodeType, FunctionType, MappingProxyType, MethodType
+from types import CellType, CodeType, FunctionType, GeneratorType, MappingProxyType, MethodType
 from typing import Any
 
 import torch
@@ -205,9 +205,11 @@ class Arming:
         return changed or self.habits.busy.get(id(value), 0) > 2
 
     def _settle(self, slot: int, value: Any, root: str = "") -> Place:
-        """What a slot holds: scalars, tensors and containers stay in it; of anything else the
-        identity is checked, which makes it stable."""
-        varies = isinstance(value, torch.Tensor) or type(value) in (*CONTAINERS, *SCALARS, CellType)
+        """What a slot holds: scalars, tensors and containers stay in it, and generators, whose
+        ``finally`` waits for the last reference; of anything else the identity is checked, which
+        makes it stable."""
+        kinds = (*CONTAINERS, *SCALARS, CellType, GeneratorType)
+        varies = isinstance(value, torch.Tensor) or type(value) in kinds
         if varies and not isinstance(value, torch.nn.Parameter):
             return Place(value, slot, fixed=False)
         self.add(Op.IS, slot, id(value))
