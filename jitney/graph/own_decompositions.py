@@ -99,6 +99,19 @@ def max_unpool2d(x: torch.Tensor, places: torch.Tensor, size: Sequence[int]) -> 
     return out.contiguous(memory_format=last)
 
 
+def _laid_out_like_operand(op: Any) -> Callable[..., torch.Tensor]:
+    """torch's decomposition of a padding, with the channels last where the operand has them so: on
+    a CPU eager keeps them; before torch 2.13 the decomposition does not."""
+
+    def padded(x: torch.Tensor, padding: Sequence[int]) -> torch.Tensor:
+        out: torch.Tensor = torch_api.decomposition_of(op)(x, padding)
+        if x.is_cuda:
+            return out
+        return out.contiguous(memory_format=torch_api.suggest_memory_format(x))
+
+    return padded
+
+
 def zero_tensor(size: Sequence[int], **options: Any) -> torch.Tensor:
     """Zeros, in memory."""
     return torch.zeros(size, **options)
@@ -116,5 +129,14 @@ OWN: Decompositions = {
     aten.soft_margin_loss_backward.default: soft_margin_loss_backward,
     aten.multi_margin_loss_backward.default: multi_margin_loss_backward,
     aten.max_unpool2d.default: max_unpool2d,
+    **{
+        pad.default: _laid_out_like_operand(pad.default)
+        for pad in (
+            aten.reflection_pad2d,
+            aten.reflection_pad3d,
+            aten.replication_pad2d,
+            aten.replication_pad3d,
+        )
+    },
     aten._efficientzerotensor.default: zero_tensor,
 }

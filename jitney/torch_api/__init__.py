@@ -40,6 +40,7 @@ from jitney.torch_api.forecasts import (
     is_layout_unforeseen,
     is_shape_unforeseen,
     laid_out_by_eager,
+    suggest_memory_format,
 )
 from jitney.torch_api.generators import advance_generator, resident_threads
 from jitney.torch_api.masked import fill_masked_out, is_masked_tensor
@@ -235,6 +236,7 @@ __all__ = [
     "state_reader",
     "state_setter",
     "storage_layout",
+    "suggest_memory_format",
     "surely_equal",
     "symbol_expression",
     "symbol_name",

@@ -36,6 +36,8 @@ def forecast(op: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         return out[0].new_empty(()), out[1]
     if op._opname in _BATCH_NORMS:
         return _normalised(op, args, out)
+    if op._opname in _BORDERS and args[0].device.type == "cpu":  # 3-d; before torch 2.13, 2-d too
+        return torch.empty_like(out, memory_format=suggest_memory_format(args[0]))
     if op._opname.endswith("_scatter") and any(type(s) is int and s == 0 for s in out.stride()):
         return args[0].clone()  # not the strides of an expanded operand
     if op._opname == "_scaled_dot_product_flash_attention_for_cpu":  # torch 2.11
@@ -48,6 +50,10 @@ _BATCH_NORMS = frozenset({
     "native_batch_norm", "_native_batch_norm_legit", "_native_batch_norm_legit_functional",
     "_native_batch_norm_legit_no_training", "_batch_norm_no_update", "_batch_norm_with_update",
     "_batch_norm_with_update_functional",
+})  # fmt: skip
+
+_BORDERS = frozenset({
+    "reflection_pad2d", "reflection_pad3d", "replication_pad2d", "replication_pad3d",
 })  # fmt: skip
 
 

@@ -191,6 +191,7 @@ RESAMPLED: dict[str, Callable[[torch.Tensor], Any]] = {
     "maximum": lambda x: F.adaptive_max_pool2d(x, (3, 7), return_indices=True),
     "unpooled": lambda x: F.max_unpool2d(*F.max_pool2d(x, 2, return_indices=True), 2),
     "replicated": lambda x: F.pad(x, (2, 1, 0, 3), mode="replicate"),
+    "reflected": lambda x: F.pad(x, (2, 1, 0, 3), mode="reflect"),
 }
 
 

@@ -151,3 +151,17 @@ def test_strides_of_batch_norm_of_a_transposed_tensor(training: bool, dynamic: b
         x = torch.randn(batch, 7, 5).requires_grad_()
         assert_equal_to_eager(norm, jitney.compile(norm, dynamic=dynamic), (x.mT,))
         assert torch.allclose(compiled(x), normed(x), atol=1e-5)
+
+
+@pytest.mark.parametrize("mode", ["reflect", "replicate"])
+@pytest.mark.parametrize("rank", [2, 3])
+def test_a_program_reads_strides_of_a_padded_image(mode: str, rank: int) -> None:
+    """torch foretells no channels last, of two dimensions before 2.13 and of three."""
+
+    def pad(x: torch.Tensor) -> tuple[torch.Tensor, tuple[int, ...]]:
+        out = F.pad(x, (1, 2) * rank, mode=mode)
+        return out, out.stride()
+
+    last = torch.channels_last if rank == 2 else torch.channels_last_3d
+    x = torch.randn(2, 3, *(4, 5, 6)[:rank]).contiguous(memory_format=last)
+    assert_equal_to_eager(pad, jitney.compile(pad), (x,))
