@@ -22,6 +22,7 @@ from jitney.kernels.triton.expressions import ROUNDING
 from jitney.kernels.triton.forked_workers import ForkedWorkers
 from jitney.kernels.triton.kernel_source import ALIGNED, ASSERT, KernelSource
 from jitney.kernels.triton.load_binary import Binary
+from jitney.kernels.triton.unpack_adds import unpack_adds
 
 #: Most kernels built at a time.
 PROCESSES = 16
@@ -99,7 +100,7 @@ def _versions() -> str:
     """What a binary depends on besides its source."""
     import triton
 
-    names = Path(__file__).name, "device_math.py", "device_random.py"
+    names = Path(__file__).name, "device_math.py", "device_random.py", "unpack_adds.py"
     library = b"".join(Path(__file__).with_name(name).read_bytes() for name in names)
     return f"triton {triton.__version__} {hashlib.sha256(library).hexdigest()}"
 
@@ -143,8 +144,10 @@ def compile_kernel(source: KernelSource, arch: int) -> Binary:
     passes: dict[str, Any] = {}
     backend.add_stages(passes, options, tree.language)
     facts = {"target": target, **options.__dict__}
-    for step in passes.values():
+    for language, step in passes.items():
         code = step(code, facts)
+        if language == "ptx":
+            code = unpack_adds(code)
     scratch = facts.get("global_scratch_size") or 0
     return Binary(facts["name"], code, facts["shared"], facts["num_warps"], early, scratch)
 
