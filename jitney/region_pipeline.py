@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -10,6 +11,7 @@ from typing import Any
 
 import torch
 
+from jitney import torch_api
 from jitney.errors import CompilerBug, JitneyError, Unsupported
 from jitney.events import log
 from jitney.graph.ambient import Ambient
@@ -162,13 +164,43 @@ def backward_without(
     options: Any,
     missing: Collection[int],
 ) -> Callable[..., Any] | None:
-    """The backward graph that is not given the gradients ``missing``, compiled; None if there is
-    none."""
+    """The backward graph that is not given the gradients ``missing``, compiled, or run eager
+    where it cannot be; None if there is none. Raises Unsupported where it cannot be traced, and
+    for our bugs CompilerBug if they are not to run eager."""
     traced = partial(again, tuple(sorted(missing)))
-    backward = traced()
+    try:
+        with _bugs():
+            backward = traced()
+    except CompilerBug as bug:
+        raise _left_to_eager(bug, options) from bug
     if backward is None:
         return None
-    return load_backward(start_graph(backward, options)(), traced)
+    try:
+        with _bugs():
+            return load_backward(start_graph(backward, options)(), traced)
+    except Unsupported as reason:
+        return _eager_backward(backward, reason)
+    except CompilerBug as bug:
+        return _eager_backward(backward, _left_to_eager(bug, options))
+
+
+def _left_to_eager(bug: CompilerBug, options: Any) -> Unsupported:
+    """What a bug counts as at ``backward()``, with a warning; raises it if it is to be seen."""
+    if options is not None and not options.eager_on_bug:
+        raise bug
+    warnings.warn(f"jitney: a backward pass runs eager: {bug}", stacklevel=2)
+    return Unsupported("compiler-bug", str(bug))
+
+
+def _eager_backward(backward: torch.fx.GraphModule, reason: Unsupported) -> Callable[..., Any]:
+    """A graph of ATen ops as eager runs it, whatever autocast is on at ``backward()``."""
+    run = _eager_graph(backward, reason)
+
+    def call(*values: Any) -> Any:
+        with torch_api.modes_of_backward():
+            return run(*values)
+
+    return call
 
 
 def traced_backward(

@@ -9,6 +9,8 @@ from typing import Any
 import torch
 
 from jitney import torch_api
+from jitney.errors import Unsupported
+from jitney.events import log
 from jitney.graph.eager_gradients import CannotRepeat, EagerGradients
 from jitney.graph.region import Input, RegionFacts, Result, ResultFacts
 from jitney.graph.separate_parts import parts_of, saved_for
@@ -16,6 +18,11 @@ from jitney.graph.tangent_variants import TangentVariants
 
 Compiled = Callable[..., Any]
 Backward = Compiled | TangentVariants
+_NEITHER = (
+    "gradients cannot come from the compiled graph (many at a time, what a custom backward reads"
+    " has changed, or it cannot be traced for just the results that were used), and eager cannot"
+    " run"
+)
 
 
 def autograd_function(
@@ -89,14 +96,15 @@ def _node_class(
         def backward(ctx: Any, *grads: Any) -> Any:
             tangents = {i: g for i, g in enumerate(grads) if g is not None}
             if not eager.are_wanted(tangents.values()):
-                return run_backward(ctx, grads)
+                try:
+                    return run_backward(ctx, grads)
+                except Unsupported as no:  # the graph for just these gradients cannot be traced
+                    log.emit("eager_graph", reason_kind=no.kind, reason=str(no))
             try:
                 return (None, *eager.gradients(ctx.given, ctx.saved_tensors, tangents))
             except CannotRepeat as error:
                 if not torch.is_grad_enabled():
-                    message = "gradients cannot come from the compiled graph (many at a time, or"
-                    message += " what a custom backward reads has changed), and eager cannot run"
-                    raise RuntimeError(f"{message} again: {error}") from None
+                    raise RuntimeError(f"{_NEITHER} again: {error}") from None
                 reason = str(error)
             with torch.no_grad():
                 gradients = run_backward(ctx, grads)

@@ -44,7 +44,7 @@ def trace_region(
     """
     given, fake_mode = _fake_inputs(gm, example_inputs, fake_mode)
     table = decompositions(frozenset(keep))
-    symbolic = any(torch_api.is_symbolic(value) for value in given)
+    symbolic = any(map(torch_api.was_symbolic, given))
     attempts = ((Recorder, Direct()), (FunctionalRecorder, Functionalized()))
     kind = reason = ""
     for recorder, layer in attempts:

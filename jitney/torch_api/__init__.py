@@ -118,6 +118,7 @@ from jitney.torch_api.symbols import (
     symbolic_expression,
     symbolic_fake_of,
     symbolic_number,
+    was_symbolic,
 )
 from jitney.torch_api.tensor_words import fact_words, memory_words
 from jitney.torch_api.tensors import (
@@ -254,6 +255,7 @@ __all__ = [
     "transform_is_active",
     "unsupported_by_fakes",
     "versions",
+    "was_symbolic",
     "without_function_modes",
     "without_torch_function",
     "written_under_no_grad",

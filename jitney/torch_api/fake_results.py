@@ -15,6 +15,7 @@ from torch._ops import OpOverload
 
 from jitney.torch_api.fakes import below_fakes, fake_tensor_class
 from jitney.torch_api.forecasts import forecast
+from jitney.torch_api.symbols import was_symbolic
 
 _PLAIN = (int, bool, float, str, type(None), torch.dtype, torch.device, torch.layout,
           torch.memory_format)  # fmt: skip
@@ -63,7 +64,7 @@ class FakeResults:
             lazy = value.is_complex() or value.is_neg()  # a complex one may be conjugated
             if value.constant is not None or lazy or value.layout is not torch.strided:
                 raise _NoKey
-            if _is_symbolic(value):  # or was, before a guard made it constant
+            if was_symbolic(value):
                 raise _NoKey
             place = value.stride(), value.storage_offset(), value.fake_device
             return value.dtype, value.shape, *place
@@ -81,7 +82,7 @@ class FakeResults:
             and item.fake_device.type in ("cpu", "cuda")
             and item.layout is torch.strided
             and (item.storage_offset() == 0 if viewed is None else item.dtype == viewed)
-            and not (item.is_conj() or item.is_neg() or _is_symbolic(item))
+            and not (item.is_conj() or item.is_neg() or was_symbolic(item))
         )
 
     def _recipe(self, item: Any) -> Recipe:
@@ -92,11 +93,6 @@ class FakeResults:
             if type(known[0]) is torch.Size:
                 return self._fake(self._mode, _meta(known, base), known[4])
             return tuple([self._fake(self._mode, _meta(one, base), one[4]) for one in known])
-
-
-def _is_symbolic(tensor: torch.Tensor) -> bool:
-    sizes = (*tensor.shape, *tensor.stride(), tensor.storage_offset())
-    return any(type(size) is not int for size in sizes)
 
 
 def _meta(recipe: Recipe, base: torch.Tensor | None) -> torch.Tensor:

@@ -212,6 +212,15 @@ def is_symbolic(value: Any) -> bool:
     return False
 
 
+def was_symbolic(value: Any) -> bool:
+    """Whether a number, or a size of a tensor, is symbolic or was before a guard made it constant:
+    so long as it was not made anew, torch's C++ code takes it for symbolic."""
+    if isinstance(value, torch.Tensor):
+        sizes = (*value.shape, *value.stride(), value.storage_offset())
+        return any(type(size) is not int for size in sizes)
+    return isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool)
+
+
 def hint_of(size: Any) -> int:
     """A likely value of a size that may be symbolic (4096 where nothing is known)."""
     if isinstance(size, int):

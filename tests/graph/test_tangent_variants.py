@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import pytest
 import torch
 
 import jitney
+from jitney import region_pipeline
+from jitney.errors import CompilerBug, Unsupported
 from jitney.events import log
 
 
@@ -116,3 +120,76 @@ def test_a_custom_backward_is_given_zeros():
         return first.sum(), second
 
     torch.testing.assert_close(gradient(jitney.compile(f)), gradient(f))
+
+
+def sum_and_product(x):
+    y = x.exp()
+    return y.sum(), (y * x).mean(0)
+
+
+def gradient_of_sum(call, autocast=False):
+    x = torch.linspace(-1, 1, 12).reshape(4, 3).requires_grad_()
+    w = torch.linspace(-2, 1, 9).reshape(3, 3)
+    total, _ = call(x @ w)
+    with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        total.backward()
+    return x.grad
+
+
+def refuse(error, name, monkeypatch):
+    """From now on ``region_pipeline.name`` raises ``error``."""
+
+    def fails(*_, **__):
+        raise error
+
+    monkeypatch.setattr(region_pipeline, name, fails)
+
+
+@pytest.mark.parametrize("refused", ["traced", "start_graph"])
+@pytest.mark.parametrize("bug", [False, True])
+def test_a_backward_that_cannot_be_compiled_runs_eager(refused, bug, monkeypatch):
+    error = RuntimeError("our fault") if bug else Unsupported("size", "a size of no kind we know")
+    compiled = jitney.compile(sum_and_product, dynamic=True, options={"eager_on_bug": True})
+    reports = []
+    stop = log.listen(reports.append)
+
+    def call(x):
+        results = compiled(x)
+        refuse(error, refused, monkeypatch)
+        return results
+
+    try:
+        with pytest.warns(UserWarning, match="runs eager") if bug else nullcontext():
+            gradient = gradient_of_sum(call, autocast=True)
+    finally:
+        stop()
+    torch.testing.assert_close(gradient, gradient_of_sum(sum_and_product, autocast=True))
+    assert any(e.kind == "eager_graph" for e in reports)
+
+
+def test_a_bug_is_raised_where_it_is_to_be_seen(monkeypatch):
+    compiled = jitney.compile(sum_and_product, dynamic=True, options={"eager_on_bug": False})
+
+    def call(x):
+        results = compiled(x)
+        refuse(RuntimeError("our fault"), "start_graph", monkeypatch)
+        return results
+
+    with pytest.raises(CompilerBug, match="our fault"):
+        gradient_of_sum(call)
+
+
+def test_a_size_that_the_first_trace_fixed_is_traced_again():
+    """Padding by ``-k`` makes a constant of k; torch's C++ code still takes it for symbolic."""
+
+    def cropped(x, k):
+        y = torch.nn.functional.pad(x.sum(-1).unfold(0, k, 1).sum(-1), (-k + 1, 1))
+        return y * x.sum(), (x * 2).sum()
+
+    def gradient(call):
+        x = torch.linspace(-1, 1, 18).reshape(6, 3).requires_grad_()
+        call(x, 3)[1].backward()
+        return x.grad
+
+    call = jitney.compile(cropped, dynamic=True, options={"eager_on_bug": False})
+    torch.testing.assert_close(gradient(call), gradient(cropped))
