@@ -20,6 +20,7 @@ from llvmlite import binding, ir
 from jitney import torch_api
 from jitney.capture.layouts import BYTES_DATA, OB_TYPE, read_word
 from jitney.capture.native_loops import require, rounds
+from jitney.capture.native_ops import write_ops
 from jitney.native_code import Calls, NativeCode, address_in_python, python_function
 
 SLOTS = 512
@@ -262,8 +263,6 @@ class _Builder:
 
     def _pick(self) -> None:
         """``PyObject *pick(self, args, nargs)`` over the table in the bytes ``self``."""
-        from jitney.capture.native_ops import write_ops
-
         function = ir.Function(self.module, ir.FunctionType(I64, [I64, PTR, I64]), "pick")
         this, arguments, count = function.args
         names = "entry copy copied arm start loop fail chosen miss".split()
