@@ -175,6 +175,12 @@ def apart(first: tuple[ir.Stmt, ...], second: tuple[ir.Stmt, ...]) -> bool:
     return touched.isdisjoint(writes(a)) and set(writes(b)).isdisjoint(reads(a))
 
 
+def repeatable(body: tuple[ir.Stmt, ...]) -> bool:
+    """Whether a block that has run gives the same again: it reads nothing that it writes."""
+    block = ir.LoopNest("", (), body)
+    return set(reads(block)).isdisjoint(writes(block))
+
+
 def map_expr(expr: ir.Expr, leaf: Rewrite, memo: dict[int, ir.Expr]) -> ir.Expr:
     """``expr`` with ``leaf`` applied bottom-up to every node; ``memo`` by object identity.
 

@@ -16,6 +16,7 @@ from jitney.kernels.llvm.split_ranges import Piece, split_ranges
 from jitney.kernels.llvm.split_stages import Stage, split_stages
 from jitney.kernels.llvm.stash_rows import stash_rows
 from jitney.kernels.llvm.text import FunctionText
+from jitney.kernels.llvm.verify_stages import verify_stages
 from jitney.kernels.llvm.welford_as_sums import welford_as_sums
 from jitney.loops import visit
 from jitney.loops.index import Axis, Dim
@@ -32,10 +33,12 @@ def emit_nest(
 ) -> NodeCode:
     """The code of a nest; function names start with ``name``, tables are in the order given."""
     isa = isa_of(target)
-    plan = split_stages(welford_as_sums(nest))
+    nest = welford_as_sums(nest)
+    plan = split_stages(nest)
+    verify_stages(nest, plan)
     phases, parts, declarations, scratch = [], [], set(), 0
     for k, stage in enumerate(plan.stages):
-        schedule = schedule_nest(stage.nest, isa, target.cores)
+        schedule = schedule_nest(stage.nest, isa, target.cores, stage.limits.values())
         function = f"{name}_{k}"
         text = FunctionText(function, SIGNATURE, isa)
         operands = Operands(text, buffers, scalars, visit.writes(stage.nest))

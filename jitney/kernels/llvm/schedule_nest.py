@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from jitney.kernels.llvm.emit_body import InnerPlan
@@ -58,14 +58,18 @@ class Schedule:
         return count
 
 
-def schedule_nest(nest: LoopNest, isa: Isa, cores: int) -> Schedule:
-    """The cheapest of: each nest axis over lanes, or rows whose inner loops use lanes."""
+def schedule_nest(nest: LoopNest, isa: Isa, cores: int, limits: Collection[Index] = ()) -> Schedule:
+    """The cheapest of: each nest axis over lanes, or rows whose inner loops use lanes.
+
+    ``limits``: where loops inside end early, which is the same for all lanes.
+    """
     found = list(places(nest.body))
     lanes = lanes_for(nest.body, isa)
     rows = _row_choice(nest.body, found, lanes, isa)
     best: tuple[float, Axis | None] = (rows[0], None)
     for axis in nest.axes:
-        if axis.extent.is_const and axis.extent.const < 2:
+        single = axis.extent.is_const and axis.extent.const < 2
+        if single or any(axis in limit.atoms() for limit in limits):
             continue
         width = fitting_lanes(axis, lanes)
         tiled = best_tile(nest.body, axis, nest.axes)

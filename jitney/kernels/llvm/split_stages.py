@@ -29,7 +29,7 @@ from jitney.loops.ir import (
     Stmt,
     Store,
 )
-from jitney.loops.visit import Renaming, apart, statements, stores
+from jitney.loops.visit import Renaming, apart, repeatable, statements, stores
 
 #: Elements of one chunk, at least, and the most chunks a row falls into.
 _CHUNK, _MOST = 32_768, 64
@@ -80,7 +80,7 @@ def split_stages(nest: LoopNest) -> StagePlan:
         if position is None:
             done.append(Stage(rest))
             break
-        stage, rest = _cut(rest, position, shared)
+        stage, rest = _cut(rest, position, shared, f"chunk{len(done)}")
         done.append(stage)
     return StagePlan(tuple(done), tuple(shared.places), shared.size)
 
@@ -94,7 +94,8 @@ def _long_statement(nest: LoopNest) -> int | None:
             continue
         if _pieces(nest, stmt) is not None:
             # Every chunk repeats what stands before, and so does the rest of the nest.
-            return position if apart(nest.body[:position], (stmt,)) else None
+            before = nest.body[:position]
+            return position if repeatable(before) and apart(before, (stmt,)) else None
         if product_hint(stmt.axes) > 4 * _MOST or isinstance(stmt, Loop):
             return None
     return None
@@ -125,16 +126,19 @@ def _pieces(nest: LoopNest, stmt: Reduce | Loop) -> tuple[Axis, int] | None:
     return (axis, chunk) if extent >= 2 * chunk else None
 
 
-def _cut(nest: LoopNest, position: int, shared: _Shared) -> tuple[Stage, LoopNest | None]:
-    """The stage that runs one statement by chunks, and what is left of the nest."""
+def _cut(
+    nest: LoopNest, position: int, shared: _Shared, kind: str
+) -> tuple[Stage, LoopNest | None]:
+    """The stage that runs one statement by chunks, and what is left of the nest. ``kind`` names its
+    axis as no other cut's: what merges their chunks stands in this stage, too."""
     stmt = nest.body[position]
     assert isinstance(stmt, Reduce | Loop)
     cut = _pieces(nest, stmt)
     assert cut is not None
     axis, length = cut
-    inner = Axis(axis.name + "_in", index(min(length, axis.extent.const)
-                                          if axis.extent.is_const else length))  # fmt: skip
-    chunk = Axis(axis.name + "_chunk", (axis.extent + (length - 1)) // length)
+    chunk = Axis(f"{axis.name}_{kind}", (axis.extent + (length - 1)) // length)
+    whole = axis.extent.is_const
+    inner = Axis(f"{chunk.name}_in", index(min(length, axis.extent.const) if whole else length))
     moved = Renaming({axis: index(chunk) * length + inner})
     axes = tuple(inner if a == axis else a for a in stmt.axes)
     limits = {}

@@ -93,10 +93,10 @@ def _rewritten(
     place = _flat(first.axes)
     body = list(current.body)
     kept = _Replaced(expr, Ref(name, expr.dtype))
-    inner = (Let(name, expr), Store(row, place, Ref(name, expr.dtype)))
+    bound, stored = Let(name, expr), Store(row, place, Ref(name, expr.dtype))
     body[position] = replace(
         first,
-        body=(*kept.block(first.body), *inner),
+        body=(bound, *kept.block(first.body), stored),
         results=tuple(replace(r, value=kept.expr(r.value)) for r in first.results),
     )
     loaded = _Replaced(expr, Load(row, place, expr.dtype))

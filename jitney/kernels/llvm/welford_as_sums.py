@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from jitney.errors import CompilerBug
 from jitney.loops.index import Index, index
 from jitney.loops.ir import (
     Const,
@@ -22,7 +23,7 @@ from jitney.loops.ir import (
     Stmt,
     Store,
 )
-from jitney.loops.visit import statements
+from jitney.loops.visit import repeatable, statements
 
 
 def welford_as_sums(nest: LoopNest) -> LoopNest:
@@ -51,6 +52,8 @@ def _reduce(stmt: Reduce) -> list[Stmt]:
     moments = [r for r in stmt.results if r.op == "welford"]
     if not moments:
         return [stmt]
+    if not repeatable((stmt,)):
+        raise CompilerBug("a variance's second pass reads what its first has changed")
     first = tuple(_total(r) if r.op == "welford" else r for r in stmt.results)
     count: Index = index(1)
     for axis in stmt.axes:
