@@ -22,17 +22,20 @@ MEANINGS = {
 }
 
 
-def table(judges: dict[str, dict[str, Judgement]]) -> str:
+def table(judges: dict[str, dict[str, Judgement]], device: str = "cpu") -> str:
     """The document: a row of counts for each judge, then what is not equal, or has a break."""
     heads = [*MEANINGS, "breaks"]
+    threads = f"{torch.get_num_threads()} threads"
+    machine = f"{name_of_cpu()}, {threads}" if device == "cpu" else torch.cuda.get_device_name()
+    option = "" if device == "cpu" else f" --device {device}"
     lines = [
         "# Model coverage",
         "",
-        "Programs that no one here wrote, compiled and compared with eager on CPU: results,",
-        "written inputs, gradients and buffers, each program called twice. Models are small, with",
-        "random weights: inference in evaluation mode, gradients in training mode. Made by",
-        f"`python -m tests.conformance.models` on {name_of_cpu()},",
-        f"{torch.get_num_threads()} threads; {', '.join(_versions())}.",
+        "Programs that no one here wrote, compiled and compared with eager: results, written",
+        "inputs, gradients and buffers, each program called twice. Models are small, with random",
+        "weights: inference in evaluation mode, gradients in training mode. Made by",
+        f"`python -m tests.conformance.models JUDGE{option}`",
+        f"on {machine}; {', '.join(_versions())}.",
         "",
         f"| judge | names | programs | {' | '.join(heads)} |",
         f"|{'---|' * (len(heads) + 3)}",

@@ -34,7 +34,7 @@ from tests.conformance.processes import answers
 from tests.conformance.programs import Compile, Judgement, Program, judge
 from tests.conformance.variants import jitney_compile
 
-RESULTS = "build/{judge}.jsonl"
+RESULTS = "build/models_{device}/{judge}.jsonl"
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,7 @@ def main() -> None:
     parser.add_argument("--results", type=Path)
     parser.add_argument("--write", type=Path, help="write the table of all judges' results here")
     options = parser.parse_args()
-    file = options.results or Path(RESULTS.format(judge=options.judge))
+    file = options.results or Path(RESULTS.format(device=options.device, judge=options.judge))
     chosen: Any = JUDGES[options.judge]
     if options.device == "cpu":
         warm_up()
@@ -155,7 +155,8 @@ def main() -> None:
     if options.write:
         files = {name: file.with_name(f"{name}.jsonl") for name in JUDGES}
         known = {name: load(at) for name, at in files.items()}
-        options.write.write_text(table({name: rows for name, rows in known.items() if rows}))
+        found = {name: rows for name, rows in known.items() if rows}
+        options.write.write_text(table(found, options.device))
 
 
 if __name__ == "__main__":

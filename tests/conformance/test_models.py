@@ -53,7 +53,10 @@ def test_every_name_equals_eager(judge_name: str) -> None:
     library = "transformers" if judge_name == "generation" else judge_name.partition("-")[0]
     if library in models.MODELS:
         pytest.importorskip(library)
-    chosen, file = models.JUDGES[judge_name], Path(models.RESULTS.format(judge=judge_name))
+    chosen, file = (
+        models.JUDGES[judge_name],
+        Path(models.RESULTS.format(device="cpu", judge=judge_name)),
+    )
     models.warm_up()
     outcomes = models.run_all(chosen, chosen.names(), file)
     bad = [o for o in outcomes.values() if o.kind in ("wrong", "errors")]
