@@ -11,10 +11,12 @@ import torch
 import jitney
 from jitney import api
 from jitney.capture import cpython
+from jitney.run import arms
 
 
 def test_this_python_is_supported():
     assert cpython.why_unsupported() is None
+    assert arms.is_supported()  # or guards are checked in Python, and their tests skipped
 
 
 @pytest.mark.parametrize("version", [(3, 10), (3, 99)])

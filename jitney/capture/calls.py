@@ -112,11 +112,13 @@ def _call_instance(
 def _call_ufunc(
     interpreter: Interpreter, function: np.ufunc, args: Any, kwargs: dict[str, Any]
 ) -> Any:
-    """Numbers to a number; arrays, and what NumPy would warn of, are eager's."""
+    """Numbers to a number; arrays, what NumPy would warn of, and functions that are not NumPy's own
+    (``frompyfunc`` makes them of Python code) are eager's."""
     values = [interpreter.world.force(a) for a in args]
     plain = [type(v) in (int, float, bool) or isinstance(v, np.number) for v in values]
-    if not kwargs and all(plain):
-        with np.errstate(all="raise"), suppress(ArithmeticError, TypeError):
+    is_numpys = getattr(np, function.__name__, None) is function
+    if is_numpys and not kwargs and all(plain):
+        with np.errstate(all="raise"), suppress(ArithmeticError, TypeError, ValueError):
             value = function(*values)
             if isinstance(value, np.number | np.bool_):
                 return value

@@ -28,7 +28,7 @@ def make_function(
     state: dict[str, Any] | None,
 ) -> FunctionType:
     """A function as MAKE_FUNCTION would make it."""
-    function = FunctionType(code, globals_, name, defaults, closure)
+    function = FunctionType(code, globals_, name, defaults, closure or None)
     function.__qualname__ = qualname
     function.__kwdefaults__ = kwdefaults
     if state:

@@ -117,7 +117,7 @@ def call_function_ex(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
 @opcode("MAKE_FUNCTION")
 def make_function(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
     code = frame.stack.pop()
-    closure = tuple([types.CellType() for _ in code.co_freevars])  # till the right one is set
+    closure = tuple([types.CellType() for _ in code.co_freevars]) or None  # till it is set
     frame.stack.append(types.FunctionType(code, frame.globals, code.co_name, None, closure))
     for attribute in (8, 4, 2, 1):
         if ins.arg & attribute:

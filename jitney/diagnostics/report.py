@@ -15,6 +15,7 @@ FALLBACKS = {
     "frame_skipped": "frame",
     "compiler_bug": "frame, by a bug of ours",
     "capture_bug": "operation, by a bug of ours",
+    "interpreted_node": "kernel, by a bug of ours",
     "eager": "call",
     "eager_graph": "graph",
 }

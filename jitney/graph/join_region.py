@@ -131,11 +131,11 @@ def _end_graph(
 
 
 def _strides_of_results(graph: fx.Graph) -> list[tuple[int, ...] | None]:
-    """None for a tensor with symbolic sizes: to compare those would make guards."""
+    """None for a tensor whose sizes are or were symbolic: to compare those would make guards."""
     results: Any = graph.output_node().args[0]
     values = [node.meta["val"] for node in results[0]]
     tensors = [value for value in values if isinstance(value, torch.Tensor)]
-    return [None if torch_api.is_symbolic(value) else value.stride() for value in tensors]
+    return [None if torch_api.was_symbolic(value) else value.stride() for value in tensors]
 
 
 def _keep_old_value(graph: fx.Graph, placeholder: fx.Node) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 from torch import fx
 
 from jitney.capture.custom_gradient import CustomGradient
+from jitney.errors import Unsupported
 from jitney.graph.region import RegionFacts
 
 Compiled = Callable[..., Any]
@@ -35,7 +36,7 @@ def fills_in_zeros(gm: fx.GraphModule) -> bool:
 class TangentVariants:
     """The ``likely`` backward graph, without the gradients ``unlikely``; and those without others,
     which ``build(missing)`` makes when a call first misses them. It returns None where that graph
-    must be given zeros. Thread-safe."""
+    must be given zeros; where it raises Unsupported, so does every such call. Thread-safe."""
 
     def __init__(
         self,
@@ -43,7 +44,9 @@ class TangentVariants:
         unlikely: Collection[int],
         build: Callable[[Collection[int]], Compiled | None],
     ) -> None:
-        self._made: dict[frozenset[int], Compiled | None] = {frozenset(unlikely): likely}
+        self._made: dict[frozenset[int], Compiled | Unsupported | None] = {
+            frozenset(unlikely): likely
+        }
         self._build = build
         self._lock = Lock()
 
@@ -59,5 +62,16 @@ class TangentVariants:
     def _find(self, missing: frozenset[int]) -> Compiled | None:
         with self._lock:
             if missing not in self._made:
-                self._made[missing] = self._build(missing)
-            return self._made[missing]
+                try:
+                    self._made[missing] = self._build(missing)
+                except Unsupported as reason:
+                    self._made[missing] = _without_frames(reason)
+            made = self._made[missing]
+        if isinstance(made, Unsupported):
+            raise _without_frames(made)
+        return made
+
+
+def _without_frames(reason: Unsupported) -> Unsupported:
+    """The same error anew: one that was raised keeps its frames, and those their tensors."""
+    return Unsupported(reason.kind, reason.message, reason.hint, reason.where)

@@ -133,3 +133,27 @@ def test_what_numpy_warns_of_is_eagers() -> None:
             assert_same(compiled(X), f(X))
         with pytest.warns(RuntimeWarning, match="divide by zero"):
             compiled(X)
+
+
+def test_numpy_functions_of_python_code_run_at_every_call() -> None:
+    scale = [2.0]
+    scaled = np.frompyfunc(lambda v: np.float64(v * scale[0]), 1, 1)
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return x * scaled(2.0)
+
+    compiled = jitney.compile(f)
+    for scale[0] in (2.0, 3.0):
+        assert_same(compiled(X), f(X))
+
+
+def test_a_function_without_cells_has_no_closure() -> None:
+    def f(x: torch.Tensor) -> Any:
+        def inner() -> int:
+            return 1
+
+        return x + (inner.__closure__ is None), inner
+
+    found, expected = jitney.compile(f)(X), f(X)
+    assert_same(found[0], expected[0])
+    assert found[1].__closure__ is None

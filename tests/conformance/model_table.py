@@ -60,7 +60,7 @@ def _versions() -> list[str]:
     """Python's, torch's and those of the packages whose models are judged, where installed."""
     found = [f"Python {platform.python_version()}", f"torch {torch.__version__}"]
     installed = {one.name for one in metadata.distributions()}
-    names = [name for name in ("transformers", "timm") if name in installed]
+    names = [name for name in ("transformers", "timm", "torchvision") if name in installed]
     return [*found, *(f"{name} {metadata.version(name)}" for name in names)]
 
 

@@ -29,8 +29,9 @@ def _candidates(inputs: Any) -> Iterator[list[Any]]:
         yield from ([_with_grid(inputs, torch.tensor(grid))] for grid in GRIDS)
         return
     torch.manual_seed(2)
+    tensors = [leaf for leaf in tree_leaves(inputs) if isinstance(leaf, torch.Tensor)]
     for (batch, length), (others, high, wide) in zip(SEQUENCES, FLOATS, strict=True):
-        has_ids = any(not t.is_floating_point() for t in tree_leaves(inputs))
+        has_ids = any(not t.is_floating_point() for t in tensors)
         rows = batch if has_ids else others
         yield [
             tree_map(partial(resized, batch=rows, length=length, factors=by), inputs)

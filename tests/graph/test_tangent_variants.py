@@ -11,6 +11,7 @@ import jitney
 from jitney import region_pipeline
 from jitney.errors import CompilerBug, Unsupported
 from jitney.events import log
+from jitney.graph.tangent_variants import TangentVariants
 
 
 def model(x, w, head, unused):
@@ -193,3 +194,17 @@ def test_a_size_that_the_first_trace_fixed_is_traced_again():
 
     call = jitney.compile(cropped, dynamic=True, options={"eager_on_bug": False})
     torch.testing.assert_close(gradient(call), gradient(cropped))
+
+
+def test_a_backward_that_cannot_be_traced_is_not_tried_again() -> None:
+    tried = []
+
+    def build(missing):
+        tried.append(missing)
+        raise Unsupported("size", "a size of no kind we know")
+
+    variants = TangentVariants(lambda: None, (), build)
+    for _ in range(2):
+        with pytest.raises(Unsupported, match="of no kind"):
+            variants.without([1])
+    assert len(tried) == 1

@@ -85,6 +85,9 @@ def test_scalars_are_indexed_as_one_element() -> None:
         lambda x: x.scatter(0, x.long(), 300),
         lambda x: x.index_fill(0, x.long(), 300),
         lambda x: x.new_full((3,), 300),
+        lambda x: x.masked_fill(x > 0, 300),
+        lambda x: x.clone().fill_(300),
+        lambda x: x.new_full((3,), float("inf")),
         lambda x: F.pad(x.half(), (1, 1), value=1e6),
     ],
 )

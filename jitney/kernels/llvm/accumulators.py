@@ -21,7 +21,7 @@ POSITIONAL = frozenset(("argmax", "argmin"))
 
 
 class Accumulators:
-    """The states of all results of one `Reduce` (welford is split into sums before).
+    """The states of all results of one `Reduce` (welford is a GPU's alone).
 
     A state is a flat list of values: one per result, two (extreme, position) for argmax.
     """

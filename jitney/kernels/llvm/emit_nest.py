@@ -17,7 +17,6 @@ from jitney.kernels.llvm.split_stages import Stage, split_stages
 from jitney.kernels.llvm.stash_rows import stash_rows
 from jitney.kernels.llvm.text import FunctionText
 from jitney.kernels.llvm.verify_stages import verify_stages
-from jitney.kernels.llvm.welford_as_sums import welford_as_sums
 from jitney.loops import visit
 from jitney.loops.index import Axis, Dim
 from jitney.loops.ir import Loop, LoopNest, Reduce, ScalarArg, Stmt
@@ -33,7 +32,6 @@ def emit_nest(
 ) -> NodeCode:
     """The code of a nest; function names start with ``name``, tables are in the order given."""
     isa = isa_of(target)
-    nest = welford_as_sums(nest)
     plan = split_stages(nest)
     verify_stages(nest, plan)
     phases, parts, declarations, scratch = [], [], set(), 0

@@ -25,11 +25,8 @@ def verify_stages(nest: LoopNest, plan: StagePlan) -> None:
     if len(plan.stages) == 1 and plan.stages[0].nest is nest:
         return
     meetings = (where_iterations_meet(_shortest_chunks(nest, stage)) for stage in plan.stages)
-    why = next(filter(None, meetings), "") or _found_anew(plan) or _read_too_early(nest, plan)
-    for stage in plan.stages:
-        if twice := set(stage.nest.axes).intersection(visit.inner_axes(stage.nest.body)):
-            why = f"axis {min(a.name for a in twice)} is bound twice"
-    if why:
+    why = next(filter(None, meetings), "") or _bound_twice(plan)
+    if why := why or _found_anew(plan) or _read_too_early(nest, plan):
         raise CompilerBug(f"invalid stages of {nest.name}: {why}")
 
 
@@ -54,6 +51,14 @@ def _shortest_chunks(nest: LoopNest, stage: Stage) -> LoopNest:
         body.append(stmt)
     whole = visit.Renaming({chunk: index(element)}).block(tuple(body))
     return replace(stage.nest, axes=(*axes, element), body=whole)
+
+
+def _bound_twice(plan: StagePlan) -> str:
+    """An axis of a stage that is an axis inside it, too; empty where there is none."""
+    for stage in plan.stages:
+        if twice := set(stage.nest.axes).intersection(visit.inner_axes(stage.nest.body)):
+            return f"axis {min(a.name for a in twice)} is bound twice"
+    return ""
 
 
 def _found_anew(plan: StagePlan) -> str:

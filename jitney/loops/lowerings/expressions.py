@@ -51,7 +51,9 @@ def const(value: Number, dtype: torch.dtype) -> Const:
 
 def holds(dtype: torch.dtype, value: object) -> bool:
     """Whether a number is in the range of ``dtype``; true of what is no number."""
-    if dtype is torch.bool or not isinstance(value, int | float) or not math.isfinite(value):
+    if dtype is torch.bool or not isinstance(value, int | float):
+        return True
+    if dtype.is_floating_point and not math.isfinite(value):
         return True
     limits = torch.finfo(dtype) if dtype.is_floating_point else torch.iinfo(dtype)
     return limits.min <= value <= limits.max

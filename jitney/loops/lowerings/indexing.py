@@ -41,7 +41,7 @@ class Advanced:
 
 def _advanced(x: StridedTensor, indices: Sequence[StridedTensor | None]) -> Advanced:
     given = tuple((d, i) for d, i in enumerate(indices) if i is not None)
-    if any(i.dtype in (torch.bool, torch.uint8) for _, i in given):
+    if any(i.dtype not in (torch.int32, torch.int64) for _, i in given):
         raise Refused("a mask as index selects a number of elements known only at run time")
     dims = [d for d, _ in given]
     adjacent = dims == list(range(dims[0], dims[0] + len(dims))) if dims else True

@@ -280,9 +280,12 @@ def masked_fill(
     out = b.allocate()
 
     def value_at(position: tuple[Index, ...]) -> Expr:
-        filled = value.load(position) if isinstance(value, StridedTensor) else value
         kept = x.load(position)
-        return where(mask.load(position), as_expr(filled, kept.dtype), kept)
+        if isinstance(value, StridedTensor):
+            filled = cast(value.load(position), kept.dtype)
+        else:
+            filled = filler(value, kept.dtype)
+        return where(mask.load(position), filled, kept)
 
     return b.compute(out, value_at)
 
@@ -372,7 +375,7 @@ def fill(b: Builder, x: StridedTensor, value: StridedTensor | Operand) -> Stride
     out = b.allocate()
     if isinstance(value, StridedTensor):
         return b.copy(out, value)
-    return b.compute(out, lambda _: as_expr(value, out.dtype))
+    return b.compute(out, lambda _: filler(value, out.dtype))
 
 
 def bitcastable(source: torch.dtype, to: torch.dtype) -> bool:

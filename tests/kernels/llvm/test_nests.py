@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 
 import jitney
+from jitney.events import log
 from jitney.kernels.llvm.emit_node import NodeEmitter
 from tests.kernels.llvm.compiled import (
     HOST,
@@ -162,7 +163,9 @@ def test_what_long_rows_depend_on_is_not_found_anew_from_changed_rows(change: An
 
     x = randn(8, 20_000)
     expected = over_its_beginning(x.clone())
-    jitney.compile(over_its_beginning)(x)
+    log.clear()
+    jitney.compile(over_its_beginning, options={"cache": False})(x)
+    assert not log.events("interpreted_node")
     torch.testing.assert_close(x, expected)
 
 
