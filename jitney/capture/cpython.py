@@ -14,8 +14,9 @@ CALLED_LIES_BELOW = VERSION >= (3, 13)
 # 3.13: LOAD_FAST loads cells too, there is no LOAD_CLOSURE.
 CELLS_ARE_LOCALS = VERSION >= (3, 13)
 # Where FOR_ITER goes at the end; it jumps behind them, its stack being as if they had run.
-LOOP_END: tuple[str, ...] = ("END_FOR", "POP_TOP") if VERSION >= (3, 13) else ("END_FOR",)
-LOOP_END = () if OLD_CALLS else LOOP_END
+LOOP_END: tuple[str, ...] = (
+    () if OLD_CALLS else ("END_FOR",) if VERSION < (3, 13) else ("END_FOR", "POP_TOP")
+)
 
 
 def why_unsupported() -> str | None:

@@ -223,8 +223,4 @@ def aliasing(actual: Any, expected: Any) -> Iterator[Difference]:
 
 def span(tensor: torch.Tensor) -> tuple[int, int]:
     """First byte and the byte after the last, empty for no elements."""
-    if tensor.numel() == 0 or tensor.device.type == "meta":
-        return (0, 0)
-    last = sum(s * (n - 1) for s, n in zip(tensor.stride(), tensor.shape, strict=True))
-    start = tensor.data_ptr()
-    return (start, start + (last + 1) * tensor.element_size())
+    return (0, 0) if tensor.device.type == "meta" else torch_api.span(tensor)
