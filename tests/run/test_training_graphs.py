@@ -17,7 +17,7 @@ from jitney.run import cuda_graphs
 from jitney.run.cuda_graphs import ReplayedProgram
 from jitney.run.recording import Lease, ReplayFacts
 from tests.run.graphs_without_gpu import Graphs
-from tests.run.ways_to_train import STEPS, WAYS, Training, Way
+from tests.run.ways_to_train import STEPS, WAYS, Training, Way, five_before_backward
 
 
 @pytest.fixture(autouse=True)
@@ -43,7 +43,8 @@ def test_training_is_eagers(train: Way, graphs: Graphs) -> None:
     for ours, eagers in zip(actual.seen, expected.seen, strict=True):
         torch.testing.assert_close(ours, eagers, rtol=1e-4, atol=1e-6)
     assert graphs.replayed >= WAYS[train]
-    assert graphs.recorded <= 18
+    most = 18 if train is five_before_backward else 17  # each waiting call has its recordings
+    assert graphs.recorded <= most
 
 
 @pytest.mark.usefixtures("graphs")
