@@ -1,7 +1,7 @@
 """Programs that no one here wrote through `jitney.compile`, compared with eager.
 
-    python -m tests.conformance.models JUDGE [--device cuda] [--only REGEX] [--processes N]
-        [--seconds S] [--results FILE] [--write docs/FILE.md]
+    python -m tests.conformance.models JUDGE [--device cuda] [--only REGEX] [--part K/N]
+        [--processes N] [--seconds S] [--results FILE] [--write docs/FILE.md]
 
 A judge is one of `JUDGES`: the models of transformers, timm and torchvision; `NAME-shapes` calls
 each at several shapes through one compiled module, whose sizes become symbolic as they change;
@@ -127,12 +127,21 @@ def warm_up() -> None:
     judge("warm up", [Program("", partial(run_module, net, inputs, True))], jitney_compile)
 
 
+def part(text: str) -> tuple[int, int]:
+    """"2/3", the second of three machines' shares, as (2, 3); ValueError for anything else."""
+    mine, shares = (int(number) for number in text.split("/"))
+    if not 1 <= mine <= shares:
+        raise ValueError(f"{text}: no such part")
+    return mine, shares
+
+
 def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("judge", choices=JUDGES)
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
     parser.add_argument("--only", default="", help="a regular expression for names")
+    parser.add_argument("--part", type=part, default=(1, 1), help="K/N: every Nth name from the Kth")
     parser.add_argument("--processes", type=int, help="one a core unless said")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="start none later")
     parser.add_argument("--results", type=Path)
@@ -142,7 +151,8 @@ def main() -> None:
     chosen: Any = JUDGES[options.judge]
     if options.device == "cpu":
         warm_up()
-    names = [name for name in chosen.names() if re.search(options.only, name)]
+    first, step = options.part
+    names = [name for name in chosen.names() if re.search(options.only, name)][first - 1 :: step]
     outcomes = run_all(
         chosen,
         names,
