@@ -141,7 +141,7 @@ def main() -> None:
     parser.add_argument("judge", choices=JUDGES)
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
     parser.add_argument("--only", default="", help="a regular expression for names")
-    parser.add_argument("--part", type=part, default=(1, 1), help="K/N: every Nth name from the Kth")
+    parser.add_argument("--part", type=part, default=(1, 1), help="K/N: every Nth from the Kth")
     parser.add_argument("--processes", type=int, help="one a core unless said")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="start none later")
     parser.add_argument("--results", type=Path)
