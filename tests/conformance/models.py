@@ -128,7 +128,7 @@ def warm_up() -> None:
 
 
 def part(text: str) -> tuple[int, int]:
-    """"2/3", the second of three machines' shares, as (2, 3); ValueError for anything else."""
+    """ "2/3", the second of three machines' shares, as (2, 3); ValueError for anything else."""
     mine, shares = (int(number) for number in text.split("/"))
     if not 1 <= mine <= shares:
         raise ValueError(f"{text}: no such part")
