@@ -34,6 +34,8 @@ from tests.conformance.processes import answers, is_lost
 from tests.conformance.variants import SEED, VARIANTS, Variant, jitney_compile
 from tests.equal import fresh, run
 
+INTERPRETED = "interpreted_node"  # a kernel without code of its own
+
 Call = Callable[[Any, Any, Any], Any]
 Compile = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -109,6 +111,8 @@ def check_sample(
         outcome.extern[name] = outcome.extern.get(name, 0) + count
     reasons = [f"{b.kind}: {b.reason}" for b in made.breaks]
     reasons += [f"{f.what}: {f.reason}" for f in made.fallbacks]
+    interpreted = [f"sample {number}: {event.data['reason']}" for event in log.events(INTERPRETED)]
+    outcome.errors += interpreted[:3]
     outcome.breaks += [r for r in reasons if r not in outcome.breaks]
     reference = reference_of(call, inputs, training)
     found = differences(actual, expected, reference)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from jitney.events import log
 from tests.conformance import coverage_table, op_db
 from tests.conformance.variants import VARIANTS, jitney_compile
 
@@ -29,6 +30,14 @@ def test_the_harness_sees_a_wrong_result() -> None:
         return compiled
 
     assert op_db.check_share(op_db.Share("exp", 0, 2), wrong).kind == "wrong"
+
+
+def test_an_interpreted_kernel_is_an_error() -> None:
+    def interpreted(fn):  # type: ignore[no-untyped-def]
+        log.emit("interpreted_node", name="nest", reason="no code")
+        return fn
+
+    assert op_db.check_share(op_db.Share("exp", 0, 1), interpreted).kind == "crash"
 
 
 def test_the_harness_survives_a_crash(tmp_path: Path) -> None:

@@ -55,6 +55,8 @@ UNARY: dict[str, Callable[[Any], Any]] = {
     "threshold": lambda x: F.threshold(x, 0.3, 7.0),
     "clamp_low": lambda x: x.clamp(min=0.0),
     "clamp_both": lambda x: x.clamp(-1.0, 1.0),
+    "digamma": torch.digamma,
+    "erfinv": torch.erfinv,
     "trigamma": lambda x: torch.polygamma(1, x),
     "square": lambda x: x**2,
     "cube": lambda x: x**3,

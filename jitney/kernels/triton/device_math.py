@@ -264,37 +264,6 @@ def combine_softmax(top_a, total_a, top_b, total_b):
 
 
 @triton.jit
-def digamma_angle(x):
-    return 3.141592653589793 * (x - trunc(x))
-
-
-@triton.jit
-def digamma_at(x):
-    at = tl.where(x < 0, 1.0 - x, x)
-    for _ in tl.static_range(10):
-        at = tl.where(at < 10, at + 1.0, at)
-    return at
-
-
-@triton.jit
-def digamma(x, tangent, log):
-    # Below 0 by reflection, then up to 10, then the asymptotic series (Abramowitz and Stegun
-    # 6.3.7, 6.3.5 and 6.3.18); tangent of digamma_angle(x), log of digamma_at(x).
-    at = tl.where(x < 0, 1.0 - x, x)
-    total = at * 0.0
-    for _ in tl.static_range(10):
-        total = tl.where(at < 10, total - 1.0 / at, total)
-        at = tl.where(at < 10, at + 1.0, at)
-    z = 1.0 / (at * at)
-    series = 691.0 / 32760 - z / 12
-    series = 1.0 / 240 - z * (1.0 / 132 - z * series)
-    series = z * (1.0 / 12 - z * (1.0 / 120 - z * (1.0 / 252 - z * series)))
-    total = tl.where(at == float("inf"), at, total + log - 0.5 / at - series)
-    total = tl.where(x < 0, total - 3.141592653589793 / tangent, total)
-    return tl.where((x < 0) & (x == trunc(x)), float("nan"), total)
-
-
-@triton.jit
 def prefetch(pointers, wanted):
     # The lines of 128 bytes at ``pointers`` into the L2 cache where ``wanted``; NVIDIA's alone.
     tl.inline_asm_elementwise(

@@ -69,7 +69,6 @@ _SAME_FOR_ALL: dict[str, str] = {
 _FLOAT: dict[str, str] = {
     "neg": "{0} * -1.0",  # Triton's minus is 0 - x, which has no -0.0
     "div": "{0} / {1}",
-    "digamma": "dm.digamma({0}, lib.tan(dm.digamma_angle({0})), lib.log(dm.digamma_at({0})))",
     "floordiv": "dm.floordiv_float({0}, {1}, lib.fmod({0}, {1}))",
     "truncdiv": "dm.trunc({0} / {1})",
     "remainder": "dm.remainder({0}, {1}, lib.fmod({0}, {1}))",
@@ -108,7 +107,7 @@ _FLOAT: dict[str, str] = {
     "fma": "tl.fma({0}, {1}, {2})",
     **{
         name: f"lib.{name}({{0}})"
-        for name in "sin cos tan asin acos atan asinh acosh atanh erfc erfinv lgamma".split()
+        for name in "sin cos tan asin acos atan asinh acosh atanh erfc lgamma".split()
     },
 }
 

@@ -19,6 +19,7 @@ BOUNDS = {
     "log": (0, 1e30, 2),
     "tanh": (-10, 10, 5),
     "erf": (-5, 5, 5),
+    "erfinv": (-1, 1, 5),
     "sigmoid": (-30, 30, 5),
     "sin": (-100, 100, 2),
     "cos": (-100, 100, 2),
@@ -51,6 +52,23 @@ def test_error(name: str, target: str) -> None:
     exact = function(x.double())
     finite = exact.abs() < 3.4e38
     assert _ulps(ours, exact)[finite].max().item() <= bound
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_digamma(dtype: torch.dtype) -> None:
+    """Beside its poles, at them, and on either side of 10, where the steps end."""
+    near = torch.tensor([*range(-9, 13)], dtype=dtype)
+    few = torch.finfo(dtype).eps * torch.tensor([0, 1, -1, 1e3, -1e3], dtype=dtype)
+    x = torch.cat([near[:, None].mul(1 + few).flatten(), torch.linspace(-20, 30, 999, dtype=dtype)])
+    x = torch.cat([x, torch.tensor([-0.0, math.inf, -math.inf, math.nan, 1e20, -1e5 - 0.5])])
+    ours = compile_function(torch.digamma, x)(x)[0]
+    exact = torch.digamma(x.double())
+    rtol = 4 * torch.finfo(dtype).eps if dtype is torch.float32 else 1e-12
+    settled = exact.abs() < (1e30 if dtype is torch.float32 else 1e6)  # eager's angle is rounded
+    torch.testing.assert_close(ours[settled], exact[settled].to(dtype), rtol=rtol, atol=3 * rtol)
+    special = torch.tensor(SPECIAL, dtype=dtype)
+    ours = compile_function(torch.digamma, special)(special)[0]
+    torch.testing.assert_close(ours, torch.digamma(special), equal_nan=True)
 
 
 @pytest.mark.parametrize("target", TARGETS)
