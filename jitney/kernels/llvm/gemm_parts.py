@@ -136,6 +136,12 @@ class GemmCode:
             return str(self.packed_a().step)
         return f.step(self.gemm.a, self.gemm.k)
 
+    @property
+    def has_terms(self) -> bool:
+        """Whether the sum over k certainly has a term."""
+        low = self.gemm.k.extent.bounds()[0]
+        return low is not None and low > 0
+
     def k_steps(self, f: PhaseFunction) -> str:
         """Steps of the tile's loop: k, or pairs of k."""
         return f.size(self.gemm.k.extent // 2 if self.plan.pairs else self.gemm.k.extent)

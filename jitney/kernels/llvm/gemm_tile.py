@@ -66,7 +66,7 @@ class Routine:
 @lru_cache(maxsize=256)
 def tile_routine(tile: Tile) -> Routine:
     """``void @name(ptr rows, i64 a_step, ptr b, i64 b_step, i64 k, ptr out, i64 out_step, ptr
-    next, i64 next_step)``: ``out[r, :] = sum_k a[r, k] * b[k, :]`` for ``k > 0``.
+    next, i64 next_step)``: ``out[r, :] = sum_k a[r, k] * b[k, :]``, zeros where ``k`` is 0.
 
     ``rows`` is a table of pointers to the rows of A; the steps are in bytes: from one k to the
     next in A, in B, from one row to the next of ``out``. One line of ``next + k * next_step`` is
@@ -95,6 +95,7 @@ def tile_routine(tile: Tile) -> Routine:
             _add_to_out(f, tile, piece.index, sums)
     else:
         rows = _row_pointers(f, tile, None)
+        # The first block is there even where it has no steps: it stores the zeros.
         with f.loop("0", "%k", step=BLOCK, carried=(zero, zero, zero), nonempty=True) as block:
             left = f.pure(f"sub i64 %k, {block.index}")
             whole = f.pure(f"icmp sgt i64 {left}, {BLOCK}")
@@ -131,7 +132,7 @@ def _sum_block(
     the offsets into A, B and ``next`` that began at ``starts``, after those steps."""
     first, count = steps
     zeros = [constant(0, tile.dtype, tile.lanes)] * (tile.rows * tile.vectors)
-    with f.loop("0", count, carried=(*starts, *zeros), nonempty=True) as loop:
+    with f.loop("0", count, carried=(*starts, *zeros)) as loop:
         a_at, b_at, next_at, *sums = loop.carried
         if tile.indexed:
             step = f.emit(f"add i64 {first}, {loop.index}")

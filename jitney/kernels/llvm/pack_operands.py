@@ -23,7 +23,8 @@ def copy_a_phase(code: GemmCode) -> tuple[PhaseFunction, Index, float]:
         axes = dict(zip((*gemm.batch, gemm.m), (*batch, m), strict=True))
         row = f.text.pure(f"mul nsw i64 {item.index}, {f.size(gemm.k.extent)}")
         row = f.offset("%shared", row, plan.dtype.itemsize)
-        with f.text.loop("0", f.size(gemm.k.extent), step=plan.lanes, nonempty=True) as k:
+        length = f.size(gemm.k.extent)
+        with f.text.loop("0", length, step=plan.lanes, nonempty=code.has_terms) as k:
             scope = f.scope.inner(
                 {**axes, gemm.k: k.index},
                 Lanes(gemm.k, plan.lanes),
@@ -55,7 +56,7 @@ def gather_panel(code: GemmCode, f: PhaseFunction, scope: Scope, column: str, ou
     """Packs the panel of B from ``column`` on, whatever B's index is, into ``out``."""
     gemm, plan = code.gemm, code.plan
     load = Load(gemm.b.buffer, gemm.b.index, gemm.b.dtype)
-    with f.text.loop("0", f.size(gemm.k.extent), nonempty=True) as k:
+    with f.text.loop("0", f.size(gemm.k.extent), nonempty=code.has_terms) as k:
         line = f.offset(out, k.index, plan.width * plan.dtype.itemsize)
         for v in range(plan.vectors):
             n = f.text.pure(f"add nsw i64 {column}, {v * plan.lanes}")
