@@ -13,15 +13,9 @@ from typing import Any
 
 from torch.utils._pytree import tree_map
 
-from tests.conformance.model_judges import (
-    FEW,
-    SMALL,
-    built,
-    transformers_model,
-    transformers_names,
-)
 from tests.conformance.noise import Move
 from tests.conformance.programs import Compile, Program, Skipped, summary
+from tests.conformance.transformers_models import transformers_model, transformers_names
 
 TOKENS = 5
 CACHES = (None, "static")
@@ -34,11 +28,7 @@ def generation_names() -> list[str]:
 
 def generation_programs(name: str) -> Iterator[Program]:
     """Greedy generation with the model's own cache, and with one of fixed size where eager can."""
-    kind, _, made = name.partition("/")
-    try:
-        model, inputs = built(lambda: transformers_model(kind, made, SMALL))
-    except Skipped:
-        model, inputs = built(lambda: transformers_model(kind, made, FEW))
+    model, inputs = transformers_model(name)
     model.config.use_cache = model.generation_config.use_cache = True
     refused = []
     for cache in CACHES:

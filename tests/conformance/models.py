@@ -32,6 +32,7 @@ from tests.conformance import generation, model_judges, torch_databases
 from tests.conformance.model_table import counts, summary_lines, table
 from tests.conformance.processes import answers
 from tests.conformance.programs import Compile, Judgement, Program, judge
+from tests.conformance.transformers_models import transformers_names
 from tests.conformance.variants import jitney_compile
 
 RESULTS = "build/models_{device}/{judge}.jsonl"
@@ -49,7 +50,7 @@ class Judge:
 
 
 MODELS = {
-    "transformers": Judge(model_judges.transformers_names, model_judges.transformers_programs),
+    "transformers": Judge(transformers_names, model_judges.transformers_programs),
     "timm": Judge(model_judges.timm_names, model_judges.timm_programs),
     "torchvision": Judge(model_judges.torchvision_names, model_judges.torchvision_programs),
 }

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
-#: Batch and sequence of token ids; with the sizes that `model_judges` cuts models down to, the
+#: Batch and sequence of token ids; with the sizes that `transformers_models` cuts models down to, the
 #: batch is also the sequence, the number of heads and of experts, or the sequence the width.
 SEQUENCES = ((3, 7), (4, 4), (1, 12), (2, 1), (8, 32))
 #: Batch of everything else, and factors for its last two sizes.
