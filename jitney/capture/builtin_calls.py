@@ -23,7 +23,7 @@ from jitney.capture.frame import BreakCapture, Frame, Raised, Unread
 from jitney.capture.generators import FrameGenerator
 from jitney.capture.guard import ABSENT, Kind
 from jitney.capture.source import Fixed, Referent
-from jitney.capture.symbols import SYMBOLS, concrete
+from jitney.capture.symbols import SYMBOLS
 
 if TYPE_CHECKING:
     from jitney.capture.interpret import Interpreter
@@ -33,11 +33,6 @@ _HANDLERS: dict[Any, Handler] = {}
 _CLASSES: dict[type, Handler] = {}
 _MISSING = object()
 _NUMBERS = {int, float, bool, complex}
-ITERATING = frozenset(
-    """extend update join union intersection difference symmetric_difference issubset issuperset
-    isdisjoint intersection_update difference_update symmetric_difference_update extendleft
-    fromkeys prod fsum __init__ __ior__ __iadd__""".split()
-)
 
 
 def handler_of(function: Any) -> Handler | None:
@@ -73,29 +68,6 @@ def _class(*classes: type) -> Callable[[Handler], Handler]:
 
 def _forced(interpreter: Interpreter, args: Any) -> list[Any]:
     return [interpreter.world.force(a) for a in args]
-
-
-def presentable(interpreter: Interpreter, function: Any, value: Any) -> Any:
-    """An argument as pure C code may see it: iterables it can iterate, no foreign iterators."""
-    if id(value) in interpreter.world.foreign_iterators:
-        raise BreakCapture("foreign-iterator", "an iterator made outside of the frame is advanced")
-    cls = type(value)
-    if isinstance(value, SYMBOLS):
-        return concrete(value)
-    if getattr(function, "__module__", "") == "itertools" or (
-        getattr(function, "__name__", "") in ITERATING
-    ):
-        return operators.iterable(interpreter, value)
-    if cls in (types.FunctionType, types.MethodType) and _calls_back(function):
-        raise BreakCapture("callback", f"{function.__name__} would call back into Python")
-    return value
-
-
-def _calls_back(function: Any) -> bool:
-    name = getattr(function, "__name__", "")
-    if isinstance(function, type):
-        return function.__module__ == "itertools"
-    return name in ("sort", "call", "sub", "subn", "update_wrapper", "heappush", "insort")
 
 
 def is_list_sort(function: Any) -> bool:

@@ -21,10 +21,12 @@ from jitney.capture import (
     torch_calls,
 )
 from jitney.capture.attributes import LRU, guard_lookup, is_python, know_function, type_lookup
+from jitney.capture.c_methods import rebind
 from jitney.capture.cached_functions import call_cached
 from jitney.capture.frame import BreakCapture, Frame
 from jitney.capture.generators import FrameGenerator
 from jitney.capture.guard import ABSENT
+from jitney.capture.present_arguments import present
 from jitney.capture.source import Attr, DictItem, Fixed, Referent
 from jitney.capture.stand_ins import disabled_because, is_disabled, mark_of
 from jitney.capture.subscripts import LazyMethod
@@ -177,10 +179,10 @@ def call_c(
     interpreter: Interpreter, function: Any, args: Any, kwargs: dict[str, Any], site: Frame | None
 ) -> Any:
     """Calls C code: ours instead, a torch leaf, for real when it is known pure, else a break."""
+    function = _bound_inside(interpreter, function)
     if isinstance(function, types.MethodWrapperType) and function.__objclass__ is object:
         args = (function.__self__, *args)
         function = getattr(object, function.__name__)
-    function = _bound_inside(interpreter, function)
     handler = builtin_calls.handler_of(function)
     if handler is not None:
         return handler(interpreter, function, args, kwargs, site)
@@ -201,15 +203,15 @@ def _bound_inside(interpreter: Interpreter, function: Any) -> Any:
     if source is None or owner is None or isinstance(owner, types.ModuleType | type):
         return function
     inside = interpreter.world.read(owner, Attr(source, "__self__"))
-    return function if inside is owner else getattr(inside, function.__name__)
+    return function if inside is owner else rebind(function, inside)
 
 
 def call_native(interpreter: Interpreter, function: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     """Calls pure C code for real; what it could misread is refused or made concrete first."""
     values, keywords = forced(interpreter, args, kwargs)
     callbacks.refuse_callbacks(interpreter, function, [*values, *keywords.values()])
-    values = [builtin_calls.presentable(interpreter, function, v) for v in values]
-    keywords = {k: builtin_calls.presentable(interpreter, function, v) for k, v in keywords.items()}
+    values = [present(interpreter, function, i, v) for i, v in enumerate(values)]
+    keywords = {k: present(interpreter, function, k, v) for k, v in keywords.items()}
     return interpreter.native(function, *values, **keywords)
 
 

@@ -96,7 +96,7 @@ def is_pure(function: Any, args: tuple[Any, ...]) -> bool:
     if owner is object:
         return function.__name__ in PURE_OBJECT
     if owner is not None:
-        return _pure_type(owner)
+        return _pure_type(owner) or _is_c_exception(owner)
     if bound is not None and not isinstance(bound, types.ModuleType):
         if isinstance(bound, type):
             return _pure_type(bound)
@@ -133,9 +133,12 @@ def is_pure_new(new: Any) -> bool:
 
 def is_native_class(cls: type) -> bool:
     """Whether constructing it is C code without effects."""
-    return f"{cls.__module__}.{cls.__qualname__}" in NATIVE_CLASSES or (
-        issubclass(cls, BaseException) and not is_heap_type(cls)
-    )
+    name = f"{cls.__module__}.{cls.__qualname__}"
+    return name in NATIVE_CLASSES or _is_c_exception(cls)
+
+
+def _is_c_exception(cls: type) -> bool:
+    return issubclass(cls, BaseException) and not is_heap_type(cls)
 
 
 def is_pure_callable(owner: Any) -> bool:

@@ -13,6 +13,8 @@ import numpy as np
 import torch
 
 from jitney.capture import recipe as r
+from jitney.capture.c_methods import slot_of
+from jitney.capture.class_flags import is_heap_type
 from jitney.capture.frame import NULL, BreakCapture, Lazy, Raised, Unread
 from jitney.capture.generators import FrameGenerator, MethodIterator
 from jitney.capture.source import Fixed, keys_in_order
@@ -151,7 +153,10 @@ class Rebuilder:
         owner = value.__self__
         if owner is None or isinstance(owner, types.ModuleType | type):
             return r.Constant(value)
-        return r.Apply(getattr, (self.of(owner), r.Constant(value.__name__)))
+        slot = slot_of(value)
+        if slot is None:
+            return r.Apply(getattr, (self.of(owner), r.Constant(value.__name__)))
+        return r.Apply(slot.__get__, (self.of(owner),))
 
     def _function(self, value: types.FunctionType) -> r.Recipe:
         if not self.vm.is_owned(value):
@@ -243,7 +248,9 @@ class Rebuilder:
                 return r.Apply(cls, (items,))
             return r.Apply(tuple.__new__, (r.Constant(cls), items))
         if isinstance(value, BaseException):
-            return r.MakeObject(cls, self._all(value.args), state=self._state(value))
+            args = r.MakeTuple(self._all(value.args))
+            slots = (("args", args), *self._slots(value, cls))
+            return r.MakeObject(cls, args.items, None, self._state(value), slots)
         if not self.vm.is_owned(value):
             if cls.__module__.split(".")[0] in VALUES_OF_MODULES:
                 return r.Constant(value)
@@ -266,15 +273,19 @@ class Rebuilder:
         return tuple([(name, self.of(item)) for name, item in namespace.items()])
 
     def _slots(self, value: Any, cls: type) -> tuple[tuple[str, r.Recipe], ...]:
+        """What C-level members hold: ``__slots__``, and what classes of exceptions keep (``code``,
+        ``errno``, ``name``), where None stands for nothing."""
         found = []
         for base in cls.__mro__:
             for name, member in base.__dict__.items():
-                if type(member) is not types.MemberDescriptorType or not base.__flags__ & 512:
+                if type(member) is not types.MemberDescriptorType:
                     continue
                 try:
-                    found.append((name, self.of(member.__get__(value, cls))))
+                    item = member.__get__(value, cls)
                 except AttributeError:
                     continue
+                if is_heap_type(base) or issubclass(base, BaseException) and item is not None:
+                    found.append((name, self.of(item)))
         return tuple(found)
 
 

@@ -24,7 +24,7 @@ import numpy as np
 import torch
 
 from jitney import torch_api
-from jitney.capture import scalars, shadows
+from jitney.capture import c_methods, scalars, shadows
 from jitney.capture.class_flags import is_heap_type, is_of_c
 from jitney.capture.frame import Lazy
 from jitney.capture.guard import Guard, Kind
@@ -163,7 +163,7 @@ class World:
             return self._container(value, source)
         if cls is types.MethodType:
             return self._method(value, source)
-        if cls is types.BuiltinMethodType:
+        if cls in c_methods.BOUND:
             return self._c_method(value, source)
         if not isinstance(source, Fixed):
             self._guard_object(value, cls, source)
@@ -204,9 +204,9 @@ class World:
         inside = value if owner is value.__self__ else types.MethodType(function, owner)
         return self.know(value, inside, source).inside
 
-    def _c_method(self, value: types.BuiltinMethodType, source: Source) -> Any:
+    def _c_method(self, value: Any, source: Source) -> Any:
         """Bound anew wherever it is asked for: its name and its owner decide."""
-        self.guard(Kind.TYPE, source, types.BuiltinMethodType)
+        self.guard(Kind.TYPE, source, type(value))
         self.guard(Kind.EQUALS, Attr(source, "__name__"), value.__name__)
         self.read(value.__self__, Attr(source, "__self__"))
         return self.know(value, value, source).inside
@@ -305,7 +305,7 @@ class World:
 
 def is_identity(value: Any) -> bool:
     """Whether a guard holds the object itself; not a C method that is bound to an instance."""
-    if isinstance(value, types.BuiltinFunctionType):
+    if isinstance(value, c_methods.BOUND):
         return value.__self__ is None or isinstance(value.__self__, types.ModuleType | type)
     return isinstance(value, BY_IDENTITY)
 
