@@ -95,18 +95,14 @@ def _step_below(a: Index, b: Index) -> Index | None:
 
     Then ``a // b == (a // g) // (b // g)``: the low digits of a mixed-radix number drop out.
     """
-    steps: set[Index] = set()
+    steps: dict[Index, None] = {}
     for monomial, c in a.terms:
         if b.is_const:
-            steps.add(index(math.gcd(c, b.const)))
+            steps[index(math.gcd(c, b.const))] = None
         elif len(b.terms) == 1 and not b.const:
             divisor, factor = b.terms[0]
-            common = tuple(x for x in set(divisor) & set(monomial) if isinstance(x, Dim))
-            steps.add(
-                from_terms({common: math.gcd(c, factor)}, 0)
-                if common
-                else index(math.gcd(c, factor))
-            )
+            common = [x for x in dict.fromkeys(divisor) if x in monomial and isinstance(x, Dim)]
+            steps[math.prod(map(index, common), start=index(math.gcd(c, factor)))] = None
     for step in sorted(steps, key=Index.hint, reverse=True):
         if step == b or (step.is_const and step.const <= 1):
             continue

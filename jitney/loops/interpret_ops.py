@@ -76,7 +76,7 @@ def reduce_all(op: str, value: Tensor, dtype: torch.dtype) -> tuple[Tensor, ...]
         for i in range(value.shape[-1]):
             result = result ^ value[..., i]
         return (result,)
-    if op in ("argmax", "argmin"):
+    if op in ir.POSITIONAL:
         return (value.argmax(-1) if op == "argmax" else value.argmin(-1),)
     if op == "welford":
         value = value.to(dtype)

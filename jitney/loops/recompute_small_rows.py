@@ -7,7 +7,6 @@ less than that wait, so the norm's statements move into each consumer that needs
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from jitney.loops.decision import Decision, no, yes
@@ -18,7 +17,7 @@ from jitney.loops.visit import (
     bound_names,
     inner_axes,
     loads,
-    map_expr,
+    map_stmt,
     reads,
     stores,
     writes,
@@ -128,23 +127,10 @@ def _folded(producer: LoopNest, consumer: LoopNest) -> LoopNest:
         return Renaming({found.axis: expr.index}).expr(found.value)
 
     memo: dict[int, Expr] = {}
-    rest = tuple(_mapped(s, leaf, memo) for s in consumer.body)
+    rest = tuple(map_stmt(s, leaf, memo) for s in consumer.body)
     origins = producer.origins + consumer.origins
     body = (*before, *rest)
     return replace(consumer, body=body, origins=tuple(dict.fromkeys(origins)))
-
-
-def _mapped(stmt: Stmt, leaf: Callable[[Expr], Expr], memo: dict[int, Expr]) -> Stmt:
-    if isinstance(stmt, Store):
-        mask = None if stmt.mask is None else map_expr(stmt.mask, leaf, memo)
-        return replace(stmt, value=map_expr(stmt.value, leaf, memo), mask=mask)
-    if isinstance(stmt, Let):
-        return replace(stmt, value=map_expr(stmt.value, leaf, memo))
-    inner = tuple(_mapped(s, leaf, memo) for s in stmt.body)
-    if isinstance(stmt, Loop):
-        return replace(stmt, body=inner)
-    results = tuple(replace(r, value=map_expr(r.value, leaf, memo)) for r in stmt.results)
-    return replace(stmt, body=inner, results=results)
 
 
 def _without_unread(program: LoopProgram) -> LoopProgram:

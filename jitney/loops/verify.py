@@ -175,10 +175,10 @@ def _check_reduce(stmt: ir.Reduce, scope: _Scope) -> None:
             raise Broken(f"unknown reduction {result.op}")
         if len(result.names) != {"welford": 3, "softmax": 2}.get(result.op, 1):
             raise Broken(f"{result.op} binds {len(result.names)} names")
-        if not result.op.startswith("arg") and result.value.dtype != result.dtype:
+        if result.op not in ir.POSITIONAL and result.value.dtype != result.dtype:
             raise Broken(f"{result.op} of {result.value.dtype} accumulates in {result.dtype}")
     for result in stmt.results:
-        dtype = torch.int64 if result.op.startswith("arg") else result.dtype
+        dtype = torch.int64 if result.op in ir.POSITIONAL else result.dtype
         for name in result.names:
             _bind(scope, name, dtype)
 

@@ -12,12 +12,11 @@ from jitney.kernels.llvm.conversions import HALVES, broadcast, cast, lane, shuff
 from jitney.kernels.llvm.operations import compare, emit_op, i_and, i_or, is_nan, number, select
 from jitney.kernels.llvm.ssa import Ssa, constant
 from jitney.kernels.llvm.text import FunctionText
-from jitney.loops.ir import Reduction
+from jitney.loops.ir import POSITIONAL, Reduction
 
 _COMBINE = {"sum": "add", "prod": "mul", "max": "max", "min": "min", "any": "or", "all": "and",
             "xor": "xor"}  # fmt: skip
 _NOWHERE = (1 << 63) - 1
-POSITIONAL = frozenset(("argmax", "argmin"))
 
 
 class Accumulators:

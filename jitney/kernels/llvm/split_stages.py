@@ -16,6 +16,7 @@ import torch
 from jitney.kernels.llvm.nest_cost import product_hint
 from jitney.loops.index import Axis, Index, Value, index
 from jitney.loops.ir import (
+    POSITIONAL,
     Expr,
     IndexValue,
     Let,
@@ -35,15 +36,16 @@ from jitney.loops.visit import Renaming, apart, repeatable, statements, stores
 _CHUNK, _MOST = 32_768, 64
 #: Points of a nest from which it has enough parallelism of its own.
 _POINTS = 64
-_POSITIONAL = frozenset(("argmax", "argmin"))
 
 
 @dataclass(frozen=True)
 class Stage:
-    """A nest run as one phase. ``limits``: axes that end early, at an index of outer axes."""
+    """A nest run as one phase. ``limits``: axes that end early, at an index of outer axes.
+    ``inner``: the axis within a chunk, where the nest's last axis counts chunks."""
 
     nest: LoopNest
     limits: Mapping[Axis, Index] = field(default_factory=dict)
+    inner: Axis | None = None
 
 
 @dataclass(frozen=True)
@@ -104,14 +106,9 @@ def _long_statement(nest: LoopNest) -> int | None:
 def _pieces(nest: LoopNest, stmt: Reduce | Loop) -> tuple[Axis, int] | None:
     """The axis to cut and the points of it in a chunk."""
     nested = any(isinstance(s, Reduce | Loop) for s in statements(stmt.body))
-    if (
-        not stmt.axes
-        or nested
-        or any(
-            isinstance(stmt, Reduce) and r.op in _POSITIONAL and len(stmt.axes) > 1
-            for r in getattr(stmt, "results", ())
-        )
-    ):
+    results = stmt.results if isinstance(stmt, Reduce) else ()
+    positional = any(r.op in POSITIONAL for r in results)
+    if not stmt.axes or nested or (positional and len(stmt.axes) > 1):
         return None
     points, length = product_hint(nest.axes), product_hint(stmt.axes)
     long_sum = isinstance(stmt, Reduce) and length >= 4 * _CHUNK
@@ -150,7 +147,7 @@ def _cut(
         stage = replace(nest, axes=(*nest.axes, chunk), body=(*before, loop))
         left = nest.body[:position] + nest.body[position + 1 :]
         useful = any(isinstance(s, Store | Loop) for s in left)
-        return Stage(stage, limits), replace(nest, body=left) if useful else None
+        return Stage(stage, limits, inner), replace(nest, body=left) if useful else None
     partial = _Partials(nest, stmt, chunk, length, shared)
     results = tuple(replace(r, value=moved.expr(r.value)) for r in stmt.results)
     reduce = Reduce(axes, moved.block(stmt.body), partial.renamed(results))
@@ -158,7 +155,7 @@ def _cut(
         nest, axes=(*nest.axes, chunk), body=(*before, reduce, *partial.stores(results))
     )
     body = (*nest.body[:position], *partial.merge(), *nest.body[position + 1 :])
-    return Stage(stage, limits), replace(nest, body=body)
+    return Stage(stage, limits, inner), replace(nest, body=body)
 
 
 class _Partials:
@@ -177,7 +174,7 @@ class _Partials:
         self._where = {
             k: shared.add(size, torch.int64)
             for k, r in enumerate(stmt.results)
-            if r.op in _POSITIONAL
+            if r.op in POSITIONAL
         }
 
     def _at(self, chunk: Axis | Value) -> Index:
@@ -225,4 +222,4 @@ class _Partials:
 
 
 def _value_dtype(r: Reduction) -> torch.dtype:
-    return r.value.dtype if r.op in _POSITIONAL else r.dtype
+    return r.value.dtype if r.op in POSITIONAL else r.dtype

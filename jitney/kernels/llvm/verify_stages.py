@@ -24,30 +24,27 @@ def verify_stages(nest: LoopNest, plan: StagePlan) -> None:
     """Raises CompilerBug where running the stages in turn may not be running the nest."""
     if len(plan.stages) == 1 and plan.stages[0].nest is nest:
         return
-    meetings = (where_iterations_meet(_shortest_chunks(nest, stage)) for stage in plan.stages)
+    meetings = (where_iterations_meet(_shortest_chunks(stage)) for stage in plan.stages)
     why = next(filter(None, meetings), "") or _bound_twice(plan)
     if why := why or _found_anew(plan) or _read_too_early(nest, plan):
         raise CompilerBug(f"invalid stages of {nest.name}: {why}")
 
 
-def _shortest_chunks(nest: LoopNest, stage: Stage) -> LoopNest:
+def _shortest_chunks(stage: Stage) -> LoopNest:
     """The stage with chunks of one element: exact where the last chunk ends early, too."""
-    if len(stage.nest.axes) == len(nest.axes):
+    inner = stage.inner
+    if inner is None:
         return stage.nest
     *axes, chunk = stage.nest.axes
+    extent = chunk.extent * inner.extent
+    if inner in stage.limits:
+        extent = stage.limits[inner].substitute({chunk: 0})
+    element = Axis(f"{chunk.name} of one", extent)
+    moved = visit.Renaming({chunk: index(0), inner: index(element)})
     body: list[Stmt] = []
-    element = chunk
     for stmt in stage.nest.body:
-        inner = next((a for a in getattr(stmt, "axes", ()) if a.name == f"{chunk.name}_in"), None)
-        if inner is None or not isinstance(stmt, Loop | Reduce):
-            body.append(stmt)
-            continue
-        extent = chunk.extent * inner.extent
-        if inner in stage.limits:
-            extent = stage.limits[inner].substitute({chunk: 0})
-        element = Axis(f"{chunk.name} of one", extent)
-        moved = visit.Renaming({chunk: index(0), inner: index(element)})
-        (stmt,) = moved.block((replace(stmt, axes=tuple(a for a in stmt.axes if a != inner)),))
+        if isinstance(stmt, Loop | Reduce) and inner in stmt.axes:
+            stmt = moved.stmt(replace(stmt, axes=tuple(a for a in stmt.axes if a != inner)))
         body.append(stmt)
     whole = visit.Renaming({chunk: index(element)}).block(tuple(body))
     return replace(stage.nest, axes=(*axes, element), body=whole)

@@ -9,7 +9,7 @@ import torch
 from jitney.errors import CompilerBug
 from jitney.kernels.triton.emit_tile import Depends, TileEmitter
 from jitney.kernels.triton.expressions import TYPES, literal
-from jitney.loops.ir import OF_SEVERAL_VALUES, RUNNING, Loop, Op, Reduction
+from jitney.loops.ir import OF_SEVERAL_VALUES, POSITIONAL, RUNNING, Loop, Op, Reduction
 from jitney.loops.visit import body_exprs
 
 _IDENTITY = {"sum": 0, "welford": 0, "prod": 1, "any": 0, "all": 1, "xor": 0}
@@ -84,7 +84,7 @@ class ReductionEmitter(TileEmitter):
         if "r" in self.masks:
             value = f"tl.where({self.masks['r']}, {value}, {self._identity(result)})"
         value = self._bind(value, every)[0]
-        if result.op.startswith("arg"):
+        if result.op in POSITIONAL:
             position = self._spread(f"{self.row_name}.to(tl.int64)", frozenset("r"), every)
             self._finish(result, (value, position), every)
         else:
@@ -121,7 +121,7 @@ class ReductionEmitter(TileEmitter):
         for kind, size in kinds:
             names.append(self._name("acc"))
             self._line(f"{names[-1]} = tl.full({size}, {kind}, {TYPES[result.value.dtype]})")
-        if result.op.startswith("arg"):
+        if result.op in POSITIONAL:
             names.append(self._name("pos"))
             self._line(f"{names[-1]} = tl.full({shape}, {2**62}, tl.int64)")
         return tuple(names)
@@ -136,7 +136,7 @@ class ReductionEmitter(TileEmitter):
         if result.op == "softmax":
             self._accumulate_softmax(names, value, on, inside)
             return
-        if result.op.startswith("arg"):
+        if result.op in POSITIONAL:
             self._accumulate_position(result, names, value, inside)
             return
         acc = names[0]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jitney.loops.lowerings import (
+from jitney.loops.lowerings import (  # noqa: F401  (each fills the table)
     activations,
     adaptive_pooling,
     attention,
@@ -33,37 +33,9 @@ from jitney.loops.lowerings.expressions import LOWERABLE
 from jitney.loops.lowerings.registry import Refused, find_lowering, functional_twin, lowered_ops
 from jitney.loops.lowerings.strided import StridedTensor
 
-FAMILIES = (
-    activations,
-    adaptive_pooling,
-    attention,
-    batch_norm,
-    convolution,
-    convolution_backward,
-    creation,
-    division,
-    erfinv,
-    gamma,
-    hyperbolic,
-    indexing,
-    losses,
-    matmul,
-    normalisation,
-    pointwise,
-    max_pool,
-    pooling,
-    random,
-    rearrangement,
-    reductions,
-    resampling,
-    scans,
-    scattering,
-)
-
 __all__ = [
     "LOWERABLE",
     "Builder",
-    "FAMILIES",
     "Refused",
     "StridedTensor",
     "find_lowering",

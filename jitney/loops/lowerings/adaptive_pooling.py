@@ -122,10 +122,8 @@ def _spread(b: Builder, grad: StridedTensor, sizes: Sequence[tuple[Index, Index]
     axes, position = b.axes(grad.shape)
     w = _windows(sizes, position)
     value = div(grad.load(position), cast(w.count, grad.dtype))
-    inner = tuple(a for a in axes if int(a.name[1:]) >= grad.ndim - len(sizes))
-    outer = tuple(a for a in axes if a not in inner)
     stored = Store(out.buffer, out.at(w.source), value, w.mask, "add")
-    b.emit(outer, b.loop((*inner, *w.axes), (stored,)))
+    b.emit_in_order(axes, position[-len(sizes) :], (stored,), w.axes)
     return out
 
 

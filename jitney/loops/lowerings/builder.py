@@ -12,6 +12,7 @@ from torch import fx
 from jitney.graph.effects import draws_random
 from jitney.loops.index import Axis, Index, IndexLike, Value, index
 from jitney.loops.ir import (
+    POSITIONAL,
     Buffer,
     Const,
     Expr,
@@ -159,17 +160,29 @@ class Builder:
         name = self.fresh(f"{self.node.name}_nest")
         self.nodes.append(LoopNest(name, tuple(axes), tuple(body), (self.node.name,)))
 
+    def emit_in_order(
+        self,
+        axes: Sequence[Axis],
+        serial: Position,
+        body: Sequence[Stmt],
+        window: Sequence[Axis] = (),
+    ) -> None:
+        """Appends a nest whose ``body`` runs in order over those of ``axes`` that ``serial`` counts
+        by, and ``window`` inside them, in parallel over the others."""
+        counted = {atom for at in serial for atom in at.atoms()}
+        inner = [axis for axis in axes if axis in counted]
+        outer = [axis for axis in axes if axis not in counted]
+        self.emit(outer, self.loop((*inner, *window), body))
+
     def compute(
         self,
         out: StridedTensor,
         value: Callable[[Position], Expr],
-        lets: Callable[[Position], Sequence[Let]] = lambda position: (),
     ) -> StridedTensor:
         """Fills ``out`` elementwise: one nest, ``value`` giving the expression at a position."""
         axes, position = self.axes(out.shape, strides=out.strides)
-        body: list[Stmt] = list(lets(position))
-        body.append(Store(out.buffer, out.at(position), cast(value(position), out.dtype)))
-        self.emit(axes, body)
+        stored = Store(out.buffer, out.at(position), cast(value(position), out.dtype))
+        self.emit(axes, (stored,))
         return out
 
     def fill(self, out: StridedTensor, value: bool | int | float) -> StridedTensor:
@@ -207,11 +220,9 @@ class Builder:
         held = apply("max", zero, apply("min", wrapped, last))
         return (Let(raw, value), Let(name, held)), index(Value(name))
 
-    def reduce(
-        self, axes: Sequence[Axis], op: str, value: Expr, lets: Sequence[Let] = ()
-    ) -> tuple[Stmt, Ref]:
+    def reduce(self, axes: Sequence[Axis], op: str, value: Expr) -> tuple[Stmt, Ref]:
         """One reduction and the reference to its result (argmax and argmin give i64)."""
-        (statement,), (result,) = self.reduce_all(axes, ((op, value),), lets)
+        (statement,), (result,) = self.reduce_all(axes, ((op, value),))
         return statement, result
 
     def reduce_all(
@@ -221,7 +232,7 @@ class Builder:
         results, plain, refs = [], list(lets), []
         for op, value in wanted:
             name = self.fresh(f"{self.node.name}_{op}")
-            positional = op in ("argmax", "argmin")
+            positional = op in POSITIONAL
             dtype = torch.int64 if positional else value.dtype
             results.append(Reduction((name,), op, value, dtype))
             plain.append(Let(name, const(0, dtype) if positional else value))

@@ -176,16 +176,13 @@ def scatter(
     Axes in ``serial`` choose the position. On CPU they run in order inside the parallel ones, so
     that what collides is added (or overwritten) as eager would; elsewhere all run at once.
     """
-    chosen = {atom for where_ in serial for atom in where_.atoms()}
-    inner = tuple(a for a in axes if a in chosen) if b.target.kind == "cpu" else ()
-    outer = tuple(a for a in axes if a not in inner)
     value = cast(value, out.dtype)
     if b.target.kind == "cuda":
         if torch.are_deterministic_algorithms_enabled():
             raise Refused("deterministic algorithms are asked for")
         value = orderly(value, mode)
     stored: list[Stmt] = [*lets, Store(out.buffer, out.at(position), value, mode=mode)]
-    b.emit(outer, b.loop(inner, stored))
+    b.emit_in_order(axes, serial if b.target.kind == "cpu" else (), stored)
 
 
 # ---------------------------------------------------------------- along one dimension

@@ -126,12 +126,10 @@ def add_at_maxima(
     for size in reversed(out.shape[-rank + 1 :]):
         place.insert(0, at % size)
         at = floor_div(at, size)
-    inner = tuple(a for a in axes if int(a.name[1:]) >= grad.ndim - rank)
-    outer = tuple(a for a in axes if a not in inner)
     target = out.at((*position[:-rank], at, *place))
     value = cast(grad.load(position), out.dtype)
-    stored: tuple[Stmt, ...] = (*lets, Store(out.buffer, target, value, mode="add"))
-    b.emit(outer, b.loop(inner, stored))
+    stored = Store(out.buffer, target, value, mode="add")
+    b.emit_in_order(axes, position[-rank:], (*lets, stored))
     return out
 
 

@@ -167,11 +167,8 @@ def _average_pool_backward(rank: int) -> Lowering:
         value = div(cast(grad.load(position), acc), cast(divisor, acc))
         source = window.source(position)
         mask = inside(source, x.shape, rank)
-        inner = tuple(a for a in axes if int(a.name[1:]) >= grad.ndim - rank)
-        outer = tuple(a for a in axes if a not in inner)
         stored = Store(out.buffer, out.at(source), cast(value, out.dtype), mask, "add")
-        loop = (*inner, *window.axes())
-        b.emit(outer, b.loop(loop, (stored,)))
+        b.emit_in_order(axes, position[-rank:], (stored,), window.axes())
         return out
 
     return lowering

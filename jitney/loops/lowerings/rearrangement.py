@@ -132,8 +132,7 @@ def _replication_pad_backward(rank: int) -> Lowering:
             lets.append(Let(name, apply("max", zero, apply("min", place, last))))
             target.append(index(Value(name)))
         stored = Store(out.buffer, out.at(target), grad.load(position), mode="add")
-        inner = tuple(a for a in axes if int(a.name[1:]) >= grad.ndim - rank)
-        b.emit(tuple(a for a in axes if a not in inner), b.loop(inner, (*lets, stored)))
+        b.emit_in_order(axes, position[-rank:], (*lets, stored))
         return out
 
     return lowering

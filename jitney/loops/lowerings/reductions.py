@@ -220,7 +220,8 @@ def _store_extreme(
 ) -> StridedTensor:
     """One nest for an extreme's position and, if asked, its value."""
     s = split(b, x, dims, keepdim and positions.ndim == x.ndim, positions)
-    reduced = tuple(sorted(s.reduced, key=lambda a: int(a.name[1:])))  # row-major
+    row_major = [s.source[d] for d in dims]
+    reduced = tuple(axis for at in row_major for axis in s.reduced if axis in at.atoms())
     value = computed(x.load(s.source))
     if value.dtype is torch.bool:
         value = cast(value, torch.uint8)

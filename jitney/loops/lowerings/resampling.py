@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import torch
 
-from jitney.loops.index import Axis, Index, Value, floor_div, index
+from jitney.loops.index import Index, Value, floor_div, index
 from jitney.loops.ir import Expr, Let, Ref, Stmt, Store
 from jitney.loops.lowerings.builder import Builder, Position
 from jitney.loops.lowerings.expressions import (
@@ -141,18 +141,9 @@ def _add_to_source(
     axes, position = b.axes(grad.shape)
     lets, at = _nearest_source(b, position[-rank:], sizes, scales, offset, grad.dtype)
     target = out.at((*position[:-rank], *at))
-    _emit_by_plane(
-        b, grad, axes, (*lets, Store(out.buffer, target, grad.load(position), mode="add")), rank
-    )
+    stored = Store(out.buffer, target, grad.load(position), mode="add")
+    b.emit_in_order(axes, position[-rank:], (*lets, stored))
     return out
-
-
-def _emit_by_plane(
-    b: Builder, grad: StridedTensor, axes: Sequence[Axis], body: Sequence[Stmt], rank: int
-) -> None:
-    """``body`` in order over the last ``rank`` dimensions, in parallel over the others."""
-    inner = tuple(a for a in axes if int(a.name[1:]) >= grad.ndim - rank)
-    b.emit(tuple(a for a in axes if a not in inner), b.loop(inner, body))
 
 
 for _rank, _op, _backward in (
@@ -272,7 +263,7 @@ def _linear_backward(rank: int) -> Lowering:
                 value = mul(value, weight)
             target = out.at((*position[:-rank], *(at for at, _ in corner)))
             body.append(Store(out.buffer, target, value, mode="add"))
-        _emit_by_plane(b, grad, axes, body, rank)
+        b.emit_in_order(axes, position[-rank:], body)
         return out
 
     return lowering

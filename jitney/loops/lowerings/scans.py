@@ -75,12 +75,11 @@ def _in_one_kernel(b: Builder, op: str, x: StridedTensor, dim: int) -> StridedTe
         return b.copy(out, x)
     if not x.shape[dim].bounds()[0]:
         raise Refused("perhaps nothing to scan")
-    inner = tuple(a for a in axes if a in along.atoms())
     value: Expr = Op(f"running_{op}", (cast(x.load(position), acc), index_expr(along)), acc)
     if op == "sum" and acc.is_floating_point:
         value = add(value, const(0, acc))  # eager begins with 0: no sum is -0.0
     stored = Store(out.buffer, out.at(position), cast(value, out.dtype))
-    b.emit(tuple(a for a in axes if a not in inner), b.loop(inner, (stored,)))
+    b.emit_in_order(axes, (along,), (stored,))
     return out
 
 
