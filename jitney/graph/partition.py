@@ -92,10 +92,6 @@ def ancestors(ends: Sequence[fx.Node]) -> set[fx.Node]:
     return found
 
 
-def _is_tensor(node: fx.Node) -> bool:
-    return isinstance(node.meta.get("val"), torch.Tensor)
-
-
 def _is_size(node: fx.Node) -> bool:
     return isinstance(node.meta.get("val"), torch.SymInt | torch.SymFloat | torch.SymBool | int)
 

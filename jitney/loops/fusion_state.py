@@ -1,8 +1,8 @@
 """The program while it is being fused: nodes in an order, who reads and writes what.
 
 Nodes have integer ids; an id keeps its place in ``order`` through rewrites. A merge of two nodes
-is legal when no third one must run between them; `between` finds it and `merge` reorders what
-stands in the way.
+is legal when no third one must run between them (`can_merge`); `merge` reorders what stands in the
+way.
 """
 
 from __future__ import annotations

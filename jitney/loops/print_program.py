@@ -36,11 +36,6 @@ def print_program(program: ir.LoopProgram) -> str:
     return "\n".join(program_lines(program)) + "\n"
 
 
-def print_node(node: ir.Node) -> str:
-    """One node, as it stands in a program."""
-    return "\n".join(node_lines(node))
-
-
 def program_lines(program: ir.LoopProgram) -> list[str]:
     """The program line by line: signature, buffers, nodes, return."""
     lines = [f"def program({', '.join(_argument(a) for a in program.arguments)}):"]

@@ -15,9 +15,7 @@ class Target:
     features: frozenset[str] = frozenset()
     cores: int = 1
     vector_bits: int = 256
-    l1: int = 32 << 10
     l2: int = 1 << 20
-    l3: int = 32 << 20
     multiprocessors: int = 0
     threads_each: int = 2048
     shared_memory: int = 0

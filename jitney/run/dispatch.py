@@ -45,7 +45,7 @@ class CompiledCode:
     ) -> None:
         self.code = function.__code__
         self.globals = function.__globals__
-        self.name = f"{function.__qualname__}"
+        self.name = function.__qualname__
         self.session = session
         self.owner = owner
         self.is_resume = is_resume(self.code)

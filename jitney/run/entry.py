@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import FunctionType
-from typing import Any, Protocol
+from typing import Any
 
 from jitney.capture.build_glue import Armed, Glue, Linker
 from jitney.capture.check_guards import Check
@@ -40,9 +40,3 @@ class Request:
     linker: Linker
     dynamic_sources: frozenset[tuple[Source, int | None]]
     is_resume: bool
-
-
-class CompileEntry(Protocol):
-    """How a miss becomes an entry; injected, so that ``run`` imports nothing after it."""
-
-    def __call__(self, request: Request) -> Entry: ...

@@ -29,7 +29,7 @@ def emit_attention(node: Attention, target: Target) -> NodeCode:
         *batch, number = f.unflatten(item.index, [*(a.extent for a in node.batch), blocks])
         first = f.text.pure(f"mul nsw i64 {number}, {plan.rows}")
         left = f.text.pure(f"sub i64 {f.size(node.s.extent)}, {first}")
-        rows = f.smaller(left, str(plan.rows))
+        rows = f.text.smaller(left, str(plan.rows))
         scope = f.scope.inner(dict(zip(node.batch, batch, strict=True)))
         block = Block(scope, first, rows)
         code.clear_sums(rows)
@@ -37,7 +37,7 @@ def emit_attention(node: Attention, target: Target) -> NodeCode:
         begin, end = _keys_of_block(code, block)
         with f.text.loop(begin, end, step=plan.keys) as step:
             left = f.text.pure(f"sub i64 {end}, {step.index}")
-            count = f.smaller(left, str(plan.keys))
+            count = f.text.smaller(left, str(plan.keys))
             _scores(code, block, step.index, count)
             emit_softmax(code, block, step.index, count)
             _weighted_values(code, block, step.index, count)
@@ -62,9 +62,9 @@ def _keys_of_block(code: AttentionCode, block: Block) -> tuple[str, str]:
     if last is not None:
         final = f.text.pure(f"add nsw i64 {block.first}, {block.rows}")
         final = f.text.pure(f"sub nsw i64 {final}, 1")
-        end = f.smaller(end, _at_row(block, node, last, final))
+        end = f.text.smaller(end, _at_row(block, node, last, final))
     if first is not None:
-        begin = f.larger(_at_row(block, node, first, block.first), "0")
+        begin = f.text.larger(_at_row(block, node, first, block.first), "0")
     return begin, end
 
 
@@ -80,7 +80,7 @@ def _scores(code: AttentionCode, block: Block, key: str, count: str) -> None:
     with f.text.loop("0", count, step=plan.panel, nonempty=True) as panel:
         here = f.text.pure(f"add nsw i64 {key}, {panel.index}")
         left = f.text.pure(f"sub i64 {count}, {panel.index}")
-        _key_panel(code, block, here, f.smaller(left, str(plan.panel)), steps)
+        _key_panel(code, block, here, f.text.smaller(left, str(plan.panel)), steps)
         with f.text.loop("0", block.rows, step=plan.tile_rows, nonempty=True) as row:
             with code.keys_of_tile(block, row.index, here, count):
                 _score_tile(code, block, row.index, panel.index, steps)
@@ -138,7 +138,7 @@ def _value_tiles(
     f, plan, size = code.f, code.plan, code.plan.dtype.itemsize
     table = code.score_rows(row, plan.tile_rows)
     left = f.text.pure(f"sub i64 {block.rows}, {row}")
-    valid = f.smaller(left, str(plan.tile_rows))
+    valid = f.text.smaller(left, str(plan.tile_rows))
     first = 0
     for vectors in plan.v_vectors:
         tile = Tile(plan.tile_rows, vectors, plan.lanes, plan.dtype)

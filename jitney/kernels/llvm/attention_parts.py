@@ -125,10 +125,10 @@ class AttentionCode:
             return
         f = self.f
         final = f.text.pure(f"add nsw i64 {row}, {self.plan.tile_rows}")
-        final = f.text.pure(f"add nsw i64 {f.smaller(final, block.rows)}, {block.first}")
+        final = f.text.pure(f"add nsw i64 {f.text.smaller(final, block.rows)}, {block.first}")
         final = f.text.pure(f"sub nsw i64 {final}, 1")
         end = block.scope.inner({self.node.s: final}).indices.uniform(last)
-        wanted = f.smaller(f.text.pure(f"sub i64 {end}, {key}"), count)
+        wanted = f.text.smaller(f.text.pure(f"sub i64 {end}, {key}"), count)
         with f.text.when(f.text.pure(f"icmp sgt i64 {wanted}, 0")):
             yield wanted
 
@@ -149,7 +149,7 @@ class AttentionCode:
         table = f.text.allocate(8 * count)
         last = f.text.pure(f"sub nsw i64 {block.rows}, 1")
         for r in range(count):
-            at = f.smaller(f.text.pure(f"add nsw i64 {row}, {r}"), last)
+            at = f.text.smaller(f.text.pure(f"add nsw i64 {row}, {r}"), last)
             if self.plan.q == "copied":
                 pointer = f.offset(self.query, at, int(node.d.extent) * self.plan.dtype.itemsize)
             else:

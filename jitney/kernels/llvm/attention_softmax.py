@@ -23,7 +23,7 @@ def emit_softmax(code: AttentionCode, block: Block, key: str, count: str) -> Non
     """
     f, plan = code.f, code.plan
     with f.text.loop("0", block.rows, step=plan.tile_rows, nonempty=True) as tile:
-        end = f.smaller(f.text.pure(f"add nsw i64 {tile.index}, {plan.tile_rows}"), block.rows)
+        end = f.text.smaller(f.text.pure(f"add nsw i64 {tile.index}, {plan.tile_rows}"), block.rows)
         with code.keys_of_tile(block, tile.index, key, count) as wanted:
             with f.text.loop(tile.index, end, nonempty=True) as row:
                 _softmax_of_row(code, block, row.index, key, wanted)

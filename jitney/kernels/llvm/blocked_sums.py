@@ -108,7 +108,7 @@ def _carry(
                 block = body(loop.index, fresh)
             else:
                 past = text.pure(f"add nsw i64 {loop.index}, {stride}")
-                end = text.call("i64", "llvm.smin.i64", f"i64 {past}", f"i64 {steps.end}")
+                end = text.smaller(past, steps.end)
                 inside = Steps(loop.index, end, steps.step, nonempty=True)
                 block = _carry(text, inside, fresh, body, accumulators, sizes[1:])
             after = [accumulators.merge(a, b) for a, b in zip(before, block, strict=True)]

@@ -152,9 +152,7 @@ class BodyEmitter:
         limit = self._limits.get(axis)
         if limit is None:
             return end
-        return self._text.call(
-            "i64", "llvm.smin.i64", f"i64 {end}", f"i64 {scope.indices.uniform(limit)}"
-        )
+        return self._text.smaller(end, scope.indices.uniform(limit))
 
     def _known(self, axis: Axis) -> int | None:
         return axis.extent.const if axis.extent.is_const and axis not in self._limits else None

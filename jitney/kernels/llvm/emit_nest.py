@@ -123,8 +123,7 @@ def _within(emitter: BodyEmitter, scope: Scope, span: Span, piece: Piece) -> Spa
     edges: list[str] = []
     for edge in (span.begin, span.end):
         moved = text.pure(f"sub nsw i64 {edge}, {piece.low}")
-        low = text.call("i64", "llvm.smax.i64", f"i64 {moved}", "i64 0")
-        edges.append(text.call("i64", "llvm.smin.i64", f"i64 {low}", f"i64 {extent}"))
+        edges.append(text.smaller(text.larger(moved, "0"), str(extent)))
     return Span(edges[0], edges[1])
 
 
@@ -168,4 +167,4 @@ def _span(emitter: BodyEmitter, scope: Scope, schedule: Schedule, block: str | N
     after = text.pure(f"add nsw i64 {begin}, {schedule.block}")
     if known is not None and known % schedule.block == 0:
         return Span(begin, after, schedule.block)
-    return Span(begin, text.call("i64", "llvm.smin.i64", f"i64 {after}", f"i64 {end}"))
+    return Span(begin, text.smaller(after, end))

@@ -211,4 +211,4 @@ def _limit(text: FunctionText, phase: Phase, items: str) -> str:
         return str(max(1, math.floor(phase.items.const * phase.nanoseconds / _PER_THREAD)))
     work = text.pure(f"mul i64 {items}, {max(1, round(phase.nanoseconds))}")
     threads = text.pure(f"udiv i64 {work}, {int(_PER_THREAD)}")
-    return text.call("i64", "llvm.smax.i64", f"i64 {threads}", "i64 1")
+    return text.larger(threads, "1")

@@ -26,7 +26,7 @@ def emit_tiles(
         outer = scope.inner({axis: blocks.index})
         left = text.pure(f"sub nsw i64 {end}, {blocks.index}")
         whole = axis.extent.is_const and axis.extent.const % width == 0
-        rows = str(width) if whole else _smaller(outer, left, str(width))
+        rows = str(width) if whole else text.smaller(left, str(width))
 
         def leaf(scopes: list[Scope], states: list[State]) -> list[State]:
             (inner,) = scopes
@@ -40,10 +40,6 @@ def emit_tiles(
             return states
 
         emitter.vector_loop([outer], schedule.vector, span, (schedule.lanes, 1), [], leaf)
-
-
-def _smaller(scope: Scope, a: str, b: str) -> str:
-    return scope.text.call("i64", "llvm.smin.i64", f"i64 {a}", f"i64 {b}")
 
 
 def _first(scope: Scope, count: str, width: int) -> Ssa:

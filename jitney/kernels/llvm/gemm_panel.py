@@ -73,7 +73,7 @@ def panel_phase(code: GemmCode) -> tuple[PhaseFunction, Index, float]:
         panel = _panel(code, f, scope, flat, number)
         first = f.text.pure(f"mul nsw i64 {block}, {plan.block}")
         end = f.text.pure(f"add nsw i64 {first}, {plan.block}")
-        end = f.smaller(end, f.size(gemm.m.extent))
+        end = f.text.smaller(end, f.size(gemm.m.extent))
         if plan.patches is not None:
             panel = _with_table(code, f, panel, plan.patches, (first, end))
         if plan.a == "packed":
@@ -143,7 +143,7 @@ def _packed_by_item(
     routine, along = _packing(code)
     steps, pitch = code.k_steps(f), f.step(gemm.b, along)
     left = f.text.pure(f"sub i64 {f.size(gemm.n.extent)}, {column}")
-    count = f.smaller(left, str(plan.width))
+    count = f.text.smaller(left, str(plan.width))
     size = 4 if plan.pairs else plan.dtype.itemsize
     panel = int(gemm.k.extent) * plan.width * (2 if plan.pairs else size)
     code.scratch_bytes = panel
@@ -250,7 +250,7 @@ def _tiles(
     if whole != "0":
         with f.text.loop(first, whole, step=plan.rows, nonempty=True) as loop:
             count = f.text.pure(f"sub i64 {end}, {loop.index}")
-            count = str(plan.rows) if rest else f.smaller(count, str(plan.rows))
+            count = str(plan.rows) if rest else f.text.smaller(count, str(plan.rows))
             _tile(code, f, panel, (loop.index, count), plan.rows, columns)
     at = int(whole) if rest else 0
     for height in rest:
@@ -318,7 +318,7 @@ def _operands(
     wanted = [f.text.pure(f"add nsw i64 {m}, {r}") for r in range(tile.rows)]
     if count != str(tile.rows):
         last = f.size(gemm.m.extent - 1)
-        wanted = [f.smaller(w, last) for w in wanted]
+        wanted = [f.text.smaller(w, last) for w in wanted]
     table = code.row_pointers(f, panel.scope, wanted, panel.batch, panel.a)
     a = f"ptr {table}, i64 {code.a_step(f)}"
     kind = "ptr" if tile.indexed else "i64"

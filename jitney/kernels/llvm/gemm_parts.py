@@ -153,7 +153,7 @@ class GemmCode:
         on the sums at ``sums`` (rows of ``width`` elements)."""
         gemm, plan = self.gemm, self.plan
         left = f.text.pure(f"sub i64 {f.size(gemm.n.extent)}, {n}")
-        end = f.smaller(left, str(width))
+        end = f.text.smaller(left, str(width))
         with f.text.loop("0", rows, nonempty=True) as row:
             m_now = f.text.pure(f"add nsw i64 {m}, {row.index}")
             line = f.offset(sums, row.index, width * plan.dtype.itemsize)

@@ -101,7 +101,7 @@ def pointer_table(
     zeros = _zeros(f, patches.run, ELEMENT[gemm.acc_dtype]) if patches.mask is not None else ""
     last = f.size(gemm.m.extent - 1)
     with f.text.loop("0", count, nonempty=True) as row:
-        m = f.smaller(f.text.pure(f"add nsw i64 {first}, {row.index}"), last)
+        m = f.text.smaller(f.text.pure(f"add nsw i64 {first}, {row.index}"), last)
         line = f.offset(at, row.index, 8 * patches.taps)
         for tap in range(patches.taps):
             inner = scope.inner({gemm.m: m, patches.tap: str(tap)})

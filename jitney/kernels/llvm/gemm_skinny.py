@@ -25,7 +25,7 @@ def stream_phase(code: GemmCode) -> tuple[PhaseFunction, Index, float]:
         column = f.text.pure(f"mul nsw i64 {number}, {plan.width}")
         table = code.row_pointers(f, scope, [str(r) for r in range(rows)], flat)
         left = f.text.pure(f"sub i64 {f.size(gemm.n.extent)}, {column}")
-        count = f.smaller(left, str(plan.width))
+        count = f.text.smaller(left, str(plan.width))
         b = f.address(scope.inner({gemm.n: column}), gemm.b, (gemm.k,))
         arguments = (
             f"ptr {table}, i64 {code.a_step(f)}, ptr {b}, i64 {f.step(gemm.b, gemm.k)}, "
@@ -52,7 +52,7 @@ def row_dot_phase(code: GemmCode) -> tuple[PhaseFunction, Index, float]:
         sums = f.text.allocate(rows * line)
         table = code.row_pointers(f, scope, [str(r) for r in range(rows)], flat)
         left = f.text.pure(f"sub i64 {f.size(gemm.n.extent)}, {column}")
-        end = f.smaller(left, str(plan.width))
+        end = f.text.smaller(left, str(plan.width))
         group = _columns(rows)
         with f.text.loop("0", end, step=group, nonempty=True) as loop:
             n = f.text.pure(f"add nsw i64 {column}, {loop.index}")
@@ -75,7 +75,7 @@ def _column_pointers(code: GemmCode, f: PhaseFunction, scope: Scope, n: str, gro
     last = f.size(gemm.n.extent - 1)
     for c in range(group):
         # A panel may end inside a group: its last columns repeat, and the epilogue drops them.
-        at = f.smaller(f.text.pure(f"add nsw i64 {n}, {c}"), last)
+        at = f.text.smaller(f.text.pure(f"add nsw i64 {n}, {c}"), last)
         pointer = f.address(scope.inner({gemm.n: at}), gemm.b, (gemm.k,))
         slot = f.text.pure(f"getelementptr i8, ptr {table}, i64 {8 * c}")
         f.text.do(f"store ptr {pointer}, ptr {slot}, align 8")

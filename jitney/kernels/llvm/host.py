@@ -34,9 +34,7 @@ def host_target(restrict: str = "") -> Target:
         features=features,
         cores=torch.get_num_threads(),
         vector_bits=bits,
-        l1=sizes.get(1, 32 << 10),
         l2=sizes.get(2, 1 << 20),
-        l3=sizes.get(3, 32 << 20),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 import os
 import threading
 from collections.abc import Iterable, Mapping
@@ -65,14 +66,7 @@ class LoadedObject:
             self.addresses: Mapping[str, int] = {name: self._tracker[name] for name in functions}
 
 
-def _count() -> Iterable[int]:
-    number = 0
-    while True:
-        yield number
-        number += 1
-
-
-_numbers = iter(_count())
+_numbers = itertools.count()
 
 
 @lru_cache(maxsize=1)
@@ -88,10 +82,10 @@ def _linker() -> llvm.LLJIT:
 _PROVIDED: dict[str, ctypes.c_int64] = {}
 
 
-def provide_cell(name: str, value: int = 0) -> ctypes.c_int64:
-    """A 64-bit cell of the process that code reaches by ``name``; the same one every time."""
+def provide_cell(name: str) -> ctypes.c_int64:
+    """A 64-bit cell, 0 at first, that code reaches by ``name``; the same one every time."""
     with _LOCK:
-        return _PROVIDED.setdefault(name, ctypes.c_int64(value))
+        return _PROVIDED.setdefault(name, ctypes.c_int64(0))
 
 
 @lru_cache(maxsize=1)

@@ -34,11 +34,10 @@ class Operands:
         self._scalars = {_scalar_key(s): k for k, s in enumerate(scalars)}
         self._local: dict[str, str] = {}
 
-    def add_local(self, name: str, pointer: str, written: bool = True) -> None:
+    def add_local(self, name: str, pointer: str) -> None:
         """Loads and stores of ``name`` go to ``pointer``."""
         self._local[name] = pointer
-        if written:
-            self.written.add(name)
+        self.written.add(name)
 
     def pointer(self, buffer: str) -> str:
         """The SSA name of the buffer's data pointer."""
@@ -62,10 +61,6 @@ class Operands:
         kind = "double" if wide == torch.float64 else "i64"
         value = Ssa(self.text.pure(f"load {kind}, ptr {slot}", "arg"), wide)
         return cast(self.text, value, argument.dtype)
-
-    def bits(self, scalar: Dim | ScalarArg) -> str:
-        """The table entry itself, as an i64."""
-        return self.text.pure(f"load i64, ptr {self._slot(scalar)}", "bits")
 
     def _slot(self, scalar: Dim | ScalarArg) -> str:
         key = _scalar_key(scalar)

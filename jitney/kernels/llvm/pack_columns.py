@@ -47,9 +47,7 @@ def transpose_routine(lanes: int, vectors: int) -> Routine:
 
 
 def _clamped_row(f: FunctionText, first: str, row: int, last: str) -> str:
-    f.declare("declare i64 @llvm.smin.i64(i64, i64)")
-    index = f.emit(f"add i64 {first}, {row}")
-    index = f.emit(f"call i64 @llvm.smin.i64(i64 {index}, i64 {last})")
+    index = f.smaller(f.emit(f"add i64 {first}, {row}"), last)
     offset = f.emit(f"mul i64 {index}, %b_step")
     return f.emit(f"getelementptr i8, ptr %b, i64 {offset}")
 

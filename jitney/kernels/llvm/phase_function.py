@@ -78,16 +78,6 @@ class PhaseFunction:
         assert stride is not None
         return self.size(stride * access.dtype.itemsize)
 
-    def smaller(self, a: str, b: str) -> str:
-        """The lesser of two i64."""
-        self.text.declare("declare i64 @llvm.smin.i64(i64, i64)")
-        return self.text.pure(f"call i64 @llvm.smin.i64(i64 {a}, i64 {b})")
-
-    def larger(self, a: str, b: str) -> str:
-        """The greater of two i64."""
-        self.text.declare("declare i64 @llvm.smax.i64(i64, i64)")
-        return self.text.pure(f"call i64 @llvm.smax.i64(i64 {a}, i64 {b})")
-
     def offset(self, pointer: str, count: str, unit: int) -> str:
         """``pointer`` moved by ``count`` times ``unit`` bytes."""
         moved = self.text.pure(f"mul nsw i64 {count}, {unit}") if unit != 1 else count
@@ -101,12 +91,12 @@ class PhaseFunction:
 
 
 def node_operands(
-    node: Gemm | Attention, extra: Iterable[Index] = ()
+    node: Gemm | Attention,
 ) -> tuple[tuple[str, ...], tuple[Dim | ScalarArg, ...]]:
     """The buffers a template touches and the sizes and scalars it needs, in a fixed order."""
     buffers = tuple(dict.fromkeys((*visit.reads(node), *visit.writes(node))))
     scalars: dict[Dim | ScalarArg, None] = {}
-    for position in (*_indices(node), *extra):
+    for position in _indices(node):
         scalars.update(dict.fromkeys(_dims(position)))
     for expr in visit.expr_nodes(_expressions(node)):
         if isinstance(expr, ScalarArg):

@@ -95,6 +95,14 @@ class FunctionText:
         self.declare(f"declare {returns} @{callee}({types})")
         return self.pure(f"call {returns} @{callee}({', '.join(arguments)})", "c")
 
+    def smaller(self, a: str, b: str) -> str:
+        """The lesser of two i64."""
+        return self.call("i64", "llvm.smin.i64", f"i64 {a}", f"i64 {b}")
+
+    def larger(self, a: str, b: str) -> str:
+        """The greater of two i64."""
+        return self.call("i64", "llvm.smax.i64", f"i64 {a}", f"i64 {b}")
+
     def allocate(self, size: int, align: int = 64) -> str:
         """A stack array of ``size`` bytes."""
         name = self.fresh("stack")
