@@ -33,15 +33,21 @@ def errors_nearby(
     own: dict[str, float] = {}
     for move in (*map(mover, range(runs)), *others):
         result, reference = run(move)
-        truth = dict(tensors(reference))
-        for path, value in tensors(result):
-            there = truth.get(path)
-            if there is not None and value.is_floating_point() and there.shape == value.shape:
-                error = distance(value.detach(), there.detach())
-                own[path] = max(own.get(path, 0.0), error)
+        for path, error in errors(result, reference).items():
+            own[path] = max(own.get(path, 0.0), error)
         if enough(own):
             break
     return own
+
+
+def errors(result: Any, reference: Any) -> dict[str, float]:
+    """The largest error by path of each tensor of floats that both hold."""
+    truth = dict(tensors(reference))
+    return {
+        path: distance(value.detach(), truth[path].detach())
+        for path, value in tensors(result)
+        if path in truth and value.is_floating_point() and truth[path].shape == value.shape
+    }
 
 
 def mover(seed: int) -> Move:
