@@ -100,16 +100,16 @@ def max_unpool2d(x: torch.Tensor, places: torch.Tensor, size: Sequence[int]) -> 
 
 
 def _laid_out_like_operand(op: Any) -> Callable[..., torch.Tensor]:
-    """torch's decomposition of a padding, with the channels last where the operand has them so: on
-    a CPU eager keeps them; before torch 2.13 the decomposition does not."""
+    """torch's decomposition, with the channels last where the operand has them so: on a CPU eager
+    keeps them; the decomposition of a padding does since torch 2.13, that of a shuffle never."""
 
-    def padded(x: torch.Tensor, padding: Sequence[int]) -> torch.Tensor:
-        out: torch.Tensor = torch_api.decomposition_of(op)(x, padding)
+    def laid_out(x: torch.Tensor, how: Any) -> torch.Tensor:
+        out: torch.Tensor = torch_api.decomposition_of(op)(x, how)
         if x.is_cuda:
             return out
         return out.contiguous(memory_format=torch_api.suggest_memory_format(x))
 
-    return padded
+    return laid_out
 
 
 def zero_tensor(size: Sequence[int], **options: Any) -> torch.Tensor:
@@ -130,8 +130,9 @@ OWN: Decompositions = {
     aten.multi_margin_loss_backward.default: multi_margin_loss_backward,
     aten.max_unpool2d.default: max_unpool2d,
     **{
-        pad.default: _laid_out_like_operand(pad.default)
-        for pad in (
+        op.default: _laid_out_like_operand(op.default)
+        for op in (
+            aten.channel_shuffle,
             aten.reflection_pad2d,
             aten.reflection_pad3d,
             aten.replication_pad2d,

@@ -36,7 +36,7 @@ def forecast(op: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         return out[0].new_empty(()), out[1]
     if op._opname in _BATCH_NORMS:
         return _normalised(op, args, out)
-    if op._opname in _BORDERS and args[0].device.type == "cpu":  # 3-d; before torch 2.13, 2-d too
+    if op._opname in _LIKE_OPERAND and args[0].device.type == "cpu":
         return torch.empty_like(out, memory_format=suggest_memory_format(args[0]))
     if op._opname.endswith("_scatter") and any(type(s) is int and s == 0 for s in out.stride()):
         return args[0].clone()  # not the strides of an expanded operand
@@ -52,8 +52,9 @@ _BATCH_NORMS = frozenset({
     "_batch_norm_with_update_functional",
 })  # fmt: skip
 
-_BORDERS = frozenset({
-    "reflection_pad2d", "reflection_pad3d", "replication_pad2d", "replication_pad3d",
+#: Borders (of volumes; before torch 2.13 of images too) and a shuffle: channels last stay so.
+_LIKE_OPERAND = frozenset({
+    "channel_shuffle", "reflection_pad2d", "reflection_pad3d", "replication_pad2d", "replication_pad3d",
 })  # fmt: skip
 
 

@@ -153,6 +153,20 @@ def test_strides_of_batch_norm_of_a_transposed_tensor(training: bool, dynamic: b
         assert torch.allclose(compiled(x), normed(x), atol=1e-5)
 
 
+@pytest.mark.parametrize("gradient", [False, True])
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("rank", [2, 3])
+def test_shuffled_channels_stay_last(rank: int, dynamic: bool, gradient: bool) -> None:
+    def shuffle(x: torch.Tensor) -> tuple[torch.Tensor, tuple[int, ...]]:
+        out = torch.channel_shuffle(x, 2)
+        return out, out.stride()
+
+    last = torch.channels_last if rank == 2 else torch.channels_last_3d
+    x = torch.randn(2, 6, *(4, 5, 6)[:rank]).contiguous(memory_format=last)
+    compiled = jitney.compile(shuffle, dynamic=dynamic, fullgraph=True)
+    assert_equal_to_eager(shuffle, compiled, (x.requires_grad_(gradient),), training=gradient)
+
+
 @pytest.mark.parametrize("mode", ["reflect", "replicate"])
 @pytest.mark.parametrize("rank", [2, 3])
 def test_a_program_reads_strides_of_a_padded_image(mode: str, rank: int) -> None:
