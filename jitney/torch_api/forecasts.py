@@ -54,7 +54,8 @@ _BATCH_NORMS = frozenset({
 
 #: Borders (of volumes; before torch 2.13 of images too) and a shuffle: channels last stay so.
 _LIKE_OPERAND = frozenset({
-    "channel_shuffle", "reflection_pad2d", "reflection_pad3d", "replication_pad2d", "replication_pad3d",
+    "channel_shuffle",
+    "reflection_pad2d", "reflection_pad3d", "replication_pad2d", "replication_pad3d",
 })  # fmt: skip
 
 
