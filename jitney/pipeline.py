@@ -18,9 +18,9 @@ from jitney.capture.source import Roots
 from jitney.capture.walk_guards import EntryCheck
 from jitney.errors import CompilerBug, Unsupported
 from jitney.events import log
+from jitney.gc_paused import gc_paused
 from jitney.region_pipeline import GraphCompiler
 from jitney.run.entry import Entry, Request
-from jitney.run.gc_paused import gc_paused
 from jitney.run.session import Session
 
 

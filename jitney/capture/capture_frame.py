@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import replace
 from types import FunctionType
 from typing import Any, cast
@@ -37,6 +35,7 @@ from jitney.capture.result import Break, Capture, Exit, FrameState, Return
 from jitney.capture.source import Attr, DictItem, Function, Local, ModuleOf
 from jitney.errors import Unsupported
 from jitney.events import log
+from jitney.gc_paused import gc_paused
 
 HANDLERS = (handlers_data, handlers_flow, handlers_stack)  # registered by being imported
 MOST_ATTEMPTS = 60
@@ -62,7 +61,7 @@ def capture_frame(
         vm = Interpreter(options, step, cause, questions)
         before = state.snapshot()
         try:
-            with torch_api.quiet_fakes(), _no_collection():
+            with torch_api.quiet_fakes(), gc_paused():
                 return _attempt(vm, function, arguments, before)
         except Restart as restart:
             asked = restart.step != ANEW and restart.cause.kind != "exception"
@@ -80,19 +79,6 @@ def capture_frame(
             state.restore(before)
     assert cause is not None
     raise Unsupported(cause.kind, cause.reason, cause.hint)
-
-
-@contextmanager
-def _no_collection() -> Iterator[None]:
-    """No garbage collection meanwhile: finalisers would run under our modes, and a capture makes
-    many objects and little garbage."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 def _cause(raised: Raised) -> BreakCapture:

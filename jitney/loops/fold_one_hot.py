@@ -13,6 +13,7 @@ import torch
 
 from jitney.loops import ir, visit
 from jitney.loops.index import Axis, index
+from jitney.loops.masked_ranges import conjuncts
 
 
 def fold_one_hot(program: ir.LoopProgram) -> ir.LoopProgram:
@@ -69,7 +70,7 @@ def _one_hot(value: ir.Expr, axis: Axis) -> ir.Expr | None:
         return None
     wanted: ir.Expr | None = None
     kept: list[ir.Expr] = []
-    for part in _conjuncts(condition):
+    for part in conjuncts(condition):
         target = _compared(part, axis)
         if target is not None and wanted is None:
             wanted = target
@@ -87,12 +88,6 @@ def _one_hot(value: ir.Expr, axis: Axis) -> ir.Expr | None:
     for part in kept[1:]:
         condition = ir.Op("and", (condition, part), torch.bool)
     return ir.Op("where", (condition, chosen, rest), value.dtype)
-
-
-def _conjuncts(condition: ir.Expr) -> list[ir.Expr]:
-    if isinstance(condition, ir.Op) and condition.op == "and":
-        return [part for arg in condition.args for part in _conjuncts(arg)]
-    return [condition]
 
 
 def _compared(part: ir.Expr, axis: Axis) -> ir.Expr | None:

@@ -20,7 +20,7 @@ _EXACT: dict[str, Callable[[int, int], int]] = {
     "sub": operator.sub,
     "mul": operator.mul,
 }
-_COMPARE = ("eq", "ne", "lt", "le", "gt", "ge")
+COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
 _WIDEST = 1 << 62
 
 
@@ -121,15 +121,17 @@ def fold(expr: ir.Expr) -> ir.Expr:
         return _folded_where(expr)
     if expr.op in ("and", "or") and expr.dtype == torch.bool:
         return _folded_logic(expr)
+    if expr.op == "not" and expr.dtype == torch.bool and isinstance(expr.args[0], ir.Const):
+        return ir.Const(not expr.args[0].value, torch.bool)
     if expr.op == "cast" and expr.args[0].dtype == expr.dtype:
         return expr.args[0]
-    known = [_known_index(a) for a in expr.args]
+    known = [known_index(a) for a in expr.args]
     if len(known) != 2 or known[0] is None or known[1] is None:
         return expr
     return _folded_integers(expr, known[0], known[1])
 
 
-def _known_index(expr: ir.Expr) -> Index | None:
+def known_index(expr: ir.Expr) -> Index | None:
     """Positions and i64 constants: what the index algebra can compute with exactly."""
     return _as_index(expr) if expr.dtype == torch.int64 and not isinstance(expr, ir.Ref) else None
 
@@ -139,7 +141,7 @@ def _folded_integers(expr: ir.Op, a: Index, b: Index) -> ir.Expr:
         total = a + b if expr.op == "add" else a - b if expr.op == "sub" else a * b
         return _position(total, expr)
     low, high = (a - b).bounds()
-    if expr.op in _COMPARE:
+    if expr.op in COMPARISONS:
         answer = _decided(expr.op, low, high)
         return expr if answer is None else ir.Const(answer, torch.bool)
     if expr.op in ("max", "min"):

@@ -15,11 +15,17 @@ from jitney.loops.can_fuse import can_inline
 from jitney.loops.decision import Decision, yes
 from jitney.loops.fuse_epilogues import absorb_epilogue
 from jitney.loops.fusion_state import HOLE, FusionState
-from jitney.loops.index import Axis, Index
+from jitney.loops.index import Index
 from jitney.loops.inline_copies import through_copy
 from jitney.loops.masked_ranges import invert_masked
 from jitney.loops.pointwise_nest import PointwiseNest, pointwise
-from jitney.loops.score_fusion import GPU_ROW, expr_cost, full_loads, worth_inlining
+from jitney.loops.score_fusion import (
+    GPU_ROW,
+    expr_cost,
+    full_loads,
+    likely_points,
+    worth_inlining,
+)
 from jitney.loops.target import Target
 
 #: Opcodes of a value that a GPU computes again rather than reads.
@@ -127,14 +133,14 @@ def _once_per_row(state: FusionState, simple: PointwiseNest) -> bool:
     inner = [s for s in visit.statements(reader.body) if isinstance(s, ir.Loop | ir.Reduce)]
     if not rows or len(inner) > len(rows):
         return False
-    width = _size(rows[0].axes)
-    if any(_size(s.axes) != width for s in rows) or width > GPU_ROW:
+    width = likely_points(rows[0].axes)
+    if any(likely_points(s.axes) != width for s in rows) or width > GPU_ROW:
         return False
     places = {e.index for e in visit.loads(reader.body) if e.buffer == simple.store.buffer}
     along = rows[0].axes[-1]
     contiguous = all(p.coefficient(along) == Index(const=1) for p in places)
-    points = _size(reader.axes) * width
-    return len(places) == 1 and contiguous and points == _size(simple.nest.axes)
+    points = likely_points(reader.axes) * width
+    return len(places) == 1 and contiguous and points == likely_points(simple.nest.axes)
 
 
 def _reads_only_rows(state: FusionState, simple: PointwiseNest, sites: _Sites) -> bool:
@@ -148,7 +154,7 @@ def _reads_only_rows(state: FusionState, simple: PointwiseNest, sites: _Sites) -
         return False
     readers = state.readers.get(simple.store.buffer, set())
     evaluations = sum(sites.count(state.nodes[r], simple.store.buffer) for r in readers)
-    return evaluations <= 4 * _size(simple.nest.axes)
+    return evaluations <= 4 * likely_points(simple.nest.axes)
 
 
 def _readers_read_no_more(state: FusionState, simple: PointwiseNest, sites: _Sites) -> bool:
@@ -157,7 +163,7 @@ def _readers_read_no_more(state: FusionState, simple: PointwiseNest, sites: _Sit
     exprs = (*(let.value for let in simple.lets), simple.store.value)
     if expr_cost(exprs)[0] > CHEAP_AGAIN:
         return False
-    base, width = _size(simple.nest.axes), simple.store.value.dtype.itemsize
+    base, width = likely_points(simple.nest.axes), simple.store.value.dtype.itemsize
     needed = {e.buffer: e.dtype.itemsize for e in full_loads(exprs, simple.nest.axes)}
     for reader in state.readers.get(simple.store.buffer, ()):
         more = sum(size for name, size in needed.items() if name not in state.reads[reader])
@@ -172,15 +178,8 @@ def _score(state: FusionState, at: int, simple: PointwiseNest, sites: _Sites) ->
     exprs = (*(let.value for let in simple.lets), simple.store.value)
     cost, ops = expr_cost(exprs)
     wide = len({(e.buffer, e.index) for e in full_loads(exprs, simple.nest.axes)})
-    base = _size(simple.nest.axes)
+    base = likely_points(simple.nest.axes)
     return worth_inlining(cost, ops, wide, base, evaluations, len(readers))
-
-
-def _size(axes: tuple[Axis, ...]) -> int:
-    total = 1
-    for axis in axes:
-        total *= axis.extent.hint()
-    return total
 
 
 class _Sites:
@@ -195,11 +194,11 @@ class _Sites:
         if found is None or found[0] is not node:
             counts: dict[str, int] = {}
             if isinstance(node, ir.LoopNest):
-                _count_block(node.body, _size(node.axes), counts)
+                _count_block(node.body, likely_points(node.axes), counts)
             elif isinstance(node, ir.Gemm):
-                rows = _size((*node.batch, node.m))
+                rows = likely_points((*node.batch, node.m))
                 _count_block(node.row_prologue, rows, counts)
-                _count_block(node.epilogue, rows * _size((node.n,)), counts)
+                _count_block(node.epilogue, rows * likely_points((node.n,)), counts)
             found = self._known[id(node)] = (node, counts)
         return found[1].get(buffer, 0)
 
@@ -208,7 +207,7 @@ def _count_block(body: tuple[ir.Stmt, ...], points: int, counts: dict[str, int])
     for stmt in body:
         inner = points
         if isinstance(stmt, ir.Loop | ir.Reduce):
-            inner = points * _size(stmt.axes)
+            inner = points * likely_points(stmt.axes)
             _count_block(stmt.body, inner, counts)
         seen: set[tuple[str, Index]] = set()
         for load in visit.expr_loads(visit.stmt_exprs(stmt)):

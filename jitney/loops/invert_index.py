@@ -59,6 +59,16 @@ def invert_index(
     return tuple(values)
 
 
+def same_iteration(
+    where: Index, axes: tuple[Axis, ...], target: Index, shared: Sequence[Axis]
+) -> bool:
+    """Whether ``where``, under ``axes``, is the element ``target`` only where the axes ``shared``
+    are as ``target`` counts them."""
+    at = invert_index(where, axes, target)
+    found = {} if at is None else dict(at)
+    return at is not None and all(found.get(a) == Index((((a,), 1),)) for a in shared)
+
+
 def covers(where: Index, axes: Sequence[Axis], size: Index) -> bool:
     """Whether ``where`` visits every one of ``size`` consecutive elements from 0, each once."""
     digits = mixed_radix(where, tuple(axes))

@@ -10,7 +10,7 @@ from jitney.loops.align_nests import Site, load_sites, store_sites
 from jitney.loops.forward_stores import forward_stores
 from jitney.loops.fusion_state import FusionState
 from jitney.loops.index import Atom, Axis, Index, index
-from jitney.loops.invert_index import invert_index
+from jitney.loops.invert_index import same_iteration
 
 
 def join_loops(body: tuple[ir.Stmt, ...], state: FusionState) -> tuple[ir.Stmt, ...]:
@@ -65,8 +65,9 @@ def _elementwise(first: ir.Loop | ir.Reduce, second: ir.Loop | ir.Reduce) -> boo
     later_loads = [_renamed(s, moved) for s in load_sites((second,), ())]
     pairs = [(s, t) for s in stores for t in (*later_loads, *later_stores)]
     pairs += [(s, t) for s in later_stores for t in loads]
+    shared = [axis for axis in first.axes if axis.extent != index(1)]
     return all(
-        _same_iteration(stored.index, stored.axes, used.index, first.axes)
+        same_iteration(stored.index, stored.axes, used.index, shared)
         for stored, used in pairs
         if stored.buffer == used.buffer
     )
@@ -76,16 +77,6 @@ def _renamed(site: Site, moved: Mapping[Axis, Axis]) -> Site:
     indices: dict[Atom, Index] = {x: index(y) for x, y in moved.items()}
     axes = tuple(moved.get(x, x) for x in site.axes)
     return replace(site, index=site.index.substitute(indices), axes=axes)
-
-
-def _same_iteration(
-    where: Index, axes: tuple[Axis, ...], target: Index, outer: tuple[Axis, ...]
-) -> bool:
-    at = invert_index(where, axes, target)
-    if at is None:
-        return False
-    values = dict(at)
-    return all(values.get(a) == index(a) or a.extent == Index((), 1) for a in outer)
 
 
 def _joined(

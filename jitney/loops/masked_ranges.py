@@ -29,7 +29,7 @@ def invert_masked(
 def axis_ranges(mask: ir.Expr) -> Ranges:
     """``low <= axis < high`` for axes of constant extent that the mask narrows."""
     ranges: Ranges = {}
-    for part in _conjuncts(mask):
+    for part in conjuncts(mask):
         bound = _bound(part)
         if bound is None:
             continue
@@ -39,9 +39,10 @@ def axis_ranges(mask: ir.Expr) -> Ranges:
     return {a: r for a, r in ranges.items() if r != (0, int(a.extent))}
 
 
-def _conjuncts(mask: ir.Expr) -> list[ir.Expr]:
+def conjuncts(mask: ir.Expr) -> list[ir.Expr]:
+    """The conditions that a mask joins by "and"."""
     if isinstance(mask, ir.Op) and mask.op == "and":
-        return [c for arg in mask.args for c in _conjuncts(arg)]
+        return [c for arg in mask.args for c in conjuncts(arg)]
     return [mask]
 
 

@@ -17,6 +17,7 @@ from jitney.loops.fusion_state import HOLE, FusionState
 from jitney.loops.index import Axis, Index, index
 from jitney.loops.join_loops import join_loops
 from jitney.loops.score_fusion import feeds_reduction, worth_merging
+from jitney.loops.simplify_nest import unused
 from jitney.loops.split_reduction import chunks_wanted
 from jitney.loops.target import Target
 
@@ -103,13 +104,13 @@ def merged_nest(state: FusionState, alignment: Alignment) -> ir.LoopNest:
         if axis in paired:
             moved[axis] = index(paired[axis])
         else:
-            fresh = Axis(_unused(axis.name, taken), axis.extent)
+            fresh = Axis(unused(axis.name, taken), axis.extent)
             taken.add(fresh.name)
             moved[axis] = index(fresh)
             rest_a.append(fresh)
     own = {x.name for x in b.axes}
     inner = {
-        x: Axis(_unused(x.name, taken | own), x.extent)
+        x: Axis(unused(x.name, taken | own), x.extent)
         for x in visit.inner_axes(a.body)
         if x.name in own
     }
@@ -123,9 +124,3 @@ def merged_nest(state: FusionState, alignment: Alignment) -> ir.LoopNest:
 
 def _looped(axes: tuple[Axis, ...], body: tuple[ir.Stmt, ...]) -> tuple[ir.Stmt, ...]:
     return (ir.Loop(axes, body),) if axes else body
-
-
-def _unused(name: str, taken: set[str]) -> str:
-    while name in taken:
-        name += "_"
-    return name

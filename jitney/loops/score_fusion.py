@@ -84,9 +84,9 @@ def worth_merging(alignment: Alignment, flows: bool, target: Target | None) -> D
     a, b = alignment.a, alignment.b
     if flows and target is not None and target.kind == "cuda" and feeds_reduction(alignment):
         return yes("it becomes part of the reduction it feeds")
-    shared = _count(tuple(y for _, y in alignment.pairs))
-    alone = min(_count(a.axes), _count(b.axes))
-    work = max(_points(a.body, _count(a.axes)), _points(b.body, _count(b.axes)))
+    shared = likely_points(tuple(y for _, y in alignment.pairs))
+    alone = min(likely_points(a.axes), likely_points(b.axes))
+    work = max(_points(a.body, likely_points(a.axes)), _points(b.body, likely_points(b.axes)))
     streams = len({e.buffer for e in visit.loads(a.body + b.body)})
     if streams > MOST_STREAMS:
         return no(f"together they read {streams} buffers")
@@ -97,7 +97,7 @@ def worth_merging(alignment: Alignment, flows: bool, target: Target | None) -> D
     if across and work > 2048:
         return no("one of them would walk memory across its rows")
     lanes = _lanes(target)
-    widest = max(_count(a.axes), _count(b.axes))
+    widest = max(likely_points(a.axes), likely_points(b.axes))
     if on_gpu and shared < min(widest, 4 * lanes):
         if work > GPU_SERIAL * shared:
             return no(f"{shared} programs would do the work of {widest}")
@@ -137,8 +137,8 @@ def _shares_rows(alignment: Alignment) -> bool:
         if not loops or not plain or len(alignment.pairs) != len(rows.axes):
             continue
         paired = {axis for pair in alignment.pairs for axis in pair}
-        width = _count(tuple(a for a in points.axes if a not in paired))
-        if 1 < width <= GPU_ROW and all(_count(s.axes) == width for s in loops):
+        width = likely_points(tuple(a for a in points.axes if a not in paired))
+        if 1 < width <= GPU_ROW and all(likely_points(s.axes) == width for s in loops):
             return True
     return False
 
@@ -157,7 +157,8 @@ def _lanes(target: Target | None) -> int:
     return 256 if target.kind == "cuda" else 4 * target.cores
 
 
-def _count(axes: tuple[Axis, ...]) -> int:
+def likely_points(axes: tuple[Axis, ...]) -> int:
+    """How many points the axes have together, symbolic sizes taken at their hints."""
     total = 1
     for axis in axes:
         total *= axis.extent.hint()
@@ -167,4 +168,4 @@ def _count(axes: tuple[Axis, ...]) -> int:
 def _points(body: tuple[ir.Stmt, ...], outer: int) -> int:
     """The most often any statement runs."""
     loops = [s for s in body if isinstance(s, ir.Loop | ir.Reduce)]
-    return max([outer, *(_points(s.body, outer * _count(s.axes)) for s in loops)])
+    return max([outer, *(_points(s.body, outer * likely_points(s.axes)) for s in loops)])

@@ -100,14 +100,15 @@ def _divided_axis(nest: ir.LoopNest) -> tuple[Axis, Index] | None:
 def split_axis(nest: ir.LoopNest, axis: Axis, by: Index) -> ir.LoopNest:
     """``axis`` as ``high * by + low`` throughout; ``by`` divides its extent."""
     taken = {a.name for a in (*nest.axes, *visit.inner_axes(nest.body))}
-    high = Axis(_unused(f"{axis.name}h", taken), axis.extent // by)
-    low = Axis(_unused(f"{axis.name}l", taken), by)
+    high = Axis(unused(f"{axis.name}h", taken), axis.extent // by)
+    low = Axis(unused(f"{axis.name}l", taken), by)
     body = visit.Renaming({axis: index(high) * by + low}).block(nest.body)
     body = _with_axes(body, axis, (high, low))
     return replace(nest, axes=_spliced(nest.axes, axis, (high, low)), body=body)
 
 
-def _unused(name: str, taken: set[str]) -> str:
+def unused(name: str, taken: set[str]) -> str:
+    """``name``, or a name like it that is not taken."""
     while name in taken:
         name += "_"
     return name

@@ -8,7 +8,7 @@ from itertools import combinations, takewhile
 
 from jitney.loops import ir, visit
 from jitney.loops.index import Axis, Index, Value, index
-from jitney.loops.invert_index import invert_index
+from jitney.loops.invert_index import same_iteration
 
 #: The loops around an access, outermost first: the place of each in its block, and its axes.
 Loops = tuple[tuple[int, tuple[Axis, ...]], ...]
@@ -126,5 +126,4 @@ def _differ_modulo(a: Index, b: Index, modulus: int) -> bool:
 def _decides(a: _Site, b: _Site, shared: list[Axis]) -> bool:
     """Whether the element ``b`` touches is touched by ``a`` at the same values of ``shared``."""
     own = {x: index(Axis(f"{x.name} of the other", x.extent)) for x in b.axes if x not in shared}
-    found = invert_index(a.index, a.axes, b.index.substitute(own))
-    return found is not None and all(dict(found).get(x) == index(x) for x in shared)
+    return same_iteration(a.index, a.axes, b.index.substitute(own), shared)

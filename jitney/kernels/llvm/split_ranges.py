@@ -8,15 +8,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
-
 from jitney.loops import visit
+from jitney.loops.fold_values import COMPARISONS, fold, known_index
 from jitney.loops.index import Axis, Index, index
-from jitney.loops.ir import Const, Expr, IndexValue, Load, Op, Stmt
+from jitney.loops.ir import Expr, Op, Stmt
 
 _MOST_PIECES = 4
 _MOST_EXPRS = 300
-_COMPARE = frozenset(("lt", "le", "gt", "ge", "eq", "ne"))
 
 
 @dataclass(frozen=True)
@@ -68,18 +66,10 @@ def _changes(expr: Expr, axis: Axis) -> list[int]:
 
 def _compared(expr: Expr) -> tuple[Index, Index] | None:
     """Both sides of a comparison of integers known as indices."""
-    if not isinstance(expr, Op) or expr.op not in _COMPARE:
+    if not isinstance(expr, Op) or expr.op not in COMPARISONS:
         return None
-    sides = [_as_index(a) for a in expr.args]
+    sides = [known_index(a) for a in expr.args]
     return None if sides[0] is None or sides[1] is None else (sides[0], sides[1])
-
-
-def _as_index(expr: Expr) -> Index | None:
-    if isinstance(expr, IndexValue) and not expr.dtype.is_floating_point:
-        return expr.index
-    if isinstance(expr, Const) and isinstance(expr.value, int):
-        return index(int(expr.value))
-    return None
 
 
 def _piece(body: tuple[Stmt, ...], axis: Axis, low: int, high: int) -> Piece:
@@ -92,49 +82,3 @@ class _Specialised(visit.Renaming):
 
     def _leaf(self, expr: Expr) -> Expr:
         return fold(super()._leaf(expr))
-
-
-def fold(expr: Expr) -> Expr:
-    """A comparison decided by bounds, a ``where`` or masked load with a constant condition."""
-    if isinstance(expr, Load) and isinstance(expr.mask, Const):
-        if not expr.mask.value:
-            return Const(expr.other, expr.dtype)
-        return Load(expr.buffer, expr.index, expr.dtype)
-    if not isinstance(expr, Op):
-        return expr
-    sides = _compared(expr)
-    if sides is not None:
-        decided = _decided(expr.op, sides[0] - sides[1])
-        return expr if decided is None else Const(decided, torch.bool)
-    if expr.op == "where" and isinstance(expr.args[0], Const):
-        return expr.args[1] if expr.args[0].value else expr.args[2]
-    if expr.op in ("and", "or") and expr.dtype == torch.bool:
-        return _folded_logic(expr)
-    if expr.op == "not" and expr.dtype == torch.bool and isinstance(expr.args[0], Const):
-        return Const(not expr.args[0].value, torch.bool)
-    return expr
-
-
-def _folded_logic(expr: Op) -> Expr:
-    neutral = expr.op == "and"
-    for one, other in (expr.args, expr.args[::-1]):
-        if isinstance(one, Const):
-            return other if bool(one.value) == neutral else Const(not neutral, torch.bool)
-    return expr
-
-
-def _decided(op: str, difference: Index) -> bool | None:
-    """Whether ``difference op 0`` holds always or never; None if that depends."""
-    low, high = difference.bounds()
-    below, above = high is not None and high < 0, low is not None and low > 0
-    not_above, not_below = high is not None and high <= 0, low is not None and low >= 0
-    always: dict[str, tuple[bool, bool]] = {
-        "lt": (below, not_below),
-        "ge": (not_below, below),
-        "le": (not_above, above),
-        "gt": (above, not_above),
-        "eq": (low == 0 == high, below or above),
-        "ne": (below or above, low == 0 == high),
-    }
-    yes, no = always[op]
-    return True if yes else False if no else None

@@ -1,5 +1,6 @@
 """Compiling makes a hundred thousand objects that all live: collecting garbage meanwhile only
-walks the user's heap again and again (a third of a compile, with a model library imported)."""
+walks the user's heap again and again (a third of a compile, with a model library imported), and
+runs finalisers under the modes of a capture."""
 
 from __future__ import annotations
 
