@@ -25,6 +25,7 @@ from jitney.capture.source import (
     Roots,
     Source,
     TypeLookup,
+    class_lookup,
     keeps_order,
 )
 from jitney.capture.watch_dicts import watcher
@@ -61,14 +62,6 @@ class Habits:
     busy: dict[int, int] = field(default_factory=dict)
     fresh: set[str] = field(default_factory=set)
     born: int = field(default_factory=newest_version)
-
-
-def type_lookup_in(cls: type, name: str) -> Any:
-    """What ``name`` is along ``cls.__mro__``, unbound; AttributeError if absent."""
-    for base in cls.__mro__:
-        if name in base.__dict__:
-            return base.__dict__[name]
-    raise AttributeError(name)
 
 
 class Arming:
@@ -285,7 +278,7 @@ class Arming:
 
     def _class_constant(self, cls: type, name: str) -> Place | None:
         """``cls.name`` where it is simply what the class or a base holds."""
-        value = type_lookup_in(cls, name)
+        value = class_lookup(cls, name)
         if type(cls) is not type and hasattr(type(cls), name) or getattr(cls, name) is not value:
             return None
         self.watch_class(cls)

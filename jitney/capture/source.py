@@ -259,9 +259,14 @@ class SizeOf(Below):
 
 def type_lookup(value: Any, name: str) -> Any:
     """What ``name`` is along ``type(value).__mro__``, unbound; AttributeError if absent."""
-    for cls in type(value).__mro__:
-        if name in cls.__dict__:
-            return cls.__dict__[name]
+    return class_lookup(type(value), name)
+
+
+def class_lookup(cls: type, name: str) -> Any:
+    """What ``name`` is along ``cls.__mro__``, unbound; AttributeError if absent."""
+    for base in cls.__mro__:
+        if name in base.__dict__:
+            return base.__dict__[name]
     raise AttributeError(name)
 
 
