@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from jitney import config, pipeline
+from jitney import config, pipeline, torch_api
 from jitney.backends import Backend, find_backend, list_backends
 from jitney.capture import cpython, substitutes
 from jitney.capture.stand_ins import OURS, mark_of, mark_stand_in, original_of
@@ -97,7 +97,14 @@ def _new_session(
         settings=settings,
     )
     _sessions.add(session)
+    torch_api.follow_dynamo(_torch_stance, reset)
     return session
+
+
+def _torch_stance(name: str, backend: Any) -> None:
+    if backend is not None:
+        warnings.warn("jitney: force_backend does not change what it compiles with", stacklevel=5)
+    stance.change("eager_then_compile" if name == "aot_eager_then_compile" else name)
 
 
 def _check_arguments(fullgraph: Any, dynamic: Any, backend: Any, mode: Any, options: Any) -> None:
@@ -196,7 +203,8 @@ def reset() -> None:
 
 class set_stance:  # noqa: N801 - the name users know
     """Changes what compiled functions do: at once, and back at the end of a ``with``; also a
-    decorator. Stances as in torch: `jitney.run.stance.STANCES`."""
+    decorator. `torch.compiler.set_stance` does the same, for `torch.compile` too. Stances as in
+    torch: `jitney.run.stance.STANCES`."""
 
     def __init__(self, name: str = "default") -> None:
         self._name = name
@@ -230,8 +238,6 @@ def graph_break(message: str = "") -> None:
 
 def allow_in_graph(function: Callable[..., Any]) -> Callable[..., Any]:
     """Keeps ``function`` as one opaque call in the graph."""
-    from jitney import torch_api
-
     return torch_api.mark_allowed_in_graph(function)
 
 

@@ -29,6 +29,11 @@ class CompiledModule(torch.nn.Module):
     _orig_mod: torch.nn.Module
     _session: Session
 
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        """An instance of the original's class, as ``type(self)(…)`` in its methods means it."""
+        original: Any = cls.__mro__[cls.__mro__.index(CompiledModule) + 1]
+        return original(*args, **kwargs)
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return call_module(self._session, self._orig_mod, args, kwargs)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -47,6 +48,33 @@ def hide_from_dynamo(function: Callable[..., Any]) -> None:
 def is_compiled_class(cls: type) -> bool:
     """Whether it is a class of what ``torch.compile`` makes of a module."""
     return cls.__module__ == "torch._dynamo.eval_frame"
+
+
+def follow_dynamo(on_stance: Callable[[str, Any], None], on_reset: Callable[[], None]) -> None:
+    """From now on ``torch.compiler.set_stance`` and ``reset`` tell us too, by whatever name they
+    are called: the stance and the backend it forces. One that is in force is told at once."""
+    import torch._dynamo as dynamo
+    from torch._dynamo import decorators, eval_frame
+
+    set_stance, reset = decorators._set_stance, dynamo.reset
+    if hasattr(reset, "__wrapped__"):
+        return
+
+    @functools.wraps(set_stance)
+    def set_and_tell(stance: Any) -> Any:
+        before = set_stance(stance)
+        on_stance(stance.stance, stance.backend)
+        return before
+
+    @functools.wraps(reset)
+    def reset_and_tell() -> None:
+        reset()
+        on_reset()
+
+    decorators._set_stance, dynamo.reset = set_and_tell, reset_and_tell
+    stance = eval_frame._stance
+    if stance != eval_frame.DynamoStance():
+        on_stance(stance.stance, stance.backend)
 
 
 def uncompiled(module: torch.nn.Module) -> torch.nn.Module:

@@ -120,8 +120,9 @@ def functorch_is_active() -> bool:
 
 
 def transform_is_active() -> bool:
-    """Whether a functorch transform or forward-mode differentiation surrounds the call."""
-    return functorch_is_active() or forward_level() >= 0
+    """Whether a functorch transform, forward-mode differentiation or ``torch.jit.trace`` surrounds
+    the call."""
+    return functorch_is_active() or forward_level() >= 0 or torch.jit.is_tracing()
 
 
 FORWARD_LEVEL = ("torch.autograd.forward_ad", "_current_level")  # the module, its global

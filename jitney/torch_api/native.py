@@ -68,8 +68,8 @@ def _native_calls(name: str, expected: Any) -> list[tuple[int, int, int, int]] |
         ]
     if name == "transforms":
         included = c_symbol("_ZN3c104impl28tls_is_dispatch_key_includedENS_11DispatchKeyE")
-        key = int(torch._C.DispatchKey.FuncTorchDynamicLayerFrontMode)  # type: ignore[call-overload]
-        return [(included, key, byte, int(expected))]
+        keys = map(torch._C._parse_dispatch_key, ("FuncTorchDynamicLayerFrontMode", "Tracer"))
+        return [(included, int(key), byte, int(on)) for key, on in zip(keys, expected)]  # type: ignore[call-overload]
     if name == "default_device" and expected is None and active_modes()[0] == 0:
         return [(c_symbol(functions), 0, full, 0)]
     return _native_autocast(expected) if name == "autocast" else None

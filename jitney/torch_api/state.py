@@ -101,6 +101,11 @@ def _set_modes(counts: Any) -> None:
     raise CompilerBug("modes are scopes: they cannot be left changed by a frame")
 
 
+def _transforms() -> tuple[bool, bool]:
+    """Whether functorch transforms and ``torch.jit.trace`` surround us."""
+    return torch._C._are_functorch_transforms_active(), torch._C._is_tracing()
+
+
 def _mode_counts() -> tuple[int, int]:
     return torch._C._len_torch_function_stack(), torch._C._len_torch_dispatch_stack()
 
@@ -110,7 +115,7 @@ _STATE: dict[str, tuple[Callable[[], Any], Callable[[Any], None]]] = {
     "inference_mode": (torch.is_inference_mode_enabled, _set_inference_mode),
     "autocast": (_autocast_state, _set_autocast_state),
     "modes": (_mode_counts, _set_modes),
-    "transforms": (torch._C._are_functorch_transforms_active, _set_modes),
+    "transforms": (_transforms, _set_modes),
     "default_dtype": (torch.get_default_dtype, torch.set_default_dtype),
     "default_device": (_default_device, torch.set_default_device),
     "deterministic": (

@@ -1,0 +1,79 @@
+"""torch's own tools on compiled code: ``torch.compiler``'s stances, tracing, methods of modules."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+import torch
+
+import jitney
+from jitney.errors import UserError
+from jitney.events import log
+from tests.equal import assert_equal
+
+
+def test_torchs_own_stances():
+    before = len(log.events("entry"))
+    compiled = jitney.compile(lambda x: x + 1, backend="eager")
+    one, two = torch.ones(1), torch.ones(2)
+    with torch.compiler.set_stance("force_eager"):
+        compiled(one)
+    assert len(log.events("entry")) == before
+    compiled(one)
+    with torch.compiler.set_stance("fail_on_recompile"):
+        compiled(one)
+        with pytest.raises(UserError, match="compiled again"):
+            compiled(two)
+    torch.compiler.set_stance(stance="eager_on_recompile")
+    compiled(two)
+    torch.compiler.set_stance("default")
+    assert len(log.events("entry")) == before + 1
+    torch.compiler.reset()
+    compiled(one)
+    torch._dynamo.reset()
+    compiled(one)
+    assert len(log.events("entry")) == before + 3
+    with pytest.warns(UserWarning, match="force_backend"):
+        torch.compiler.set_stance(force_backend="eager")
+    torch.compiler.set_stance("default")
+
+
+def test_a_stance_set_before_the_first_compile():
+    check = """
+import torch, jitney
+from jitney.events import log
+with torch.compiler.set_stance("force_eager"):
+    compiled = jitney.compile(lambda x: x + 1, backend="eager")
+    compiled(torch.ones(1))
+    assert not log.events("entry")
+compiled(torch.ones(1))
+assert log.events("entry")
+"""
+    subprocess.run([sys.executable, "-c", check], check=True)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::torch.jit.TracerWarning")
+def test_torch_jit_trace_sees_the_operations():
+    module, x = torch.nn.Linear(2, 2), torch.ones(1, 2)
+    for compiled in (jitney.compile(module), jitney.compile(lambda x: x.sin() + 1)):
+        for _ in range(3):
+            wanted = compiled(x), compiled(x * 2)
+        traced = torch.jit.trace(compiled, x)
+        assert_equal((traced(x), traced(x * 2)), wanted)
+
+
+def test_methods_of_a_compiled_module_make_plain_modules():
+    class Net(torch.nn.Linear):
+        def twin(self):
+            made = type(self)(self.in_features, self.out_features)
+            made.load_state_dict(self.state_dict())
+            return made
+
+    net, x = Net(2, 2), torch.ones(1, 2)
+    compiled = jitney.compile(net)
+    assert type(compiled.twin()) is Net
+    assert_equal(compiled.twin()(x), compiled(x))
+    layers = jitney.compile(torch.nn.Sequential(net, torch.nn.ReLU()))
+    assert_equal(layers[:1](x), net(x))
