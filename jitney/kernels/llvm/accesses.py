@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from jitney.kernels.llvm.conversions import broadcast, cast, lane
+from jitney.kernels.llvm.conversions import broadcast, cast, lane, suffix
 from jitney.kernels.llvm.operations import emit_op, i_and, select
-from jitney.kernels.llvm.ssa import Ssa, constant, llvm_type, memory_type, vector_of
+from jitney.kernels.llvm.ssa import Ssa, constant, intrinsic_suffix, memory_type, vector_of
+from jitney.kernels.llvm.text import FunctionText
 from jitney.loops.index import Index, index
 from jitney.loops.ir import Load, Store
 
@@ -82,7 +83,7 @@ def _load_vector(scope: Scope, node: Load, mask: Ssa | None, own: Ssa | None = N
         name = _read(scope, node.buffer, f"load {kind}, ptr {pointer}, align {size}")
         return _from_memory(scope, name, node.dtype, lanes)
     other = _other(node, lanes)
-    callee = f"llvm.masked.load.{_suffix(kind)}.p0"
+    callee = f"llvm.masked.load.{intrinsic_suffix(_stored(node.dtype), lanes)}.p0"
     scope.text.declare(f"declare {kind} @{callee}(ptr, i32, <{lanes} x i1>, {kind})")
     code = f"call {kind} @{callee}(ptr {pointer}, i32 {size}, {mask.typed}, {other})"
     return _from_memory(scope, _read(scope, node.buffer, code), node.dtype, lanes)
@@ -104,7 +105,7 @@ def _gather(scope: Scope, node: Load, mask: Ssa | None) -> Ssa:
     pointers = _pointers(scope, node.buffer, positions, node.dtype)
     mask = mask if mask is not None else constant(True, torch.bool, lanes)
     kind = memory_type(node.dtype, lanes)
-    callee = f"llvm.masked.gather.{_suffix(kind)}.v{lanes}p0"
+    callee = f"llvm.masked.gather.{intrinsic_suffix(_stored(node.dtype), lanes)}.v{lanes}p0"
     scope.text.declare(f"declare {kind} @{callee}(<{lanes} x ptr>, i32, <{lanes} x i1>, {kind})")
     code = (
         f"call {kind} @{callee}(<{lanes} x ptr> {pointers}, i32 {size}, {mask.typed}, "
@@ -114,20 +115,17 @@ def _gather(scope: Scope, node: Load, mask: Ssa | None) -> Ssa:
 
 
 def _other(node: Load, lanes: int) -> str:
-    dtype = torch.uint8 if node.dtype == torch.bool else node.dtype
-    return constant(node.other, dtype, lanes).typed
+    return constant(node.other, _stored(node.dtype), lanes).typed
+
+
+def _stored(dtype: torch.dtype) -> torch.dtype:
+    """A bool is a byte in memory."""
+    return torch.uint8 if dtype == torch.bool else dtype
 
 
 def _pointers(scope: Scope, buffer: str, positions: Ssa, dtype: torch.dtype) -> str:
     base = scope.operands.pointer(buffer)
     return scope.text.pure(f"getelementptr {memory_type(dtype)}, ptr {base}, {positions.typed}")
-
-
-def _suffix(kind: str) -> str:
-    """``<16 x float>`` as intrinsics spell it: ``v16f32``."""
-    lanes, _, element = kind.strip("<>").split(" ")
-    short = {"float": "f32", "double": "f64", "half": "f16"}.get(element, element)
-    return f"v{lanes}{short}"
 
 
 def _both(scope: Scope, a: Ssa | None, b: Ssa | None) -> Ssa | None:
@@ -197,18 +195,23 @@ def _write(scope: Scope, node: Store, value: Ssa, pointer: str) -> None:
 
 
 def _store_vector(scope: Scope, node: Store, value: Ssa, mask: Ssa | None) -> None:
-    dtype, size = value.dtype, value.dtype.itemsize
+    dtype = value.dtype
     if node.combines:
         there = _load_vector(scope, Load(node.buffer, node.index, dtype), mask)
         value = emit_op(scope.text, node.mode, [there, value], dtype)
     pointer = address(scope, node.buffer, node.index, dtype)
-    value = _to_memory(scope, value)
+    store_lanes(scope.text, _to_memory(scope, value), pointer, mask)
+
+
+def store_lanes(text: FunctionText, value: Ssa, pointer: str, mask: Ssa | None) -> None:
+    """Writes the lanes of a vector that ``mask`` allows (None: all) side by side."""
+    size = value.dtype.itemsize
     if mask is None:
-        scope.text.do(f"store {value.typed}, ptr {pointer}, align {size}")
+        text.do(f"store {value.typed}, ptr {pointer}, align {size}")
         return
-    callee = f"llvm.masked.store.{_suffix(value.type)}.p0"
-    scope.text.declare(f"declare void @{callee}({value.type}, ptr, i32, {mask.type})")
-    scope.text.do(f"call void @{callee}({value.typed}, ptr {pointer}, i32 {size}, {mask.typed})")
+    callee = f"llvm.masked.store.{suffix(value)}.p0"
+    text.declare(f"declare void @{callee}({value.type}, ptr, i32, {mask.type})")
+    text.do(f"call void @{callee}({value.typed}, ptr {pointer}, i32 {size}, {mask.typed})")
 
 
 def _scatter(scope: Scope, node: Store, value: Ssa, mask: Ssa | None) -> None:
@@ -219,7 +222,7 @@ def _scatter(scope: Scope, node: Store, value: Ssa, mask: Ssa | None) -> None:
     value, lanes = _to_memory(scope, value), value.lanes
     mask = mask if mask is not None else constant(True, torch.bool, lanes)
     where = vector_of("ptr", lanes)
-    callee = f"llvm.masked.scatter.{_suffix(value.type)}.v{lanes}p0"
+    callee = f"llvm.masked.scatter.{suffix(value)}.v{lanes}p0"
     scope.text.declare(f"declare void @{callee}({value.type}, {where}, i32, {mask.type})")
     scope.text.do(
         f"call void @{callee}({value.typed}, {where} {pointers}, "
@@ -239,6 +242,3 @@ def _store_each_lane(scope: Scope, node: Store, value: Ssa, mask: Ssa | None) ->
             continue
         with scope.text.when(lane(scope.text, mask, k).name):
             _write(scope, node, lane(scope.text, value, k), pointer)
-
-
-__all__ = ["address", "llvm_type", "load", "store"]

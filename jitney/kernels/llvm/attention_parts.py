@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from jitney.kernels.llvm.accesses import store_lanes
 from jitney.kernels.llvm.attention_plan import AttentionPlan, first_and_last_key
 from jitney.kernels.llvm.conversions import broadcast, cast
 from jitney.kernels.llvm.expressions import Lanes, Scope
@@ -202,20 +203,8 @@ class AttentionCode:
                     {outer: at, inner: c.index}, Lanes(inner, plan.lanes), mask
                 )
                 value = broadcast(f.text, cast(f.text, scope.emit(load), plan.dtype), plan.lanes)
-                self._store_part(value, self.element(line, c.index), width, mask)
-
-    def _store_part(self, value: Ssa, pointer: str, width: int, mask: Ssa | None) -> None:
-        """Stores a vector; under ``mask`` when a row is not whole vectors wide."""
-        if mask is None or width % self.plan.lanes == 0:
-            self.store(value, pointer)
-            return
-        kind = "f32" if value.dtype.itemsize == 4 else "f64"
-        callee = f"llvm.masked.store.v{value.lanes}{kind}.p0"
-        self.f.text.declare(f"declare void @{callee}({value.type}, ptr, i32, {mask.type})")
-        size = value.dtype.itemsize
-        self.f.text.do(
-            f"call void @{callee}({value.typed}, ptr {pointer}, i32 {size}, {mask.typed})"
-        )
+                mask = mask if width % plan.lanes else None
+                store_lanes(f.text, value, self.element(line, c.index), mask)
 
     def gather_keys(self, block: Block, key: str) -> None:
         """A panel of keys from ``key`` on, element by element, from any layout."""

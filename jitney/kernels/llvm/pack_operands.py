@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from jitney.kernels.llvm.accesses import store_lanes
 from jitney.kernels.llvm.conversions import broadcast, cast
 from jitney.kernels.llvm.expressions import Lanes, Scope
 from jitney.kernels.llvm.gemm_parts import GemmCode, tail_mask
 from jitney.kernels.llvm.phase_function import PhaseFunction
-from jitney.kernels.llvm.ssa import Ssa
 from jitney.loops.index import Index
 from jitney.loops.ir import Load
 
@@ -31,7 +31,7 @@ def copy_a_phase(code: GemmCode) -> tuple[PhaseFunction, Index, float]:
                 tail_mask(f, gemm.k, k.index, plan.lanes),
             )
             element = broadcast(f.text, cast(f.text, scope.emit(value), plan.dtype), plan.lanes)
-            _store(f, element, f.offset(row, k.index, plan.dtype.itemsize), scope.mask)
+            store_lanes(f.text, element, f.offset(row, k.index, plan.dtype.itemsize), scope.mask)
     return f, code.batches() * gemm.m.extent, float(max(gemm.k.extent.hint(), 1))
 
 
@@ -67,7 +67,9 @@ def gather_panel(code: GemmCode, f: PhaseFunction, scope: Scope, column: str, ou
             )
             value = cast(f.text, inner.emit(load), plan.dtype)
             value = broadcast(f.text, value, plan.lanes)
-            _store(f, value, f.offset(line, str(v * plan.lanes), plan.dtype.itemsize), None)
+            store_lanes(
+                f.text, value, f.offset(line, str(v * plan.lanes), plan.dtype.itemsize), None
+            )
 
 
 def convert_columns(
@@ -87,15 +89,4 @@ def convert_columns(
             lanes = Lanes(gemm.k, plan.lanes)
             inner = scope.inner({gemm.n: n, gemm.k: k.index}, lanes, mask)
             value = broadcast(f.text, cast(f.text, inner.emit(load), plan.dtype), plan.lanes)
-            _store(f, value, f.offset(line, k.index, plan.dtype.itemsize), mask)
-
-
-def _store(f: PhaseFunction, value: Ssa, where: str, mask: Ssa | None) -> None:
-    size = value.dtype.itemsize
-    if mask is None:
-        f.text.do(f"store {value.typed}, ptr {where}, align {size}")
-        return
-    suffix = f"v{value.lanes}{'f' if value.dtype.is_floating_point else 'i'}{size * 8}"
-    callee = f"llvm.masked.store.{suffix}.p0"
-    f.text.declare(f"declare void @{callee}({value.type}, ptr, i32, {mask.type})")
-    f.text.do(f"call void @{callee}({value.typed}, ptr {where}, i32 {size}, {mask.typed})")
+            store_lanes(f.text, value, f.offset(line, k.index, plan.dtype.itemsize), mask)
