@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import TypeGuard
 
 from jitney.loops import ir, visit
 from jitney.loops.align_nests import Site, load_sites, store_sites
@@ -34,16 +35,17 @@ def join_loops(body: tuple[ir.Stmt, ...], state: FusionState) -> tuple[ir.Stmt, 
 def _partner(before: list[ir.Stmt], stmt: ir.Loop | ir.Reduce) -> int | None:
     """The earliest statement that ``stmt`` may join: nothing from there on must precede it."""
     best: int | None = None
+    if not any(_may_join(other, stmt) for other in before):
+        return None
     needed = visit.used_names((stmt,))
     reads = {s.buffer for s in load_sites((stmt,), ())}
     writes = {s.buffer for s in store_sites((stmt,), ())}
     for at in range(len(before) - 1, -1, -1):
         other = before[at]
-        if isinstance(other, ir.Loop | ir.Reduce) and _same_extents(other.axes, stmt.axes):
-            if needed.isdisjoint(visit.bound_names((other,))) and _elementwise(other, stmt):
-                best = at
         if not needed.isdisjoint(visit.bound_names((other,))):
             break
+        if _may_join(other, stmt) and _elementwise(other, stmt):
+            best = at
         other_writes = {s.buffer for s in store_sites((other,), ())}
         other_reads = {s.buffer for s in load_sites((other,), ())}
         if not other_writes.isdisjoint(reads | writes) or not other_reads.isdisjoint(writes):
@@ -51,8 +53,11 @@ def _partner(before: list[ir.Stmt], stmt: ir.Loop | ir.Reduce) -> int | None:
     return best
 
 
-def _same_extents(a: tuple[Axis, ...], b: tuple[Axis, ...]) -> bool:
-    return len(a) == len(b) and all(x.extent == y.extent for x, y in zip(a, b, strict=True))
+def _may_join(other: ir.Stmt, stmt: ir.Loop | ir.Reduce) -> TypeGuard[ir.Loop | ir.Reduce]:
+    """Whether ``other`` runs over axes of the same extents."""
+    return isinstance(other, ir.Loop | ir.Reduce) and (
+        [x.extent for x in other.axes] == [y.extent for y in stmt.axes]
+    )
 
 
 def _elementwise(first: ir.Loop | ir.Reduce, second: ir.Loop | ir.Reduce) -> bool:
@@ -61,8 +66,10 @@ def _elementwise(first: ir.Loop | ir.Reduce, second: ir.Loop | ir.Reduce) -> boo
     moved = {x: Axis(f"{x.name} of the second", x.extent) for x in visit.inner_axes(second.body)}
     moved |= dict(zip(second.axes, first.axes, strict=True))
     stores, loads = list(store_sites((first,), ())), list(load_sites((first,), ()))
-    later_stores = [_renamed(s, moved) for s in store_sites((second,), ())]
-    later_loads = [_renamed(s, moved) for s in load_sites((second,), ())]
+    written = {s.buffer for s in stores}
+    touched = written | {s.buffer for s in loads}
+    later_stores = [_renamed(s, moved) for s in store_sites((second,), ()) if s.buffer in touched]
+    later_loads = [_renamed(s, moved) for s in load_sites((second,), ()) if s.buffer in written]
     pairs = [(s, t) for s in stores for t in (*later_loads, *later_stores)]
     pairs += [(s, t) for s in later_stores for t in loads]
     shared = [axis for axis in first.axes if axis.extent != index(1)]

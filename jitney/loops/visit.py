@@ -209,14 +209,20 @@ class Renaming:
 
     def __init__(self, axes: dict[Axis, Index], names: dict[str, str] | None = None) -> None:
         self.names = names or {}
-        self.atoms: dict[Any, IndexLike] = {**axes}
+        self.atoms: dict[Any, IndexLike] = {x: y for x, y in axes.items() if y != index(x)}
         self.atoms.update({Value(old): index(Value(new)) for old, new in self.names.items()})
+        self._indices: dict[Index, Index] = {}  # few distinct ones among very many loads
         self._memo: dict[int, ir.Expr] = {}
         self._alive: list[ir.Expr] = []
 
     def index(self, value: Index) -> Index:
         """The index with atoms replaced."""
-        return value.substitute(self.atoms) if value.terms else value
+        if not value.terms or not self.atoms:
+            return value
+        found = self._indices.get(value)
+        if found is None:
+            found = self._indices[value] = value.substitute(self.atoms)
+        return found
 
     def expr(self, expr: ir.Expr) -> ir.Expr:
         """The expression with atoms and names replaced."""
@@ -226,7 +232,7 @@ class Renaming:
     def _leaf(self, expr: ir.Expr) -> ir.Expr:
         if isinstance(expr, ir.Load):
             moved = self.index(expr.index)
-            if moved is expr.index:
+            if moved == expr.index:
                 return expr
             return ir.Load(expr.buffer, moved, expr.dtype, expr.mask, expr.other)
         if isinstance(expr, ir.Ref) and expr.name in self.names:
@@ -237,6 +243,8 @@ class Renaming:
 
     def block(self, body: tuple[ir.Stmt, ...]) -> tuple[ir.Stmt, ...]:
         """The statements with atoms and names replaced; axes of inner loops stay."""
+        if not self.atoms:
+            return body
         return tuple(self.stmt(s) for s in body)
 
     def stmt(self, stmt: ir.Stmt) -> ir.Stmt:
@@ -273,14 +281,33 @@ def bound_names(body: Iterable[ir.Stmt]) -> list[str]:
 def used_names(body: tuple[ir.Stmt, ...]) -> set[str]:
     """Names a block uses, in expressions and inside indices."""
     names: set[str] = set()
-    for expr in body_exprs(body):
-        if isinstance(expr, ir.Ref):
-            names.add(expr.name)
-        elif isinstance(expr, ir.Load | ir.IndexValue):
-            names.update(a.name for a in expr.index.atoms() if isinstance(a, Value))
-    for store in stores(body):
-        names.update(a.name for a in store.index.atoms() if isinstance(a, Value))
+    for stmt in statements(body):
+        names.update(*map(_names_of, stmt_exprs(stmt)))
+        if isinstance(stmt, ir.Store):
+            names.update(_bound_in(stmt.index))
     return names
+
+
+def _names_of(expr: ir.Expr) -> frozenset[str]:
+    """The names of one expression, found once per operation."""
+    if isinstance(expr, ir.Op):
+        found: frozenset[str] | None = expr.__dict__.get("_names")
+        if found is None:
+            found = frozenset[str]().union(*map(_names_of, expr.args))
+            object.__setattr__(expr, "_names", found)
+        return found
+    if isinstance(expr, ir.Ref):
+        return frozenset((expr.name,))
+    if isinstance(expr, ir.IndexValue):
+        return _bound_in(expr.index)
+    if isinstance(expr, ir.Load):
+        under_mask = frozenset[str]() if expr.mask is None else _names_of(expr.mask)
+        return _bound_in(expr.index) | under_mask
+    return frozenset()
+
+
+def _bound_in(where: Index) -> frozenset[str]:
+    return frozenset(a.name for a in where.atoms() if isinstance(a, Value))
 
 
 def accumulates(node: ir.Node) -> bool:
