@@ -290,7 +290,8 @@ def from_terms(terms: Mapping[Monomial, int], const: int) -> Index:
 
 
 def _joined(terms: list[tuple[Monomial, int]], const: int) -> Index | None:
-    """``b * (x // b) + x % b`` put back together as ``x``; None where there is no such pair."""
+    """``b * (x // b) + x % b`` put back together as ``x``, and ``x % b - x`` as what is left of it,
+    ``-b * (x // b)``; None where there is no such pair."""
     for monomial, c in terms:
         for atom in monomial:
             if not isinstance(atom, Mod):
@@ -298,6 +299,10 @@ def _joined(terms: list[tuple[Monomial, int]], const: int) -> Index | None:
             quotient = atom.numerator // atom.denominator
             rest = Index(((without(monomial, (atom,)) or (), c),), 0)
             rest = rest if rest.terms[0][0] else index(c)
+            negated = (atom.numerator * rest * -1).terms
+            if negated and not atom.numerator.const and set(negated) <= set(terms):
+                left = [t for t in terms if t != (monomial, c) and t not in negated]
+                return from_terms(dict(left), const) - quotient * atom.denominator * rest
             partner = quotient * atom.denominator * rest
             if len(partner.terms) != 1 or partner.const or partner.terms[0] not in terms:
                 continue

@@ -1,6 +1,6 @@
 """Floor division and remainder of indices, simplified by what is known of ranges.
 
-Imported through `jitney.loops.index`, whose operators call it.
+`jitney.loops.index`, whose operators call it, comes first.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ def floor_div(a: Index, b: Index) -> Index:
         return whole + floor_div(rest, b)
     if _in_range(a, b):
         return index(0)
+    if b.is_const and b.const > 0 and all(c < 0 for _, c in a.terms):
+        return -floor_div(b.const - 1 - a, b)  # rounded up: whose bounds are known
     shared = _common_factor(a, b)
     if shared > 1:
         return floor_div(_divided(a, shared), _divided(b, shared))
@@ -46,6 +48,7 @@ def modulo(a: Index, b: Index) -> Index:
         return modulo(rest, b)
     if _in_range(a, b):
         return a
+    a = _without_remainders(a, b)
     shared = _common_factor(a, b)
     if shared > 1:
         return modulo(_divided(a, shared), _divided(b, shared)) * shared
@@ -54,6 +57,18 @@ def modulo(a: Index, b: Index) -> Index:
         whole, low = _split_multiple(a, step)
         return modulo(whole or a, _exact(b, step)) * step + low
     return index(Mod(a, b))
+
+
+def _without_remainders(a: Index, b: Index) -> Index:
+    """``a`` with ``x`` in the place of ``x % (n * b)``, which ``% b`` does not tell apart."""
+    for monomial, c in a.terms:
+        atom = monomial[0]
+        if len(monomial) == 1 and isinstance(atom, Mod):
+            whole, rest = _split_multiple(atom.denominator, b)
+            if whole is not None and rest == Index():
+                others = Index(tuple(term for term in a.terms if term != (monomial, c)), a.const)
+                return _without_remainders(others + atom.numerator * c, b)
+    return a
 
 
 def _split_multiple(a: Index, b: Index) -> tuple[Index | None, Index]:
@@ -132,16 +147,25 @@ def _in_range(a: Index, b: Index) -> bool:
 
 def _axis_below_extent(a: Index, b: Index) -> bool:
     """``sum(stride * axis) < b`` for axes whose extents multiply up to ``b`` symbolically."""
-    bound = index(a.const)
+    top = greatest(a)
+    if top is None:
+        return False
+    gap_low, _ = (b - top).bounds()
+    return gap_low is not None and gap_low > 0
+
+
+def greatest(a: Index) -> Index | None:
+    """``a`` where each of its axes is at its end, which is its greatest value; None where it does
+    not grow with its axes, or divides."""
+    ends: dict[Axis, Index] = {}
     for monomial, c in a.terms:
         axes = [x for x in monomial if isinstance(x, Axis)]
-        if len(axes) != 1 or c < 0 or any(not isinstance(x, Axis | Dim) for x in monomial):
-            return False
-        rest = Index(((tuple(x for x in monomial if x not in axes), c),), 0)
-        rest = rest if rest.terms[0][0] else index(c)
-        bound = bound + rest * (axes[0].extent - 1)
-    gap_low, _ = (b - bound).bounds()
-    return gap_low is not None and gap_low > 0
+        if any(not isinstance(x, Axis | Dim) for x in monomial):
+            return None
+        if axes and (c < 0 or any(isinstance(x, Dim) and x.low < 0 for x in monomial)):
+            return None
+        ends |= {axis: axis.extent - 1 for axis in axes}
+    return a.substitute(ends)
 
 
 def _common_factor(a: Index, b: Index) -> int:

@@ -8,6 +8,7 @@ from itertools import combinations, takewhile
 
 from jitney.loops import ir, visit
 from jitney.loops.index import Axis, Index, Value, index
+from jitney.loops.index_division import greatest
 from jitney.loops.invert_index import same_iteration
 
 #: The loops around an access, outermost first: the place of each in its block, and its axes.
@@ -112,7 +113,25 @@ def _disjoint(a: Index, b: Index) -> bool:
     after = low_a is not None and high_b is not None and low_a > high_b
     if after or (low_b is not None and high_a is not None and low_b > high_a):
         return True
-    return any(_differ_modulo(a, b, abs(c)) for _, c in {*a.terms, *b.terms})
+    if any(_differ_modulo(a, b, abs(c)) for _, c in {*a.terms, *b.terms}):
+        return True
+    strides = {x.coefficient(axis) for x in (a, b) for axis in x.atoms() if isinstance(axis, Axis)}
+    return any(_digits_differ(a, b, stride) for stride in strides if stride is not None)
+
+
+def _digits_differ(a: Index, b: Index, modulus: Index) -> bool:
+    """Whether ``a % modulus`` and ``b % modulus`` have ranges apart, by bounds with symbols."""
+    a, b = a % modulus, b % modulus
+    return _below(a, b) or _below(b, a)
+
+
+def _below(a: Index, b: Index) -> bool:
+    top = greatest(a)
+    if top is None or greatest(b) is None:
+        return False
+    least = b.substitute({x: 0 for x in b.atoms() if isinstance(x, Axis)})
+    gap = (least - top).bounds()[0]
+    return gap is not None and gap > 0
 
 
 def _differ_modulo(a: Index, b: Index, modulus: int) -> bool:

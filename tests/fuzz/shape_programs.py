@@ -6,7 +6,6 @@ sizes for all that it does: what is traced at some sizes must hold, or be traced
 
 from __future__ import annotations
 
-import math
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,10 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-
-def rows_of(x: Tensor) -> Tensor:
-    """As a matrix: the last dimension stays."""
-    return x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
+from tests.fuzz.library_steps import LIBRARY, rows_of
 
 
 def pairs(x: Tensor, k: int) -> Tensor:
@@ -324,9 +320,10 @@ BINARY: dict[str, Callable[[Tensor, Tensor, int], Tensor]] = {
     )
 }  # fmt: skip
 
+UNARY |= LIBRARY
 TABLE: dict[str, Any] = UNARY | DATA | BINARY
 
-SIZES = (2, 3, 4, 5, 6, 8, 9, 12, 16, 17)
+SIZES = (2, 3, 4, 5, 6, 7, 8, 9, 12, 13, 16, 17)
 
 
 @dataclass(frozen=True)

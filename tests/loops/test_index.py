@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jitney.loops.index import Axis, Dim, FloorDiv, Index, Mod, index
+from jitney.loops.index_division import greatest
 
 I, J, K = (Axis(n, index(e)) for n, e in (("i", 3), ("j", 4), ("k", 6)))
 D = Dim("s", low=2, high=5)
@@ -54,11 +55,13 @@ def polynomials(draw: st.DrawFn) -> tuple[Index, object]:
 def test_simplified_equals_plain(pair, seed):
     simplified, plain = pair
     low, high = simplified.bounds()
+    end = greatest(simplified)
     for case in CASES[seed % 7 :: 7]:
         value = plain(case)
         assert simplified.evaluate(case) == value
         assert low is None or low <= value
         assert high is None or value <= high
+        assert end is None or value <= end.evaluate(case)
 
 
 @settings(max_examples=200, deadline=None)
@@ -112,6 +115,15 @@ def test_rows_of_a_padded_tensor_are_split():
     assert linear // width == index(I)
     assert linear % width == index(J)
     assert (linear + K * (width * 2)) // width == index(I) + index(K) * 2
+
+
+def test_sizes_rounded_up_divide_again():
+    """Rows padded to whole blocks, as libraries write it, and the rows of a block."""
+    size = index(D)
+    for padded in (size + (64 - size % 64) % 64, size + (-size) % 64):
+        assert padded == (size + 63) // 64 * 64
+        assert padded // (padded // 64) == index(64)
+        assert padded.bounds() == (64, 64)
 
 
 def test_equal_polynomials_are_equal_values_and_survive_pickle():

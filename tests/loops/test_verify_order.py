@@ -10,9 +10,10 @@ import torch
 
 from jitney.errors import CompilerBug
 from jitney.loops import ir
-from jitney.loops.index import Axis, Index, Value, index
+from jitney.loops.index import Axis, Dim, Index, Value, index
 from jitney.loops.interpret import interpret
 from jitney.loops.verify import verify
+from jitney.loops.verify_order import where_iterations_meet
 from tests.loops.programs import lowered
 
 I, J = Axis("i", index(4)), Axis("j", index(4))  # noqa: E741 - the usual names
@@ -120,6 +121,17 @@ def test_iterations_that_keep_apart_are_fine():
     )
     verify(checked)
     run(checked)
+
+
+@pytest.mark.parametrize("first, refused", [(1, False), (2, True)])
+def test_parts_of_rows_as_long_as_a_symbol_keep_apart(first, refused):
+    """Every row has three parts; the first is written, from part ``first`` two are read."""
+    size = index(Dim("s"))
+    part, two = Axis("part", size), Axis("two", size * 2)
+    row = index(I) * (size * 3)
+    copy = ir.Loop((two,), (ir.Store("y", row + two, load("t", row + size * first + two)),))
+    fill = ir.Loop((part,), (ir.Store("t", row + part, load("x", index(0))),))
+    assert bool(where_iterations_meet(ir.LoopNest("n", (I,), (fill, copy)))) == refused
 
 
 @pytest.mark.parametrize("second, refused", [(1.0, False), (2.0, True)])
