@@ -237,6 +237,12 @@ def _c_member(interpreter: Interpreter, found: Any, owner: Any, name: str) -> An
         if isinstance(namespace, DictShadow):
             return Lazy(namespace.original, namespace.source)
         return namespace
+    shadow = world.cell(owner) if name == "cell_contents" else None
+    if shadow is not None:
+        value = shadow.get(world)
+        if value is ABSENT:
+            raise Raised(ValueError("Cell is empty"))
+        return value
     overlay = world.slots.get((id(owner), name))
     if overlay is not None:
         if overlay[0] is ABSENT:

@@ -145,6 +145,13 @@ def is_resume(code: CodeType) -> bool:
     return id(code) in _ORIGINS
 
 
+def original_code(code: CodeType) -> CodeType:
+    """The user's code that ``code`` is or goes on with: its own variables, not turned into others'
+    by being handed over in cells."""
+    origin = _ORIGINS.get(id(code))
+    return code if origin is None else origin[1].code
+
+
 def stopped_at(
     code: CodeType, offset: int, nulls: tuple[bool, ...], names: tuple[str, ...]
 ) -> Point:

@@ -16,6 +16,7 @@ import torch
 from jitney.capture.attributes import is_python, type_lookup
 from jitney.capture.frame import BreakCapture
 from jitney.capture.shadows import HASHABLE_KEYS
+from jitney.capture.symbols import concrete
 from jitney.capture.world import is_identity
 
 if TYPE_CHECKING:
@@ -51,6 +52,15 @@ def refuse_python(interpreter: Interpreter, values: Iterable[Any], hooks: Sequen
         raise BreakCapture("callback", f"C code would call {found}")
 
 
+def refuse_symbolic_text(values: Iterable[Any]) -> None:
+    """Assumes the numbers of the symbols that text is made of: they print as such from then on,
+    but for floats, where it breaks."""
+    for part in held(values):
+        if isinstance(part, torch.SymFloat):
+            raise BreakCapture("symbolic-text", "a symbolic float becomes text")
+        concrete(part)
+
+
 def refuse_key(interpreter: Interpreter, key: Any, container: Any) -> None:
     """Breaks where looking ``key`` up calls Python: its own hash, or comparisons with keys."""
     if not isinstance(key, HASHABLE_KEYS):
@@ -66,6 +76,7 @@ def refuse_callbacks(interpreter: Interpreter, function: Any, args: Sequence[Any
             refuse_key(interpreter, args[0], owner)
     elif isinstance(owner, str) and name == "format":
         refuse_python(interpreter, args, TEXTS)
+        refuse_symbolic_text(a for a in args if isinstance(a, CONTAINERS))
         if _reads_attributes(owner):
             raise BreakCapture("callback", "str.format reads attributes or items")
     elif isinstance(owner, CONTAINERS) and name in _COMPARING_METHODS:

@@ -29,7 +29,7 @@ from jitney.capture.guard import ABSENT
 from jitney.capture.present_arguments import present
 from jitney.capture.source import Attr, DictItem, Fixed, Referent
 from jitney.capture.stand_ins import disabled_because, is_disabled, mark_of
-from jitney.capture.subscripts import LazyMethod
+from jitney.capture.subscripts import LazyMethod, dict_item, key
 from jitney.capture.substitutes import substitute_of
 
 if TYPE_CHECKING:
@@ -191,6 +191,9 @@ def call_c(
         return interpreter.call_python(polyfills.sort_, call_args, {}, None)
     if torch_calls.is_torch_c(function):
         return torch_calls.call_c(interpreter, function, args, kwargs)
+    owner = getattr(function, "__self__", None)
+    if isinstance(owner, dict) and function.__name__ == "__getitem__" and len(args) == 1:
+        return dict_item(interpreter, owner, key(interpreter, interpreter.world.force(args[0])))
     if policy.is_pure(function, args):
         return call_native(interpreter, function, args, kwargs)
     raise BreakCapture("c-call", f"{policy.name_of(function)} is not known to be free of effects")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import collections
+import itertools
 from typing import TYPE_CHECKING, Any
 
 from jitney.capture import attributes, operators, subscripts
 from jitney.capture.cpython import OLD_CALLS
 from jitney.capture.decode import Instruction, opcode
 from jitney.capture.frame import BreakCapture, Frame, Lazy, Raised
+from jitney.capture.guard import ABSENT
 
 if TYPE_CHECKING:
     from jitney.capture.interpret import Interpreter
@@ -122,7 +124,7 @@ def dict_merge(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
 
 @opcode("UNPACK_SEQUENCE")
 def unpack_sequence(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
-    values = _unpacked(vm, frame)
+    values = _unpacked(vm, vm.pop(frame), ins.arg + 1)
     if len(values) != ins.arg:
         few = len(values) < ins.arg
         message = (
@@ -137,19 +139,21 @@ def unpack_sequence(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
 @opcode("UNPACK_EX")
 def unpack_ex(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
     before, after = ins.arg & 0xFF, ins.arg >> 8
-    values = _unpacked(vm, frame)
+    values = _unpacked(vm, vm.pop(frame), None)
     if len(values) < before + after:
-        raise Raised(ValueError("not enough values to unpack"))
+        wanted = f"expected at least {before + after}, got {len(values)}"
+        raise Raised(ValueError(f"not enough values to unpack ({wanted})"))
     stop = len(values) - after
     parts = [*values[:before], values[before:stop], *values[stop:]]
     frame.stack.extend(reversed(parts))
 
 
-def _unpacked(vm: Interpreter, frame: Frame) -> list[Any]:
-    value = vm.pop(frame)
+def _unpacked(vm: Interpreter, value: Any, most: int | None) -> list[Any]:
+    """What is taken of an iterable, of an iterator no more than ``most``."""
     if type(value) in (tuple, list):
         return list(value)
-    return list(vm.native(list, operators.iterable(vm, value)))
+    iterator = vm.native(iter, operators.iterable(vm, value))
+    return list(vm.native(list, itertools.islice(iterator, most)))
 
 
 # ---------------------------------------------------------------- subscripts
@@ -358,12 +362,9 @@ def match_sequence(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
 def match_keys(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
     keys = frame.stack[-1]
     value = vm.world.force(frame.stack[-2])
-    if all(operators.contains(vm, value, key) for key in keys):
-        frame.stack.append(
-            tuple([vm.world.force(subscripts.get(vm, value, k, None)) for k in keys])
-        )
-    else:
-        frame.stack.append(None)
+    get = vm.get_attr(value, "get")
+    found = tuple([vm.world.force(vm.call(get, (key, ABSENT), {}, None)) for key in keys])
+    frame.stack.append(None if any(part is ABSENT for part in found) else found)
 
 
 @opcode("MATCH_CLASS")

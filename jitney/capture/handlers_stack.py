@@ -7,6 +7,7 @@ from types import CellType
 from typing import TYPE_CHECKING, Any
 
 from jitney.capture import attributes
+from jitney.capture.build_resume import original_code
 from jitney.capture.decode import Instruction, opcode
 from jitney.capture.frame import NULL, BreakCapture, Frame, Raised, Unread
 from jitney.capture.functions import BUILTINS, builtin
@@ -75,10 +76,16 @@ def load_fast(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
             value = frame.locals[ins.value] = vm.world.read_lazy(value.value, value.source)
         frame.stack.append(value)
     except KeyError:
-        message = (
-            f"cannot access local variable {ins.value!r} where it is not associated with a value"
-        )
-        raise Raised(UnboundLocalError(message)) from None
+        raise _unbound(frame, ins.value) from None
+
+
+def _unbound(frame: Frame, name: str) -> Raised:
+    """What CPython raises for a variable of a function that holds nothing."""
+    if name in original_code(frame.code).co_freevars:
+        where = "where it is not associated with a value in enclosing scope"
+        return Raised(NameError(f"cannot access free variable {name!r} {where}", name=name))
+    message = f"cannot access local variable {name!r} where it is not associated with a value"
+    return Raised(UnboundLocalError(message))
 
 
 @opcode("LOAD_FAST_AND_CLEAR")
@@ -98,7 +105,7 @@ def store_fast(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
 @opcode("DELETE_FAST")
 def delete_fast(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
     if ins.value not in frame.locals:
-        raise Raised(UnboundLocalError(ins.value))
+        raise _unbound(frame, ins.value)
     del frame.locals[ins.value]
 
 
@@ -139,7 +146,7 @@ def cell_get(vm: Interpreter, cell: CellType) -> Any:
 def load_deref(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
     value = cell_get(vm, frame.locals[ins.value])
     if value is ABSENT:
-        raise Raised(NameError(f"cannot access free variable {ins.value!r}"))
+        raise _unbound(frame, ins.value)
     frame.stack.append(value)
 
 
@@ -159,7 +166,7 @@ def delete_deref(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
     cell = frame.locals[ins.value]
     shadow = vm.world.cell(cell)
     if cell_get(vm, cell) is ABSENT:
-        raise Raised(NameError(ins.value))
+        raise _unbound(frame, ins.value)
     if shadow is not None:
         shadow.set(vm.world, ABSENT)
     else:
@@ -186,7 +193,7 @@ def global_value(vm: Interpreter, frame: Frame, name: str) -> Any:
 def load_global(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
     value = global_value(vm, frame, ins.value)
     if value is ABSENT:
-        raise Raised(NameError(f"name {ins.value!r} is not defined"))
+        raise _undefined(ins.value)
     if ins.arg & 1:
         frame.push_callable(value)
     else:
@@ -205,7 +212,11 @@ def delete_global(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
         shadow = vm.world.dict_shadow(frame.globals, frame.globals_source)
         shadow.delete(vm.world, ins.value)
     except KeyError:
-        raise Raised(NameError(ins.value)) from None
+        raise _undefined(ins.value) from None
+
+
+def _undefined(name: str) -> Raised:
+    return Raised(NameError(f"name {name!r} is not defined", name=name))
 
 
 @opcode("IMPORT_NAME")

@@ -8,6 +8,7 @@ ours and becomes a break too: it never reaches the user's ``except``.
 
 from __future__ import annotations
 
+import re
 import traceback
 from collections.abc import Callable, Sequence
 from itertools import pairwise
@@ -24,6 +25,10 @@ from jitney.capture.source import Source
 from jitney.capture.tensors import Tensors
 from jitney.capture.world import World
 from jitney.events import log
+
+
+#: In what C code says of a number that it does not know for one.
+_SYMBOL = re.compile(r"\bSym(Int|Float|Bool)\b")
 
 
 class Interpreter:
@@ -158,6 +163,9 @@ class Interpreter:
             self.native_broke = True  # it may have advanced iterators
             raise
         except Exception as error:  # noqa: BLE001 - it is the user's
+            if isinstance(error, TypeError) and _SYMBOL.search(str(error)):
+                self.native_broke = True
+                raise BreakCapture("symbolic-number", str(error)) from None
             raise Raised(error.with_traceback(None)) from None
 
     def torch_call(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

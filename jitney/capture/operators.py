@@ -14,7 +14,7 @@ from jitney.capture.frame import BreakCapture, Frame, Raised
 from jitney.capture.generators import FrameGenerator, MethodIterator
 from jitney.capture.guard import ABSENT
 from jitney.capture.known_values import known_truth
-from jitney.capture.symbols import SYMBOLS, concrete, exact_operands
+from jitney.capture.symbols import SYMBOLS, concrete, concrete_key, exact_operands
 
 if TYPE_CHECKING:
     from jitney.capture.interpret import Interpreter
@@ -86,6 +86,8 @@ def binary(interpreter: Interpreter, symbol: str, left: Any, right: Any) -> Any:
         return value
     if name == "mod" and isinstance(left, str | bytes):
         callbacks.refuse_python(interpreter, (right,), callbacks.TEXTS)
+        right = concrete(right)
+        callbacks.refuse_symbolic_text((right,))
     return _native(interpreter, function, left, right)
 
 
@@ -205,6 +207,7 @@ def contains(interpreter: Interpreter, container: Any, item: Any) -> bool:
         raise BreakCapture("tensor-in", "a tensor is looked for in a list by value")
     if not isinstance(container, list | tuple):
         callbacks.refuse_key(interpreter, item, container)
+        item = concrete_key(item)
     elif callbacks.asks_python(interpreter, (container, item), callbacks.COMPARISONS):
         return any(_is_or_equals(interpreter, x, item) for x in container)
     return bool(interpreter.native(operator.contains, container, item))
@@ -288,6 +291,7 @@ def text(interpreter: Interpreter, value: Any, name: str, function: Any) -> Any:
         value = concrete(value)
     if isinstance(value, callbacks.CONTAINERS):
         callbacks.refuse_python(interpreter, (value,), callbacks.TEXTS)
+        callbacks.refuse_symbolic_text((value,))
     for part in callbacks.held((value,)):
         cls = type(part)
         if cls.__repr__ is object.__repr__ and not is_python(type_lookup(cls, name)):

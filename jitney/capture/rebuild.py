@@ -147,6 +147,8 @@ class Rebuilder:
         return r.Apply(collections.deque, (r.MakeList(self._all(value)), r.Constant(value.maxlen)))
 
     def _method(self, value: types.MethodType) -> r.Recipe:
+        if type(value.__self__) is FrameGenerator:  # send, throw, close: the real one's
+            return r.Apply(getattr, (self.of(value.__self__), r.Constant(value.__name__)))
         return r.MakeMethod(self.of(value.__func__), self.of(value.__self__))
 
     def _c_method(self, value: Any) -> r.Recipe:

@@ -40,7 +40,7 @@ class DictShadow:
         self.original, self.source = original, source
         self.inside: dict[Any, Any] = {} if cls is dict else cls.__new__(cls)
         if isinstance(original, collections.defaultdict):
-            self.inside = collections.defaultdict(original.default_factory)
+            self.inside.default_factory = original.default_factory  # type: ignore[attr-defined]
         elif isinstance(original, collections.OrderedDict) and cls is not collections.OrderedDict:
             collections.OrderedDict.__init__(self.inside)
         self.initial: dict[Any, Any] = {}

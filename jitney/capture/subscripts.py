@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import operator
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,7 @@ from jitney.capture import callbacks, operators
 from jitney.capture.frame import BreakCapture, Frame, Lazy, Raised
 from jitney.capture.guard import ABSENT
 from jitney.capture.shadows import HASHABLE_KEYS
-from jitney.capture.symbols import concrete
+from jitney.capture.symbols import concrete, concrete_key
 
 if TYPE_CHECKING:
     from jitney.capture.interpret import Interpreter
@@ -54,7 +55,7 @@ def is_plain_key(value: Any) -> bool:
 def key(vm: Interpreter, value: Any) -> Any:
     """A key of a new dict or set: symbols become the numbers they are."""
     callbacks.refuse_key(vm, value, None)
-    return concrete(value)
+    return concrete_key(value)
 
 
 def get(vm: Interpreter, container: Any, index: Any, site: Frame | None) -> Any:
@@ -73,14 +74,33 @@ def get(vm: Interpreter, container: Any, index: Any, site: Frame | None) -> Any:
         return vm.call(hook, (container, index), {}, site)
     if isinstance(container, type):
         return vm.native(operator.getitem, container, index)
-    return vm.native(operator.getitem, container, _plain_index(vm, container, index))
+    index = _plain_index(vm, container, index)
+    if isinstance(container, dict):
+        return dict_item(vm, container, index)
+    return vm.native(operator.getitem, container, index)
+
+
+def dict_item(vm: Interpreter, container: dict[Any, Any], index: Any) -> Any:
+    """``dict.__getitem__(container, index)``: what a subclass has for a key that it does not hold
+    may be Python's to say, which C code would call by itself."""
+    is_there = type(container) is dict or vm.native(dict.__contains__, container, index)
+    hook = None if is_there else operators.hook_of(vm, container, "__missing__")
+    if hook is not None:
+        return vm.call(hook, (container, index), {}, None)
+    if not is_there and isinstance(container, collections.defaultdict):
+        factory = vm.world.force(vm.get_attr(container, "default_factory"))
+        if factory is not None:
+            value = vm.world.force(vm.call(factory, (), {}, None))
+            vm.native(dict.__setitem__, container, index, value)
+            return value
+    return vm.native(dict.__getitem__, container, index)
 
 
 def _plain_index(vm: Interpreter, container: Any, index: Any) -> Any:
     """An index or key that C code may use by itself: symbols become the numbers they are."""
     if isinstance(container, dict):
         callbacks.refuse_key(vm, index, container)
-        return concrete(index)
+        return concrete_key(index)
     if isinstance(index, slice):
         parts = (index.start, index.stop, index.step)
         callbacks.refuse_python(vm, parts, callbacks.NUMBERS)

@@ -64,6 +64,16 @@ def concrete(value: Any) -> Any:
     return bool(value) if isinstance(value, torch.SymBool) else value
 
 
+def concrete_key(value: Any) -> Any:
+    """A key that C code may hash: symbols, in tuples too, as the numbers they have now."""
+    if not isinstance(value, tuple):
+        return concrete(value)
+    items = [concrete_key(item) for item in tuple.__iter__(value)]
+    if all(a is b for a, b in zip(items, tuple.__iter__(value), strict=True)):
+        return value
+    return torch.Size(items) if type(value) is torch.Size else tuple.__new__(type(value), items)
+
+
 _DIVIDE = (operator.truediv, operator.floordiv, operator.mod)
 _DIVIDE_IN_PLACE = (operator.itruediv, operator.ifloordiv, operator.imod)
 
