@@ -5,7 +5,6 @@ from __future__ import annotations
 import abc
 import builtins
 import collections
-import contextlib
 import functools
 import sys
 import types
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from jitney import torch_api
-from jitney.capture import attributes, callbacks, deferred, operators, polyfills, tensor_attributes
+from jitney.capture import attributes, callbacks, deferred, operators, polyfills
 from jitney.capture.attributes import is_python, type_lookup
 from jitney.capture.class_flags import is_heap_type
 from jitney.capture.frame import BreakCapture, Frame, Raised, Unread
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
 
 Handler = Callable[..., Any]
 _HANDLERS: dict[Any, Handler] = {}
-_CLASSES: dict[type, Handler] = {}
 _MISSING = object()
 _NUMBERS = {int, float, bool, complex}
 
@@ -43,11 +41,6 @@ def handler_of(function: Any) -> Handler | None:
         return None
 
 
-def class_handler(cls: type) -> Handler | None:
-    """Our own way to construct a builtin class, if there is one."""
-    return _CLASSES.get(cls)
-
-
 def _builtin(*functions: Any) -> Callable[[Handler], Handler]:
     def register(handler: Handler) -> Handler:
         for function in functions:
@@ -57,16 +50,7 @@ def _builtin(*functions: Any) -> Callable[[Handler], Handler]:
     return register
 
 
-def _class(*classes: type) -> Callable[[Handler], Handler]:
-    def register(handler: Handler) -> Handler:
-        for cls in classes:
-            _CLASSES[cls] = handler
-        return handler
-
-    return register
-
-
-def _forced(interpreter: Interpreter, args: Any) -> list[Any]:
+def forced(interpreter: Interpreter, args: Any) -> list[Any]:
     return [interpreter.world.force(a) for a in args]
 
 
@@ -92,7 +76,7 @@ def _polyfill_with_key(replacement: Any) -> Handler:
     ) -> Any:
         key = interpreter.world.force(kwargs.get("key"))
         if key is None or type(key) is types.BuiltinFunctionType:
-            values = _forced(interpreter, args)
+            values = forced(interpreter, args)
             if len(values) == 1:
                 iterable = operators.iterable(interpreter, values[0])
                 values = [interpreter.native(list, iterable)]
@@ -111,14 +95,12 @@ _HANDLERS[builtins.max] = _polyfill_with_key(polyfills.max_)
 _HANDLERS[builtins.any] = _polyfill(polyfills.any_)
 _HANDLERS[builtins.all] = _polyfill(polyfills.all_)
 _HANDLERS[functools.reduce] = _polyfill(polyfills.reduce_)
-_CLASSES[map] = _polyfill(polyfills.map_)
-_CLASSES[filter] = _polyfill(polyfills.filter_)
 
 
 @_builtin(builtins.sum)
 def _sum(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Any) -> Any:
     """Numbers are summed by Python itself, which from 3.12 on keeps what rounding loses."""
-    values = _forced(interpreter, args)
+    values = forced(interpreter, args)
     keywords = {k: interpreter.world.force(v) for k, v in kwargs.items()}
     if values:
         iterable = operators.iterable(interpreter, values[0])
@@ -131,12 +113,6 @@ def _sum(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: 
     return interpreter.native(function, *values, **keywords)
 
 
-@_class(torch.autograd.profiler.record_function)
-def _profiler_label(interpreter: Interpreter, cls: Any, args: Any, kwargs: Any, site: Any) -> Any:
-    """Labels are for eager's profile; a graph has its own names."""
-    return interpreter.call(contextlib.nullcontext, (), {}, site)
-
-
 @_builtin(builtins.len)
 def _len(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Any) -> Any:
     return operators.length(interpreter, interpreter.world.force(args[0]), site)
@@ -144,7 +120,7 @@ def _len(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: 
 
 @_builtin(builtins.isinstance)
 def _isinstance(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Any) -> Any:
-    value, classes = _forced(interpreter, args)
+    value, classes = forced(interpreter, args)
     return is_instance(interpreter, value, classes)
 
 
@@ -174,7 +150,7 @@ def _assume_unregistered(interpreter: Interpreter, cls: type, classes: Any) -> N
 
 @_builtin(builtins.issubclass)
 def _issubclass(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Any) -> Any:
-    values = _forced(interpreter, args)
+    values = forced(interpreter, args)
     answer = interpreter.native(issubclass, *values)
     if not answer:
         _assume_unregistered(interpreter, *values)
@@ -183,13 +159,13 @@ def _issubclass(interpreter: Interpreter, function: Any, args: Any, kwargs: Any,
 
 @_builtin(builtins.callable)
 def _callable(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Any) -> Any:
-    return interpreter.native(function, *_forced(interpreter, args))
+    return interpreter.native(function, *forced(interpreter, args))
 
 
 @_builtin(builtins.getattr)
 def _getattr(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Any) -> Any:
     owner, name, *default = args
-    owner, name = _forced(interpreter, (owner, name))
+    owner, name = forced(interpreter, (owner, name))
     if not default:
         return interpreter.get_attr(owner, name, site)
     try:
@@ -202,7 +178,7 @@ def _getattr(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, si
 
 @_builtin(builtins.hasattr)
 def _hasattr(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Any) -> Any:
-    owner, name = _forced(interpreter, args)
+    owner, name = forced(interpreter, args)
     try:
         interpreter.get_attr(owner, name)
     except Raised as raised:
@@ -216,7 +192,7 @@ def _on_attribute(act: Callable[..., Any], count: int) -> Handler:
     """A function of an object, a name and perhaps a value, by what it comes to here."""
 
     def handle(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Any) -> Any:
-        values = _forced(interpreter, args)
+        values = forced(interpreter, args)
         if len(values) != count or kwargs:
             return interpreter.native(function, *values, **kwargs)  # raises eager's TypeError
         return act(interpreter, *values)
@@ -252,7 +228,7 @@ def _object_new(interpreter: Interpreter, function: Any, args: Any, kwargs: Any,
 def _container_new(
     interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Any
 ) -> Any:
-    values = _forced(interpreter, args)
+    values = forced(interpreter, args)
     if len(values) > 1:
         values[1] = operators.iterable(interpreter, values[1])
     made = interpreter.native(function, *values)
@@ -294,7 +270,7 @@ def _exception(vm: Interpreter, function: Any, args: Any, kwargs: Any, site: Any
 
 @_builtin(warnings.warn)
 def _warn(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Any) -> None:
-    values = _forced(interpreter, args)
+    values = forced(interpreter, args)
     keywords = {k: interpreter.world.force(v) for k, v in kwargs.items()}
     given = dict(zip(("message", "category", "stacklevel", "source"), values), **keywords)
     if isinstance(given["message"], Warning) or given.get("source") is not None:
@@ -329,7 +305,7 @@ def _iter(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site:
 
 @_builtin(builtins.next)
 def _next(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Any) -> Any:
-    iterator, *default = _forced(interpreter, args)
+    iterator, *default = forced(interpreter, args)
     try:
         return operators.advance(interpreter, iterator)
     except Raised as raised:
@@ -340,7 +316,7 @@ def _next(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site:
 
 @_builtin(builtins.repr, builtins.format, builtins.ascii)
 def _text(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Any) -> Any:
-    values = _forced(interpreter, args)
+    values = forced(interpreter, args)
     if function is builtins.format:
         return operators.format_value(interpreter, *values)
     return operators.text(interpreter, values[0], "__repr__", function)
@@ -348,7 +324,7 @@ def _text(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site:
 
 @_builtin(builtins.abs, builtins.divmod, builtins.pow, builtins.round)
 def _number(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Any) -> Any:
-    values = _forced(interpreter, args)
+    values = forced(interpreter, args)
     keywords = {k: interpreter.world.force(v) for k, v in kwargs.items()}
     name = f"__{function.__name__}__"
     hook = type_lookup(type(values[0]), name)
@@ -382,90 +358,7 @@ def _locals(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, sit
 @_builtin(builtins.print)
 def _print(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Any) -> None:
     texts = []
-    for value in _forced(interpreter, args):
+    for value in forced(interpreter, args):
         texts.append(operators.text(interpreter, value, "__str__", str))
     keywords = {k: interpreter.world.force(v) for k, v in kwargs.items()}
     interpreter.deferred.append((print, tuple(texts), keywords))
-
-
-# ---------------------------------------------------------------- classes
-
-
-@_class(type)
-def _type(interpreter: Interpreter, cls: Any, args: Any, kwargs: Any, site: Any) -> Any:
-    if len(args) != 1:
-        raise BreakCapture("class-statement", "a class is made")
-    value = interpreter.world.force(args[0])
-    if isinstance(value, torch.Tensor):
-        return tensor_attributes.class_of(value)
-    if isinstance(value, SYMBOLS):
-        return {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}[type(value)]
-    if isinstance(value, FrameGenerator):
-        return types.GeneratorType
-    return type(value)
-
-
-@_class(super)
-def _super(interpreter: Interpreter, cls: Any, args: Any, kwargs: Any, site: Any) -> Any:
-    if args:
-        return interpreter.native(super, *_forced(interpreter, args))
-    frame = interpreter.frames[-1]
-    first = frame.locals[frame.code.co_varnames[0]]
-    if isinstance(first, Unread):
-        first = interpreter.world.read_lazy(first.value, first.source)
-    if isinstance(first, types.CellType):
-        first = first.cell_contents
-    cell = frame.locals["__class__"]
-    shadow = interpreter.world.cell(cell)
-    owner = cell.cell_contents if shadow is None else shadow.get(interpreter.world)
-    return interpreter.native(super, owner, interpreter.world.force(first))
-
-
-@_class(list, tuple, set, frozenset, dict, collections.OrderedDict, collections.deque,
-        collections.defaultdict, enumerate, zip, reversed)  # fmt: skip
-def _container(interpreter: Interpreter, cls: Any, args: Any, kwargs: Any, site: Any) -> Any:
-    values = _forced(interpreter, args)
-    keywords = {k: interpreter.world.force(v) for k, v in kwargs.items()}
-    if cls is collections.defaultdict and values and type(values[0]) is types.FunctionType:
-        raise BreakCapture("defaultdict", "a defaultdict with a Python factory")
-    if cls is reversed and is_python(type_lookup(type(values[0]), "__reversed__")):
-        hook = type_lookup(type(values[0]), "__reversed__")
-        return interpreter.call(hook, (values[0],), {}, site)
-    if cls is reversed and isinstance(values[0], torch.nn.Module):
-        values[0] = list(operators.iterable(interpreter, values[0]))
-    values = [operators.iterable(interpreter, v) for v in values]
-    if cls in (set, frozenset):
-        values = [interpreter.native(list, v) for v in values]
-        for value in values:
-            callbacks.refuse_python(interpreter, value, callbacks.HASHES)
-    return interpreter.native(cls, *values, **keywords)
-
-
-@_class(bool)
-def _bool(interpreter: Interpreter, cls: Any, args: Any, kwargs: Any, site: Any) -> bool:
-    return bool(args) and operators.truth(interpreter, interpreter.world.force(args[0]))
-
-
-@_class(int, float)
-def _convert(interpreter: Interpreter, cls: Any, args: Any, kwargs: Any, site: Any) -> Any:
-    values = _forced(interpreter, args)
-    if kwargs or len(values) > 1:
-        keywords = {k: interpreter.world.force(v) for k, v in kwargs.items()}
-        return interpreter.native(cls, *values, **keywords)
-    if values and isinstance(values[0], SYMBOLS):
-        return torch.sym_int(values[0]) if cls is int else torch.sym_float(values[0])
-    if values:
-        for name in (f"__{cls.__name__}__", "__index__"):
-            hook = type_lookup(type(values[0]), name)
-            if is_python(hook) and not isinstance(values[0], torch.Tensor):
-                return interpreter.call(hook, (values[0],), {}, site)
-    return interpreter.native(cls, *values)
-
-
-@_class(str)
-def _str(interpreter: Interpreter, cls: Any, args: Any, kwargs: Any, site: Any) -> str:
-    values = _forced(interpreter, args)
-    if len(values) == 1 and not kwargs:
-        return operators.text(interpreter, values[0], "__str__", str)
-    keywords = {k: interpreter.world.force(v) for k, v in kwargs.items()}
-    return interpreter.native(str, *values, **keywords)

@@ -14,6 +14,7 @@ import torch
 from jitney import torch_api
 from jitney.capture import (
     builtin_calls,
+    builtin_classes,
     callbacks,
     module_calls,
     policy,
@@ -225,7 +226,7 @@ def call_class(
     interpreter: Interpreter, cls: type, args: Any, kwargs: dict[str, Any], site: Frame | None
 ) -> Any:
     """``cls(*args)``."""
-    handler = builtin_calls.class_handler(cls)
+    handler = builtin_classes.class_handler(cls)
     if handler is not None:
         return handler(interpreter, cls, args, kwargs, site)
     meta = type(cls)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict, deque
+from collections.abc import Callable, Iterator
 from types import CellType, CodeType, FunctionType
 from typing import Any
 
@@ -26,6 +27,7 @@ def make_function(
     kwdefaults: dict[str, Any] | None,
     closure: tuple[CellType, ...],
     state: dict[str, Any] | None,
+    annotations: dict[str, Any] | None,
 ) -> FunctionType:
     """A function as MAKE_FUNCTION would make it."""
     function = FunctionType(code, globals_, name, defaults, closure or None)
@@ -33,7 +35,43 @@ def make_function(
     function.__kwdefaults__ = kwdefaults
     if state:
         function.__dict__.update(state)
+    if annotations:
+        function.__annotations__ = annotations
     return function
+
+
+def make_iterator(function: Any, arguments: tuple[Any, ...], *state: Any) -> Any:
+    """An iterator of C code that is somewhere on its way, from what pickling it keeps."""
+    made = function(*arguments)
+    for part in state:
+        if part is not None:
+            made.__setstate__(part)
+    return made
+
+
+def walk(owner: Any, view: Callable[[Any], Any], rest: int, size: int) -> Iterator[Any]:
+    """An iterator over what ``view`` shows of a container of ``size`` items, with ``rest`` of them
+    to go."""
+    iterator = iter(view(owner))
+    for _ in range(size - rest):
+        next(iterator)
+    return iterator
+
+
+def walk_later(owner: Any, view: Callable[[Any], Any], rest: int, size: int) -> Iterator[Any]:
+    """The same over a container that has that size only when it is first asked."""
+    if len(owner) != size:
+        kinds = (dict, set, deque)
+        yield from disturbed(next(kind for kind in kinds if isinstance(owner, kind)), view)
+    yield from walk(owner, view, rest, size)
+
+
+def disturbed(kind: Any, view: Callable[[Any], Any]) -> Iterator[Any]:
+    """An iterator over a container that has changed its size since: it raises what those do."""
+    owner = kind()
+    iterator = iter(view(owner))
+    fill(owner, {0: 0})
+    return iterator
 
 
 def make_object(

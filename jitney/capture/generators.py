@@ -113,3 +113,46 @@ class MethodIterator(Iterator[Any]):
         except Raised as raised:
             raise raised.exception from None
         return self.interpreter.world.force(value)
+
+
+class IndexIterator(Iterator[Any]):
+    """Over a user's object with a Python ``__getitem__`` and no ``__iter__``."""
+
+    def __init__(self, interpreter: Interpreter, owner: Any, item: Any) -> None:
+        self.interpreter, self.owner, self.item, self.index = interpreter, owner, item, 0
+
+    def __next__(self) -> Any:
+        try:
+            value = self.interpreter.call(self.item, (self.owner, self.index), {}, None)
+        except Raised as raised:
+            if isinstance(raised.exception, IndexError):
+                raise StopIteration from None
+            raise raised.exception from None
+        self.index += 1
+        return self.interpreter.world.force(value)
+
+
+class Callback:
+    """A function of the program, for C code to call."""
+
+    def __init__(self, interpreter: Interpreter, function: Any) -> None:
+        self.interpreter, self.function = interpreter, function
+
+    def __call__(self, *args: Any) -> Any:
+        try:
+            value = self.interpreter.call(self.function, args, {}, None)
+        except Raised as raised:
+            raise raised.exception from None
+        return self.interpreter.world.force(value)
+
+
+class Predicate(Callback):
+    """The same where C code asks for the truth of the result; without a function, of what it is
+    given."""
+
+    def __call__(self, *args: Any) -> Any:
+        value = args[0] if self.function is None else super().__call__(*args)
+        try:
+            return self.interpreter.truth(value)
+        except Raised as raised:
+            raise raised.exception from None

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any
 
-from jitney.capture import attributes, calls, functions
+from jitney.capture import attributes, calls, functions, operators
 from jitney.capture.checkpoints import Checkpoint
 from jitney.capture.frame import BreakCapture, Frame, Lazy, Raised, Restart
 from jitney.capture.generators import FrameGenerator
@@ -25,7 +25,6 @@ from jitney.capture.source import Source
 from jitney.capture.tensors import Tensors
 from jitney.capture.world import World
 from jitney.events import log
-
 
 #: In what C code says of a number that it does not know for one.
 _SYMBOL = re.compile(r"\bSym(Int|Float|Bool)\b")
@@ -212,6 +211,10 @@ class Interpreter:
     def get_attr(self, owner: Any, name: str, site: Frame | None = None) -> Any:
         """``owner.name``; raises `Raised(AttributeError)`."""
         return attributes.get_attr(self, owner, name, site)
+
+    def truth(self, value: Any) -> bool:
+        """``bool(value)``."""
+        return operators.truth(self, value)
 
     def current_exception(self) -> BaseException | None:
         """The exception being handled, in this frame or one that called it."""

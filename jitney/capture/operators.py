@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -11,7 +11,7 @@ import torch
 from jitney.capture import callbacks
 from jitney.capture.attributes import guard_lookup, is_python, know_function, type_lookup
 from jitney.capture.frame import BreakCapture, Frame, Raised
-from jitney.capture.generators import FrameGenerator, MethodIterator
+from jitney.capture.generators import FrameGenerator, IndexIterator, MethodIterator
 from jitney.capture.guard import ABSENT
 from jitney.capture.known_values import known_truth
 from jitney.capture.symbols import SYMBOLS, concrete, concrete_key, exact_operands
@@ -233,21 +233,8 @@ def get_iter(interpreter: Interpreter, value: Any) -> Any:
         return get_iter(interpreter, iterator)
     item_hook = hook_of(interpreter, value, "__getitem__")
     if item_hook is not None and type_lookup(type(value), "__iter__") is ABSENT:
-        return _by_index(interpreter, value, item_hook)
+        return IndexIterator(interpreter, value, item_hook)
     return interpreter.native(iter, value)
-
-
-def _by_index(interpreter: Interpreter, owner: Any, hook: Any) -> Iterator[Any]:
-    index = 0
-    while True:
-        try:
-            item = interpreter.world.force(interpreter.call(hook, (owner, index), {}, None))
-        except Raised as raised:
-            if isinstance(raised.exception, IndexError):
-                return
-            raise raised.exception from None
-        yield item
-        index += 1
 
 
 def iterable(interpreter: Interpreter, value: Any) -> Any:
@@ -270,7 +257,7 @@ def advance(interpreter: Interpreter, iterator: Any) -> Any:
     if id(iterator) in interpreter.world.foreign_iterators:
         raise BreakCapture("foreign-iterator", "an iterator made outside of the frame is advanced")
     hook = hook_of(interpreter, iterator, "__next__")
-    if hook is not None and not isinstance(iterator, MethodIterator):
+    if hook is not None and not isinstance(iterator, MethodIterator | IndexIterator):
         return interpreter.call(hook, (iterator,), {}, None)
     return interpreter.native(next, iterator)
 

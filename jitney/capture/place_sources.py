@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass, field
-from types import CellType, CodeType, FunctionType, GeneratorType, MappingProxyType, MethodType
+from types import CellType, CodeType, FunctionType, MappingProxyType, MethodType
 from typing import Any
 
 import torch
@@ -26,6 +26,7 @@ from jitney.capture.source import (
     Source,
     TypeLookup,
     class_lookup,
+    dict_item,
     keeps_order,
 )
 from jitney.capture.watch_dicts import watcher
@@ -198,11 +199,12 @@ class Arming:
         return changed or self.habits.busy.get(id(value), 0) > 2
 
     def _settle(self, slot: int, value: Any, root: str = "") -> Place:
-        """What a slot holds: scalars, tensors and containers stay in it, and generators, whose
-        ``finally`` waits for the last reference; of anything else the identity is checked, which
-        makes it stable."""
-        kinds = (*CONTAINERS, *SCALARS, CellType, GeneratorType)
-        varies = isinstance(value, torch.Tensor) or type(value) in kinds
+        """What a slot holds: scalars, tensors and containers stay in it, and iterators, which may
+        hold a generator whose ``finally`` waits for the last reference; of anything else the
+        identity is checked, which makes it stable."""
+        cls = type(value)
+        varies = isinstance(value, torch.Tensor) or cls in (*CONTAINERS, *SCALARS, CellType)
+        varies = varies or hasattr(cls, "__next__") and not is_heap_type(cls)
         if varies and not isinstance(value, torch.nn.Parameter):
             return Place(value, slot, fixed=False)
         self.add(Op.IS, slot, id(value))
@@ -291,7 +293,7 @@ class Arming:
         if not isinstance(base, dict):
             return None
         self.watch(base)
-        return self._stable(dict.__getitem__(base, key))
+        return self._stable(dict_item(base, key))
 
     def _below_slot(self, source: Source, base: Any, slot: int) -> Place | None:
         match source:
@@ -300,7 +302,7 @@ class Arming:
                 self.keep.append(key)
                 to = self.new_slot()
                 self.add(Op.DICT_ITEM, slot, id(key), to)
-                return self._settle(to, dict.__getitem__(base, key))
+                return self._settle(to, dict_item(base, key))
             case Item(index=index) if type(base) in (tuple, list):
                 self.same_length(slot, base)
                 to, offset = self.new_slot(), 8 * index

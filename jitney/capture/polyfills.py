@@ -2,21 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any
 
 _MISSING = object()
-
-
-def map_(function: Callable[..., Any], /, *iterables: Iterable[Any]) -> Iterator[Any]:
-    for items in zip(*iterables):
-        yield function(*items)
-
-
-def filter_(function: Callable[[Any], Any] | None, iterable: Iterable[Any], /) -> Iterator[Any]:
-    for item in iterable:
-        if function(item) if function is not None else item:
-            yield item
 
 
 def sorted_(

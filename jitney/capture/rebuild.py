@@ -5,18 +5,25 @@ from __future__ import annotations
 import collections
 import enum
 import functools
-import itertools
 import types
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
+from jitney.capture import construct
 from jitney.capture import recipe as r
 from jitney.capture.c_methods import slot_of
 from jitney.capture.class_flags import is_heap_type
-from jitney.capture.frame import NULL, BreakCapture, Lazy, Raised, Unread
-from jitney.capture.generators import FrameGenerator, MethodIterator
+from jitney.capture.frame import NULL, Lazy, Unread
+from jitney.capture.generators import (
+    Callback,
+    FrameGenerator,
+    IndexIterator,
+    MethodIterator,
+    Predicate,
+)
+from jitney.capture.rebuild_iterators import CannotRebuild, iterator_recipe
 from jitney.capture.source import Fixed, keys_in_order
 from jitney.capture.subscripts import LazyMethod
 
@@ -31,11 +38,6 @@ CONSTANTS = (
     torch.finfo, torch.iinfo, types.GenericAlias, types.UnionType, np.number, np.bool_,
 )  # fmt: skip
 VALUES_OF_MODULES = ("inspect", "re", "typing", "datetime", "decimal", "fractions")
-_LONGEST_DRAIN = 100_000
-
-
-class CannotRebuild(Exception):
-    """A value that no recipe makes."""
 
 
 class Rebuilder:
@@ -173,6 +175,7 @@ class Rebuilder:
             self.of(value.__kwdefaults__) if value.__kwdefaults__ else None,
             self._all(value.__closure__ or ()),
             self.of(state) if state else None,
+            self.of(value.__annotations__) if value.__annotations__ else None,
         )
 
     def _cell(self, value: types.CellType) -> r.Recipe:
@@ -225,21 +228,15 @@ class Rebuilder:
             self._all(frame.closure),
         )
 
-    def _iterator(self, value: Any) -> r.Recipe:
-        """What is left of an iterator, drained."""
-        try:
-            items = self.vm.native(list, itertools.islice(value, _LONGEST_DRAIN))
-        except BreakCapture:
-            raise CannotRebuild("an iterator that cannot be drained") from None
-        except Raised:
-            raise CannotRebuild("an iterator that raises") from None
-        if len(items) == _LONGEST_DRAIN:
-            raise CannotRebuild("an endless iterator")
-        return r.MakeIterator(self._all(items))
+    def _method_iterator(self, value: MethodIterator) -> r.Recipe:
+        return self.of(value.owner)
 
-    def _reduced(self, value: Any) -> r.Recipe:
-        function, args = value.__reduce__()[:2]
-        return r.Apply(function, self._all(args))
+    def _index_iterator(self, value: IndexIterator) -> r.Recipe:
+        place = (r.Constant(iter), r.MakeTuple((self.of(value.owner),)), r.Constant(value.index))
+        return r.Apply(construct.make_iterator, place)
+
+    def _callback(self, value: Callback) -> r.Recipe:
+        return self.of(value.function)
 
     # ------------------------------------------------------------ instances
 
@@ -257,7 +254,7 @@ class Rebuilder:
             if cls.__module__.split(".")[0] in VALUES_OF_MODULES:
                 return r.Constant(value)
             if _is_iterator_type(cls):
-                return self._iterator(value)
+                return iterator_recipe(self, value)
             raise CannotRebuild(f"a {cls.__module__}.{cls.__qualname__}")
         base: r.Recipe | None = None
         if isinstance(value, dict):
@@ -315,7 +312,8 @@ _MAKERS: dict[type, Any] = {
     super: Rebuilder._super,
     LazyMethod: Rebuilder._lazy_method,
     FrameGenerator: Rebuilder._generator,
-    MethodIterator: Rebuilder._iterator,
-    itertools.count: Rebuilder._reduced,
-    itertools.repeat: Rebuilder._reduced,
+    MethodIterator: Rebuilder._method_iterator,
+    IndexIterator: Rebuilder._index_iterator,
+    Callback: Rebuilder._callback,
+    Predicate: Rebuilder._callback,
 }

@@ -89,6 +89,7 @@ class MakeFunction(Recipe):
     kwdefaults: Recipe | None
     closure: tuple[Recipe, ...]
     state: Recipe | None = None  # its __dict__
+    annotations: Recipe | None = None
 
 
 @dataclass(frozen=True, eq=False)

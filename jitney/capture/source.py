@@ -23,6 +23,7 @@ class Roots:
     function: FunctionType
 
 
+_MISSING = object()
 _Class = TypeVar("_Class", bound=type)
 
 
@@ -280,10 +281,14 @@ def item_at(value: Any, index: int) -> Any:
 
 
 def dict_item(value: Any, key: Any) -> Any:
-    """``value[key]`` past a subclass's ``__getitem__``; also of a mapping proxy."""
-    if isinstance(value, dict):
-        return dict.__getitem__(value, key)
-    return value[key]
+    """``value[key]`` past a subclass's ``__getitem__`` and ``__missing__``, which may put the key
+    there; also of a mapping proxy."""
+    if not isinstance(value, dict):
+        return value[key]
+    found = dict.get(value, key, _MISSING)
+    if found is _MISSING:
+        raise KeyError(key)
+    return found
 
 
 def keys_in_order(value: dict[Any, Any]) -> list[Any]:

@@ -88,6 +88,7 @@ class RecipeWriter:
                     self.optional(recipe.kwdefaults),
                     f"({self._sequence(recipe.closure)})",
                     self.optional(recipe.state),
+                    self.optional(recipe.annotations),
                 )
             case r.MakeObject():
                 return self._call(

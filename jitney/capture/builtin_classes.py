@@ -1,0 +1,131 @@
+"""Builtin classes that are called: their instances must be eager's although tensors are fakes."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import types
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from jitney.capture import callbacks, operators, tensor_attributes
+from jitney.capture.attributes import is_python, type_lookup
+from jitney.capture.builtin_calls import Handler, forced
+from jitney.capture.frame import BreakCapture, Unread
+from jitney.capture.generators import Callback, FrameGenerator, Predicate
+from jitney.capture.symbols import SYMBOLS
+
+if TYPE_CHECKING:
+    from jitney.capture.interpret import Interpreter
+
+_CLASSES: dict[type, Handler] = {}
+
+
+def class_handler(cls: type) -> Handler | None:
+    """Our own way to construct a builtin class, if there is one."""
+    return _CLASSES.get(cls)
+
+
+def _class(*classes: type) -> Callable[[Handler], Handler]:
+    def register(handler: Handler) -> Handler:
+        for cls in classes:
+            _CLASSES[cls] = handler
+        return handler
+
+    return register
+
+
+@_class(torch.autograd.profiler.record_function)
+def _profiler_label(interpreter: Interpreter, cls: Any, args: Any, kwargs: Any, site: Any) -> Any:
+    """Labels are for eager's profile; a graph has its own names."""
+    return interpreter.call(contextlib.nullcontext, (), {}, site)
+
+
+@_class(type)
+def _type(interpreter: Interpreter, cls: Any, args: Any, kwargs: Any, site: Any) -> Any:
+    if len(args) != 1:
+        raise BreakCapture("class-statement", "a class is made")
+    value = interpreter.world.force(args[0])
+    if isinstance(value, torch.Tensor):
+        return tensor_attributes.class_of(value)
+    if isinstance(value, SYMBOLS):
+        return {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}[type(value)]
+    if isinstance(value, FrameGenerator):
+        return types.GeneratorType
+    return type(value)
+
+
+@_class(super)
+def _super(interpreter: Interpreter, cls: Any, args: Any, kwargs: Any, site: Any) -> Any:
+    if args:
+        return interpreter.native(super, *forced(interpreter, args))
+    frame = interpreter.frames[-1]
+    first = frame.locals[frame.code.co_varnames[0]]
+    if isinstance(first, Unread):
+        first = interpreter.world.read_lazy(first.value, first.source)
+    if isinstance(first, types.CellType):
+        first = first.cell_contents
+    cell = frame.locals["__class__"]
+    shadow = interpreter.world.cell(cell)
+    owner = cell.cell_contents if shadow is None else shadow.get(interpreter.world)
+    return interpreter.native(super, owner, interpreter.world.force(first))
+
+
+@_class(list, tuple, set, frozenset, dict, collections.OrderedDict, collections.deque,
+        collections.defaultdict, enumerate, zip, reversed)  # fmt: skip
+def _container(interpreter: Interpreter, cls: Any, args: Any, kwargs: Any, site: Any) -> Any:
+    values = forced(interpreter, args)
+    keywords = {k: interpreter.world.force(v) for k, v in kwargs.items()}
+    if cls is collections.defaultdict and values and type(values[0]) is types.FunctionType:
+        raise BreakCapture("defaultdict", "a defaultdict with a Python factory")
+    if cls is reversed and is_python(type_lookup(type(values[0]), "__reversed__")):
+        hook = type_lookup(type(values[0]), "__reversed__")
+        return interpreter.call(hook, (values[0],), {}, site)
+    if cls is reversed and isinstance(values[0], torch.nn.Module):
+        values[0] = list(operators.iterable(interpreter, values[0]))
+    values = [operators.iterable(interpreter, v) for v in values]
+    if cls in (set, frozenset):
+        values = [interpreter.native(list, v) for v in values]
+        for value in values:
+            callbacks.refuse_python(interpreter, value, callbacks.HASHES)
+    return interpreter.native(cls, *values, **keywords)
+
+
+@_class(map, filter)
+def _calling(interpreter: Interpreter, cls: Any, args: Any, kwargs: Any, site: Any) -> Any:
+    function, *values = forced(interpreter, args)
+    wrap = Callback if cls is map else Predicate
+    iterables = [operators.iterable(interpreter, v) for v in values]
+    return interpreter.native(cls, wrap(interpreter, function), *iterables, **kwargs)
+
+
+@_class(bool)
+def _bool(interpreter: Interpreter, cls: Any, args: Any, kwargs: Any, site: Any) -> bool:
+    return bool(args) and operators.truth(interpreter, interpreter.world.force(args[0]))
+
+
+@_class(int, float)
+def _convert(interpreter: Interpreter, cls: Any, args: Any, kwargs: Any, site: Any) -> Any:
+    values = forced(interpreter, args)
+    if kwargs or len(values) > 1:
+        keywords = {k: interpreter.world.force(v) for k, v in kwargs.items()}
+        return interpreter.native(cls, *values, **keywords)
+    if values and isinstance(values[0], SYMBOLS):
+        return torch.sym_int(values[0]) if cls is int else torch.sym_float(values[0])
+    if values:
+        for name in (f"__{cls.__name__}__", "__index__"):
+            hook = type_lookup(type(values[0]), name)
+            if is_python(hook) and not isinstance(values[0], torch.Tensor):
+                return interpreter.call(hook, (values[0],), {}, site)
+    return interpreter.native(cls, *values)
+
+
+@_class(str)
+def _str(interpreter: Interpreter, cls: Any, args: Any, kwargs: Any, site: Any) -> str:
+    values = forced(interpreter, args)
+    if len(values) == 1 and not kwargs:
+        return operators.text(interpreter, values[0], "__str__", str)
+    keywords = {k: interpreter.world.force(v) for k, v in kwargs.items()}
+    return interpreter.native(str, *values, **keywords)

@@ -1,0 +1,103 @@
+"""Iterators that a frame leaves behind, as recipes: what they go over, and how far they are."""
+
+from __future__ import annotations
+
+import collections
+import gc
+import itertools
+import warnings
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from jitney.capture import construct
+from jitney.capture import recipe as r
+from jitney.capture.frame import BreakCapture, Raised
+from jitney.capture.source import keys_in_order
+
+if TYPE_CHECKING:
+    from jitney.capture.rebuild import Rebuilder
+
+_LONGEST_DRAIN = 100_000
+#: Over what notices that it is changed meanwhile: the base of what they go over, and what of it.
+_NOTICING: dict[type, tuple[type, Callable[..., Any]]] = {
+    type(iter({})): (dict, dict.keys),
+    type(iter({}.values())): (dict, dict.values),
+    type(iter({}.items())): (dict, dict.items),
+    type(iter(set())): (set, iter),
+    type(iter(collections.deque())): (collections.deque, iter),
+}
+#: Over tuples, which never change: what it has given is not kept for it.
+_DRAINED = type(iter(()))
+
+
+class CannotRebuild(Exception):
+    """A value that no recipe makes."""
+
+
+def iterator_recipe(rebuilder: Rebuilder, value: Any) -> r.Recipe:
+    """The iterator again, over the same list, dict or iterators; drained where C code does not say
+    what it goes over."""
+    if type(value) in _NOTICING:
+        return _noticing(rebuilder, value)
+    parts = None if type(value) is _DRAINED else _parts(value)
+    if parts is None:
+        rest = _rest(rebuilder, value)
+        tuples = type(value) is _DRAINED
+        return r.Apply(iter, (r.MakeTuple(rest),)) if tuples else r.MakeIterator(rest)
+    function, arguments, *state = parts
+    return r.Apply(
+        construct.make_iterator,
+        (r.Constant(function), rebuilder.of(arguments), *map(rebuilder.of, state)),
+    )
+
+
+def _parts(value: Any) -> tuple[Any, ...] | None:
+    """What pickling it would keep: (what makes it, of what, its state if it has one); None where
+    that is a copy of what is left."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # itertools', from 3.12 on
+        try:
+            parts: Any = value.__reduce__()
+        except TypeError:  # no part of it can be had
+            return None
+    copied = parts[0] is iter and any(isinstance(x, dict) for x in gc.get_referents(value))
+    return None if copied else parts
+
+
+def _rest(rebuilder: Rebuilder, value: Any) -> tuple[r.Recipe, ...]:
+    try:
+        items = rebuilder.vm.native(list, itertools.islice(value, _LONGEST_DRAIN))
+    except BreakCapture:
+        raise CannotRebuild("an iterator that cannot be drained") from None
+    except Raised:
+        raise CannotRebuild("an iterator that raises") from None
+    if len(items) == _LONGEST_DRAIN:
+        raise CannotRebuild("an endless iterator")
+    return tuple([rebuilder.of(item) for item in items])
+
+
+def _noticing(rebuilder: Rebuilder, value: Any) -> r.Recipe:
+    base, view = _NOTICING[type(value)]
+    owners = [x for x in gc.get_referents(value) if isinstance(x, base | frozenset)]
+    if not owners:
+        return r.MakeIterator(())  # at its end
+    owner: Any = owners[0]
+    try:
+        rest = len(list(value))
+    except RuntimeError:
+        return r.Apply(construct.disturbed, (r.Constant(base), r.Constant(view)))
+    walk = construct.walk_later if _will_change(rebuilder, owner) else construct.walk
+    counts = (r.Constant(rest), r.Constant(len(owner)))
+    return r.Apply(walk, (rebuilder.of(owner), r.Constant(view), *counts))
+
+
+def _will_change(rebuilder: Rebuilder, owner: Any) -> bool:
+    """Whether it existed before, and effects will give it other keys or items."""
+    world = rebuilder.vm.world
+    known = world.inside.get(id(owner))
+    if known is None:
+        return False
+    if isinstance(owner, dict):
+        return list(world.dicts[id(known.original)].initial) != keys_in_order(owner)
+    before = world.sequences[id(known.original)].initial
+    return [*map(id, before)] != [*map(id, owner)]

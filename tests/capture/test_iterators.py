@@ -1,0 +1,170 @@
+# ruff: noqa: C417
+"""Iterators, and what they go over, across graph breaks: eager's types, order and errors."""
+
+from __future__ import annotations
+
+import collections
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+
+import jitney
+from tests.capture.run_capture import adder
+
+PROGRAMS: list[Any] = []
+program = adder(PROGRAMS)
+X = torch.tensor([1.0, 2.0, -3.0])
+
+
+def counted(values: Any, log: list[Any]) -> Iterator[Any]:
+    for value in values:
+        log.append(("yields", value))
+        yield value
+    log.append("end")
+
+
+@program()
+def a_list_grows_in_its_loop(log):
+    items = [1, 2]
+    for item in items:
+        jitney.graph_break()
+        if len(items) < 4:
+            items.append(item + 10)
+        log.append(item)
+
+
+@program()
+def a_generator_inside_of_others(log):
+    for number, (a, b) in enumerate(zip(counted([1, 2, 3], log), "xyz", strict=True), 5):
+        jitney.graph_break()
+        log.append((number, a, b))
+
+
+@program()
+def functions_are_called_as_the_loop_goes(log):
+    for item in map(lambda v: log.append(("maps", v)) or v, [1, 2]):
+        jitney.graph_break()
+        log.append(item)
+    for item in filter(lambda v: log.append(("tests", v)) or v, [1, 0, 2]):
+        jitney.graph_break()
+        log.append(item)
+
+
+@program()
+def types_behind_a_break(log):
+    items = [1, 2, 3]
+    made = (
+        iter(items), zip(items, "abc"), enumerate(items), map(str, items), filter(None, items),
+        reversed(items), iter((1, 2)), iter(range(3)), iter({"a": 1, "b": 2}), iter({1, 2}),
+        iter(collections.deque([1, 2])), iter("ab"), itertools.chain(items, items),
+        itertools.islice(items, 2), itertools.count(3), itertools.cycle(items),
+    )  # fmt: skip
+    log.append([next(iterator) for iterator in made])
+    jitney.graph_break()
+    items.append(9)
+    log.append([type(iterator).__name__ for iterator in made])
+    log.append([list(itertools.islice(iterator, 5)) for iterator in made])
+
+
+@program()
+def map_ends_where_its_function_does(log):
+    log.append(list(map(next, [iter([1]), iter([]), iter([3])])))
+
+
+@program()
+def an_object_with_getitem_alone(log):
+    class Numbers:
+        def __init__(self):
+            self.last = 2
+
+        def __getitem__(self, index):
+            if index > self.last:
+                raise IndexError(index)
+            return index
+
+    numbers = Numbers()
+    for number in numbers:
+        jitney.graph_break()
+        numbers.last = 3
+        log.append(number)
+
+
+def _grows(kind: Callable[[], Any], add: Callable[[Any], None], breaks: bool) -> Any:
+    def grow(log: list[Any]) -> None:
+        owner = kind()
+        try:
+            for item in owner:
+                log.append(item)
+                add(owner)
+                if breaks:
+                    jitney.graph_break()
+        except RuntimeError as error:
+            log.append(str(error))
+        for _ in owner:
+            add(owner)
+
+    return grow
+
+
+CHANGING = {
+    "dict": (lambda: {"a": 1, "b": 2}, lambda d: d.update(c=3)),
+    "set": (lambda: {1, 2}, lambda s: s.add(30)),
+    "deque": (lambda: collections.deque([1, 2]), lambda d: d.append(3)),
+}
+PROGRAMS += [
+    pytest.param(_grows(*CHANGING[kind], breaks), (), {}, id=f"{kind}-{breaks}")
+    for kind in CHANGING
+    for breaks in (False, True)
+]
+
+
+def outcome(function: Any, log: list[Any]) -> Any:
+    try:
+        function(log)
+    except RuntimeError as error:
+        log.append(repr(error))
+    return log
+
+
+@pytest.mark.parametrize(("function", "args", "kwargs"), PROGRAMS)
+def test_iteration_is_eagers(function: Any, args: Any, kwargs: Any) -> None:
+    compiled = jitney.compile(function, backend="eager")
+    for _ in range(2):
+        assert outcome(compiled, []) == outcome(function, [])
+
+
+def test_a_container_from_outside_that_changed_before_its_loop() -> None:
+    def f(table: dict[str, int], numbers: set[int], queue: Any) -> list[Any]:
+        log: list[Any] = []
+        table["z"] = table.pop("a")
+        numbers.add(50)
+        queue.append(7)
+        for owner in (table, numbers, queue):
+            for item in owner:
+                jitney.graph_break()
+                log.append(item)
+        try:
+            for key in table:
+                jitney.graph_break()
+                table[key + "p"] = 3
+        except RuntimeError as error:
+            log.append(str(error))
+        return log
+
+    def given() -> Any:
+        return {"a": 1, "b": 2}, {1, 2}, collections.deque([1, 2])
+
+    compiled = jitney.compile(f, backend="eager")
+    assert compiled(*given()) == f(*given()) == compiled(*given())
+
+
+def test_a_returned_iterator_is_of_eagers_type() -> None:
+    def f(x: torch.Tensor) -> Any:
+        made = zip([x], [1]), enumerate([x]), map(str, [1]), filter(None, [1])
+        jitney.graph_break()
+        return made
+
+    assert [*map(type, jitney.compile(f, backend="eager")(X))] == [zip, enumerate, map, filter]

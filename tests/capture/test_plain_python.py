@@ -1,0 +1,126 @@
+# ruff: noqa: F821, F841, UP031, UP032
+"""Python that has little to do with tensors: names, cells, unpacking, generators, annotations."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+import jitney
+from tests.capture.run_capture import adder
+
+PROGRAMS: list[Any] = []
+program = adder(PROGRAMS)
+X = torch.tensor([1.0, 2.0, -3.0])
+
+
+def counting() -> Any:
+    count = 0
+
+    def add(by: int = 1) -> int:
+        nonlocal count
+        count += by
+        return count
+
+    return add
+
+
+@program()
+def a_cell_is_read_by_name():
+    add = counting()
+    jitney.graph_break()
+    return add(), add(2), add.__closure__[0].cell_contents
+
+
+@program()
+def names_without_values():
+    value, found = 1, []
+
+    def inner():
+        nonlocal value
+        value += 1
+
+    del value
+    for ask in (inner, lambda: value, lambda: no_such_name):
+        try:
+            ask()
+        except NameError as error:
+            found.append((type(error), str(error), error.name))
+    try:
+        print(value)
+    except UnboundLocalError as error:
+        found.append(str(error))
+    jitney.graph_break()
+    try:
+        print(value)
+    except UnboundLocalError as error:
+        found.append(str(error))
+    return found
+
+
+@program()
+def unpacking_takes_no_more_than_it_needs():
+    def numbers():
+        for number in range(9):
+            taken.append(number)
+            yield number
+
+    taken = []
+    try:
+        a, b = numbers()
+    except ValueError as error:
+        taken.append(str(error))
+    try:
+        a, *b, c = [1]
+    except ValueError as error:
+        taken.append(str(error))
+    return taken
+
+
+@program()
+def methods_of_a_generator_across_a_break():
+    def numbers():
+        try:
+            found.append((yield 1))
+            yield 2
+        except ValueError:
+            yield 3
+
+    found = []
+    generator = numbers()
+    found += [next(generator), generator.send(5)]
+    throw = generator.throw
+    jitney.graph_break()
+    return found, throw(ValueError())
+
+
+@pytest.mark.parametrize(("function", "args", "kwargs"), PROGRAMS)
+def test_a_program_is_eagers(function: Any, args: Any, kwargs: Any) -> None:
+    compiled = jitney.compile(function, backend="eager")
+    assert compiled() == function() == compiled()
+
+
+def test_a_function_that_is_returned_keeps_its_annotations() -> None:
+    def f(x: torch.Tensor) -> Any:
+        def inner(a: int, *, b: str = "") -> float:
+            """A docstring."""
+            return float(a)
+
+        return x + 1, inner
+
+    made = jitney.compile(f, backend="eager")(X)[1]
+    assert made.__annotations__ == f(X)[1].__annotations__ and made.__annotations__
+    assert made.__doc__ == "A docstring."
+
+
+def test_text_and_keys_of_symbolic_sizes() -> None:
+    def f(x: torch.Tensor, n: int) -> Any:
+        pair = (n, x.shape[0])
+        texts = str(x.shape), f"{pair}", "%s" % (pair,), "{} {}".format(pair, [n])
+        found = n in {3, 7}, pair in {(3, 3)}, {pair: n}[3, 3], {n, pair} == {3, (3, 3)}
+        return x + 1, texts, found
+
+    found = jitney.compile(f, backend="eager", dynamic=True)(X, 3)
+    assert found[1:] == f(X, 3)[1:]
