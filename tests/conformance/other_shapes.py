@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
-#: Batch and sequence of token ids; with the sizes that `transformers_models` cuts models down to, the
-#: batch is also the sequence, the number of heads and of experts, or the sequence the width.
+#: Batch and sequence of token ids; with the sizes that `transformers_models` cuts models down to,
+#: the batch is also the sequence, the number of heads and of experts, or the sequence the width.
 SEQUENCES = ((3, 7), (4, 4), (1, 12), (2, 1), (8, 32))
 #: Batch of everything else, and factors for its last two sizes.
 FLOATS = ((3, 1.0, 1.0), (4, 1.5, 0.5), (1, 1.0, 1.5), (2, 0.75, 1.25), (8, 1.0, 1.0))

@@ -13,7 +13,7 @@ from jitney.loops import ir
 from jitney.loops.fold_values import fold, fold_block
 from jitney.loops.index import Axis, Dim, Index, Value, index
 from jitney.loops.interpret import interpret
-from jitney.loops.invert_index import covers, invert_index
+from jitney.loops.invert_index import covers, invert_index, same_iteration
 from jitney.loops.masked_ranges import axis_ranges, invert_masked
 from jitney.loops.plan_memory import plan_memory
 from jitney.loops.print_program import print_program
@@ -269,3 +269,16 @@ def test_reductions_give_eagers_values():
 
 def test_index_of_nothing_is_zero():
     assert Index() == index(0) and int(Index()) == 0
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_a_known_condition_is_negated(known):
+    negated = ir.Op("not", (ir.Const(known, torch.bool),), torch.bool)
+    assert fold(negated) == ir.Const(not known, torch.bool)
+
+
+def test_what_two_iterations_share_is_told_by_their_axes():
+    row, column = Axis("row", index(4)), Axis("column", index(8))
+    here = index(row) * 8 + column
+    assert same_iteration(here, (row, column), here, [row, column])
+    assert not same_iteration(here, (row, column), here + 8, [row, column])
