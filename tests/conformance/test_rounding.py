@@ -7,7 +7,8 @@ import torch
 
 from tests.conformance.rounding import DTYPES, cases, measure
 
-#: Several times further off than eager's while columns were added one row after the other.
+#: Several times further off than eager's while columns were added one row after the other; the last
+#: one nine times while a run's mean was one number in single precision.
 ONCE_FURTHER_OFF = (
     "sum 4099x100 over 0 around 1",
     "mean 1031x256 over 0 around 0",
@@ -15,6 +16,7 @@ ONCE_FURTHER_OFF = (
     "sum 200000x3 over 0 around 0",
     "sum 2x3000000 over 1 around 0",
     "gradient of rms_norm around 1",
+    "running_mean 40x130x16 over 1 around 0",
 )
 
 

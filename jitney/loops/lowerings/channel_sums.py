@@ -53,9 +53,10 @@ def moments_by_channel(
 ) -> tuple[list[Stmt], Expr, Expr]:
     """Statements for the mean and the sum of squared deviations by channel.
 
-    A GPU takes both in one pass over memory; a CPU those of runs, which it reads once (less their
-    first element: no digits are lost far from zero), put together as Chan, Golub and LeVeque
-    have it.
+    A GPU takes both in one pass over memory; a CPU those of runs, which it reads once, put together
+    as Chan, Golub and LeVeque have it. A run's mean is a value near it (made of differences from
+    the first element: no digits are lost far from zero) and, apart, the mean of what is left: in
+    single precision it would be off by a rounding of the values, not of the mean.
     """
     s, acc = channels(b, x, like), compute_dtype(x.dtype)
     if b.target.kind == "cuda" and s.reduced:
@@ -67,13 +68,18 @@ def moments_by_channel(
     runs = _runs(b, x)
     if runs is None:
         return moments(b, s.reduced, cast(x.load(s.source), wide), s.count)
+    value, length = cast(x.load(runs.source), acc), as_expr(runs.count, acc)
     first = cast(x.load((*runs.result, *[index(0)] * (x.ndim - len(runs.result)))), acc)
-    away = sub(cast(x.load(runs.source), acc), first)
-    body, centre, inside = moments(b, runs.reduced, away, runs.count)
-    parts = _stored(b, x, runs, body, (first, centre, inside))
+    rough, summed = b.reduce(runs.reduced, "sum", sub(value, first))
+    name = b.fresh(f"{b.node.name}_centre")
+    centre = Ref(name, acc)
+    away = sub(value, centre)
+    near, (left, inside) = b.reduce_all(runs.reduced, [("sum", away), ("sum", mul(away, away))])
+    body = (rough, Let(name, add(first, div(summed, length))), *near)
+    parts = _stored(b, x, runs, body, (centre, left, inside))
     over, length = channels(b, parts[0], like), as_expr(runs.count, wide)
-    first, centre, inside = (cast(part.load(over.source), wide) for part in parts)
-    centre = add(first, centre)
+    centre, left, inside = (cast(part.load(over.source), wide) for part in parts)
+    centre = add(centre, div(left, length))
     sums, summed = b.reduce(over.reduced, "sum", centre)
     name = b.fresh(f"{b.node.name}_mean")
     mean = Ref(name, wide)
