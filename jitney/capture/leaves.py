@@ -107,6 +107,21 @@ def refuse_redefined_input(func: Any, node_args: tuple[Any, ...]) -> None:
         raise BreakCapture("metadata-mutation", f"{name}() on an input", hint)
 
 
+def refuse_resized(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Memory for a result (``out``) of another shape is given that shape, and more memory. Told by
+    a trial: the capture's own fake must keep its shape where it is an input."""
+    out = kwargs["out"]
+    given = (out,) if isinstance(out, torch.Tensor) else tuple(out)
+    tried = tuple([t.new_empty_strided(t.shape, t.stride()) for t in given])
+    try:
+        func(*args, **{**kwargs, "out": tried[0] if out is given[0] else tried})
+    except Exception:  # noqa: BLE001 - raised again by the call itself, where it is told
+        return
+    if any(a.shape != b.shape for a, b in zip(given, tried, strict=True)):
+        hint = "give memory of the result's shape"
+        raise BreakCapture("resized-out", f"out= of {name_of(func)} is resized", hint)
+
+
 Query = Callable[[Any, Any, tuple[Any, ...], dict[str, Any]], Any]
 
 

@@ -228,6 +228,9 @@ class Recorder:
         node_kwargs = {k: self.argument(v) for k, v in kwargs.items()}
         changed = leaves.written(func, args, kwargs) if write else []
         leaves.refuse_overlap(func, changed)
+        if kwargs.get("out") is not None:
+            with self.fake_mode:
+                leaves.refuse_resized(func, args, kwargs)
         self._note_writes(func, changed)
         with self.fake_mode, self._remembered, self._composites():
             try:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 
 import jitney
-from tests.equal import assert_equal
+from tests.equal import assert_equal, assert_equal_to_eager
 
 
 def expanded(x: torch.Tensor) -> torch.Tensor:
@@ -93,3 +94,29 @@ def test_a_result_that_is_a_view_can_be_written() -> None:
         return out, *torch.autograd.grad(out.sin().sum(), x)
 
     assert_equal(run(jitney.compile(two)), run(two))
+
+
+@pytest.mark.parametrize("shape", [(0,), (2, 3), (50,), (5, 8)])
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("into", [lambda out: out, lambda out: out[:1]])
+def test_memory_given_for_a_result_of_another_shape(
+    shape: tuple[int, ...], dynamic: bool, into: Callable[[torch.Tensor], torch.Tensor]
+) -> None:
+    """Eager gives it the result's shape, and more memory where it takes it."""
+
+    def write(x: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+        y = x + 1
+        return torch.exp(y, out=into(out)) * 2
+
+    compiled = jitney.compile(write, dynamic=dynamic, options={"eager_on_bug": False})
+    assert_equal_to_eager(write, compiled, (torch.randn(5, 8), torch.zeros(shape)))
+
+
+def test_memory_given_for_several_results() -> None:
+    def ordered(x: torch.Tensor, values: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+        return torch.sort(x, out=(values, places))[0] * 2
+
+    compiled = jitney.compile(ordered, options={"eager_on_bug": False})
+    for size in (0, 8):
+        inputs = torch.randn(5, 8), torch.zeros(5, size), torch.zeros(5, size, dtype=torch.long)
+        assert_equal_to_eager(ordered, compiled, inputs)
