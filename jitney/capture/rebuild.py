@@ -281,10 +281,13 @@ class Rebuilder:
                     continue
                 try:
                     item = member.__get__(value, cls)
+                    if not is_heap_type(base):
+                        if not issubclass(base, BaseException) or item is None:
+                            continue
+                        member.__set__(value, item)  # `__new__` makes what is read-only
                 except AttributeError:
                     continue
-                if is_heap_type(base) or issubclass(base, BaseException) and item is not None:
-                    found.append((name, self.of(item)))
+                found.append((name, self.of(item)))
         return tuple(found)
 
 

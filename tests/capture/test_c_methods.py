@@ -101,6 +101,7 @@ def kept(x):
         lambda: FileNotFoundError(2, "no", "file"),
         lambda: ImportError("a", name="n"),
         lambda: Refused("closed", code=7),
+        lambda: ExceptionGroup("two", [ValueError(1), KeyError(2)]),
     ):
         try:
             raise make()
@@ -137,12 +138,12 @@ def outcome(function: Callable[..., Any], x: torch.Tensor) -> Any:
 
 
 def _shown(value: Any) -> Any:
-    if isinstance(value, list):
+    if isinstance(value, list | tuple):
         return [_shown(item) for item in value]
     if not isinstance(value, BaseException):
         return value
     extra = [getattr(value, name, None) for name in ("code", "value", "filename", "name", "errno")]
-    return type(value).__name__, str(value), value.args, vars(value), extra
+    return type(value).__name__, str(value), _shown(value.args), vars(value), extra
 
 
 @pytest.mark.parametrize(
