@@ -72,20 +72,6 @@ def log1p(x):
 
 
 @triton.jit
-def sinh(x):
-    e = expm1(tl.abs(x))
-    y = 0.5 * (e + e / (e + 1.0))
-    y = tl.where(e == float("inf"), e, y)
-    return tl.where(x < 0, -y, tl.where(x == 0, x, y))
-
-
-@triton.jit
-def cosh(x):
-    e = tl.exp(tl.abs(x))
-    return 0.5 * e + 0.5 / e
-
-
-@triton.jit
 def maximum(a, b):
     return tl.where((a != a) | (b != b), a + b, tl.maximum(a, b))
 

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 from jitney.errors import CompilerBug
 from jitney.kernels.triton.emit_tile import NONE, Depends
-from jitney.kernels.triton.expressions import TYPES
+from jitney.kernels.triton.expressions import TYPES, ends_in_16_bits
 from jitney.kernels.triton.kernel_source import RELEASE, WAIT, KernelSource
 from jitney.kernels.triton.schedule_nest import Schedule, count, fits_32_bits, power_of_two, walks
 from jitney.kernels.triton.walk_rows import WalkEmitter
@@ -55,6 +55,7 @@ class NestEmitter(WalkEmitter):
         self.nest, self.schedule, self.fixed = nest, schedule, fixed
         self.wide = not all(map(fits_32_bits, indices(nest.body)))
         self.inside_rows = False
+        self.rough = ends_in_16_bits(nest.body)
 
     def emit(self) -> KernelSource:
         turned = None if walks(self.nest) else self._turned()

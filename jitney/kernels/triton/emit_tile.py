@@ -43,7 +43,10 @@ NONE: Depends = frozenset()
 
 
 class TileEmitter:
-    """Writes one kernel's lines; used for one kernel and thrown away. ``sizes``: tile extents."""
+    """Writes one kernel's lines; used for one kernel and thrown away. ``sizes``: tile extents;
+    ``rough``: whether all that it stores is rounded to 16 bits."""
+
+    rough = False
 
     def __init__(self, dims: tuple[str, ...], sizes: dict[str, int]) -> None:
         self.dims, self.sizes = dims, sizes
@@ -142,7 +145,7 @@ class TileEmitter:
             one = self._expr(Const(1.0, torch.float32))[0]
             scaled = f"lib.fast_dividef({one}, {one} + 0.37476659 * tl.abs({value}))"
             return self._bind(f"dm.gelu({value}, {scaled}).to({TYPES[expr.dtype]})", on)
-        inner = erf_plus_one(expr)
+        inner = erf_plus_one(expr) if self.rough else None
         if inner is not None:
             value, on = self._expr(inner)
             one = self._expr(Const(1.0, torch.float32))[0]
@@ -157,7 +160,8 @@ class TileEmitter:
         operand = expr.args[-1].dtype
         if expr.op == "cast" and operand == expr.dtype:
             return parts[0]
-        return self._bind(operation(expr.op, [p[0] for p in parts], operand, expr.dtype), on)
+        names = [p[0] for p in parts]
+        return self._bind(operation(expr.op, names, operand, expr.dtype, self.rough), on)
 
     def _random(self, expr: Op) -> tuple[str, Depends]:
         """A random number; neighbours in the tile that eager draws together share a draw."""

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import torch
 
 from jitney.errors import CompilerBug
 from jitney.loops.index import Atom, Axis, FloorDiv, Index, Mod, index
-from jitney.loops.ir import Const, Expr, IndexValue, Op, Ref
+from jitney.loops.ir import Const, Expr, IndexValue, Op, Ref, Stmt
+from jitney.loops.lowerings.expressions import HALF
+from jitney.loops.visit import stores
 
 #: torch dtype -> Triton's name of a value of it.
 TYPES: dict[torch.dtype, str] = {
@@ -68,9 +70,9 @@ _SAME_FOR_ALL: dict[str, str] = {
 
 _FLOAT: dict[str, str] = {
     "neg": "{0} * -1.0",  # Triton's minus is 0 - x, which has no -0.0
-    "div": "{0} / {1}",
+    "div": "tl.div_rn({0}, {1})",
     "floordiv": "dm.floordiv_float({0}, {1}, lib.fmod({0}, {1}))",
-    "truncdiv": "dm.trunc({0} / {1})",
+    "truncdiv": "dm.trunc(tl.div_rn({0}, {1}))",
     "remainder": "dm.remainder({0}, {1}, lib.fmod({0}, {1}))",
     "fmod": "lib.fmod({0}, {1})",
     "pow": "lib.pow({0}, {1})",
@@ -82,20 +84,15 @@ _FLOAT: dict[str, str] = {
     "min": "dm.minimum({0}, {1})",
     "fmax": "dm.fmax({0}, {1})",
     "fmin": "dm.fmin({0}, {1})",
-    "reciprocal": "1.0 / {0}",
+    "reciprocal": "tl.div_rn(1.0, {0})",
     "sqrt": "tl.sqrt_rn({0})",
     "rsqrt": "tl.rsqrt({0})",
-    "exp": "tl.exp({0})",
+    "exp": "lib.exp({0})",
     "exp2": "tl.exp2({0})",
-    "expm1": "dm.expm1({0})",
     "log": "tl.log({0})",
     "log2": "tl.log2({0})",
     "log10": "lib.log10({0})",
-    "log1p": "dm.log1p({0})",
-    "tanh": "dm.tanh({0})",
-    "sinh": "dm.sinh({0})",
-    "cosh": "dm.cosh({0})",
-    "sigmoid": "dm.sigmoid({0})",
+    "sigmoid": "tl.div_rn(1.0, 1.0 + lib.exp(-{0}))",
     "erf": "tl.erf({0})",
     "floor": "tl.floor({0})",
     "ceil": "tl.ceil({0})",
@@ -107,15 +104,31 @@ _FLOAT: dict[str, str] = {
     "fma": "tl.fma({0}, {1}, {2})",
     **{
         name: f"lib.{name}({{0}})"
-        for name in "sin cos tan asin acos atan asinh acosh atanh erfc lgamma".split()
+        for name in "sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh".split()
+        + "expm1 log1p erfc lgamma".split()
     },
 }
 
-#: What float64 takes instead: the others are exact to float32 alone, or not made for it.
+#: What float64 takes instead: the others are made for float32.
 _FLOAT64: dict[str, str] = {
+    "div": "{0} / {1}",
+    "truncdiv": "dm.trunc({0} / {1})",
+    "reciprocal": "1.0 / {0}",
+    "sigmoid": "1.0 / (1.0 + lib.exp(-{0}))",
     "sqrt": "tl.sqrt({0})",
     "signbit": "{0}.to(tl.int64, bitcast=True) < 0",
-    **{name: f"lib.{name}({{0}})" for name in "tanh expm1 log1p sinh cosh".split()},
+}
+
+#: What float32 takes instead where only 16 bits are stored: half the instructions, errors of 1e-7
+#: and, of exponentials, 1e-7 times the exponent.
+_ROUGH: dict[str, str] = {
+    "div": "{0} / {1}",
+    "reciprocal": "1.0 / {0}",
+    "exp": "tl.exp({0})",
+    "expm1": "dm.expm1({0})",
+    "log1p": "dm.log1p({0})",
+    "tanh": "dm.tanh({0})",
+    "sigmoid": "dm.sigmoid({0})",
 }
 
 _INTEGER: dict[str, str] = {
@@ -159,8 +172,11 @@ def literal(value: bool | int | float, dtype: torch.dtype) -> str:
     return repr(number)
 
 
-def operation(op: str, args: list[str], operand: torch.dtype, result: torch.dtype) -> str:
-    """``op`` applied to the variables ``args``; ``operand`` is the dtype they have.
+def operation(
+    op: str, args: list[str], operand: torch.dtype, result: torch.dtype, rough: bool = False
+) -> str:
+    """``op`` applied to the variables ``args``; ``operand`` is the dtype they have; ``rough``:
+    what is made of it is rounded to 16 bits.
 
     Raises CompilerBug for an opcode this backend has no text for: `has_operation` asks first.
     """
@@ -179,9 +195,16 @@ def operation(op: str, args: list[str], operand: torch.dtype, result: torch.dtyp
     if operand == torch.bool and op in ("add", "mul", "max", "min"):
         op = "or" if op in ("add", "max") else "and"
     template = _SAME_FOR_ALL.get(op) or _own(op, operand)
+    if rough and operand == torch.float32:
+        template = _ROUGH.get(op, template)
     if template is None:
         raise CompilerBug(f"no Triton text for {op} on {operand}")
     return template.format(*args)
+
+
+def ends_in_16_bits(body: Iterable[Stmt]) -> bool:
+    """Whether every number that ``body`` stores is a float of 16 bits."""
+    return all(store.value.dtype in HALF for store in stores(body))
 
 
 def has_operation(op: str, operand: torch.dtype) -> bool:
@@ -230,7 +253,7 @@ def erf_plus_one(expr: Op) -> Expr | None:
 def narrow_gelu(expr: Op) -> Expr | None:
     """``x`` where ``expr`` is GELU of the float32 ``x`` rounded to 16 bits, which half as many
     instructions give as for its parts: they count where it follows a matrix product."""
-    if expr.op != "cast" or expr.dtype not in (torch.bfloat16, torch.float16):
+    if expr.op != "cast" or expr.dtype not in HALF:
         return None
     product = expr.args[0]
     if not isinstance(product, Op) or product.op != "mul":

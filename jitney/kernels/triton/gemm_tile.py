@@ -10,6 +10,7 @@ import torch
 
 from jitney.errors import CompilerBug
 from jitney.kernels.triton.emit_tile import NONE, TileEmitter
+from jitney.kernels.triton.expressions import ends_in_16_bits
 from jitney.kernels.triton.kernel_source import RELEASE, WAIT, KernelSource
 from jitney.kernels.triton.schedule_gemm import GemmSchedule, tiles
 from jitney.kernels.triton.schedule_nest import count
@@ -28,6 +29,7 @@ class GemmEmitter(TileEmitter):
     def __init__(self, gemm: Gemm, schedule: GemmSchedule) -> None:
         super().__init__(("y", "x"), {"y": schedule.m_block, "x": schedule.n_block})
         self.gemm, self.schedule = gemm, schedule
+        self.rough = ends_in_16_bits(gemm.epilogue)
 
     def emit(self) -> KernelSource:
         programs = self._bind_tile()

@@ -75,6 +75,9 @@ def _in_one_kernel(b: Builder, op: str, x: StridedTensor, dim: int) -> StridedTe
         return b.copy(out, x)
     if not x.shape[dim].bounds()[0]:
         raise Refused("perhaps nothing to scan")
+    size = x.shape[dim]
+    if op == "sum" and acc.is_floating_point and size.is_const and size.const <= LONGEST_SUM:
+        acc = torch.float64  # as on a CPU; long rows take longer by half
     value: Expr = Op(f"running_{op}", (cast(x.load(position), acc), index_expr(along)), acc)
     if op == "sum" and acc.is_floating_point:
         value = add(value, const(0, acc))  # eager begins with 0: no sum is -0.0

@@ -130,18 +130,31 @@ def test_a_literal_keeps_the_sign_of_zero(dtype):
         assert out.signbit().tolist() == [False, True, True, False]
 
 
-def test_one_plus_erf_is_one_function_without_cancellation():
+def test_one_plus_erf_of_sixteen_bits_is_one_function_without_cancellation():
     special = [float("nan"), float("inf"), -float("inf"), 0.0, -0.0, -9.0]
     x = torch.cat([torch.linspace(-6, 6, 2001), torch.tensor(special)])
     (i,) = axes(x.numel())
     erf = Op("erf", (Load("a", index(i), F32),), F32)
     for sum_ in ((Const(1.0, F32), erf), (erf, Const(1.0, F32))):
-        nest = LoopNest("n", (i,), (Store("o0", index(i), Op("add", sum_, F32)),))
+        value = Op("cast", (Op("add", sum_, F32),), torch.bfloat16)
+        nest = LoopNest("n", (i,), (Store("o0", index(i), value),))
         assert "erf_plus_one" in emit_nest(nest, schedule_nest(nest, H200)).body
-        out = torch.full(x.shape, 7.0)
+        out = torch.full(x.shape, 7.0, dtype=torch.bfloat16)
         run(nest, {"a": x, "o0": out}, None, None)
-        want = torch.erfc(-x.double())
-        torch.testing.assert_close(out.double(), want, rtol=5e-6, atol=1e-37, equal_nan=True)
+        want = torch.erfc(-x.double()).to(torch.bfloat16)
+        torch.testing.assert_close(out, want, rtol=2**-7, atol=1e-37, equal_nan=True)
+
+
+@pytest.mark.parametrize("op", ["exp", "tanh", "sigmoid", "expm1", "log1p", "reciprocal"])
+def test_only_results_of_sixteen_bits_are_of_rough_functions(op: str):
+    (i,) = axes(9)
+    exact = Op(op, (Load("a", index(i), F32),), F32)
+    short = Store("o0", index(i), Op("cast", (exact,), torch.bfloat16))
+    bodies = []
+    for stores in ((short,), (short, Store("o1", index(i), exact))):
+        nest = LoopNest("n", (i,), stores)
+        bodies.append(emit_nest(nest, schedule_nest(nest, H200)).body)
+    assert [("lib." in b or "tl.div_rn(" in b) for b in bodies] == [False, True]
 
 
 def test_gelu_of_sixteen_bits_is_one_function_with_eagers_special_values():

@@ -1,0 +1,45 @@
+"""Functions of float32 are as near to a float64 run as eager's, on a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import jitney
+
+pytestmark = pytest.mark.gpu
+
+FUNCTIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "exp": torch.exp,
+    "expm1": torch.expm1,
+    "log1p": lambda x: torch.log1p(x.abs()),
+    "tanh": torch.tanh,
+    "sigmoid": torch.sigmoid,
+    "sinh": lambda x: torch.sinh(x / 4),
+    "cosh": lambda x: torch.cosh(x / 4),
+    "reciprocal": torch.reciprocal,
+    "quotient": lambda x: x / (x + 300),
+    "silu": F.silu,
+    "softplus": F.softplus,
+    "softmax": lambda x: x.view(-1, 512).softmax(-1),
+    "cumsum": lambda x: x.view(-1, 64).cumsum(-1),
+}
+
+
+def largest_error(got: torch.Tensor, truth: torch.Tensor) -> float:
+    """In units of the last place of float32, of normal numbers."""
+    known = truth.abs() > torch.finfo(torch.float32).smallest_normal
+    unit = 2.0 ** (truth[known].abs().log2().floor() - 23)
+    return float(((got.double()[known] - truth[known]).abs() / unit).max())
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_errors_of_float32_are_eagers(name: str) -> None:
+    fn = FUNCTIONS[name]
+    x = torch.linspace(-80, 80, 1 << 16, device="cuda")
+    truth = fn(x.double())
+    ours, eagers = (largest_error(call(x), truth) for call in (jitney.compile(fn), fn))
+    assert ours <= 1.25 * eagers + 0.5
