@@ -209,6 +209,24 @@ def test_scatter_by_storage_offset(place: Any) -> None:
     check(lambda x, y: aten.as_strided_scatter(x * 2, y, *place) + 1, torch.randn(3, 4), src)
 
 
+@pytest.mark.parametrize("place", [((3,), (3, 1)), ((2,), (4, 1)), ((1, 1, 3), (3, 9, 9, 1))])
+def test_scatter_by_storage_offset_of_any_number_of_rows(place: Any) -> None:
+    """The gradient of a channels-last mean, the batch's size a symbol."""
+
+    def run(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        sizes, strides = place
+        whole = x.new_zeros(y.shape[0] * 4) + x
+        return aten.as_strided_scatter(whole, y, [y.shape[0], *sizes], strides, 0) + 1
+
+    x = torch.randn(1)
+    gm = trace(run, x, torch.randn(5, *place[0]), symbolic=True)
+    program, constants = lower_graph(gm, CPU)
+    verify(program)
+    for rows in (5, 7):
+        y = torch.randn(rows, *place[0])
+        torch.testing.assert_close(interpret(program, constants, [x, y])[0], run(x, y))
+
+
 def test_scatter_by_storage_offset_into_a_view_runs_eager() -> None:
 
     with pytest.raises(Unsupported):

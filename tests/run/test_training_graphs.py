@@ -17,7 +17,7 @@ from jitney.run import cuda_graphs
 from jitney.run.cuda_graphs import ReplayedProgram
 from jitney.run.recording import Lease, ReplayFacts
 from tests.run.graphs_without_gpu import Graphs
-from tests.run.ways_to_train import STEPS, WAYS, Training, Way, five_before_backward
+from tests.run.ways_to_train import STEPS, WAYS, Training, Way, five_before_backward, other_rows
 
 
 @pytest.fixture(autouse=True)
@@ -45,6 +45,26 @@ def test_training_is_eagers(train: Way, graphs: Graphs) -> None:
     assert graphs.replayed >= WAYS[train]
     most = 18 if train is five_before_backward else 17  # each waiting call has its recordings
     assert graphs.recorded <= most
+
+
+def test_channels_last_images_with_other_rows_are_replayed(graphs: Graphs) -> None:
+    def images(rows: int, made: torch.Generator) -> Tensor:
+        x = torch.randn(rows, 3, 8, 8, generator=made)
+        return x.to(memory_format=torch.channels_last)
+
+    seen = []
+    for compiled in (False, True):
+        torch.manual_seed(0)
+        pooled = nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 4)
+        model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), *pooled)
+        model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        options = {"cuda_graphs": True, "cache": False}
+        call = jitney.compile(model, options=options) if compiled else model
+        t = Training(model, call, images)
+        other_rows(t)
+        seen.append(t.seen)
+    torch.testing.assert_close(seen[1], seen[0], rtol=1e-4, atol=1e-5)
+    assert graphs.replayed >= WAYS[other_rows]
 
 
 @pytest.mark.usefixtures("graphs")

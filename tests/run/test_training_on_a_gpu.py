@@ -20,6 +20,7 @@ from tests.run.ways_to_train import (
     accumulated,
     inference_between,
     kept_zeros,
+    other_rows,
     plain,
     results_kept,
     retained,
@@ -125,7 +126,7 @@ def test_bits_of_the_default_mode(train: Way, replays: Replays) -> None:
 HELD = (accumulated, two_before_backward, retained, some_gradients_kept, results_kept)
 
 
-@pytest.mark.parametrize("train", [plain, kept_zeros, inference_between, *HELD])
+@pytest.mark.parametrize("train", [plain, kept_zeros, inference_between, other_rows, *HELD])
 def test_convolutions(train: Way, replays: Replays) -> None:
     expected = seen(train, Convolutions, "default")
     assert largest_error(seen(train, Convolutions, "reduce-overhead"), expected) == 0

@@ -232,24 +232,35 @@ def as_strided_scatter(
     """
     fake: torch.Tensor = b.node.args[0].meta["val"]  # type: ignore[union-attr]
     sizes, strides = tuple(map(index, size)), tuple(map(index, stride))
-    known = all(s.is_const for s in (*sizes, *strides, *x.shape)) and fake.storage_offset() == 0
-    if not known or not fake.is_contiguous() or x.offset != index(0) or _overlaps(sizes, strides):
+    if not _begins_and_is_packed(fake) or x.offset != index(0) or _overlaps(sizes, strides):
         if any(buffer.name == x.buffer and buffer.kind == "input" for buffer in b.buffers):
             raise Refused("a scatter into storage that is not a plain tensor's")
         raise Unsupported("as-strided", "a scatter by storage offset into a view")
     out = b.allocate()
-    if math.prod(map(int, sizes)) < math.prod(map(int, x.shape)):
+    if math.prod(sizes, start=index(1)) != math.prod(x.shape, start=index(1)):
         b.copy(out, x)
     place = StridedTensor(out.buffer, out.dtype, sizes, strides, index(storage_offset or 0))
     b.copy(place, src)
     return out
 
 
+def _begins_and_is_packed(fake: torch.Tensor) -> bool:
+    """Whether a tensor is its storage from the beginning on, element by element."""
+    if fake.ndim == 1:
+        return fake.storage_offset() == 0 and fake.stride() == (1,)
+    known = all(isinstance(size, int) for size in fake.shape)
+    return known and fake.storage_offset() == 0 and fake.is_contiguous()
+
+
 def _overlaps(sizes: Sequence[Index], strides: Sequence[Index]) -> bool:
     """Whether two positions may be one place."""
-    reach = 0
-    for step, size in sorted((int(t), int(n)) for n, t in zip(sizes, strides, strict=True)):
-        if size > 1 and step <= reach:
+    if not all(step.is_const for step in strides):
+        return True
+    reach = index(0)
+    for step, size in sorted(zip(strides, sizes, strict=True), key=lambda pair: int(pair[0])):
+        if size.is_const and int(size) <= 1:
+            continue
+        if not reach.is_const or int(step) <= int(reach):
             return True
         reach += step * (size - 1)
     return False
