@@ -208,8 +208,6 @@ class ReplayedProgram:
         try:
             recording = self._record(args, key[0])
         except RuntimeError as error:
-            for generator in torch.cuda.default_generators:  # left recording by a torn recording
-                generator.graphsafe_set_state(generator.clone_state())
             if isinstance(error, torch.OutOfMemoryError):
                 self._recordings.clear()  # what they hold, the call may need
             reason = "; ".join([str(error).partition("\n")[0], *getattr(error, "__notes__", ())])
@@ -235,7 +233,7 @@ class ReplayedProgram:
         states = [
             torch.empty((n, columns), dtype=torch.int64, device=device) for n in self.facts.draws
         ]
-        graph = torch.cuda.CUDAGraph()
+        graph = torch_api.GraphWithoutDraws()
         pool = None  # leased memory lies where no other recording has its temporaries
         if not self.facts.leased:
             pool = shared_pool(self.facts.device, stream).handle_for(graph)

@@ -43,7 +43,7 @@ from jitney.torch_api.forecasts import (
     laid_out_by_eager,
     suggest_memory_format,
 )
-from jitney.torch_api.generators import advance_generator, resident_threads
+from jitney.torch_api.generators import GraphWithoutDraws, advance_generator, resident_threads
 from jitney.torch_api.masked import fill_masked_out, is_masked_tensor
 from jitney.torch_api.modes import (
     FORWARD_LEVEL,
@@ -143,6 +143,7 @@ __all__ = [
     "laid_out_by_eager",
     "DISABLED",
     "ApartCheck",
+    "GraphWithoutDraws",
     "FORWARD_LEVEL",
     "FakeResults",
     "OP_TYPES",
