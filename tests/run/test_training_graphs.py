@@ -57,7 +57,7 @@ def test_channels_last_images_with_other_rows_are_replayed(graphs: Graphs) -> No
         torch.manual_seed(0)
         pooled = nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 4)
         model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), *pooled)
-        model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        model.to(memory_format=torch.channels_last)
         options = {"cuda_graphs": True, "cache": False}
         call = jitney.compile(model, options=options) if compiled else model
         t = Training(model, call, images)
