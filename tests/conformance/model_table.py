@@ -15,7 +15,8 @@ from tests.conformance.programs import Judgement
 
 MEANINGS = {
     "equal": "equal to eager",
-    "rounding": "further off than the rule, no further than eager is at inputs a rounding away",
+    "rounding": "further off than the rule, no further than eager is at inputs a rounding away, or "
+    "than a float64 run with values next to a ReLU's zero or a tie on the other side",
     "wrong": "a result differs from eager",
     "errors": "an error, a crash, or no answer in time",
     "skipped": "eager has no answer here",
