@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import FunctionType
 from typing import Any
 
@@ -120,6 +120,27 @@ def refuse_resized(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     if any(a.shape != b.shape for a, b in zip(given, tried, strict=True)):
         hint = "give memory of the result's shape"
         raise BreakCapture("resized-out", f"out= of {name_of(func)} is resized", hint)
+
+
+def refuse_relaid(
+    func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], inputs: Iterable[Any]
+) -> None:
+    """All of the memory of a tensor (``out``) that is none of the graph's ``inputs`` has a fresh
+    result's strides once writes are taken out of the graph: it must have them from the start."""
+    out = kwargs["out"]
+    given = (out,) if isinstance(out, torch.Tensor) else tuple(out)
+    known = {memory_of(x) for x in inputs if isinstance(x, torch.Tensor)}
+    try:
+        fresh = func(*args, **{k: v for k, v in kwargs.items() if k != "out"})
+    except Exception:  # noqa: BLE001 - raised again by the call itself, where it is told
+        return
+    results = (fresh,) if isinstance(fresh, torch.Tensor) else tuple(fresh)
+    for memory, result in zip(given, results, strict=True):
+        if memory_of(memory) in known or memory.stride() == result.stride():
+            continue
+        if memory.untyped_storage().nbytes() == memory.numel() * memory.itemsize:
+            hint = "give memory with the strides of the result"
+            raise BreakCapture("relaid-out", f"out= of {name_of(func)} has other strides", hint)
 
 
 Query = Callable[[Any, Any, tuple[Any, ...], dict[str, Any]], Any]

@@ -231,6 +231,7 @@ class Recorder:
         if kwargs.get("out") is not None:
             with self.fake_mode:
                 leaves.refuse_resized(func, args, kwargs)
+                leaves.refuse_relaid(func, args, kwargs, (i.example for i in self.inputs.values()))
         self._note_writes(func, changed)
         with self.fake_mode, self._remembered, self._composites():
             try:

@@ -50,16 +50,19 @@ def _native_calls(name: str, expected: Any) -> list[tuple[int, int, int, int]] |
         "grad_enabled": "_ZN3c108GradMode10is_enabledEv",
         "inference_mode": "_ZN3c1013InferenceMode10is_enabledEv",
     }
+    context_flags = {
+        "deterministic": "_ZNK2at7Context23deterministicAlgorithmsEv",
+        "filled_memory": "_ZNK2at7Context36deterministicFillUninitializedMemoryEv",
+    }
     functions = "_ZN2at4impl22PythonTorchFunctionTLS9stack_lenEv"
     if name in flags:
         return [(c_symbol(flags[name]), 0, byte, int(expected))]
     if name == "default_dtype":
         address = c_symbol("_ZN3c1031get_default_dtype_as_scalartypeEv")
         return [(address, 0, byte, scalar_type(expected))]
-    if name == "deterministic":
+    if name in context_flags:
         context = _call(c_symbol("_ZN2at13globalContextEv"))
-        address = c_symbol("_ZNK2at7Context23deterministicAlgorithmsEv")
-        return [(address, context, byte, int(expected))]
+        return [(c_symbol(context_flags[name]), context, byte, int(expected))]
     if name == "modes":
         dispatches = "_ZN3c104impl20TorchDispatchModeTLS9stack_lenEv"
         return [

@@ -122,7 +122,19 @@ _STATE: dict[str, tuple[Callable[[], Any], Callable[[Any], None]]] = {
         torch.are_deterministic_algorithms_enabled,
         torch.use_deterministic_algorithms,
     ),
+    "filled_memory": (
+        torch._C._get_deterministic_fill_uninitialized_memory,
+        torch._C._set_deterministic_fill_uninitialized_memory,
+    ),
 }
+
+
+def fills_memory() -> bool:
+    """Whether what ``torch.empty`` leaves unset is NaN and the largest integers."""
+    return (
+        torch.are_deterministic_algorithms_enabled()
+        and torch._C._get_deterministic_fill_uninitialized_memory()
+    )
 
 
 def state_names() -> tuple[str, ...]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import torch
 
 import jitney
+from jitney import torch_api
 from tests.equal import assert_equal, assert_equal_to_eager
 
 
@@ -112,6 +113,26 @@ def test_memory_given_for_a_result_of_another_shape(
     assert_equal_to_eager(write, compiled, (torch.randn(5, 8), torch.zeros(shape)))
 
 
+@pytest.mark.parametrize("turned", [False, True])
+def test_memory_made_for_a_result_keeps_its_strides(turned: bool) -> None:
+    def write(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        made = torch.empty(5, 8).t() if turned else torch.empty(8, 5)
+        return torch.sin(x.t(), out=made), made, made[1:] + 1
+
+    compiled = jitney.compile(write, options={"eager_on_bug": False})
+    for x in (torch.randn(5, 8), torch.randn(8, 5).t()):
+        assert_equal_to_eager(write, compiled, (x,))
+
+
+def test_a_part_of_memory_is_given_for_a_result() -> None:
+    def write(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        made = torch.zeros(8, 9)
+        return torch.sin(x.t(), out=made[:, 2:7]), made
+
+    compiled = jitney.compile(write, fullgraph=True, options={"eager_on_bug": False})
+    assert_equal_to_eager(write, compiled, (torch.randn(5, 8),))
+
+
 def test_memory_given_for_several_results() -> None:
     def ordered(x: torch.Tensor, values: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
         return torch.sort(x, out=(values, places))[0] * 2
@@ -120,3 +141,33 @@ def test_memory_given_for_several_results() -> None:
     for size in (0, 8):
         inputs = torch.randn(5, 8), torch.zeros(5, size), torch.zeros(5, size, dtype=torch.long)
         assert_equal_to_eager(ordered, compiled, inputs)
+
+
+@pytest.fixture
+def deterministic() -> Iterator[None]:
+    torch.use_deterministic_algorithms(True)
+    yield
+    torch.use_deterministic_algorithms(False)
+    torch_api.set_state("filled_memory", True)
+
+
+def unset(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Memory made in each way that leaves it unset, some of it written."""
+    part = torch.empty(4, 5)
+    part[:, :3] = x
+    return (
+        part, part.isnan().sum(), torch.empty_like(x), x.new_empty(3),
+        torch.empty_strided((2, 3), (1, 2)), torch.empty_permuted((2, 3), (1, 0)),
+        *(torch.empty(3, dtype=d) for d in (torch.bfloat16, torch.int64, torch.uint8, torch.bool)),
+    )  # fmt: skip
+
+
+@pytest.mark.usefixtures("deterministic")
+def test_unset_memory_is_filled_where_algorithms_are_deterministic() -> None:
+    compiled = jitney.compile(unset, options={"eager_on_bug": False})
+    x = torch.randn(4, 3)
+    assert_equal(compiled(x), unset(x))
+    torch_api.set_state("filled_memory", False)
+    assert not compiled(x)[1]
+    torch_api.set_state("filled_memory", True)
+    assert_equal(compiled(x), unset(x))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
 
+from jitney import torch_api
 from jitney.loops.index import Index, index
 from jitney.loops.ir import Expr
 from jitney.loops.lowerings.builder import Builder, Position
@@ -19,6 +21,7 @@ from jitney.loops.lowerings.expressions import (
     filler,
     index_expr,
     is_int,
+    largest,
     mul,
     sub,
     where,
@@ -44,12 +47,20 @@ def scalar_tensor(b: Builder, value: Operand, **_options: Any) -> StridedTensor:
 
 
 @lowers(aten.zeros.default, aten.zeros_like.default, aten.new_zeros.default)
+def zeros(b: Builder, *_shape: Any, **_options: Any) -> StridedTensor:
+    return b.fill(b.allocate(), 0)
+
+
 @lowers(aten.empty.memory_format, aten.empty_like.default, aten.new_empty.default)
 @lowers(aten.empty_strided.default, aten.new_empty_strided.default, aten.empty_permuted.default)
 @lowers(prims.empty_strided.default)
-def zeros(b: Builder, *_shape: Any, **_options: Any) -> StridedTensor:
-    """Memory eager leaves unset is zero here: a kernel's result never depends on the past."""
-    return b.fill(b.allocate(), 0)
+def unset(b: Builder, *_shape: Any, **_options: Any) -> StridedTensor:
+    """Memory eager leaves unset is zero here: a kernel's result never depends on the past. Where
+    eager fills it, with NaN or the largest integer, so do we."""
+    out = b.allocate()
+    if not torch_api.fills_memory():
+        return b.fill(out, 0)
+    return b.fill(out, math.nan if out.dtype.is_floating_point else largest(out.dtype))
 
 
 @lowers(aten.ones.default, aten.ones_like.default, aten.new_ones.default)

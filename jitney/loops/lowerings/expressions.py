@@ -178,6 +178,13 @@ def in_range(value: Index, low: Index | int, high: Index | int) -> Expr | None:
     return all_of(*conditions)
 
 
+def largest(dtype: torch.dtype) -> Scalar:
+    """The identity of min: inf, or the largest integer."""
+    if dtype.is_floating_point:
+        return math.inf
+    return True if dtype is torch.bool else torch.iinfo(dtype).max
+
+
 def lowest(dtype: torch.dtype) -> Scalar:
     """The identity of max: -inf, or the least integer."""
     if dtype.is_floating_point:

@@ -26,6 +26,7 @@ from jitney.loops.lowerings.expressions import (
     const,
     in_range,
     index_expr,
+    largest,
     lowest,
     maximum,
     minimum,
@@ -199,9 +200,7 @@ def _extreme_pass(
     """One pass over (values, places); no places yet: every element is where it is."""
     row, found = source
     axes, position = b.axes(row.shape, strides=target[0].strides)
-    extreme = lowest(row.dtype)
-    if op == "min":
-        extreme = math.inf if row.dtype.is_floating_point else torch.iinfo(row.dtype).max
+    extreme = lowest(row.dtype) if op == "max" else largest(row.dtype)
     loaded, there = _back(row, position, dim, step, extreme)
     old, new = (cast(v, compute_dtype(row.dtype)) for v in (loaded, row.load(position)))
     newer = apply("ge" if op == "max" else "le", new, old)

@@ -21,6 +21,7 @@ from jitney.loops.lowerings.expressions import (
     div,
     filler,
     is_int,
+    largest,
     lowest,
     maximum,
     mul,
@@ -74,7 +75,7 @@ _COMBINED = {"sum": "add", "mean": "add", "prod": "mul", "amax": "max", "amin": 
 def _identity(reduce: str, dtype: torch.dtype) -> float:
     """What changes nothing it is combined with."""
     if reduce == "amin":
-        return math.inf if dtype.is_floating_point else torch.iinfo(dtype).max
+        return largest(dtype)
     return lowest(dtype) if reduce == "amax" else float(reduce == "prod")
 
 
