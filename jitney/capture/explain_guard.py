@@ -102,11 +102,15 @@ def changed_sizes(facts: TensorFacts, actual: Any) -> tuple[int, ...]:
 
 
 def generalise(guards: Iterable[Guard], roots: Roots) -> frozenset[tuple[Source, int | None]]:
-    """Sizes, ints and floats whose guards fail: what the next capture makes symbolic. Pairs
-    (source, dim) for a tensor's size, (source, None) for a Python number."""
+    """Sizes, ints and floats whose guards fail: what the next capture makes symbolic, or leaves
+    so where an assumption about symbols failed. Pairs (source, dim) for a tensor's size, (source,
+    None) for a Python number."""
     dynamic: set[tuple[Source, int | None]] = set()
-    on_sizes = (guard for guard in guards if guard.kind in (Kind.TENSOR, Kind.EQUALS))
-    for guard in those_failing(on_sizes, roots):
+    kinds = (Kind.TENSOR, Kind.EQUALS, Kind.EXPRESSION)
+    for guard in those_failing((guard for guard in guards if guard.kind in kinds), roots):
+        if guard.kind is Kind.EXPRESSION:
+            dynamic |= {_place(source) for source in guard.expected[1].values()}
+            continue
         try:
             actual = guard.source.fetch(roots)
         except (LookupError, AttributeError, TypeError, ValueError):
@@ -116,6 +120,12 @@ def generalise(guards: Iterable[Guard], roots: Roots) -> frozenset[tuple[Source,
         elif type(actual) in (int, float) and type(actual) is type(guard.expected):
             dynamic.add((guard.source, None))
     return frozenset(dynamic)
+
+
+def _place(symbol: Source) -> tuple[Source, int | None]:
+    if isinstance(symbol, SizeOf) and symbol.what == "size":
+        return symbol.base, symbol.dim
+    return symbol, None
 
 
 def _short(value: Any, limit: int = 120) -> str:

@@ -24,6 +24,7 @@ from jitney.capture.record import Recorder
 from jitney.capture.source import Source
 from jitney.capture.tensors import Tensors
 from jitney.capture.world import World
+from jitney.errors import UserError
 from jitney.events import log
 
 #: In what C code says of a number that it does not know for one.
@@ -74,7 +75,7 @@ class Interpreter:
         except BreakCapture as cause:
             self._broke(cause)
             raise
-        except (Raised, Restart):
+        except (Raised, Restart, UserError):
             raise
         except Exception as error:
             details = "".join(traceback.format_exception(error))

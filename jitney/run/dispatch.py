@@ -189,7 +189,7 @@ class CompiledCode:
                 message=failed[0].message if failed else "a guard failed and holds again",
                 entries=len(self.entries),
             )
-        if self.session.dynamic is None:
+        if self.session.dynamic is not False:
             self.dynamic |= generalise(self.entries[0].guards, roots)
 
     # ------------------------------------------------------------ Linker

@@ -60,7 +60,12 @@ ANSWERS = {
 }
 
 # Python functions that run for real.
-NATIVE_FUNCTIONS = {"torch._utils._get_available_device_type": "devices of the process"}
+NATIVE_FUNCTIONS = {
+    "torch._utils._get_available_device_type": "devices of the process",
+    "torch.fx.experimental.symbolic_shapes.expect_true": "what torch._check is told is assumed",
+    "torch.fx.experimental.symbolic_shapes._advise_is_size": "nothing of a number that is known",
+    "torch.fx.experimental.symbolic_shapes._advise_is_bounded": "nothing of a known number",
+}
 
 # Python functions that break the graph: kind, reason.
 BREAKS = {

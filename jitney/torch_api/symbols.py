@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from jitney.errors import UserError
+
 
 def symbolic_expression(value: torch.SymInt) -> tuple[int | None, Any, Any]:
     """(the integer if it is one, else None; the sympy expression; the ShapeEnv) of a SymInt."""
@@ -108,14 +110,14 @@ def symbolic_fake_of(
     mode: Any, tensor: torch.Tensor, name: str, dynamic: frozenset[int], marked: frozenset[int]
 ) -> Any:
     """A FakeTensor whose sizes in ``dynamic`` are symbols; equal sizes share one, except
-    ``marked`` ones. ``name``: how errors and symbols call the tensor."""
+    ``marked`` ones. ``name``: how errors and symbols call the tensor. UserError: a size outside
+    the ``min`` and ``max`` of its mark."""
     from torch.fx.experimental.symbolic_shapes import DimDynamic, StatelessSymbolicContext
 
     unmarked = [DimDynamic.DUCK if d in dynamic else DimDynamic.STATIC for d in range(tensor.dim())]
     kinds = [DimDynamic.DYNAMIC if d in marked else kind for d, kind in enumerate(unmarked)]
-    context: Any = StatelessSymbolicContext(
-        dynamic_sizes=kinds, constraint_sizes=[None] * tensor.dim()
-    )
+    ranges = [_marked_range(tensor, d, name) if d in marked else None for d in range(tensor.dim())]
+    context: Any = StatelessSymbolicContext(dynamic_sizes=kinds, constraint_sizes=ranges)
     if tensor._is_view() and not tensor.requires_grad:
         with torch.no_grad():  # the same memory, not a view: a base of fixed size would specialise
             place = (tensor.storage_offset(), tensor.size(), tensor.stride())
@@ -124,6 +126,25 @@ def symbolic_fake_of(
     return mode.from_tensor(
         tensor, static_shapes=False, source=_symbol_source(name), symbolic_context=context
     )
+
+
+def _marked_range(tensor: torch.Tensor, dim: int, name: str) -> Any:
+    """What the ``min`` and ``max`` of ``mark_dynamic`` let the size be, None without either."""
+    from torch.fx.experimental.symbolic_shapes import StrictMinMaxConstraint
+    from torch.utils._sympy.numbers import int_oo
+    from torch.utils._sympy.value_ranges import ValueRanges
+
+    ranges = [r for r in getattr(tensor, "_dynamo_dynamic_range", ()) if r.dim == dim]
+    low = max((r.min for r in ranges if r.min is not None), default=0)
+    high = min((r.max for r in ranges if r.max is not None), default=int_oo)
+    if not low <= tensor.shape[dim] <= high:
+        raise UserError(
+            f"dimension {dim} of {name} is {tensor.shape[dim]}, but the min and max given to "
+            f"mark_dynamic allow {low} to {high}"
+        )
+    if not low and high is int_oo:
+        return None
+    return StrictMinMaxConstraint(vr=ValueRanges(low, high), warn_only=False)
 
 
 def symbolic_number(shape_env: Any, value: int | float, name: str) -> Any:

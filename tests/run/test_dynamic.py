@@ -9,6 +9,7 @@ import torch
 
 import jitney
 from jitney import config
+from jitney.errors import UserError
 from jitney.events import log
 from tests.equal import assert_equal
 
@@ -46,6 +47,17 @@ def test_dynamic_from_the_start_and_never(entries):
     assert len(entries) == 4
 
 
+def test_numbers_in_containers_become_symbols_when_dynamic(entries):
+    def f(x, many):
+        return x * many[0] + many[1]
+
+    compiled = jitney.compile(f, backend="eager", dynamic=True)
+    for n in (2, 5, 7, 9):
+        x = torch.ones(n + 1)
+        assert torch.equal(compiled(x, [n, n / 4]), f(x, [n, n / 4]))
+    assert len(entries) == 2
+
+
 def test_marked_dimensions(entries):
     x = torch.ones(4, 3)
     jitney.mark_dynamic(x, 0)
@@ -55,6 +67,50 @@ def test_marked_dimensions(entries):
     assert len(entries) == 1
     compiled(torch.ones(7, 4))
     assert len(entries) == 2
+
+
+def test_marked_ranges(entries):
+    x = torch.ones(4, 3)
+    jitney.mark_dynamic(x, 0, min=3, max=10)
+    compiled = jitney.compile(lambda x: x * x.shape[0], backend="eager")
+    for n, count in ((10, 1), (3, 1), (11, 2), (2, 2), (30, 2)):
+        compiled(x)
+        assert torch.equal(compiled(torch.ones(n, 3)), torch.full((n, 3), float(n)))
+        assert len(entries) == count
+
+
+@pytest.mark.parametrize("bounds", [{"min": 5}, {"max": 3}, {"min": 5, "max": 8}])
+def test_a_size_outside_its_marked_range(bounds):
+    x = torch.ones(4, 3)
+    jitney.mark_dynamic(x, 0, **bounds)
+    with pytest.raises(UserError, match="dimension 0 of x is 4"):
+        jitney.compile(lambda x: x + 1, backend="eager")(x)
+
+
+def test_a_marked_range_of_one_size(entries):
+    x = torch.ones(4, 3)
+    jitney.mark_dynamic(x, 0, min=4, max=4)
+    compiled = jitney.compile(lambda x: x + 1, backend="eager")
+    for n in (4, 7, 4):
+        compiled(x)
+        assert torch.equal(compiled(torch.ones(n, 3)), torch.full((n, 3), 2.0))
+    assert len(entries) == 2
+
+
+def test_what_is_checked_of_numbers_is_assumed(entries):
+    def f(x, n):
+        k = n.item()
+        torch._check(k >= 0)
+        torch._check(k <= x.shape[0], lambda: f"{k} is too many")
+        return x[:k].sum() + k
+
+    compiled = jitney.compile(f, backend="eager")
+    for size, k in ((10, 3), (12, 5), (14, 7), (20, 9)):
+        x, n = torch.randn(size), torch.tensor(k)
+        assert torch.equal(compiled(x, n), f(x, n))
+    assert len(entries) == 3  # f, and what follows item() without and with symbols
+    with pytest.raises(RuntimeError, match="9 is too many"):
+        compiled(torch.randn(8), torch.tensor(9))
 
 
 def test_branches_on_sizes_are_guarded(entries):
