@@ -78,13 +78,13 @@ def moments_by_channel(
     body = (rough, Let(name, add(first, div(summed, length))), *near)
     parts = _stored(b, x, runs, body, (centre, left, inside))
     over, length = channels(b, parts[0], like), as_expr(runs.count, wide)
-    centre, left, inside = (cast(part.load(over.source), wide) for part in parts)
-    centre = add(centre, div(left, length))
-    sums, summed = b.reduce(over.reduced, "sum", centre)
+    start, rest, spread = (cast(part.load(over.source), wide) for part in parts)
+    own = add(start, div(rest, length))
+    sums, summed = b.reduce(over.reduced, "sum", own)
     name = b.fresh(f"{b.node.name}_mean")
     mean = Ref(name, wide)
-    away = sub(centre, mean)
-    squares, total = b.reduce(over.reduced, "sum", add(inside, mul(mul(away, away), length)))
+    away = sub(own, mean)
+    squares, total = b.reduce(over.reduced, "sum", add(spread, mul(mul(away, away), length)))
     return [sums, Let(name, div(summed, as_expr(over.count, wide))), squares], mean, total
 
 
