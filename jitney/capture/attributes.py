@@ -19,6 +19,7 @@ from jitney.capture.frame import BreakCapture, Frame, Lazy, Raised
 from jitney.capture.guard import ABSENT, Kind
 from jitney.capture.shadows import DictShadow
 from jitney.capture.source import Attr, Fixed, ModuleOf, Source, TypeLookup
+from jitney.capture.symbols import NUMBERS, concrete
 
 if TYPE_CHECKING:
     from jitney.capture.interpret import Interpreter
@@ -85,6 +86,8 @@ def get_attr(interpreter: Interpreter, owner: Any, name: str, site: Frame | None
     if isinstance(owner, torch.Tensor):
         return tensor_attributes.get(interpreter, owner, name)
     cls = type(owner)
+    if cls in NUMBERS:  # no method of a symbol's is quite that of the number
+        return NUMBERS[cls] if name == "__class__" else get_attr(interpreter, concrete(owner), name)
     if isinstance(owner, types.ModuleType):
         return _module_attr(interpreter, owner, name)
     if isinstance(owner, type):

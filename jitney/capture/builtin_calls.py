@@ -22,7 +22,7 @@ from jitney.capture.frame import BreakCapture, Frame, Raised, Unread
 from jitney.capture.generators import FrameGenerator
 from jitney.capture.guard import ABSENT, Kind
 from jitney.capture.source import Fixed, Referent
-from jitney.capture.symbols import SYMBOLS
+from jitney.capture.symbols import NUMBERS, SYMBOLS, concrete
 
 if TYPE_CHECKING:
     from jitney.capture.interpret import Interpreter
@@ -75,7 +75,8 @@ def _polyfill_with_key(replacement: Any) -> Handler:
         interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Frame | None
     ) -> Any:
         key = interpreter.world.force(kwargs.get("key"))
-        if key is None or type(key) is types.BuiltinFunctionType:
+        plain = type(key) is types.BuiltinFunctionType and handler_of(key) is None
+        if key is None or plain:
             values = forced(interpreter, args)
             if len(values) == 1:
                 iterable = operators.iterable(interpreter, values[0])
@@ -127,7 +128,7 @@ def _isinstance(interpreter: Interpreter, function: Any, args: Any, kwargs: Any,
 def is_instance(interpreter: Interpreter, value: Any, classes: Any) -> bool:
     """``isinstance`` as eager would answer."""
     if isinstance(value, SYMBOLS):
-        value = {torch.SymInt: 1, torch.SymFloat: 1.0, torch.SymBool: True}[type(value)]
+        value = NUMBERS[type(value)](1)
     elif isinstance(value, FrameGenerator):
         value = (x for x in ((),))
     elif isinstance(value, torch.Tensor):  # a fake stands for what is none
@@ -330,6 +331,8 @@ def _number(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, sit
     hook = type_lookup(type(values[0]), name)
     if is_python(hook) and not isinstance(values[0], (torch.Tensor, *SYMBOLS)):
         return interpreter.call(hook, tuple(values), keywords, site)
+    if function is builtins.round and len(values) + len(keywords) > 1:  # symbols ignore digits
+        values, keywords = [*map(concrete, values)], {k: concrete(v) for k, v in keywords.items()}
     return interpreter.native(function, *values, **keywords)
 
 

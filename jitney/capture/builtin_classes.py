@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from jitney.capture import callbacks, operators, tensor_attributes
+from jitney.capture import callbacks, operators, subscripts, tensor_attributes
 from jitney.capture.attributes import is_python, type_lookup
 from jitney.capture.builtin_calls import Handler, forced
 from jitney.capture.frame import BreakCapture, Unread
 from jitney.capture.generators import Callback, FrameGenerator, Predicate
-from jitney.capture.symbols import SYMBOLS
+from jitney.capture.symbols import NUMBERS, SYMBOLS, concrete
 
 if TYPE_CHECKING:
     from jitney.capture.interpret import Interpreter
@@ -45,13 +45,13 @@ def _profiler_label(interpreter: Interpreter, cls: Any, args: Any, kwargs: Any, 
 
 @_class(type)
 def _type(interpreter: Interpreter, cls: Any, args: Any, kwargs: Any, site: Any) -> Any:
-    if len(args) != 1:
+    if len(args) != 1 or kwargs:
         raise BreakCapture("class-statement", "a class is made")
     value = interpreter.world.force(args[0])
     if isinstance(value, torch.Tensor):
         return tensor_attributes.class_of(value)
     if isinstance(value, SYMBOLS):
-        return {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}[type(value)]
+        return NUMBERS[type(value)]
     if isinstance(value, FrameGenerator):
         return types.GeneratorType
     return type(value)
@@ -85,7 +85,8 @@ def _container(interpreter: Interpreter, cls: Any, args: Any, kwargs: Any, site:
         return interpreter.call(hook, (values[0],), {}, site)
     if cls is reversed and isinstance(values[0], torch.nn.Module):
         values[0] = list(operators.iterable(interpreter, values[0]))
-    values = [operators.iterable(interpreter, v) for v in values]
+    readable = subscripts.items if issubclass(cls, dict) else operators.iterable
+    values = [readable(interpreter, v) for v in values]
     if cls in (set, frozenset):
         values = [interpreter.native(list, v) for v in values]
         for value in values:
@@ -127,5 +128,5 @@ def _str(interpreter: Interpreter, cls: Any, args: Any, kwargs: Any, site: Any) 
     values = forced(interpreter, args)
     if len(values) == 1 and not kwargs:
         return operators.text(interpreter, values[0], "__str__", str)
-    keywords = {k: interpreter.world.force(v) for k, v in kwargs.items()}
+    keywords = {k: concrete(interpreter.world.force(v)) for k, v in kwargs.items()}
     return interpreter.native(str, *values, **keywords)

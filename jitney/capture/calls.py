@@ -195,7 +195,8 @@ def call_c(
     owner = getattr(function, "__self__", None)
     if isinstance(owner, dict) and function.__name__ == "__getitem__" and len(args) == 1:
         return dict_item(interpreter, owner, key(interpreter, interpreter.world.force(args[0])))
-    if policy.is_pure(function, args):
+    is_own = owner is not None and interpreter.is_owned(owner)
+    if policy.is_pure(function, args) or (is_own and policy.copies_state(function)):
         return call_native(interpreter, function, args, kwargs)
     raise BreakCapture("c-call", f"{policy.name_of(function)} is not known to be free of effects")
 

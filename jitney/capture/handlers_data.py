@@ -97,24 +97,15 @@ def set_update(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
     vm.native(set.update, frame.stack[-ins.arg], value)
 
 
-def _mapping(vm: Interpreter, value: Any) -> dict[Any, Any]:
-    """A mapping's items as a dict."""
-    if isinstance(value, dict) and operators.hook_of(vm, value, "keys") is None:
-        return value
-    keys = vm.call(vm.get_attr(value, "keys"), (), {}, None)
-    items = operators.iterable(vm, vm.world.force(keys))
-    return {k: vm.world.force(subscripts.get(vm, value, k, None)) for k in vm.native(list, items)}
-
-
 @opcode("DICT_UPDATE")
 def dict_update(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
-    value = _mapping(vm, vm.pop(frame))
+    value = subscripts.mapping(vm, vm.pop(frame))
     vm.native(dict.update, frame.stack[-ins.arg], value)
 
 
 @opcode("DICT_MERGE")
 def dict_merge(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
-    value = _mapping(vm, vm.pop(frame))
+    value = subscripts.mapping(vm, vm.pop(frame))
     target = frame.stack[-ins.arg]
     for name in value:
         if name in target:

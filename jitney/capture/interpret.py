@@ -22,13 +22,15 @@ from jitney.capture.options import CaptureOptions
 from jitney.capture.questions import Questions
 from jitney.capture.record import Recorder
 from jitney.capture.source import Source
+from jitney.capture.symbols import SYMBOLS
 from jitney.capture.tensors import Tensors
 from jitney.capture.world import World
 from jitney.errors import UserError
 from jitney.events import log
 
-#: In what C code says of a number that it does not know for one.
-_SYMBOL = re.compile(r"\bSym(Int|Float|Bool)\b")
+#: In what C code says of a number that it does not know for one, and of a tensor.
+_STAND_IN = re.compile(r"\b(Sym(Int|Float|Bool)|FakeTensor)\b")
+_TELLING = (TypeError, AttributeError, ValueError)
 
 
 class Interpreter:
@@ -163,9 +165,10 @@ class Interpreter:
             self.native_broke = True  # it may have advanced iterators
             raise
         except Exception as error:  # noqa: BLE001 - it is the user's
-            if isinstance(error, TypeError) and _SYMBOL.search(str(error)):
+            if _is_of_stand_ins(error, (*args, *kwargs.values())):
                 self.native_broke = True
-                raise BreakCapture("symbolic-number", str(error)) from None
+                reason = f"{type(error).__name__}: {error}"
+                raise BreakCapture("symbolic-number", reason) from None
             raise Raised(error.with_traceback(None)) from None
 
     def torch_call(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -246,3 +249,14 @@ class Interpreter:
     def source_or_fixed(self, value: Any) -> Source:
         """The source of a value; itself for one that has none."""
         return attributes.source_or_fixed(self, value)
+
+
+def _is_of_stand_ins(error: Exception, values: Sequence[Any]) -> bool:
+    """Whether C code may have raised it of a symbol or a fake where eager raises another or none:
+    it names one, was given one, or it was one's own Python code that raised it."""
+    if type(error) in _TELLING and _STAND_IN.search(str(error)):
+        return True
+    modules = [f.f_globals.get("__name__") for f, _ in traceback.walk_tb(error.__traceback__)]
+    if any(str(module).split(".")[0] == "torch" for module in modules):
+        return True
+    return any(isinstance(v, SYMBOLS) for v in values)

@@ -115,12 +115,24 @@ def _pure_method(cls: type, name: str) -> bool:
     """A bound C method: judged by the class in the MRO that defines it."""
     for base in cls.__mro__:
         if name in base.__dict__ and type(base.__dict__[name]) is not types.FunctionType:
+            if base is object:
+                return name in PURE_OBJECT
             return (
                 _pure_type(base)
                 or base.__module__ == "itertools"
                 or issubclass(base, BaseException)
             )
     return False
+
+
+def copies_state(function: Any) -> bool:
+    """Whether it is what C code knows of an object to copy or pickle it, without Python code."""
+    hooks = ("__reduce__", "__getstate__", "__getnewargs__", "__getnewargs_ex__")
+    if getattr(function, "__name__", "") not in ("__reduce_ex__", *hooks):
+        return False
+    return not any(
+        isinstance(getattr(type(function.__self__), h, None), types.FunctionType) for h in hooks
+    )
 
 
 def is_pure_new(new: Any) -> bool:

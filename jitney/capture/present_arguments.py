@@ -6,8 +6,10 @@ import itertools
 import types
 from typing import TYPE_CHECKING, Any
 
-from jitney.capture import operators
+from jitney.capture import operators, subscripts
+from jitney.capture.builtin_calls import handler_of
 from jitney.capture.frame import BreakCapture
+from jitney.capture.generators import Callback, Predicate
 from jitney.capture.symbols import SYMBOLS, concrete
 
 if TYPE_CHECKING:
@@ -18,6 +20,17 @@ _ITERATING = frozenset(
     isdisjoint intersection_update difference_update symmetric_difference_update extendleft
     fromkeys prod fsum __init__ __ior__ __iadd__""".split()
 )
+#: Where functions of itertools are given what they call.
+_CALLING: dict[type, tuple[int | str, ...]] = {
+    itertools.accumulate: (1, "func"),
+    itertools.dropwhile: (0,),
+    itertools.filterfalse: (0,),
+    itertools.groupby: (1, "key"),
+    itertools.starmap: (0,),
+    itertools.takewhile: (0,),
+}
+_OF_ITEMS = ("update", "__init__", "__ior__")
+_TESTING = (itertools.dropwhile, itertools.filterfalse, itertools.takewhile)
 _NAMES = ("iterable", "data", "selectors")
 
 
@@ -27,9 +40,14 @@ def present(interpreter: Interpreter, function: Any, place: int | str, value: An
         raise BreakCapture("foreign-iterator", "an iterator made outside of the frame is advanced")
     if isinstance(value, SYMBOLS):
         return concrete(value)
+    if isinstance(function, type) and place in _CALLING.get(function, ()):
+        wrap = Predicate if function in _TESTING else Callback
+        is_default = value is None and function is not itertools.filterfalse
+        return value if is_default else wrap(interpreter, value)
     if _iterates(function, place):
-        return operators.iterable(interpreter, value)
-    if type(value) in (types.FunctionType, types.MethodType) and _calls_back(function):
+        is_items = function.__name__ in _OF_ITEMS and issubclass(_owner(function), dict)
+        return (subscripts.items if is_items else operators.iterable)(interpreter, value)
+    if callable(value) and _calls_back(function) and not _is_plain(value):
         raise BreakCapture("callback", f"{function.__name__} would call back into Python")
     return value
 
@@ -40,15 +58,23 @@ def _iterates(function: Any, place: int | str) -> bool:
         return function is not itertools.repeat and (isinstance(place, int) or place in _NAMES)
     if getattr(function, "__name__", "") not in _ITERATING or isinstance(place, str):
         return False
-    owner = getattr(function, "__objclass__", None)
-    if issubclass(owner or type(getattr(function, "__self__", None)), BaseException):
+    if issubclass(_owner(function), BaseException):
         return False
-    first = owner is not None and not isinstance(function, types.MethodWrapperType)
+    first = hasattr(function, "__objclass__") and not isinstance(function, types.MethodWrapperType)
     return place == first or place > first and function.__name__ != "fromkeys"
+
+
+def _owner(function: Any) -> type:
+    """The class whose method it is."""
+    owner: type | None = getattr(function, "__objclass__", None)
+    return owner or type(getattr(function, "__self__", None))
+
+
+def _is_plain(function: Any) -> bool:
+    """Whether it is C code that answers for stand-ins as for what they stand for."""
+    return type(function) is types.BuiltinFunctionType and handler_of(function) is None
 
 
 def _calls_back(function: Any) -> bool:
     name = getattr(function, "__name__", "")
-    if isinstance(function, type):
-        return function.__module__ == "itertools"
     return name in ("sort", "call", "sub", "subn", "update_wrapper", "heappush", "insort")

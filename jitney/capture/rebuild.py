@@ -113,7 +113,7 @@ class Rebuilder:
 
     def _tuple(self, value: tuple[Any, ...]) -> r.Recipe:
         items = self._all(value)
-        if all(isinstance(x, r.Constant) for x in items):
+        if all(isinstance(x, r.Constant) and x.value is v for x, v in zip(items, value)):
             return r.Constant(value)
         return r.MakeTuple(items)
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from jitney.capture import callbacks, operators
+from jitney.capture.attributes import type_lookup
 from jitney.capture.frame import BreakCapture, Frame, Lazy, Raised
 from jitney.capture.guard import ABSENT
 from jitney.capture.shadows import HASHABLE_KEYS
@@ -135,3 +136,22 @@ def lazy_contains(vm: Interpreter, container: Any, item: Any) -> bool | None:
     if type(container) is Lazy and isinstance(container.value, dict) and is_plain_key(item):
         return vm.world.dict_shadow(container.value, container.source).has(vm.world, item)
     return None
+
+
+def mapping(vm: Interpreter, value: Any) -> dict[Any, Any]:
+    """A mapping's items as a dict, or a dict that C code reads as eager's does."""
+    if isinstance(value, dict):
+        direct = type_lookup(type(value), "__iter__") is dict.__iter__  # CPython's own test
+        hooks = [operators.hook_of(vm, value, name) for name in ("keys", "__getitem__")]
+        if direct or hooks == [None, None]:
+            return value
+    keys = vm.call(vm.get_attr(value, "keys"), (), {}, None)
+    items = operators.iterable(vm, vm.world.force(keys))
+    return {k: vm.world.force(get(vm, value, k, None)) for k in vm.native(list, items)}
+
+
+def items(vm: Interpreter, value: Any) -> Any:
+    """What dict's constructor and ``update`` are given, as C code may read it."""
+    if isinstance(value, dict) or operators.hook_of(vm, value, "keys") is not None:
+        return mapping(vm, value)
+    return operators.iterable(vm, value)

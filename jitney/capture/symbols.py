@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from jitney.capture.record import Recorder
 
 NONE: frozenset[int] = frozenset()
-SYMBOLS = (torch.SymInt, torch.SymFloat, torch.SymBool)
+NUMBERS = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
+SYMBOLS = tuple(NUMBERS)
 
 
 def dynamic_dims(
@@ -84,6 +85,8 @@ def exact_operands(function: Any, values: Sequence[Any]) -> Sequence[Any]:
     would have to be assumed, the numbers themselves."""
     if len(values) != 2 or not any(isinstance(v, SYMBOLS) for v in values):
         return values
+    if any(isinstance(v, torch.SymInt | torch.SymFloat) for v in values):
+        values = [int(v) if type(v) is bool else v for v in values]
     left, right = values
     if function in (*_DIVIDE, *_DIVIDE_IN_PLACE):
         floats = torch.SymFloat in map(type, values) or float in map(type, values)

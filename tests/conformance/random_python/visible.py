@@ -15,8 +15,13 @@ from typing import Any
 import torch
 
 ADDRESS = re.compile(r"0x[0-9a-f]+")
-ATOMS = (int, float, complex, str, bytes, type(None), type(...), range, slice, torch.dtype)
-ITERATORS = (types.GeneratorType, zip, map, filter, type(iter([])), type(iter(())))
+ATOMS = (bool, int, float, complex, str, bytes, type(None), type(...), range, slice, torch.dtype)
+ITERATORS = (
+    *(types.GeneratorType, enumerate, zip, map, filter, type(iter([])), type(iter(()))),
+    *(cls for cls in vars(itertools).values() if isinstance(cls, type)),
+)
+#: Whose objects are what their text says.
+TELLING = ("builtins", "datetime", "decimal", "fractions", "re")
 #: Relative error of a compiled graph by dtype; None where capture alone is judged.
 ROUNDING = {torch.bfloat16: 0.05, torch.float32: 1e-4, torch.float64: 1e-4}
 
@@ -81,7 +86,7 @@ class Visitor:
                 yield f"[{key!r}]", dict.__getitem__(value, key)
         elif isinstance(value, set | frozenset):
             yield " members", sorted(map(repr, value))
-        elif isinstance(value, list | tuple) or hasattr(type(value), "rotate"):
+        elif isinstance(value, list | tuple | collections.deque):
             for i in range(len(value)):
                 yield f"[{i}]", type(value).__mro__[-2].__getitem__(value, i)  # not an override
         elif isinstance(value, types.MethodType):
@@ -89,6 +94,8 @@ class Visitor:
             yield ".__func__", value.__func__
         elif isinstance(value, enum.Enum):
             yield ".value", value.value
+        elif type(value).__module__ in TELLING:
+            yield " text", ADDRESS.sub("0x", repr(value))
         yield from attributes(value)
 
     def _tensor_facts(self, tensor: torch.Tensor) -> Iterator[Any]:
