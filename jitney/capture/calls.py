@@ -24,13 +24,13 @@ from jitney.capture import (
 from jitney.capture.attributes import LRU, guard_lookup, is_python, know_function, type_lookup
 from jitney.capture.c_methods import rebind
 from jitney.capture.cached_functions import call_cached
-from jitney.capture.frame import BreakCapture, Frame
+from jitney.capture.frame import BreakCapture, Frame, Lazy
 from jitney.capture.generators import FrameGenerator
 from jitney.capture.guard import ABSENT
 from jitney.capture.present_arguments import present
 from jitney.capture.source import Attr, DictItem, Fixed, Referent
 from jitney.capture.stand_ins import disabled_because, is_disabled, mark_of
-from jitney.capture.subscripts import LazyMethod, dict_item, key
+from jitney.capture.subscripts import LAZY_METHODS, LazyMethod, dict_item, key
 from jitney.capture.substitutes import substitute_of
 
 if TYPE_CHECKING:
@@ -181,6 +181,8 @@ def call_c(
 ) -> Any:
     """Calls C code: ours instead, a torch leaf, for real when it is known pure, else a break."""
     function = _bound_inside(interpreter, function)
+    if type(function) is LazyMethod:
+        return function.call(interpreter, args, kwargs)
     if isinstance(function, types.MethodWrapperType) and function.__objclass__ is object:
         args = (function.__self__, *args)
         function = getattr(object, function.__name__)
@@ -207,7 +209,10 @@ def _bound_inside(interpreter: Interpreter, function: Any) -> Any:
     owner = getattr(function, "__self__", None)
     if source is None or owner is None or isinstance(owner, types.ModuleType | type):
         return function
-    inside = interpreter.world.read(owner, Attr(source, "__self__"))
+    inside = interpreter.world.read_lazy(owner, Attr(source, "__self__"))
+    if type(inside) is Lazy and function.__name__ in LAZY_METHODS.get(type(owner), ()):
+        return LazyMethod(inside, function.__name__)
+    inside = interpreter.world.force(inside)
     return function if inside is owner else rebind(function, inside)
 
 

@@ -22,6 +22,7 @@ from jitney.capture.finish import (
     finish_graph,
     forget_idle_strides,
     guard_places,
+    guard_presence,
 )
 from jitney.capture.frame import BreakCapture, Frame, Raised, Restart, Unread
 from jitney.capture.functions import globals_source, know_cells
@@ -151,6 +152,7 @@ def _close(
     if graph is not None:
         keep_results(vm, graph)
     add_input_guards(vm, inputs)
+    guard_presence(vm.world)
     guard_places(vm)
     forget_idle_strides(vm)
     return Capture(

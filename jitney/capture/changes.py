@@ -48,7 +48,7 @@ def changes_of(vm: Interpreter, rebuilder: Rebuilder) -> list[r.Effect]:
     return effects
 
 
-CONTENTS = (r.StoreItem, r.DeleteItem, r.ReplaceContents)
+CONTENTS = (r.StoreItem, r.DeleteItem, r.ReplaceContents, r.ExtendList)
 
 
 def _targets(effects: list[r.Effect]) -> list[Source]:
@@ -83,6 +83,9 @@ def _unchanged(vm: Interpreter, before: Any, now: Any) -> bool:
     """Whether storing would change nothing; a scalar put back as it was is guarded instead, so
     that calls do not write to dicts that are watched."""
     if before is now:
+        return True
+    known = vm.world.inside.get(id(now))
+    if type(before) is Lazy and known is not None and known.original is before.value:
         return True
     if type(before) is Lazy and type(before.value) in SCALAR_TYPES:
         same = type(before.value) is type(now) and before.value == now
@@ -130,6 +133,10 @@ def _sequence_changes(sequence: SequenceShadow, rebuilder: Rebuilder) -> list[r.
     inside = sequence.inside
     if isinstance(inside, frozenset):
         return []
+    target = r.Given(sequence.source)
+    if not sequence.seeded:
+        added = r.MakeList(tuple([rebuilder.of(x) for x in inside]))
+        return [r.ExtendList(target, added)] if inside else []
     if isinstance(inside, set):
         if inside == sequence.original:
             return []
@@ -142,7 +149,7 @@ def _sequence_changes(sequence: SequenceShadow, rebuilder: Rebuilder) -> list[r.
         if same:
             return []
     items = r.MakeList(tuple([rebuilder.of(x) for x in now]))
-    return [r.ReplaceContents(r.Given(sequence.source), items)]
+    return [r.ReplaceContents(target, items)]
 
 
 def _raw_items(inside: Any) -> Any:

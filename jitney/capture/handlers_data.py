@@ -200,7 +200,7 @@ def load_method(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
 
 
 def _push_method(vm: Interpreter, frame: Frame, owner: Any, name: str) -> None:
-    if type(owner) is Lazy and isinstance(owner.value, dict) and name in subscripts.LAZY_METHODS:
+    if type(owner) is Lazy and name in subscripts.LAZY_METHODS.get(type(owner.value), ()):
         value: Any = subscripts.LazyMethod(owner, name)
     else:
         value = vm.get_attr(vm.world.force(owner), name)

@@ -38,8 +38,8 @@ def present(interpreter: Interpreter, function: Any, place: int | str, value: An
     """The argument at ``place``, its position or its name, of the C function ``function``."""
     if id(value) in interpreter.world.foreign_iterators:
         raise BreakCapture("foreign-iterator", "an iterator made outside of the frame is advanced")
-    if isinstance(value, SYMBOLS):
-        return concrete(value)
+    if isinstance(value, SYMBOLS):  # a list just keeps it, as a literal does
+        return value if getattr(function, "__name__", "") == "append" else concrete(value)
     if isinstance(function, type) and place in _CALLING.get(function, ()):
         wrap = Predicate if function in _TESTING else Callback
         is_default = value is None and function is not itertools.filterfalse

@@ -174,6 +174,14 @@ class ReplaceContents(Effect):
 
 
 @dataclass(frozen=True, eq=False)
+class ExtendList(Effect):
+    """``list.extend(target, items)``, where nothing is known of what the list held."""
+
+    target: Recipe
+    items: MakeList
+
+
+@dataclass(frozen=True, eq=False)
 class StoreAttr(Effect):
     """``object.__setattr__``-like C-level store: slots, ``tensor.grad``, function attributes."""
 

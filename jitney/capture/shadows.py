@@ -150,13 +150,15 @@ def _set_item(target: dict[Any, Any], key: Any, value: Any) -> None:
 
 
 class SequenceShadow:
-    """A list, set or deque and its inner copy."""
+    """A list, set or deque and its inner copy; of a list that was not ``seeded`` this holds only
+    what the frame has appended."""
 
-    __slots__ = ("initial", "inside", "original", "source")
+    __slots__ = ("initial", "inside", "original", "seeded", "source")
 
     def __init__(self, original: Any, inside: Any, source: Source) -> None:
         self.original, self.inside, self.source = original, inside, source
         self.initial: list[Any] = []
+        self.seeded = False
 
     @staticmethod
     def of(original: Any, source: Source) -> SequenceShadow:
@@ -173,23 +175,36 @@ class SequenceShadow:
 
     def seed(self, world: World) -> None:
         """Reads every item, guarding the length (of sets: the members, which are constants)."""
-        original, inside = self.original, self.inside
+        if self.seeded:
+            return
+        self.seeded = True
+        try:
+            self.initial = self._items(world)
+        except BaseException:  # half read, it is not to be compared with what it was
+            self.seeded = False
+            raise
+        if isinstance(self.inside, list):
+            list.__setitem__(self.inside, slice(0, 0), self.initial)
+        elif isinstance(self.inside, collections.deque):
+            collections.deque.extend(self.inside, self.initial)
+        elif isinstance(self.inside, set):
+            set.update(self.inside, self.original)
+
+    def _items(self, world: World) -> list[Any]:
+        original = self.original
         if isinstance(original, set | frozenset):
             if not all(isinstance(x, (*HASHABLE_KEYS, tuple)) for x in original):
                 raise BreakCapture("object-set", "a set of objects is read")
-            self.initial = list(original)
-            world.guard(Kind.KEYS, self.source, tuple(self.initial))
-            if isinstance(original, set):
-                set.update(inside, original)
-                if list(inside) != self.initial:
-                    raise BreakCapture("set-order", "a set's order depends on its history")
-            return
+            members = list(original)
+            world.guard(Kind.KEYS, self.source, tuple(members))
+            if isinstance(original, set) and list(set(original)) != members:
+                raise BreakCapture("set-order", "a set's order depends on its history")
+            return members
         base = list if isinstance(original, list) else collections.deque
         world.guard(Kind.LENGTH, self.source, base.__len__(original))
-        for i, item in enumerate(base.__iter__(original)):
-            value = world.read(item, Item(self.source, i))
-            base.append(inside, value)
-            self.initial.append(value)
+        return [
+            world.read(item, Item(self.source, i)) for i, item in enumerate(base.__iter__(original))
+        ]
 
 
 class CellShadow:

@@ -18,11 +18,14 @@ from jitney.capture.symbols import concrete, concrete_key
 if TYPE_CHECKING:
     from jitney.capture.interpret import Interpreter
 
-LAZY_METHODS = ("get", "__getitem__", "__contains__")
+_LOOKUPS = ("get", "__getitem__", "__contains__")
+LAZY_METHODS: dict[type, tuple[str, ...]] = {
+    dict: _LOOKUPS, collections.OrderedDict: _LOOKUPS, list: ("append", "extend"),
+}  # fmt: skip
 
 
 class LazyMethod:
-    """A method of a dict nobody has looked at as a whole."""
+    """A method of a dict or list nobody has looked at as a whole."""
 
     __slots__ = ("lazy", "name")
 
@@ -32,8 +35,11 @@ class LazyMethod:
     def call(self, vm: Interpreter, args: Any, kwargs: Any) -> Any:
         """Calls it."""
         if kwargs or not args:
-            raise BreakCapture("arguments", f"dict.{self.name}")
+            raise BreakCapture("arguments", f"{type(self.lazy.value).__name__}.{self.name}")
         name = vm.world.force(args[0])
+        if isinstance(self.lazy.value, list):  # whatever it holds
+            grown = vm.world.sequence_shadow(self.lazy.value, self.lazy.source).inside
+            return vm.call(getattr(grown, self.name), (name, *args[1:]), {}, None)
         if not is_plain_key(name):
             bound = getattr(vm.world.force(self.lazy), self.name)
             return vm.call(bound, (name, *args[1:]), {}, None)

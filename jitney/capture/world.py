@@ -46,6 +46,8 @@ VALUES = (int, float, complex, str, bytes, np.generic, decimal.Decimal, datetime
 IMMUTABLE = (
     re.Pattern, re.Match, operator.itemgetter, weakref.ReferenceType, typing.TypeVar, np.ufunc,
 )  # fmt: skip
+#: What comes as `Lazy`.
+LAZY = frozenset({*scalars.SCALAR_TYPES, list, dict, collections.OrderedDict})
 CONTAINERS = (list, dict, set, frozenset, collections.deque)
 ITERATORS = (types.GeneratorType, types.AsyncGeneratorType, types.CoroutineType)
 
@@ -75,6 +77,7 @@ class World:
         self.foreign_iterators: set[int] = set()
         self.opaque: set[int] = set()  # objects of C code whose contents no guard sees
         self.scalars = scalars.Scalars(self)
+        self.unread: dict[Source, Any] = {}  # what came as `Lazy`
         self.where = lambda: ""
         self.noted: set[Source] | None = None  # what is read or written meanwhile
         self.cells_read: list[tuple[types.CellType, Any]] = []  # of the frame's own
@@ -100,9 +103,10 @@ class World:
         return self.force(self.read_lazy(value, source))
 
     def read_lazy(self, value: Any, source: Source) -> Any:
-        """As `read`, but scalars and dicts come as `Lazy`, not yet looked at."""
+        """As `read`, but scalars, dicts and lists come as `Lazy`, not yet looked at."""
         cls = type(value)
-        if cls in scalars.SCALAR_TYPES or cls is dict or cls is collections.OrderedDict:
+        if cls in LAZY and not self._is_read(value):
+            self.unread[source] = value
             return Lazy(value, source)
         if cls in SINGLETONS:
             self.guard(Kind.IS, source, value)
@@ -121,7 +125,15 @@ class World:
             shadow = self.dict_shadow(value.value, value.source)
             shadow.seed(self)
             return shadow.inside
+        if isinstance(value.value, list):
+            sequence = self.sequence_shadow(value.value, value.source)
+            sequence.seed(self)
+            return sequence.inside
         return self.scalars.force(value)
+
+    def _is_read(self, value: Any) -> bool:
+        sequence = self.sequences.get(id(value))
+        return sequence is not None and sequence.seeded
 
     def know(self, original: Any, inside: Any, source: Source) -> Known:
         """Remembers an object let in, keeping both sides alive."""
@@ -208,7 +220,7 @@ class World:
         """Bound anew wherever it is asked for: its name and its owner decide."""
         self.guard(Kind.TYPE, source, type(value))
         self.guard(Kind.EQUALS, Attr(source, "__name__"), value.__name__)
-        self.read(value.__self__, Attr(source, "__self__"))
+        self.read_lazy(value.__self__, Attr(source, "__self__"))
         return self.know(value, value, source).inside
 
     def _tuple(self, value: tuple[Any, ...], source: Source) -> Any:
@@ -228,20 +240,14 @@ class World:
         return self.know(value, inside, source).inside
 
     def _container(self, value: Any, source: Source) -> Any:
-        self.guard(Kind.TYPE, source, type(value))
         if isinstance(value, dict):
+            self.guard(Kind.TYPE, source, type(value))
             shadow = self.dict_shadow(value, source)
             shadow.seed(self)
             return shadow.inside
-        sequence = shadows.SequenceShadow.of(value, source)
-        self.sequences[id(value)] = sequence
-        known = self.know(value, sequence.inside, source)
-        try:
-            sequence.seed(self)
-        except BaseException:  # half read, it is not to be compared with what it was
-            del self.sequences[id(value)]
-            raise
-        return known.inside
+        sequence = self.sequence_shadow(value, source)
+        sequence.seed(self)
+        return sequence.inside
 
     def compared(self, left: Any, right: Any) -> None:
         """``left is right`` was asked: two known objects found distinct must stay so."""
@@ -255,7 +261,18 @@ class World:
         pair = (one.source, other.source)
         self.guard(Kind.DISTINCT, pair[0], pair, pair)
 
-    # ------------------------------------------------------------ dicts, cells
+    # ------------------------------------------------------------ lists, dicts, cells
+
+    def sequence_shadow(self, value: Any, source: Source) -> shadows.SequenceShadow:
+        """The one shadow of a list, set or deque; not seeded by this."""
+        sequence = self.sequences.get(id(value))
+        if sequence is None:
+            self.guard(Kind.TYPE, source, type(value))
+            sequence = self.sequences[id(value)] = shadows.SequenceShadow.of(value, source)
+            self.know(value, sequence.inside, source)
+        else:
+            self._again(self.outside[id(value)], source)
+        return sequence
 
     def dict_shadow(self, value: dict[Any, Any], source: Source) -> shadows.DictShadow:
         """The one shadow of a dict, seeded key by key until something needs all of it."""

@@ -143,6 +143,8 @@ class EffectWriter:
                 return f"{constant(construct.delete_item)}({build(target)}, {build(key)})"
             case r.ReplaceContents(target=target, items=items):
                 return f"{constant(construct.replace_contents)}({build(target)}, {build(items)})"
+            case r.ExtendList(target=target, items=items):
+                return f"{constant(list.extend)}({build(target)}, {build(items)})"
             case r.StoreAttr(target=target, name=name, value=value):
                 store = constant(construct.store_attribute)
                 return f"{store}({build(target)}, {name!r}, {build(value)})"

@@ -266,6 +266,8 @@ class _Maker:
                 dict.__delitem__(m(target), m(key))
             case r.ReplaceContents(target, items):
                 replace(m(target), m(items))
+            case r.ExtendList(target, items):
+                list.extend(m(target), m(items))
             case r.StoreAttr(target, name, value):
                 object.__setattr__(m(target), name, m(value))
             case r.StoreCell(target, value):

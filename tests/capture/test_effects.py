@@ -251,3 +251,60 @@ def test_guards_hold_of_their_own_inputs() -> None:
     result = capture(layer, x)
     assert not rejects(result, type(layer).forward, bound(type(layer).forward, (layer, x), {}))
     assert {g.kind for g in result.guards} >= {Kind.TENSOR, Kind.STATE, Kind.TYPE, Kind.LENGTH}
+
+
+class Recorder:
+    def __init__(self) -> None:
+        self.history: list[Any] = []
+        self.losses: list[float] = []
+        self.counts: dict[str, list[int]] = {"steps": []}
+        self.step = 0
+
+    def add(self, x: torch.Tensor) -> torch.Tensor:
+        self.history.append(x * 2)
+        self.history.extend([self.step, x.shape[0]])
+        self.step += 1
+        self.counts["steps"].append(self.step)
+        self.losses.append(x.sum().item())
+        return x + self.step
+
+
+@pytest.mark.filterwarnings("error")
+def test_lists_that_are_only_appended_to_may_grow() -> None:
+    """No call is left to eager, which a warning would say."""
+    eager, ours = Recorder(), Recorder()
+    compiled = jitney.compile(ours.add, backend="eager")
+    for n in range(12):
+        x = torch.full((3,), float(n))
+        assert torch.equal(compiled(x), eager.add(x))
+    assert (ours.losses, ours.counts, ours.step) == (eager.losses, eager.counts, eager.step)
+    assert str(ours.history) == str(eager.history)
+
+
+def test_lists_that_are_appended_to_may_be_one() -> None:
+    def f(a: list[Any], b: list[Any], x: torch.Tensor) -> torch.Tensor:
+        a.append(1)
+        b.append(2)
+        a.extend((3, x))
+        return x + len(b)
+
+    compiled = jitney.compile(f, backend="eager")
+    for length in (0, 0, 2):
+        for shared in (False, True):
+            results = []
+            for call in (f, compiled):
+                a, b = [7] * length, [8]
+                results.append(str((call(a, a if shared else b, X), a, b)))
+            assert results[0] == results[1]
+
+
+def test_a_symbol_that_is_appended_stays_one() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        sizes: list[Any] = []
+        sizes.append(x.shape[0])
+        return x.reshape(*sizes, 1)
+
+    compiled = jitney.compile(f, backend="eager", dynamic=True)
+    assert compiled(torch.ones(3)).shape == (3, 1)
+    with jitney.set_stance("fail_on_recompile"):
+        assert compiled(torch.ones(5)).shape == (5, 1)

@@ -92,6 +92,27 @@ class Slotted:
     __slots__ = ("extra",)
 
 
+@pytest.mark.parametrize("make", [types.SimpleNamespace, Slotted, lambda: X.clone()])
+def test_what_is_only_handed_on_is_there(make: Any) -> None:
+    def f(x: torch.Tensor, s: Any) -> Any:
+        try:
+            return x + 1, s.extra
+        except AttributeError:
+            return x + 2, None
+
+    full = make()
+    full.extra = 3
+    assert holds_again(f, (X, full), (X, make())) == (True, False)
+
+
+def test_an_item_that_is_only_handed_on_is_there() -> None:
+    def f(x: torch.Tensor, d: dict[str, int]) -> Any:
+        return x + 1, d["a"]
+
+    assert holds_again(f, (X, {"a": 1}), (X, {"b": 1})) == (True, False)
+    assert holds_again(f, (X, {"a": 1}), (X, {"a": 2})) == (True, True)
+
+
 def test_empty_slot() -> None:
     def f(x: torch.Tensor, s: Slotted) -> torch.Tensor:
         return x + 1 if hasattr(s, "extra") else x
