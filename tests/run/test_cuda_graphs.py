@@ -115,7 +115,7 @@ def test_a_recording_is_made_on_a_stream_of_the_programs_gpu(
         yield
 
     monkeypatch.setattr(torch.cuda, "Stream", lambda device: f"stream of {device}")
-    monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
+    monkeypatch.setattr(torch_api, "GraphWithoutDraws", Graph)
     monkeypatch.setattr(torch.cuda, "graph", graph)
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: 0)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
