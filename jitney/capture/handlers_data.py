@@ -67,46 +67,55 @@ def list_to_tuple(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
     frame.stack.append(tuple(frame.stack.pop()))
 
 
+def _filled(vm: Interpreter, frame: Frame, ins: Instruction) -> Any:
+    """What a literal or comprehension fills, below the values on the stack. Behind a break it came
+    from outside: a list, whatever it holds by now."""
+    value = frame.stack[-ins.arg]
+    if type(value) is Lazy and isinstance(value.value, list):
+        return vm.world.sequence_shadow(value.value, value.source).inside
+    return vm.world.force(value)
+
+
 @opcode("LIST_APPEND")
 def list_append(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
     value = vm.pop(frame)
-    frame.stack[-ins.arg].append(value)
+    _filled(vm, frame, ins).append(value)
 
 
 @opcode("SET_ADD")
 def set_add(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
     value = vm.pop(frame)
-    vm.native(set.add, frame.stack[-ins.arg], subscripts.key(vm, value))
+    vm.native(set.add, _filled(vm, frame, ins), subscripts.key(vm, value))
 
 
 @opcode("MAP_ADD")
 def map_add(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
     key, value = vm.popn(frame, 2)
-    vm.native(dict.__setitem__, frame.stack[-ins.arg], subscripts.key(vm, key), value)
+    vm.native(dict.__setitem__, _filled(vm, frame, ins), subscripts.key(vm, key), value)
 
 
 @opcode("LIST_EXTEND")
 def list_extend(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
     value = operators.iterable(vm, vm.pop(frame))
-    vm.native(list.extend, frame.stack[-ins.arg], value)
+    vm.native(list.extend, _filled(vm, frame, ins), value)
 
 
 @opcode("SET_UPDATE")
 def set_update(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
     value = operators.iterable(vm, vm.pop(frame))
-    vm.native(set.update, frame.stack[-ins.arg], value)
+    vm.native(set.update, _filled(vm, frame, ins), value)
 
 
 @opcode("DICT_UPDATE")
 def dict_update(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
     value = subscripts.mapping(vm, vm.pop(frame))
-    vm.native(dict.update, frame.stack[-ins.arg], value)
+    vm.native(dict.update, _filled(vm, frame, ins), value)
 
 
 @opcode("DICT_MERGE")
 def dict_merge(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
     value = subscripts.mapping(vm, vm.pop(frame))
-    target = frame.stack[-ins.arg]
+    target = _filled(vm, frame, ins)
     for name in value:
         if name in target:
             raise Raised(TypeError(f"got multiple values for keyword argument {name!r}"))

@@ -28,8 +28,8 @@ from jitney.capture.world import World
 from jitney.errors import UserError
 from jitney.events import log
 
-#: In what C code says of a number that it does not know for one, and of a tensor.
-_STAND_IN = re.compile(r"\b(Sym(Int|Float|Bool)|FakeTensor)\b")
+#: In what C code says of what it does not know for a number, a tensor, a container.
+_STAND_IN = re.compile(r"\b(Sym(Int|Float|Bool)|FakeTensor|Lazy)\b")
 _TELLING = (TypeError, AttributeError, ValueError)
 
 
