@@ -162,7 +162,8 @@ def fillings(x):
     members = {*rows, x.sum().item(), *rows, x.max().item()}
     found = {i: {x.sum().item() * i, i} for i in range(4)}
     many = [*rows, x.sum().item(), *rows]
-    named = dict(**{"a": rows}, b=x.sum().item(), **{"c": many}, d=x.sum().item(), **{"e": 1})
+    a, c = {"a": rows}, {"c": many}
+    named = dict(**a, b=x.sum().item(), **c, d=x.sum().item(), e=1)
     return rows, members, found, {**found, 7: x.sum().item(), **found}, named, [x * i for i in many]
 
 
