@@ -104,7 +104,8 @@ def _new_session(
 def _torch_stance(name: str, backend: Any) -> None:
     if backend is not None:
         warnings.warn("jitney: force_backend does not change what it compiles with", stacklevel=5)
-    stance.change("eager_then_compile" if name == "aot_eager_then_compile" else name)
+    name = "eager_then_compile" if name == "aot_eager_then_compile" else name
+    stance.change(name, whose="torch")
 
 
 def _check_arguments(fullgraph: Any, dynamic: Any, backend: Any, mode: Any, options: Any) -> None:

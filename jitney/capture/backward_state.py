@@ -47,6 +47,7 @@ def world_of_backward(interpreter: Interpreter, context: Any) -> Iterator[World]
         yield world
     finally:
         interpreter.world = outer
+        world.guard_presence()
         outer.guards.update({k: g for k, g in world.guards.items() if k not in outer.guards})
 
 

@@ -60,6 +60,15 @@ def is_list_sort(function: Any) -> bool:
     return name == "sort" and isinstance(owner, list)
 
 
+def is_plain(interpreter: Interpreter, function: Any) -> bool:
+    """Whether it is C code that answers for stand-ins as for what they stand for; a method that
+    was bound outside is of what its owner was before the frame."""
+    if type(function) is not types.BuiltinFunctionType or handler_of(function) is not None:
+        return False
+    module = isinstance(function.__self__, types.ModuleType)
+    return module or interpreter.world.source_of(function) is None
+
+
 def _polyfill(replacement: Any) -> Handler:
     def run(
         interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Frame | None
@@ -75,8 +84,7 @@ def _polyfill_with_key(replacement: Any) -> Handler:
         interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Frame | None
     ) -> Any:
         key = interpreter.world.force(kwargs.get("key"))
-        plain = type(key) is types.BuiltinFunctionType and handler_of(key) is None
-        if key is None or plain:
+        if key is None or is_plain(interpreter, key):
             values = forced(interpreter, args)
             if len(values) == 1:
                 iterable = operators.iterable(interpreter, values[0])

@@ -96,6 +96,8 @@ def _container(interpreter: Interpreter, cls: Any, args: Any, kwargs: Any, site:
 
 @_class(map, filter)
 def _calling(interpreter: Interpreter, cls: Any, args: Any, kwargs: Any, site: Any) -> Any:
+    if not args:
+        return interpreter.native(cls, **kwargs)  # raises eager's TypeError
     function, *values = forced(interpreter, args)
     wrap = Callback if cls is map else Predicate
     iterables = [operators.iterable(interpreter, v) for v in values]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import functools
 import types
 import weakref
@@ -30,7 +31,7 @@ from jitney.capture.guard import ABSENT
 from jitney.capture.present_arguments import present
 from jitney.capture.source import Attr, DictItem, Fixed, Referent
 from jitney.capture.stand_ins import disabled_because, is_disabled, mark_of
-from jitney.capture.subscripts import LAZY_METHODS, LazyMethod, dict_item, key
+from jitney.capture.subscripts import LAZY_METHODS, LazyMethod, default_item, dict_item, key
 from jitney.capture.substitutes import substitute_of
 
 if TYPE_CHECKING:
@@ -197,6 +198,8 @@ def call_c(
     owner = getattr(function, "__self__", None)
     if isinstance(owner, dict) and function.__name__ == "__getitem__" and len(args) == 1:
         return dict_item(interpreter, owner, key(interpreter, interpreter.world.force(args[0])))
+    if isinstance(owner, collections.defaultdict) and function.__name__ == "__missing__":
+        return default_item(interpreter, owner, interpreter.world.force(*args))
     is_own = owner is not None and interpreter.is_owned(owner)
     if policy.is_pure(function, args) or (is_own and policy.copies_state(function)):
         return call_native(interpreter, function, args, kwargs)

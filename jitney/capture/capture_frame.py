@@ -22,7 +22,6 @@ from jitney.capture.finish import (
     finish_graph,
     forget_idle_strides,
     guard_places,
-    guard_presence,
 )
 from jitney.capture.frame import BreakCapture, Frame, Raised, Restart, Unread
 from jitney.capture.functions import globals_source, know_cells
@@ -152,7 +151,7 @@ def _close(
     if graph is not None:
         keep_results(vm, graph)
     add_input_guards(vm, inputs)
-    guard_presence(vm.world)
+    vm.world.guard_presence()
     guard_places(vm)
     forget_idle_strides(vm)
     return Capture(

@@ -86,7 +86,7 @@ def _unchanged(vm: Interpreter, before: Any, now: Any) -> bool:
         return True
     known = vm.world.inside.get(id(now))
     if type(before) is Lazy and known is not None and known.original is before.value:
-        return True
+        return vm.world.force(before) is now
     if type(before) is Lazy and type(before.value) in SCALAR_TYPES:
         same = type(before.value) is type(now) and before.value == now
         return same and vm.world.force(before) is before.value

@@ -12,11 +12,10 @@ from jitney.capture import leaves
 from jitney.capture.guard import Apart, Kind, TensorFacts
 from jitney.capture.record import Recorder
 from jitney.capture.result import GraphInput
-from jitney.capture.source import DictItem, Local, SizeOf
+from jitney.capture.source import SizeOf
 
 if TYPE_CHECKING:
     from jitney.capture.interpret import Interpreter
-    from jitney.capture.world import World
 
 
 def finish_graph(
@@ -69,18 +68,6 @@ def add_input_guards(vm: Interpreter, inputs: tuple[GraphInput, ...]) -> None:
     sources = tuple(x.source for x in tensors)
     apart = Apart(sources, frozenset(written), frozenset(together), static)
     vm.world.guard(Kind.NO_OVERLAP, tensors[written[0]].source, apart)
-
-
-def guard_presence(world: World) -> None:
-    """What the frame got and never looked at is there in later calls, too."""
-    guarded = {guard.source for guard in world.guards.values()}
-    for source, value in world.unread.items():
-        if source in guarded or isinstance(source, Local):
-            continue
-        if isinstance(source, DictItem):
-            world.guard(Kind.HAS_KEY, source.base, source.key, source.key)
-        else:  # a slot, a cell
-            world.guard(Kind.TYPE, source, type(value))
 
 
 def guard_places(vm: Interpreter) -> None:

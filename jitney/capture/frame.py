@@ -44,8 +44,8 @@ class Restart(BaseException):
 
 
 class Lazy:
-    """A scalar nobody looked at yet: unguarded until it is used. Lives in locals, on stacks and
-    in arguments of interpreted calls only."""
+    """A scalar, dict or list nobody looked at yet: unguarded until it is used. Lives in locals, on
+    stacks, in what dicts hold and in arguments of interpreted calls; C code never sees one."""
 
     __slots__ = ("source", "value")
 

@@ -64,7 +64,7 @@ def build_slice(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
 
 @opcode("LIST_TO_TUPLE")
 def list_to_tuple(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
-    frame.stack.append(tuple(frame.stack.pop()))
+    frame.stack.append(tuple(vm.pop(frame)))
 
 
 def _filled(vm: Interpreter, frame: Frame, ins: Instruction) -> Any:

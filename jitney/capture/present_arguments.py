@@ -7,7 +7,7 @@ import types
 from typing import TYPE_CHECKING, Any
 
 from jitney.capture import operators, subscripts
-from jitney.capture.builtin_calls import handler_of
+from jitney.capture.builtin_calls import is_plain
 from jitney.capture.frame import BreakCapture
 from jitney.capture.generators import Callback, Predicate
 from jitney.capture.symbols import SYMBOLS, concrete
@@ -47,7 +47,7 @@ def present(interpreter: Interpreter, function: Any, place: int | str, value: An
     if _iterates(function, place):
         is_items = function.__name__ in _OF_ITEMS and issubclass(_owner(function), dict)
         return (subscripts.items if is_items else operators.iterable)(interpreter, value)
-    if callable(value) and _calls_back(function) and not _is_plain(value):
+    if callable(value) and _calls_back(function) and not is_plain(interpreter, value):
         raise BreakCapture("callback", f"{function.__name__} would call back into Python")
     return value
 
@@ -68,11 +68,6 @@ def _owner(function: Any) -> type:
     """The class whose method it is."""
     owner: type | None = getattr(function, "__objclass__", None)
     return owner or type(getattr(function, "__self__", None))
-
-
-def _is_plain(function: Any) -> bool:
-    """Whether it is C code that answers for stand-ins as for what they stand for."""
-    return type(function) is types.BuiltinFunctionType and handler_of(function) is None
 
 
 def _calls_back(function: Any) -> bool:

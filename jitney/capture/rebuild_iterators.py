@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import gc
 import itertools
+import sys
 import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -28,6 +30,9 @@ _NOTICING: dict[type, tuple[type, Callable[..., Any]]] = {
 }
 #: Over tuples, which never change: what it has given is not kept for it.
 _DRAINED = type(iter(()))
+
+
+_TEE: type = type(itertools.tee(())[0])
 
 
 class CannotRebuild(Exception):
@@ -54,8 +59,12 @@ def iterator_recipe(rebuilder: Rebuilder, value: Any) -> r.Recipe:
 def _parts(value: Any) -> tuple[Any, ...] | None:
     """What pickling it would keep: (what makes it, of what, its state if it has one); None where
     that is a copy of what is left."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # itertools', from 3.12 on
+    if type(value) is _TEE:  # its state is no value
+        return None
+    deprecated = type(value).__module__ == "itertools" and sys.version_info >= (3, 12)
+    with warnings.catch_warnings() if deprecated else contextlib.nullcontext():
+        if deprecated:
+            warnings.simplefilter("ignore", DeprecationWarning)
         try:
             parts: Any = value.__reduce__()
         except TypeError:  # no part of it can be had
@@ -83,11 +92,16 @@ def _noticing(rebuilder: Rebuilder, value: Any) -> r.Recipe:
         return r.MakeIterator(())  # at its end
     owner: Any = owners[0]
     try:
-        rest = len(list(value))
-    except RuntimeError:
+        left = list(value)
+    except RuntimeError as error:
+        if "size" not in str(error) and "mutated" not in str(error):  # old keys still come first
+            raise CannotRebuild("an iterator whose keys have changed") from None
         return r.Apply(construct.disturbed, (r.Constant(base), r.Constant(view)))
+    items = list(owner)
+    if isinstance(owner, set | frozenset) and list(set(items)) != items:  # made anew it is another
+        return r.MakeIterator(tuple([rebuilder.of(x) for x in left]))
     walk = construct.walk_later if _will_change(rebuilder, owner) else construct.walk
-    counts = (r.Constant(rest), r.Constant(len(owner)))
+    counts = (r.Constant(len(left)), r.Constant(len(owner)))
     return r.Apply(walk, (rebuilder.of(owner), r.Constant(view), *counts))
 
 

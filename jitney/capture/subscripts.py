@@ -95,12 +95,18 @@ def dict_item(vm: Interpreter, container: dict[Any, Any], index: Any) -> Any:
     if hook is not None:
         return vm.call(hook, (container, index), {}, None)
     if not is_there and isinstance(container, collections.defaultdict):
-        factory = vm.world.force(vm.get_attr(container, "default_factory"))
-        if factory is not None:
-            value = vm.world.force(vm.call(factory, (), {}, None))
-            vm.native(dict.__setitem__, container, index, value)
-            return value
+        return default_item(vm, container, index)
     return vm.native(dict.__getitem__, container, index)
+
+
+def default_item(vm: Interpreter, container: Any, index: Any) -> Any:
+    """``collections.defaultdict.__missing__(container, index)``."""
+    factory = vm.world.force(vm.get_attr(container, "default_factory"))
+    if factory is None:
+        raise Raised(KeyError(index))
+    value = vm.world.force(vm.call(factory, (), {}, None))
+    set_item(vm, container, index, value, None)
+    return value
 
 
 def _plain_index(vm: Interpreter, container: Any, index: Any) -> Any:

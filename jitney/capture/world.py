@@ -28,7 +28,7 @@ from jitney.capture import c_methods, scalars, shadows
 from jitney.capture.class_flags import is_heap_type, is_of_c
 from jitney.capture.frame import Lazy
 from jitney.capture.guard import Guard, Kind
-from jitney.capture.source import Attr, CellContents, Fixed, Item, Local, Source
+from jitney.capture.source import Attr, CellContents, DictItem, Fixed, Item, Local, Source
 from jitney.capture.tensors import Tensors
 
 SINGLETONS = (type(None), type(Ellipsis), type(NotImplemented))
@@ -220,7 +220,11 @@ class World:
         """Bound anew wherever it is asked for: its name and its owner decide."""
         self.guard(Kind.TYPE, source, type(value))
         self.guard(Kind.EQUALS, Attr(source, "__name__"), value.__name__)
-        self.read_lazy(value.__self__, Attr(source, "__self__"))
+        if isinstance(value, types.MethodWrapperType):
+            self.guard(Kind.IS, Attr(source, "__objclass__"), value.__objclass__)
+        owner, at = value.__self__, Attr(source, "__self__")
+        grows = type(owner) is list and value.__name__ in ("append", "extend")
+        (self.read_lazy if grows else self.read)(owner, at)
         return self.know(value, value, source).inside
 
     def _tuple(self, value: tuple[Any, ...], source: Source) -> Any:
@@ -260,6 +264,17 @@ class World:
             return
         pair = (one.source, other.source)
         self.guard(Kind.DISTINCT, pair[0], pair, pair)
+
+    def guard_presence(self) -> None:
+        """What was got and never looked at is there in later calls, too."""
+        guarded = {guard.source for guard in self.guards.values()}
+        for source, value in self.unread.items():
+            if source in guarded or isinstance(source, Local):
+                continue
+            if isinstance(source, DictItem):
+                self.guard(Kind.HAS_KEY, source.base, source.key, source.key)
+            else:  # a slot, a cell
+                self.guard(Kind.TYPE, source, type(value))
 
     # ------------------------------------------------------------ lists, dicts, cells
 

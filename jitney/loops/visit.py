@@ -243,8 +243,6 @@ class Renaming:
 
     def block(self, body: tuple[ir.Stmt, ...]) -> tuple[ir.Stmt, ...]:
         """The statements with atoms and names replaced; axes of inner loops stay."""
-        if not self.atoms:
-            return body
         return tuple(self.stmt(s) for s in body)
 
     def stmt(self, stmt: ir.Stmt) -> ir.Stmt:
@@ -347,7 +345,8 @@ def rename_axes(
 ) -> tuple[ir.Stmt, ...]:
     """A block with outer axes replaced by expressions and inner loops' axes by other axes."""
     moved = {**outer, **{old: Index((((new,), 1),), 0) for old, new in inner.items()}}
-    renamed = Renaming(moved).block(body)
+    renaming = Renaming(moved)
+    renamed = renaming.block(body) if renaming.atoms else body
     return _with_inner(renamed, inner) if inner else renamed
 
 

@@ -24,22 +24,23 @@ class Stance:
     name: str = "default"
 
 
-_state = {"stance": Stance()}
+_state = {"own": Stance(), "torch": Stance()}
 _seen_once: weakref.WeakSet[Any] = weakref.WeakSet()
 everything: weakref.WeakSet[Any] = weakref.WeakSet()  # all CompiledCode, told of changes
 
 
 def current() -> Stance:
-    """The stance in force, process-wide."""
-    return _state["stance"]
+    """The stance in force, process-wide: ours, or where that is the default one, torch's."""
+    own = _state["own"]
+    return _state["torch"] if own.name == "default" else own
 
 
-def change(name: str) -> Stance:
-    """Makes ``name`` the stance; the one before."""
+def change(name: str, whose: str = "own") -> Stance:
+    """Makes ``name`` our stance, or the one that torch has set; the one before."""
     if name not in STANCES:
         raise UserError(f"unknown stance {name!r}; stances are {', '.join(STANCES)}")
-    before = _state["stance"]
-    _state["stance"] = Stance(name)
+    before = _state[whose]
+    _state[whose] = Stance(name)
     for compiled in list(everything):
         compiled.refresh()
     return before

@@ -13,7 +13,8 @@ class GraphWithoutDraws(torch.cuda.CUDAGraph):
 
     torch has a recording take over the default generator's state, and raises where another thread
     draws from it. This one takes a state of its own over: for as long as it takes to begin (tens of
-    microseconds) others still find that one, which is seeded anew so that they draw nothing twice.
+    microseconds) others still find that one, which is seeded anew so that they draw nothing twice;
+    a seed that they set just then is lost.
     """
 
     def capture_begin(self, *args: Any, **options: Any) -> None:

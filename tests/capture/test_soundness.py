@@ -4,6 +4,7 @@ known breaks. Each fails without its handling."""
 from __future__ import annotations
 
 import abc
+import collections
 import copy
 import random
 import time
@@ -424,3 +425,59 @@ def test_a_class_is_registered_later() -> None:
     assert_same(compiled(X, Other()), (X + 1, False, False))
     Kind.register(Other)
     assert_same(compiled(X, Other()), (X + 1, True, True))
+
+
+def test_a_sort_key_that_is_bound_to_another_list() -> None:
+    def first(x, key):
+        return x * sorted([0, 1, 2], key=key)[0]
+
+    compiled = jitney.compile(first, backend="eager")
+    x = torch.ones(2)
+    for key in ([3, 1, 2].__getitem__, [1, 2, 3].__getitem__, {0: 3, 1: 2, 2: 1}.get):
+        assert torch.equal(compiled(x, key), first(x, key))
+
+
+def test_a_store_of_what_was_there_by_chance() -> None:
+    def swapped(o, x):
+        old = o.a
+        o.a = o.b
+        return x + 1, old
+
+    compiled = jitney.compile(swapped, backend="eager")
+    shared: list[int] = [1]
+    for a, b in ((shared, shared), ([2], [3]), ({4: 4}, {5: 5})):
+        o = types.SimpleNamespace(a=a, b=b)
+        assert compiled(o, torch.ones(2))[1] is a
+        assert o.a is b
+
+
+def test_a_defaultdict_that_stores_by_its_own_method() -> None:
+    class Doubling(collections.defaultdict):
+        def __setitem__(self, key, value):
+            super().__setitem__(key, 2 * value)
+
+    class Asking(collections.defaultdict):
+        def __missing__(self, key):
+            return super().__missing__(key)
+
+    def look(x, d):
+        return x * d["k"], d["k"], dict(d)
+
+    calls: list[int] = []
+    compiled = jitney.compile(look, backend="eager")
+    for kind in (Doubling, Asking):
+        for _ in range(3):
+            one, other = kind(lambda: calls.append(1) or 3), kind(lambda: calls.append(1) or 3)
+            assert str(compiled(torch.ones(1), one)) == str(look(torch.ones(1), other))
+            assert dict(one) == dict(other)
+    assert len(calls) == 12
+
+
+def test_wrappers_of_two_classes_bound_to_one_object() -> None:
+    def text(x, shown):
+        return x + 1, shown()
+
+    compiled = jitney.compile(text, backend="eager")
+    held = collections.OrderedDict(a=1)
+    for shown in (held.__repr__, super(collections.OrderedDict, held).__repr__):
+        assert compiled(torch.ones(1), shown)[1] == shown()

@@ -163,8 +163,14 @@ def fillings(x):
     found = {i: {x.sum().item() * i, i} for i in range(4)}
     many = [*rows, x.sum().item(), *rows]
     a, c = {"a": rows}, {"c": many}
+    starred = max(*rows, x.sum().item()), (*rows, x.sum().item(), *many)
+    went = []
+    for v in {7, 15}:  # made anew these two change places
+        jitney.graph_break()
+        went.append(v)
     named = dict(**a, b=x.sum().item(), **c, d=x.sum().item(), e=1)
-    return rows, members, found, {**found, 7: x.sum().item(), **found}, named, [x * i for i in many]
+    found = {**found, 7: x.sum().item(), **found}
+    return rows, members, found, named, [x * i for i in many], starred, went
 
 
 def objects(x):

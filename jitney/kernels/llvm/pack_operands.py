@@ -84,7 +84,8 @@ def convert_columns(
         n = f.text.pure(f"add nsw i64 {first}, {column.index}")
         line = f.text.pure(f"mul nsw i64 {column.index}, {f.size(gemm.k.extent)}")
         line = f.offset(out, line, plan.dtype.itemsize)
-        with f.text.loop("0", f.size(gemm.k.extent), step=plan.lanes, nonempty=True) as k:
+        reach = f.size(gemm.k.extent)
+        with f.text.loop("0", reach, step=plan.lanes, nonempty=code.has_terms) as k:
             mask = tail_mask(f, gemm.k, k.index, plan.lanes)
             lanes = Lanes(gemm.k, plan.lanes)
             inner = scope.inner({gemm.n: n, gemm.k: k.index}, lanes, mask)

@@ -11,7 +11,7 @@ from jitney.errors import CompilerBug
 from jitney.loops.index import Atom, Axis, FloorDiv, Index, Mod, index
 from jitney.loops.ir import Const, Expr, IndexValue, Op, Ref, Stmt
 from jitney.loops.lowerings.expressions import HALF
-from jitney.loops.visit import stores
+from jitney.loops.visit import body_exprs, expr_nodes, stores
 
 #: torch dtype -> Triton's name of a value of it.
 TYPES: dict[torch.dtype, str] = {
@@ -119,6 +119,10 @@ _FLOAT64: dict[str, str] = {
     "signbit": "{0}.to(tl.int64, bitcast=True) < 0",
 }
 
+_DECIDING = frozenset(
+    "lt le gt ge eq ne remainder fmod floordiv truncdiv floor ceil trunc round".split()
+)
+
 #: What float32 takes instead where only 16 bits are stored: half the instructions, errors of 1e-7
 #: and, of exponentials, 1e-7 times the exponent.
 _ROUGH: dict[str, str] = {
@@ -203,8 +207,19 @@ def operation(
 
 
 def ends_in_16_bits(body: Iterable[Stmt]) -> bool:
-    """Whether every number that ``body`` stores is a float of 16 bits."""
-    return all(store.value.dtype in HALF for store in stores(body))
+    """Whether every number that ``body`` stores is a float of 16 bits, and none of float32 decides
+    on the way: a comparison or a whole number makes much of a difference in the last place."""
+    body = tuple(body)
+    if not all(store.value.dtype in HALF for store in stores(body)):
+        return False
+    return not any(_decides(expr) for expr in expr_nodes(body_exprs(body)))
+
+
+def _decides(expr: Expr) -> bool:
+    if not isinstance(expr, Op) or not expr.args or expr.args[0].dtype != torch.float32:
+        return False
+    whole = expr.op == "cast" and not expr.dtype.is_floating_point
+    return whole or expr.op in _DECIDING
 
 
 def has_operation(op: str, operand: torch.dtype) -> bool:

@@ -84,6 +84,7 @@ def moments_by_channel(
     name = b.fresh(f"{b.node.name}_mean")
     mean = Ref(name, wide)
     away = sub(own, mean)
+    spread = sub(spread, div(mul(rest, rest), length))  # about the run's own mean
     squares, total = b.reduce(over.reduced, "sum", add(spread, mul(mul(away, away), length)))
     return [sums, Let(name, div(summed, as_expr(over.count, wide))), squares], mean, total
 

@@ -247,8 +247,8 @@ def as_strided_scatter(
 
 def _begins_and_is_packed(fake: torch.Tensor) -> bool:
     """Whether a tensor is its storage from the beginning on, element by element."""
-    if fake.ndim == 1:
-        return fake.storage_offset() == 0 and fake.stride() == (1,)
+    if fake.ndim == 1 and fake.stride() == (1,):
+        return fake.storage_offset() == 0
     known = all(isinstance(size, int) for size in fake.shape)
     return known and fake.storage_offset() == 0 and fake.is_contiguous()
 

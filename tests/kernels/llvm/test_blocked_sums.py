@@ -45,3 +45,16 @@ def test_sums_of_any_length_in_one_kernel() -> None:
     for rows, columns in ((1030, 5), (3, 1200), (31, 33), (2049, 40)):
         x = torch.randint(-9, 9, (rows, columns)).float()
         assert all(map(torch.equal, compiled(x), (x.sum(0), x.sum(1))))
+
+
+@pytest.mark.parametrize("channels_last", [False, True])
+def test_the_variance_of_neighbouring_numbers(channels_last: bool) -> None:
+    """A run's mean lies between two numbers: the spread about it is not that about either."""
+    torch.manual_seed(0)
+    values = 1e5 + 2.0**-7 * torch.randint(2, (8, 3, 40, 40))
+    if channels_last:
+        values = values.contiguous(memory_format=torch.channels_last)
+    layer = torch.nn.BatchNorm2d(3, momentum=1.0)
+    jitney.compile(layer)(values)
+    exact = values.double().var((0, 2, 3))
+    assert torch.allclose(layer.running_var.double(), exact, rtol=1e-3)

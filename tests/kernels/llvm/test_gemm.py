@@ -79,6 +79,7 @@ class Case:
         run_node(emit_gemm(node, target), target, tensors, dims, parts=3)
         expected = (a.double() @ b.double() + bias.double()).relu()
         scale = max([1.0, *expected.abs().flatten().tolist()])
+        assert out.isfinite().all()
         error = max([0.0, *(out.double() - expected).abs().flatten().tolist()]) / scale
         assert error <= TOLERANCE.get(self.dtype, 0), f"{self}: {error:.2e}"
 
