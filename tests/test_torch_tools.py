@@ -77,3 +77,14 @@ def test_methods_of_a_compiled_module_make_plain_modules():
     assert_equal(compiled.twin()(x), compiled(x))
     layers = jitney.compile(torch.nn.Sequential(net, torch.nn.ReLU()))
     assert_equal(layers[:1](x), net(x))
+
+
+def test_our_stance_outlives_one_of_torchs_inside_it() -> None:
+    compiled = jitney.compile(lambda x: x + 1, backend="eager", dynamic=False)
+    compiled(torch.ones(2))
+    with jitney.set_stance("fail_on_recompile"):
+        with torch.compiler.set_stance("force_eager"):
+            pass
+        with pytest.raises(UserError):
+            compiled(torch.ones(3))
+    assert torch.equal(compiled(torch.ones(3)), torch.full((3,), 2.0))
