@@ -48,7 +48,9 @@ def modulo(a: Index, b: Index) -> Index:
         return modulo(rest, b)
     if _in_range(a, b):
         return a
-    a = _without_remainders(a, b)
+    plain = _without_remainders(a, b)
+    if plain != a:
+        return modulo(plain, b)
     shared = _common_factor(a, b)
     if shared > 1:
         return modulo(_divided(a, shared), _divided(b, shared)) * shared

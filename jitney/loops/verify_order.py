@@ -116,7 +116,14 @@ def _disjoint(a: Index, b: Index) -> bool:
     if any(_differ_modulo(a, b, abs(c)) for _, c in {*a.terms, *b.terms}):
         return True
     strides = {x.coefficient(axis) for x in (a, b) for axis in x.atoms() if isinstance(axis, Axis)}
-    return any(_digits_differ(a, b, stride) for stride in strides if stride is not None)
+    known = [stride for stride in strides if stride is not None and _is_positive(stride)]
+    return any(_digits_differ(a, b, stride) for stride in known)
+
+
+def _is_positive(stride: Index) -> bool:
+    """Whether what is left of an index by it is a remainder, which begins at 0."""
+    least = stride.bounds()[0]
+    return least is not None and least > 0
 
 
 def _digits_differ(a: Index, b: Index, modulus: Index) -> bool:

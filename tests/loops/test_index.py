@@ -134,3 +134,8 @@ def test_equal_polynomials_are_equal_values_and_survive_pickle():
     assert again == a and hash(again) == hash(a)
     assert isinstance(next(iter((index(K) // 4).atoms() - {K})), FloorDiv)
     assert isinstance(next(iter((index(K) % 4).atoms() - {K})), Mod)
+
+
+def test_a_remainder_of_a_remainder_drops_what_divides() -> None:
+    v, i = Axis("v", index(64)), Axis("i", index(9))
+    assert ((index(v) + index(i) * 8) % 16) % 8 == (index(v) + index(i) * 8) % 8 == index(v) % 8
