@@ -45,7 +45,7 @@ class Judge:
 
     names: Callable[[], list[str]]
     programs: Callable[[str], Iterator[Program]]
-    limit: float = 240.0
+    limit: float = 120.0
     compile_: Compile = jitney_compile
 
 

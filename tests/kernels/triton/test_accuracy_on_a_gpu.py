@@ -40,6 +40,7 @@ def largest_error(got: torch.Tensor, truth: torch.Tensor) -> float:
 def test_errors_of_float32_are_eagers(name: str) -> None:
     fn = FUNCTIONS[name]
     x = torch.linspace(-80, 80, 1 << 16, device="cuda")
+    compiled = jitney.compile(fn, options={"eager_on_bug": False})
     truth = fn(x.double())
-    ours, eagers = (largest_error(call(x), truth) for call in (jitney.compile(fn), fn))
+    ours, eagers = (largest_error(call(x), truth) for call in (compiled, fn))
     assert ours <= 1.25 * eagers + 0.5
