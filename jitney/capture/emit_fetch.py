@@ -26,10 +26,10 @@ from jitney.capture.source import (
     SizeOf,
     Source,
     TypeLookup,
-    dict_item,
     dict_key,
     dict_value,
     item_at,
+    stored_item,
     type_lookup,
 )
 from jitney.errors import CompilerBug
@@ -122,7 +122,7 @@ class Writer:
             case DictItem(base=base, key=key):
                 if self._is_plain_dict(base):
                     return f"{self.fetch(base)}[{self.constant(key)}]"
-                return f"{self.constant(dict_item)}({self.fetch(base)}, {self.constant(key)})"
+                return f"{self.constant(stored_item)}({self.fetch(base)}, {self.constant(key)})"
             case DictKey(base=base, position=position):
                 return f"{self.constant(dict_key)}({self.fetch(base)}, {position})"
             case DictValue(base=base, position=position):

@@ -26,8 +26,8 @@ from jitney.capture.source import (
     Source,
     TypeLookup,
     class_lookup,
-    dict_item,
     keeps_order,
+    stored_item,
 )
 from jitney.capture.watch_dicts import watcher
 
@@ -293,7 +293,7 @@ class Arming:
         if not isinstance(base, dict):
             return None
         self.watch(base)
-        return self._stable(dict_item(base, key))
+        return self._stable(stored_item(base, key))
 
     def _below_slot(self, source: Source, base: Any, slot: int) -> Place | None:
         match source:
@@ -302,7 +302,7 @@ class Arming:
                 self.keep.append(key)
                 to = self.new_slot()
                 self.add(Op.DICT_ITEM, slot, id(key), to)
-                return self._settle(to, dict_item(base, key))
+                return self._settle(to, stored_item(base, key))
             case Item(index=index) if type(base) in (tuple, list):
                 self.same_length(slot, base)
                 to, offset = self.new_slot(), 8 * index

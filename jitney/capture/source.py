@@ -149,7 +149,7 @@ class DictItem(Below):
     key: Any
 
     def step(self, base: Any) -> Any:
-        return dict_item(base, self.key)
+        return stored_item(base, self.key)
 
     def __str__(self) -> str:
         if isinstance(self.base, Attr) and self.base.name in ("__dict__", "__globals__"):
@@ -280,7 +280,7 @@ def item_at(value: Any, index: int) -> Any:
     return list(value)[index]
 
 
-def dict_item(value: Any, key: Any) -> Any:
+def stored_item(value: Any, key: Any) -> Any:
     """``value[key]`` past a subclass's ``__getitem__`` and ``__missing__``, which may put the key
     there; also of a mapping proxy."""
     if not isinstance(value, dict):
