@@ -7,7 +7,6 @@ step, from the last function of the forward pass to the first: what it leaves un
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -150,16 +149,15 @@ def run_with(run: Run, steps: Sequence[Step], period: int) -> Any:
 
 
 def reference_for(
-    result: Any, reference: Any, run: Run, enough: Callable[[Any], bool], seconds: float
+    result: Any, reference: Any, run: Run, enough: Callable[[Any], bool], looks: int
 ) -> Any:
-    """The float64 run nearest to ``result`` that a look at each step finds, beginning with
-    ``reference``; no further than ``enough`` or ``seconds``."""
-    end = time.monotonic() + seconds
+    """The float64 run nearest to ``result`` that a look at each of the first ``looks`` steps finds,
+    beginning with ``reference``; no further than ``enough``."""
     steps, period = steps_of(run)
     taken: list[Step] = []
     off = distance_of(result, reference)
-    for step in steps:
-        if enough(reference) or time.monotonic() > end:
+    for step in steps[:looks]:
+        if enough(reference):
             break
         there = run_with(run, [*taken, step], period)
         if distance_of(result, there) < off:

@@ -15,7 +15,7 @@ ONCE_WRONG = {
         rfloordiv_7 float32, floor_divide_0.5 float32, remainder_0.5 float16, eq_2147483648 float16,
         pow_0.5 float16, nn.functional.relu float32, nn.functional.silu int8, abs bool, sub_1 bool,
         nn.functional.hardswish int8, nn.functional.tanhshrink bool, sub_True float32,
-        imul_2 bool, fill_300 int8, clamp_-300_300 int8, lerp int8""",
+        imul_2 bool, fill_300 int8, clamp_-300_300 int8, lerp int8, digamma float64""",
     "two": """floor_divide float32, fmod float32, fmax float32, fmin float32, heaviside float32,
         lerp_tensor float32, nextafter float16, ldexp float16""",
     "mixed": """ge float16 int64, eq float16 0-d int32, logical_and uint8 0-d int64""",

@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import math
 import random
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -22,6 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import jitney
+from jitney.events import log
 from tests.equal import assert_equal_to_eager
 
 FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
@@ -386,10 +388,11 @@ def exact_program(seed: int, length: int) -> ExactProgram:
     )
 
 
-def check(seed: int, length: int) -> None:
-    """One program, compiled once, at all its calls."""
+def check(seed: int, length: int) -> int:
+    """One program, compiled once, at all its calls; how many graphs of it were compiled."""
     program = exact_program(seed, length)
     jitney.reset()
+    log.clear()
 
     def call(*inputs: Tensor) -> Any:
         return program(*inputs)
@@ -404,6 +407,7 @@ def check(seed: int, length: int) -> None:
         except Exception as error:
             error.add_note(f"call {number_}, dynamic={dynamic}, seed {seed}: {program}")
             raise
+    return len(log.events("program"))
 
 
 def main() -> None:
@@ -414,18 +418,19 @@ def main() -> None:
     parser.add_argument("--length", type=int, default=6)
     parser.add_argument("--seconds", type=float, default=math.inf, help="no program after these")
     options = parser.parse_args()
-    bad = count = 0
+    bad = count = compiled = 0
     end = time.monotonic() + options.seconds
     for seed in range(options.seed, options.seed + options.count):
         if time.monotonic() > end:
             break
         count += 1
         try:
-            check(seed, options.length)
+            compiled += check(seed, options.length) > 0
         except Exception as error:  # noqa: BLE001 - reported
             bad += 1
             print(f"seed {seed}: {type(error).__name__}: {str(error).strip()[:400]}", flush=True)
-    print(f"{bad} of {count} programs differ")
+    print(f"{bad} of {count} programs differ, {compiled} of the others were compiled")
+    sys.exit(bool(bad) or not compiled)
 
 
 if __name__ == "__main__":

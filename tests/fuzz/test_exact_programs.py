@@ -9,11 +9,11 @@ from tests.fuzz.exact_programs import check
 
 @pytest.mark.parametrize("seed", range(4))
 def test_an_exact_program_equals_eager(seed: int) -> None:
-    check(seed, length=4)
+    assert check(seed, length=4)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(0)
 @pytest.mark.parametrize("seed", range(1000, 1400))
 def test_many_exact_programs_equal_eager(seed: int) -> None:
-    check(seed, length=8)
+    assert check(seed, length=8)
