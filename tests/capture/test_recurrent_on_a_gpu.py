@@ -50,7 +50,9 @@ def test_a_graph_holds_the_network_whole(name):
     def fn(x):
         return recurrent_op(name)(x * 2, *given[1:])
 
-    for got, want in zip(jitney.compile(fn, fullgraph=True)(given[0]), fn(given[0]), strict=True):
+    with torch.no_grad():  # with gradients on, oneDNN rounds an LSTM otherwise without AVX-512
+        results, wanted = jitney.compile(fn, fullgraph=True)(given[0]), fn(given[0])
+    for got, want in zip(results, wanted, strict=True):
         torch.testing.assert_close(got, want, rtol=0, atol=0)
         assert got.stride() == want.stride()
 

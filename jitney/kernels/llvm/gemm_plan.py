@@ -218,7 +218,9 @@ def row_offsets(gemm: ir.Gemm) -> np.ndarray | None:
 
 
 def _packed_vectors(gemm: ir.Gemm, lanes: int, pairs: bool) -> int:
-    """Vectors of a panel when B is laid out by `packed_index`, else 0."""
+    """Vectors of a panel when B is laid out by `packed_index`, in what a panel holds; else 0."""
+    if gemm.b.dtype != (torch.bfloat16 if pairs else gemm.acc_dtype):
+        return 0
     if not any(isinstance(a, FloorDiv | Mod) for a in gemm.b.index.atoms()):
         return 0
     rest = gemm.b.index.substitute({gemm.n: 0, gemm.k: 0})

@@ -8,7 +8,13 @@ import pytest
 import torch
 
 from jitney.kernels.llvm.gemm import emit_gemm
-from jitney.kernels.llvm.gemm_plan import can_emit_gemm, packed_index, plan_gemm
+from jitney.kernels.llvm.gemm_plan import (
+    FEWEST_PANELS,
+    GemmPlan,
+    can_emit_gemm,
+    packed_index,
+    plan_gemm,
+)
 from jitney.kernels.llvm.isa import isa_of
 from jitney.loops import ir
 from jitney.loops.index import Axis, Dim, Index, index
@@ -143,12 +149,17 @@ def test_packed_columns_of_other_types(dtype: torch.dtype) -> None:
 
 
 def test_a_transposed_left_side_is_packed_where_many_columns_read_it() -> None:
-    def how(case: Case) -> str:
-        return plan_gemm(case.gemm()[0], isa_of(HOST), HOST).a
+    def plan(case: Case) -> GemmPlan:
+        return plan_gemm(case.gemm()[0], isa_of(HOST), HOST)
 
-    assert how(Case(3072, 768, 1024, a="km", b="kn")) == "packed"
+    def how(case: Case) -> str:
+        return plan(case).a
+
+    many = Case(3072, 768, 1024, a="km", b="kn")
+    few = replace(many, n=(FEWEST_PANELS - 1) * plan(many).width)
+    assert how(many) == "packed"
     assert how(Case(3072, 768, 1024, b="kn")) == "direct"
-    assert how(Case(3072, 64, 1024, a="km", b="kn")) == "direct"
+    assert how(few) == "direct"
     assert how(Case(300, 768, 1 << 20, a="km", b="kn")) == "direct", "six rows alone fill L2"
 
 
@@ -176,14 +187,15 @@ def test_weights_laid_out_once(dtype: torch.dtype) -> None:
     node, _ = case.gemm()
     isa = isa_of(HOST)
     pairs = isa.bf16 and dtype == torch.bfloat16
-    width = plan_gemm(node, isa, HOST).width
+    plan = plan_gemm(node, isa, HOST)
+    width, stored = plan.width, torch.bfloat16 if pairs else plan.dtype
     b = torch.randn(34, 100).to(dtype)
     position = packed_index(node.n, node.k, width, pairs)
-    packed = torch.zeros(-(-100 // width) * width * 34).to(dtype)
+    packed = torch.zeros(-(-100 // width) * width * 34, dtype=stored)
     for k in range(34):
         for n in range(100):
             packed[position.evaluate({node.n: n, node.k: k})] = b[k, n]
-    laid_out = ir.Gemm(**{**node.__dict__, "b": ir.Access("b", position, dtype)})
+    laid_out = ir.Gemm(**{**node.__dict__, "b": ir.Access("b", position, stored)})
     assert plan_gemm(laid_out, isa, HOST).b == "packed"
     a, bias, out = torch.randn(20, 34).to(dtype), torch.randn(100).to(dtype), torch.empty(20, 100)
     tensors = {"a": a, "b": packed, "bias": bias, "out": out.to(dtype)}
@@ -191,6 +203,22 @@ def test_weights_laid_out_once(dtype: torch.dtype) -> None:
     expected = (a.double() @ b.double() + bias.double()).relu()
     error = (tensors["out"].double() - expected).abs().max() / expected.abs().max()
     assert error < TOLERANCE[dtype]
+
+
+@pytest.mark.parametrize("target", [NO_BF16, AVX2], ids=lambda t: t.name)
+def test_panels_of_a_caller_in_another_type_are_converted(target: Target) -> None:
+    """A panel holds float32 here; bfloat16 that lies as one is read as any other B."""
+    node, _ = Case(20, 96, 34, dtype=torch.bfloat16).gemm()
+    position = packed_index(node.n, node.k, 16, False)
+    theirs = replace(node, b=ir.Access("b", position, torch.bfloat16))
+    b = torch.randn(34, 96).bfloat16()
+    laid_out = b.view(34, 6, 16).permute(1, 0, 2).reshape(-1)
+    a, bias, out = torch.randn(20, 34).bfloat16(), torch.randn(96).bfloat16(), torch.empty(20, 96)
+    tensors = {"a": a, "b": laid_out, "bias": bias, "out": out.bfloat16()}
+    run_node(emit_gemm(theirs, target), target, tensors)
+    expected = (a.double() @ b.double() + bias.double()).relu()
+    error = (tensors["out"].double() - expected).abs().max() / expected.abs().max()
+    assert error < TOLERANCE[torch.bfloat16]
 
 
 @pytest.mark.parametrize("target", [HOST, AVX2], ids=lambda t: t.name)
