@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import torch
 
@@ -18,8 +19,7 @@ def erfinv(x: Expr) -> Expr:
     """Winitzki's approximation (relative error 2e-3), then Halley's steps, each of which cubes the
     error; above a half on 1 - erf, where erf itself has no digits left."""
 
-    def number(value: float) -> Expr:
-        return const(value, x.dtype)
+    number = partial(const, dtype=x.dtype)
 
     one, size = number(1), apply("abs", x)
     found = _approximation(size)
@@ -38,8 +38,7 @@ def _approximation(size: Expr) -> Expr:
     """Of sizes up to 1 (S. Winitzki, 2008: a handy approximation for the error function and its
     inverse); NaN above."""
 
-    def number(value: float) -> Expr:
-        return const(value, size.dtype)
+    number = partial(const, dtype=size.dtype)
 
     logarithm = apply("log1p", apply("neg", mul(size, size)))
     half = add(number(2 / (math.pi * 0.147)), mul(logarithm, number(0.5)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import torch
 
@@ -30,8 +31,7 @@ def digamma(x: Expr) -> Expr:
     """Below 0 by reflection, then ten steps up at once, then the asymptotic series (Abramowitz and
     Stegun 6.3.7, 6.3.6 and 6.3.18)."""
 
-    def number(value: float) -> Expr:
-        return const(value, x.dtype)
+    number = partial(const, dtype=x.dtype)
 
     one, ten, zero = number(1), number(10), number(0)
     below = apply("lt", x, zero)
@@ -46,7 +46,7 @@ def digamma(x: Expr) -> Expr:
         steps = add(steps, div(one, add(start, number(step))))
     at = where(small, add(start, ten), start)
     square = div(one, mul(at, at))
-    series = number(_SERIES[-1])
+    series: Expr = number(_SERIES[-1])
     for factor in reversed(_SERIES[:-1]):
         series = sub(number(factor), mul(square, series))
     total = sub(sub(apply("log", at), div(number(0.5), at)), mul(square, series))
@@ -58,8 +58,7 @@ def trigamma(x: Expr) -> Expr:
     """Below 1/2 by reflection, then six steps up, then the asymptotic series (Abramowitz and
     Stegun 6.4.7, 6.4.6 and 6.4.12)."""
 
-    def number(value: float) -> Expr:
-        return const(value, x.dtype)
+    number = partial(const, dtype=x.dtype)
 
     one, reflected = number(1), apply("lt", x, number(0.5))
     sine = apply("sin", mul(x, number(math.pi)))
