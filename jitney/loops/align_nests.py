@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from jitney.loops import ir, visit
 from jitney.loops.index import Atom, Axis, FloorDiv, Index, Mod, index
 from jitney.loops.invert_index import invert_index
+from jitney.loops.points import likely_points
 from jitney.loops.simplify_nest import split_axis
 
 
@@ -94,12 +95,8 @@ def _shared_sites(a: ir.LoopNest, b: ir.LoopNest) -> tuple[list[tuple[Site, Site
 
 
 def _span(site: Site) -> int:
-    total = 1
     atoms = site.index.atoms()
-    for axis in site.axes:
-        if axis in atoms:
-            total *= axis.extent.hint()
-    return total
+    return likely_points(axis for axis in site.axes if axis in atoms)
 
 
 Cut = tuple[str, Axis, Index]

@@ -9,7 +9,8 @@ from jitney.loops.decision import Decision, no, yes
 from jitney.loops.forward_stores import drop_dead_stores, forward_stores
 from jitney.loops.fusion_state import FusionState
 from jitney.loops.index import Axis, FloorDiv, Index, Mod, index
-from jitney.loops.invert_index import invert_index, points
+from jitney.loops.invert_index import invert_index
+from jitney.loops.points import points_of
 from jitney.loops.verify_order import where_iterations_meet
 
 Solved = tuple[tuple[Axis, Index], ...]
@@ -86,7 +87,7 @@ def _solve(
     """The nest's axes as functions of the template's, such that all loads meet the stores."""
     if not used:
         return no(f"{nest.name} reads nothing the epilogue stores")
-    if points(nest.axes) != points(axes):
+    if points_of(nest.axes) != points_of(axes):
         return no(f"{nest.name} has not one point for each element")
     first = used[0]
     solved = invert_index(first.index, nest.axes, stored[first.buffer].index)
@@ -142,7 +143,7 @@ def _with_layout(state: FusionState, node: ir.Attention, nest: ir.LoopNest) -> i
     if len(state.readers[out.buffer]) > 1 or not state.is_private(out.buffer):
         return no(f"{out.buffer} is needed as it is")
     axes = (*node.batch, node.s, node.dv)
-    if points(nest.axes) != points(axes):
+    if points_of(nest.axes) != points_of(axes):
         return no(f"{nest.name} does not copy the whole result")
     solved = invert_index(value.index, nest.axes, out.index)
     if solved is None:

@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from jitney.loops.decision import Decision, no, yes
-from jitney.loops.index import index
 from jitney.loops.ir import Extern, Gemm, Loop, LoopNest, LoopProgram, Node, Reduce, Together
+from jitney.loops.points import points_of
 from jitney.loops.visit import reads, stores, writes
 
 #: Nests in one launch at most.
@@ -99,11 +99,4 @@ def _alike(first: Gemm, second: Gemm) -> Decision:
 
 def _shape(nest: LoopNest) -> tuple[object, ...]:
     """What must agree for one tile size and warp count to suit all: the inner loops' lengths."""
-    sizes = []
-    for stmt in nest.body:
-        if isinstance(stmt, Reduce | Loop):
-            total = index(1)
-            for axis in stmt.axes:
-                total = total * axis.extent
-            sizes.append(total)
-    return tuple(sizes)
+    return tuple(points_of(s.axes) for s in nest.body if isinstance(s, Reduce | Loop))

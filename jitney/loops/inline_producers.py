@@ -18,12 +18,12 @@ from jitney.loops.fusion_state import HOLE, FusionState
 from jitney.loops.index import Index
 from jitney.loops.inline_copies import through_copy
 from jitney.loops.masked_ranges import invert_masked
+from jitney.loops.points import likely_points
 from jitney.loops.pointwise_nest import PointwiseNest, pointwise
 from jitney.loops.score_fusion import (
     GPU_ROW,
     expr_cost,
     full_loads,
-    likely_points,
     worth_inlining,
 )
 from jitney.loops.target import Target

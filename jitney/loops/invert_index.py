@@ -80,11 +80,3 @@ def covers(where: Index, axes: Sequence[Axis], size: Index) -> bool:
             return False
         step = stride * axis.extent
     return step == size
-
-
-def points(axes: Sequence[Axis]) -> Index:
-    """How many points the axes have together."""
-    total = _ONE
-    for axis in axes:
-        total = total * axis.extent
-    return total

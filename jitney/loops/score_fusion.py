@@ -9,6 +9,7 @@ from jitney.loops import ir, visit
 from jitney.loops.align_nests import Alignment
 from jitney.loops.decision import Decision, no, yes
 from jitney.loops.index import Axis
+from jitney.loops.points import likely_points
 from jitney.loops.target import Target
 
 LOAD = 2.0
@@ -155,14 +156,6 @@ def _lanes(target: Target | None) -> int:
     if target is None:
         return 16
     return 256 if target.kind == "cuda" else 4 * target.cores
-
-
-def likely_points(axes: tuple[Axis, ...]) -> int:
-    """How many points the axes have together, symbolic sizes taken at their hints."""
-    total = 1
-    for axis in axes:
-        total *= axis.extent.hint()
-    return total
 
 
 def _points(body: tuple[ir.Stmt, ...], outer: int) -> int:

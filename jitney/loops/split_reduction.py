@@ -11,7 +11,6 @@ enters is computed again.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 
 import torch
@@ -34,6 +33,7 @@ from jitney.loops.ir import (
     Stmt,
     Store,
 )
+from jitney.loops.points import place_among, points_of
 from jitney.loops.target import Target
 from jitney.loops.visit import Renaming, apart, bound_names, loads, reads, used_names, writes
 
@@ -111,14 +111,7 @@ def _reads_rows(nest: LoopNest) -> bool:
 
 
 def _product(axes: tuple[Axis, ...]) -> int:
-    return math.prod(int(axis.extent) for axis in axes)
-
-
-def _flat(axes: tuple[Axis, ...]) -> Index:
-    place = index(0)
-    for axis in axes:
-        place = place * axis.extent + axis
-    return place
+    return int(points_of(axes))
 
 
 @dataclass(frozen=True)
@@ -153,7 +146,7 @@ class _Split:
 
     def __init__(self, nest: LoopNest, wanted: int) -> None:
         self.nest, self.wanted = nest, wanted
-        self.place, self.points = _flat(nest.axes), index(_product(nest.axes))
+        self.place, self.points = place_among(nest.axes), points_of(nest.axes)
         self.buffers: dict[str, Buffer] = {}
         self.free: dict[str, Let] = {}
         self.blocks: list[tuple[tuple[Axis, ...], list[Stmt]]] = [(nest.axes, [])]
@@ -191,7 +184,7 @@ class _Split:
             self.blocks[-1][1].append(stmt)
             return
         renaming = Renaming(dict(chunks.moved))
-        place = _flat(chunks.outer) * self.points + self.place
+        place = place_among(chunks.outer) * self.points + self.place
         results, stores = [], []
         for result in stmt.results:
             parts = tuple(name + "_part" for name in result.names)

@@ -16,6 +16,7 @@ from jitney.kernels.llvm.node_code import NodeCode
 from jitney.kernels.llvm.pack_columns import transpose_routine
 from jitney.loops.index import Index
 from jitney.loops.ir import Attention
+from jitney.loops.points import points_of
 from jitney.loops.target import Target
 
 
@@ -42,10 +43,7 @@ def emit_attention(node: Attention, target: Target) -> NodeCode:
             emit_softmax(code, block, step.index, count)
             _weighted_values(code, block, step.index, count)
         store_output(code, block)
-    items = blocks
-    for axis in node.batch:
-        items = items * axis.extent
-    return code.finish(items, _work(node, plan.rows))
+    return code.finish(blocks * points_of(node.batch), _work(node, plan.rows))
 
 
 def _work(node: Attention, rows: int) -> float:

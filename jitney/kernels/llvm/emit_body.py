@@ -18,8 +18,9 @@ from jitney.kernels.llvm.expressions import Lanes, Scope
 from jitney.kernels.llvm.operations import compare
 from jitney.kernels.llvm.ssa import Ssa, iota
 from jitney.kernels.llvm.text import FunctionText
-from jitney.loops.index import Axis, Index, index
+from jitney.loops.index import Axis, Index
 from jitney.loops.ir import Let, Loop, Reduce, Stmt, Store
+from jitney.loops.points import place_among
 
 Leaf = Callable[[list[Scope], list[State]], list[State]]
 
@@ -87,7 +88,7 @@ class BodyEmitter:
     def _reduce(self, scopes: list[Scope], stmt: Reduce) -> None:
         plan = self._plan(scopes, stmt)
         accumulators = Accumulators(self._text, stmt.results)
-        position = _position(stmt.axes) if accumulators.wants_position else None
+        position = place_among(stmt.axes) if accumulators.wants_position else None
 
         def leaf(copies: list[Scope], states: list[State]) -> list[State]:
             self.block(copies, stmt.body)
@@ -291,11 +292,3 @@ class BodyEmitter:
             return leaf([s.inner({axis: index}) for s in scopes], current)
 
         return [*head, *carry(self._text, axis, Steps(*range_), tail, element)]
-
-
-def _position(axes: Sequence[Axis]) -> Index:
-    """The row-major position over ``axes``."""
-    position = index(0)
-    for axis in axes:
-        position = position * axis.extent + axis
-    return position

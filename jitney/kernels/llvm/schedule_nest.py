@@ -21,6 +21,7 @@ from jitney.kernels.llvm.transpose_tile import MOST_LANES, TiledBody, best_tile
 from jitney.loops import visit
 from jitney.loops.index import Axis, Index, index
 from jitney.loops.ir import Loop, LoopNest, Reduce, Stmt, Store
+from jitney.loops.points import points_of
 
 CYCLES_PER_NANOSECOND = 3.0
 _SERIAL = 15_000.0  # cycles below which a nest is one work item
@@ -50,9 +51,7 @@ class Schedule:
 
     def item_count(self) -> Index:
         """Work items of the phase."""
-        count = index(1)
-        for axis in self.items:
-            count = count * axis.extent
+        count = points_of(self.items)
         if self.block is not None and self.vector is not None:
             count = count * ((self.vector.extent + (self.block - 1)) // self.block)
         return count

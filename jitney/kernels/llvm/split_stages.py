@@ -30,6 +30,7 @@ from jitney.loops.ir import (
     Stmt,
     Store,
 )
+from jitney.loops.points import place_among, points_of
 from jitney.loops.visit import Renaming, apart, repeatable, statements, stores
 
 #: Elements of one chunk, at least, and the most chunks a row falls into.
@@ -165,10 +166,7 @@ class _Partials:
         self, nest: LoopNest, stmt: Reduce, chunk: Axis, length: int, shared: _Shared
     ) -> None:
         self._results, self._chunk, self._length = stmt.results, chunk, length
-        self._points, self._place = index(1), index(0)
-        for axis in nest.axes:
-            self._place = self._place * axis.extent + axis
-            self._points = self._points * axis.extent
+        self._points, self._place = points_of(nest.axes), place_among(nest.axes)
         size = self._points * chunk.extent
         self._values = [shared.add(size, _value_dtype(r)) for r in stmt.results]
         self._where = {

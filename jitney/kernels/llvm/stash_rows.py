@@ -10,8 +10,9 @@ from dataclasses import dataclass, replace
 
 from jitney.kernels.llvm.nest_cost import op_cycles
 from jitney.loops import visit
-from jitney.loops.index import Axis, Index, index
+from jitney.loops.index import Axis
 from jitney.loops.ir import Expr, Let, Load, Loop, Op, Reduce, Ref, Stmt, Store
+from jitney.loops.points import place_among
 
 #: Cycles of a vector from which loading the value again is cheaper, with its store.
 _WORTH = 8
@@ -90,7 +91,7 @@ def _rewritten(
     row, name = f"row {len(current.rows)}", f"kept {len(current.rows)}"
     first = current.body[position]
     assert isinstance(first, Reduce)
-    place = _flat(first.axes)
+    place = place_among(first.axes)
     body = list(current.body)
     kept = _Replaced(expr, Ref(name, expr.dtype))
     bound, stored = Let(name, expr), Store(row, place, Ref(name, expr.dtype))
@@ -104,13 +105,6 @@ def _rewritten(
         body[k] = loaded.stmt(body[k])
     rows = (*current.rows, (row, current.scratch_bytes))
     return StashedRows(tuple(body), rows, current.scratch_bytes + size)
-
-
-def _flat(axes: tuple[Axis, ...]) -> Index:
-    place = index(0)
-    for axis in axes:
-        place = place * axis.extent + axis
-    return place
 
 
 class _Replaced(visit.Renaming):

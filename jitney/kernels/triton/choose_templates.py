@@ -28,7 +28,6 @@ from jitney.kernels.triton.split_product import split_product
 from jitney.loops.decision import Decision, no, yes
 from jitney.loops.index import Axis, FloorDiv, Index, index
 from jitney.loops.inline_copies import can_read_through, through_copy
-from jitney.loops.invert_index import points
 from jitney.loops.ir import (
     Access,
     Attention,
@@ -49,6 +48,7 @@ from jitney.loops.ir import (
     Store,
 )
 from jitney.loops.plan_memory import size_in_bytes
+from jitney.loops.points import points_of
 from jitney.loops.pointwise_nest import PointwiseNest, pointwise
 from jitney.loops.target import Target
 from jitney.loops.visit import (
@@ -182,7 +182,7 @@ class _Choices:
         if more or self.buffers[name].kind != "temp" or len(readers) != 1:
             return no("its result has several readers")
         nest = pointwise(readers[0]) if isinstance(readers[0], LoopNest) else None
-        if nest is None or points(nest.nest.axes) != points((gemm.m, gemm.n)):
+        if nest is None or points_of(nest.nest.axes) != points_of((gemm.m, gemm.n)):
             return no("its result is not read element by element")
         ops = {e.op for e in expr_nodes(body_exprs(nest.nest.body)) if isinstance(e, Op)}
         if not ops & HEAVY:

@@ -15,9 +15,10 @@ import torch
 
 from jitney.kernels.triton.decode_head import HeadWriter, width_of
 from jitney.kernels.triton.kernel_source import RELEASE, WAIT, KernelSource
-from jitney.kernels.triton.schedule_nest import all_fit_32_bits, count, power_of_two
+from jitney.kernels.triton.schedule_nest import all_fit_32_bits, power_of_two
 from jitney.loops.decision import Decision, no, yes
 from jitney.loops.ir import Attention, Const, ScalarArg
+from jitney.loops.points import points_of
 
 #: Elements of keys that one step of a program's loop looks at, in a split kernel.
 STEP = 4096
@@ -55,7 +56,7 @@ def can_split_decode(node: Attention) -> Decision:
 def split_count(node: Attention, multiprocessors: int) -> int:
     """Stretches per head: one for a short cache, else so that about four programs run per
     multiprocessor."""
-    heads, positions = int(count(node.batch)), int(node.t.extent)
+    heads, positions = int(points_of(node.batch)), int(node.t.extent)
     if power_of_two(positions) * width_of(node) * node.k.dtype.itemsize <= WHOLE:
         return 1
     wanted = max(1, 4 * max(multiprocessors, 1) // max(heads, 1))
@@ -69,7 +70,7 @@ def step_of(node: Attention) -> int:
 
 def scratch_of(node: Attention, splits: int) -> Scratch:
     """Partial sums, then maxima, then denominators, of every head and stretch."""
-    heads, width = int(count(node.batch)), int(node.dv.extent)
+    heads, width = int(points_of(node.batch)), int(node.dv.extent)
     return Scratch(node.name + "_partials", heads * splits * (width + 2))
 
 

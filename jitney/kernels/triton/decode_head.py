@@ -22,9 +22,10 @@ from jitney.kernels.triton.attention_prologue import (
 from jitney.kernels.triton.emit_tile import TileEmitter
 from jitney.kernels.triton.expressions import TYPES, index_text, literal
 from jitney.kernels.triton.kernel_source import PREFETCH, RELEASE, WAIT, KernelSource
-from jitney.kernels.triton.schedule_nest import count, power_of_two
+from jitney.kernels.triton.schedule_nest import power_of_two
 from jitney.loops.index import Atom, Axis, Dim, FloorDiv, index
 from jitney.loops.ir import Access, Attention, Const, ScalarArg
+from jitney.loops.points import points_of
 
 #: Bytes that come into the L2 cache together.
 LINE = 128
@@ -49,7 +50,7 @@ class HeadWriter(TileEmitter):
     def __init__(self, node: Attention, step: int) -> None:
         super().__init__(("y", "x"), {"y": step, "x": power_of_two(int(node.d.extent))})
         self.node = node
-        self.heads = int(count(node.batch))
+        self.heads = int(points_of(node.batch))
         self.width = int(node.dv.extent)
         self.wide = power_of_two(self.width)
 

@@ -14,7 +14,7 @@ from jitney.errors import CompilerBug
 from jitney.kernels.triton.emit_tile import NONE, Depends
 from jitney.kernels.triton.expressions import TYPES, ends_in_16_bits
 from jitney.kernels.triton.kernel_source import RELEASE, WAIT, KernelSource
-from jitney.kernels.triton.schedule_nest import Schedule, count, fits_32_bits, power_of_two, walks
+from jitney.kernels.triton.schedule_nest import Schedule, fits_32_bits, power_of_two, walks
 from jitney.kernels.triton.walk_rows import WalkEmitter
 from jitney.loops.index import Axis, Index, index
 from jitney.loops.ir import (
@@ -29,6 +29,7 @@ from jitney.loops.ir import (
     Stmt,
     Store,
 )
+from jitney.loops.points import points_of
 from jitney.loops.simplify_nest import indices
 from jitney.loops.visit import body_exprs, loads, stores
 
@@ -90,7 +91,7 @@ class NestEmitter(WalkEmitter):
         written = {store.buffer for store in stores(self.nest.body)}
         wanted: list[tuple[Reduce | Loop, Load]] = []
         for row in rows:
-            total = count(row.axes)
+            total = points_of(row.axes)
             if not total.is_const or total.const > self.schedule.row_limit:
                 return
             known = {*self.nest.axes, *row.axes}  # not what a loop inside the row counts
@@ -98,7 +99,7 @@ class NestEmitter(WalkEmitter):
                 plain = load.mask is None and load.buffer not in written
                 if plain and load.index.atoms() <= known:
                     wanted.append((row, load))
-        width = max([power_of_two(int(count(row.axes))) for row in rows], default=0)
+        width = max([power_of_two(int(points_of(row.axes))) for row in rows], default=0)
         elements = width * self.schedule.x_block // (32 * self.schedule.num_warps)
         if len({load.buffer for _, load in wanted}) * elements > MOST_AHEAD:
             return
@@ -113,9 +114,9 @@ class NestEmitter(WalkEmitter):
         tile, block = self.schedule.tile_axis, self.schedule.x_block
         flat = tuple(a for a in self.nest.axes if a != tile)
         outer, flat = self._whole_tiles(flat)
-        total = count(flat)
+        total = points_of(flat)
         across = (total + (block - 1)) // block
-        programs, program = across * count(outer), "tl.program_id(0)"
+        programs, program = across * points_of(outer), "tl.program_id(0)"
         if tile is not None:
             down = (tile.extent + (self.schedule.y_block - 1)) // self.schedule.y_block
             self._tile("y", f"({program} // ({self._index(programs)[0]}))", tile.extent)
@@ -186,7 +187,7 @@ class NestEmitter(WalkEmitter):
 
     def _is_whole(self, stmt: Loop | Reduce) -> bool:
         """Whether one tile holds the row."""
-        total = count(stmt.axes)
+        total = points_of(stmt.axes)
         return total.is_const and total.const <= self.schedule.row_limit
 
     def _one_by_one(self, stmt: Loop | Reduce) -> None:
@@ -221,7 +222,7 @@ class NestEmitter(WalkEmitter):
     @contextmanager
     def _rows(self, axes: tuple[Axis, ...]) -> Iterator[None]:
         """Binds inner axes to the ``r`` dimension: one tile, or a loop of tiles."""
-        total = count(axes)
+        total = points_of(axes)
         whole = total.is_const and total.const <= self.schedule.row_limit
         outer_mask = self.masks.pop("r", None)
         block = self._row_tile(total.const) if whole else self.schedule.r_block
@@ -261,7 +262,7 @@ class NestEmitter(WalkEmitter):
         return f"tl.arange(0, {width}){self._expand('r')}{wide}"
 
     def _reduce(self, stmt: Reduce) -> None:
-        total = count(stmt.axes)
+        total = points_of(stmt.axes)
         if stmt is self.streamed:
             self._finish_stream(stmt, self._varies(stmt))
         elif total.is_const and total.const <= self.schedule.row_limit:

@@ -13,9 +13,9 @@ from jitney.kernels.triton.emit_tile import NONE, TileEmitter
 from jitney.kernels.triton.expressions import ends_in_16_bits
 from jitney.kernels.triton.kernel_source import RELEASE, WAIT, KernelSource
 from jitney.kernels.triton.schedule_gemm import GemmSchedule, tiles
-from jitney.kernels.triton.schedule_nest import count
 from jitney.loops.index import Axis, Index, index
 from jitney.loops.ir import Access, Gemm, Let, Store
+from jitney.loops.points import points_of
 
 
 def emit_gemm(gemm: Gemm, schedule: GemmSchedule) -> KernelSource:
@@ -68,7 +68,7 @@ class GemmEmitter(TileEmitter):
             self.atoms[axis] = self._bind(f"pid // {step} % {int(axis.extent)}", NONE)[0]
             self.depends[axis] = NONE
             step *= int(axis.extent)
-        return down * across * int(count(self.gemm.batch))
+        return down * across * int(points_of(self.gemm.batch))
 
     def _span(self, dim: str, tile: str, axis: Axis, expand: str) -> None:
         block = self.sizes[dim]

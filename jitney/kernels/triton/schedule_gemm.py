@@ -8,10 +8,11 @@ from functools import lru_cache
 
 import torch
 
-from jitney.kernels.triton.schedule_nest import all_fit_32_bits, count, power_of_two
+from jitney.kernels.triton.schedule_nest import all_fit_32_bits, power_of_two
 from jitney.loops.decision import Decision, no, yes
 from jitney.loops.index import index
 from jitney.loops.ir import Gemm, Let, Store
+from jitney.loops.points import points_of
 from jitney.loops.simplify_nest import indices
 from jitney.loops.target import Target
 
@@ -58,7 +59,7 @@ def can_tile_gemm(gemm: Gemm) -> Decision:
         return no(f"{rows} rows: the library's tiles fill the GPU")
     if min(columns, depth) < 16:
         return no("it is too narrow for matrix units")
-    if int(count(gemm.batch)) * rows * columns * depth > MOST_WORK:
+    if int(points_of(gemm.batch)) * rows * columns * depth > MOST_WORK:
         return no("so much work is the library's")
     if not all_fit_32_bits((gemm.a.index, gemm.b.index, *indices(gemm.epilogue))):
         return no("an operand has more than 2^31 elements")
@@ -110,7 +111,7 @@ def schedule_persistent(gemm: Gemm, target: Target) -> GemmSchedule:
 
 def schedule_gemm(gemm: Gemm, target: Target, beside: int = 1, split: bool = True) -> GemmSchedule:
     """The cheapest tiles by `_nanoseconds`. ``beside``: like products in the same launch."""
-    alike = int(count(gemm.batch)) * beside
+    alike = int(points_of(gemm.batch)) * beside
     return _cheapest(_shape(gemm), gemm.a.dtype.itemsize, target.multiprocessors, alike, split)
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from jitney.loops.index import Axis, Index, Value, index
 from jitney.loops.ir import Loop, LoopNest, Reduce, Stmt, Store
+from jitney.loops.points import likely_points
 from jitney.loops.score_fusion import GPU_ROW
 from jitney.loops.simplify_nest import indices
 from jitney.loops.target import Target
@@ -41,7 +42,7 @@ class Schedule:
 def schedule_nest(nest: LoopNest, target: Target) -> Schedule:
     """A schedule from the nest's shape alone; ``max-autotune`` measures others beside it."""
     width = widest_row(nest.body)
-    points = count(nest.axes).hint()
+    points = likely_points(nest.axes)
     if width is not None and walks(nest):
         return _walk(nest, width)
     if width is None:
@@ -52,14 +53,6 @@ def schedule_nest(nest: LoopNest, target: Target) -> Schedule:
 def walks(nest: LoopNest) -> bool:
     """Whether programs go over the last axis in turn, and add up what they meet on the way."""
     return any(s.mode == "sum" for s in stores(nest.body))
-
-
-def count(axes: tuple[Axis, ...]) -> Index:
-    """The number of points of the axes' product."""
-    total = index(1)
-    for axis in axes:
-        total = total * axis.extent
-    return total
 
 
 def fits_32_bits(where: Index) -> bool:
@@ -78,7 +71,7 @@ def all_fit_32_bits(places: Iterable[Index]) -> bool:
 
 def widest_row(body: tuple[Stmt, ...]) -> int | None:
     """The (likely) size of the largest inner loop; None for a nest with none."""
-    sizes = [count(s.axes).hint() for s in body if isinstance(s, Reduce | Loop)]
+    sizes = [likely_points(s.axes) for s in body if isinstance(s, Reduce | Loop)]
     return max(sizes) if sizes else None
 
 
@@ -141,7 +134,7 @@ def _one_row_product(nest: LoopNest, width: int, target: Target) -> Schedule:
     if width > 8192:
         return Schedule(1, 1024, 0, 4)
     products, row = [s for s in nest.body if isinstance(s, Reduce)], power_of_two(width)
-    rows, processors = count(nest.axes).hint(), max(target.multiprocessors, 1)
+    rows, processors = likely_points(nest.axes), max(target.multiprocessors, 1)
     if len(products) == 1 and rows * row <= processors * 32768:
         return Schedule(1, row, 0, row // 512, ahead=1)
     lines = max(2, 8192 // row)

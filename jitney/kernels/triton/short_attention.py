@@ -16,10 +16,11 @@ import torch
 from jitney.kernels.triton.attention_prologue import indices_of_head
 from jitney.kernels.triton.expressions import TYPES, index_text, literal
 from jitney.kernels.triton.kernel_source import RELEASE, WAIT, KernelSource, Parameter
-from jitney.kernels.triton.schedule_nest import all_fit_32_bits, count, power_of_two
+from jitney.kernels.triton.schedule_nest import all_fit_32_bits, power_of_two
 from jitney.loops.decision import Decision, no, yes
 from jitney.loops.index import Atom, Axis, index
 from jitney.loops.ir import Access, Attention, Const
+from jitney.loops.points import points_of
 
 #: Keys from which on the library's attention is faster.
 SHORT = 1024
@@ -56,7 +57,7 @@ def can_attend_short(node: Attention, shared_memory: int = 0) -> Decision:
     if node.causal and node.causal_offset.const < 0:
         return no("some queries see no key")
     queries, keys, _, stages = tiles_of(node)
-    if int(count(node.batch)) * -(-int(node.s.extent) // queries) < LEAST_PROGRAMS:
+    if int(points_of(node.batch)) * -(-int(node.s.extent) // queries) < LEAST_PROGRAMS:
         return no("so few tiles leave the GPU idle")
     width = int(node.d.extent) + int(node.dv.extent)
     need = (stages * keys * width + queries * int(node.d.extent)) * node.q.dtype.itemsize
@@ -85,7 +86,7 @@ class _ShortWriter:
         self.lines: list[str] = []
         self.parameters: dict[str, Parameter] = {}
         self.atoms: dict[Atom, str] = {}
-        self.heads = int(count(node.batch))
+        self.heads = int(points_of(node.batch))
         self.width = int(node.dv.extent)
 
     def _line(self, text: str, indent: int = 1) -> None:

@@ -12,6 +12,7 @@ import torch
 from jitney.kernels.triton.epilogues import wide_axes, with_accumulator, without_units
 from jitney.loops.index import Axis, Index, index
 from jitney.loops.ir import Buffer, Expr, Gemm, Load, LoopNest, Op, Ref, Store
+from jitney.loops.points import place_among, points_of
 
 
 def split_product(gemm: Gemm, splits: int, device: torch.device) -> tuple[Gemm, LoopNest, Buffer]:
@@ -22,9 +23,7 @@ def split_product(gemm: Gemm, splits: int, device: torch.device) -> tuple[Gemm, 
     inner = Axis(gemm.k.name + "_inner", length)
     moved = {gemm.k: index(chunk) * length + inner}
     axes = (*gemm.batch, gemm.m, gemm.n)
-    points, place = index(1), index(0)
-    for axis in axes:
-        points, place = points * axis.extent, place * axis.extent + axis
+    points, place = points_of(axes), place_among(axes)
     dtype = gemm.acc_dtype
     shape, strides = (index(splits), points), (points, index(1))
     sums = Buffer(gemm.name + "_sums", "temp", dtype, device, shape, strides)

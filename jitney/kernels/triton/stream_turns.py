@@ -11,10 +11,11 @@ from dataclasses import replace
 
 from jitney.kernels.triton.emit_tile import NONE, Depends
 from jitney.kernels.triton.kernel_source import RELEASE, WAIT
-from jitney.kernels.triton.schedule_nest import count, power_of_two
+from jitney.kernels.triton.schedule_nest import power_of_two
 from jitney.kernels.triton.stream_rows import StreamEmitter
 from jitney.loops.index import Axis, Index, index
 from jitney.loops.ir import Expr, IndexValue, Let, Load, Op, Reduce, Ref, Stmt
+from jitney.loops.points import points_of
 from jitney.loops.simplify_nest import indices
 from jitney.loops.visit import loads, stores
 
@@ -55,7 +56,7 @@ class TurnEmitter(StreamEmitter):
         """The whole kernel; its grid."""
         axis, (turns, block) = stmt.axes[0], (self.schedule.turns, self.schedule.x_block)
         width = power_of_two(int(axis.extent))
-        rows = int(count(self.nest.axes))
+        rows = int(points_of(self.nest.axes))
         at = self.nest.body.index(stmt)
         loads = self._weights(stmt)
         self.sizes["r"] = width
@@ -94,7 +95,7 @@ class TurnEmitter(StreamEmitter):
         self, names: list[str], loads: list[Load], axis: Axis, block: str, also: str
     ) -> None:
         """Asks for the weights of a block of rows; nothing where ``also`` does not hold."""
-        rows, width = int(count(self.nest.axes)), int(axis.extent)
+        rows, width = int(points_of(self.nest.axes)), int(axis.extent)
         self.memo.append({})
         ragged = rows % (self.schedule.x_block * self.schedule.turns) != 0
         self._bind_rows(block, rows, ragged)

@@ -8,10 +8,10 @@ from contextlib import AbstractContextManager
 from jitney.kernels.triton.emit_tile import NONE
 from jitney.kernels.triton.expressions import TYPES
 from jitney.kernels.triton.kernel_source import RELEASE, WAIT
-from jitney.kernels.triton.schedule_nest import count
 from jitney.kernels.triton.stream_turns import TurnEmitter
 from jitney.loops.index import Axis, Index
 from jitney.loops.ir import Loop, Store
+from jitney.loops.points import points_of
 from jitney.loops.visit import loads, stores
 
 
@@ -61,7 +61,7 @@ class WalkEmitter(TurnEmitter):
         with self._rows(columns.axes):
             for store in sums:
                 self._store_sum(store)
-        return (count(tuple(outer)),)
+        return (points_of(tuple(outer)),)
 
     def _load_shared(self, columns: Loop) -> None:
         """Loads what all rows share, as a norm's weight, once."""

@@ -34,6 +34,7 @@ from jitney.loops.lowerings.pooling import Sizes, Window, inside, window_of
 from jitney.loops.lowerings.reductions import store
 from jitney.loops.lowerings.registry import Lowering, lowers
 from jitney.loops.lowerings.strided import StridedTensor
+from jitney.loops.points import place_among
 
 aten = torch.ops.aten
 #: Elements of a window, or windows over an element, up to which they are written out.
@@ -88,11 +89,8 @@ def place_of_maximum(
     if not element.dtype.is_floating_point:
         found, (at,) = b.reduce_all(axes, (("argmax", element),))
         return found, at
-    here = index(0)
-    for axis in axes:
-        here = here * axis.extent + index(axis)
     nowhere = const(-1, torch.int64)
-    unordered = where(apply("isnan", element), index_expr(here), nowhere)
+    unordered = where(apply("isnan", element), index_expr(place_among(axes)), nowhere)
     found, (at, last) = b.reduce_all(axes, (("argmax", element), ("max", unordered)))
     return found, where(apply("lt", last, const(0, torch.int64)), at, last)
 

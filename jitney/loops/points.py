@@ -1,0 +1,31 @@
+"""How many points axes have together, and which of them one is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from jitney.loops.index import Axis, Index, index
+
+
+def points_of(axes: Iterable[Axis]) -> Index:
+    """How many points the axes have together."""
+    total = index(1)
+    for axis in axes:
+        total = total * axis.extent
+    return total
+
+
+def likely_points(axes: Iterable[Axis]) -> int:
+    """The same with symbolic sizes taken at their hints."""
+    total = 1
+    for axis in axes:
+        total *= axis.extent.hint()
+    return total
+
+
+def place_among(axes: Iterable[Axis]) -> Index:
+    """The number of a point among them, the last axis running fastest."""
+    place = index(0)
+    for axis in axes:
+        place = place * axis.extent + axis
+    return place
