@@ -26,6 +26,7 @@ from jitney.capture.backward_state import (
 )
 from jitney.capture.changes import changes_of
 from jitney.capture.custom_gradient import Author, CustomGradient, Kept
+from jitney.capture.forced import forced
 from jitney.capture.frame import BreakCapture, Frame, Raised
 from jitney.capture.leaves import memory_of
 from jitney.capture.rebuild import CannotRebuild, Rebuilder
@@ -57,7 +58,7 @@ def apply(
     interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Frame | None
 ) -> Any:
     """Captures ``cls.apply(*inputs)``."""
-    cls, *inputs = [interpreter.world.force(a) for a in args]
+    cls, *inputs = forced(interpreter, args)
     context = Context()
     interpreter.owned[id(context)] = context
     context.needs_input_grad = tuple([_wants_gradient(x) for x in inputs])

@@ -18,6 +18,7 @@ from jitney import torch_api
 from jitney.capture import attributes, callbacks, deferred, operators, polyfills
 from jitney.capture.attributes import is_python, type_lookup
 from jitney.capture.class_flags import is_heap_type
+from jitney.capture.forced import forced, forced_keywords
 from jitney.capture.frame import BreakCapture, Frame, Raised, Unread
 from jitney.capture.generators import FrameGenerator
 from jitney.capture.guard import ABSENT, Kind
@@ -48,10 +49,6 @@ def _builtin(*functions: Any) -> Callable[[Handler], Handler]:
         return handler
 
     return register
-
-
-def forced(interpreter: Interpreter, args: Any) -> list[Any]:
-    return [interpreter.world.force(a) for a in args]
 
 
 def is_list_sort(function: Any) -> bool:
@@ -90,7 +87,7 @@ def _polyfill_with_key(replacement: Any) -> Handler:
                 iterable = operators.iterable(interpreter, values[0])
                 values = [interpreter.native(list, iterable)]
             callbacks.refuse_python(interpreter, values, callbacks.COMPARISONS)
-            keywords = {k: interpreter.world.force(v) for k, v in kwargs.items()}
+            keywords = forced_keywords(interpreter, kwargs)
             return interpreter.native(function, *values, **keywords)
         link = "push" if site is not None else None
         return interpreter.call_python(replacement, args, kwargs, link)
@@ -110,7 +107,7 @@ _HANDLERS[functools.reduce] = _polyfill(polyfills.reduce_)
 def _sum(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Any) -> Any:
     """Numbers are summed by Python itself, which from 3.12 on keeps what rounding loses."""
     values = forced(interpreter, args)
-    keywords = {k: interpreter.world.force(v) for k, v in kwargs.items()}
+    keywords = forced_keywords(interpreter, kwargs)
     if values:
         iterable = operators.iterable(interpreter, values[0])
         values[0] = interpreter.native(list, iterable)
@@ -280,7 +277,7 @@ def _exception(vm: Interpreter, function: Any, args: Any, kwargs: Any, site: Any
 @_builtin(warnings.warn)
 def _warn(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Any) -> None:
     values = forced(interpreter, args)
-    keywords = {k: interpreter.world.force(v) for k, v in kwargs.items()}
+    keywords = forced_keywords(interpreter, kwargs)
     given = dict(zip(("message", "category", "stacklevel", "source"), values), **keywords)
     if isinstance(given["message"], Warning) or given.get("source") is not None:
         raise BreakCapture("warning", "a warning object is issued")
@@ -334,7 +331,7 @@ def _text(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site:
 @_builtin(builtins.abs, builtins.divmod, builtins.pow, builtins.round)
 def _number(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Any) -> Any:
     values = forced(interpreter, args)
-    keywords = {k: interpreter.world.force(v) for k, v in kwargs.items()}
+    keywords = forced_keywords(interpreter, kwargs)
     name = f"__{function.__name__}__"
     hook = type_lookup(type(values[0]), name)
     if is_python(hook) and not isinstance(values[0], (torch.Tensor, *SYMBOLS)):
@@ -371,5 +368,5 @@ def _print(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site
     texts = []
     for value in forced(interpreter, args):
         texts.append(operators.text(interpreter, value, "__str__", str))
-    keywords = {k: interpreter.world.force(v) for k, v in kwargs.items()}
+    keywords = forced_keywords(interpreter, kwargs)
     interpreter.deferred.append((print, tuple(texts), keywords))

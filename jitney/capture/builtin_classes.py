@@ -12,7 +12,8 @@ import torch
 
 from jitney.capture import callbacks, operators, subscripts, tensor_attributes
 from jitney.capture.attributes import is_python, type_lookup
-from jitney.capture.builtin_calls import Handler, forced
+from jitney.capture.builtin_calls import Handler
+from jitney.capture.forced import forced, forced_keywords
 from jitney.capture.frame import BreakCapture, Unread
 from jitney.capture.generators import Callback, FrameGenerator, Predicate
 from jitney.capture.symbols import NUMBERS, SYMBOLS, concrete
@@ -77,7 +78,7 @@ def _super(interpreter: Interpreter, cls: Any, args: Any, kwargs: Any, site: Any
         collections.defaultdict, enumerate, zip, reversed)  # fmt: skip
 def _container(interpreter: Interpreter, cls: Any, args: Any, kwargs: Any, site: Any) -> Any:
     values = forced(interpreter, args)
-    keywords = {k: interpreter.world.force(v) for k, v in kwargs.items()}
+    keywords = forced_keywords(interpreter, kwargs)
     if cls is collections.defaultdict and values and type(values[0]) is types.FunctionType:
         raise BreakCapture("defaultdict", "a defaultdict with a Python factory")
     if cls is reversed and is_python(type_lookup(type(values[0]), "__reversed__")):
@@ -113,7 +114,7 @@ def _bool(interpreter: Interpreter, cls: Any, args: Any, kwargs: Any, site: Any)
 def _convert(interpreter: Interpreter, cls: Any, args: Any, kwargs: Any, site: Any) -> Any:
     values = forced(interpreter, args)
     if kwargs or len(values) > 1:
-        keywords = {k: interpreter.world.force(v) for k, v in kwargs.items()}
+        keywords = forced_keywords(interpreter, kwargs)
         return interpreter.native(cls, *values, **keywords)
     if values and isinstance(values[0], SYMBOLS):
         return torch.sym_int(values[0]) if cls is int else torch.sym_float(values[0])

@@ -25,6 +25,7 @@ from jitney.capture import (
 from jitney.capture.attributes import LRU, guard_lookup, is_python, know_function, type_lookup
 from jitney.capture.c_methods import rebind
 from jitney.capture.cached_functions import call_cached
+from jitney.capture.forced import forced, forced_keywords
 from jitney.capture.frame import BreakCapture, Frame, Lazy
 from jitney.capture.generators import FrameGenerator
 from jitney.capture.guard import ABSENT
@@ -63,7 +64,7 @@ def call(
         return call_function(interpreter, function, args, kwargs, site)
     if kind is types.MethodType:
         if type(function.__self__) is FrameGenerator:  # send, throw, close: our own code
-            values, keywords = forced(interpreter, args, kwargs)
+            values, keywords = forced(interpreter, args), forced_keywords(interpreter, kwargs)
             return interpreter.native(function, *values, **keywords)
         return call(interpreter, function.__func__, (function.__self__, *args), kwargs, site)
     if kind in C_CALLABLES:
@@ -118,7 +119,7 @@ def _call_ufunc(
 ) -> Any:
     """Numbers to a number; arrays, what NumPy would warn of, and functions that are not NumPy's own
     (``frompyfunc`` makes them of Python code) are eager's."""
-    values = [interpreter.world.force(a) for a in args]
+    values = forced(interpreter, args)
     plain = [type(v) in (int, float, bool) or isinstance(v, np.number) for v in values]
     is_numpys = getattr(np, function.__name__, None) is function
     if is_numpys and not kwargs and all(plain):
@@ -169,14 +170,6 @@ def call_function(
     return interpreter.call_python(function, args, kwargs, link if site is not None else None)
 
 
-def forced(
-    interpreter: Interpreter, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[list[Any], dict[str, Any]]:
-    """Arguments that C code may look at."""
-    force = interpreter.world.force
-    return [force(a) for a in args], {k: force(v) for k, v in kwargs.items()}
-
-
 def call_c(
     interpreter: Interpreter, function: Any, args: Any, kwargs: dict[str, Any], site: Frame | None
 ) -> Any:
@@ -221,7 +214,7 @@ def _bound_inside(interpreter: Interpreter, function: Any) -> Any:
 
 def call_native(interpreter: Interpreter, function: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     """Calls pure C code for real; what it could misread is refused or made concrete first."""
-    values, keywords = forced(interpreter, args, kwargs)
+    values, keywords = forced(interpreter, args), forced_keywords(interpreter, kwargs)
     callbacks.refuse_callbacks(interpreter, function, [*values, *keywords.values()])
     values = [present(interpreter, function, i, v) for i, v in enumerate(values)]
     keywords = {k: present(interpreter, function, k, v) for k, v in keywords.items()}
@@ -294,7 +287,7 @@ def new_instance(
         if issubclass(cls, dict | list | set | torch.nn.Module):
             made = interpreter.native(new, cls)
         else:
-            values, keywords = forced(interpreter, args, kwargs)
+            values, keywords = forced(interpreter, args), forced_keywords(interpreter, kwargs)
             made = interpreter.native(new, cls, *values, **keywords)
     else:
         raise BreakCapture("c-class", f"{cls.__module__}.{cls.__qualname__} is constructed")

@@ -10,6 +10,7 @@ import torch
 
 from jitney import torch_api
 from jitney.capture import autograd_functions, checkpoints, polyfills
+from jitney.capture.forced import forced, forced_keywords
 from jitney.capture.frame import BreakCapture, Frame, Unread
 from jitney.capture.questions import place_of
 from jitney.torch_api import names
@@ -54,9 +55,8 @@ def native(
     site: Frame | None,
 ) -> Any:
     """Runs for real."""
-    force = interpreter.world.force
     return interpreter.native(
-        function, *[force(a) for a in args], **{k: force(v) for k, v in kwargs.items()}
+        function, *forced(interpreter, args), **forced_keywords(interpreter, kwargs)
     )
 
 
@@ -68,9 +68,8 @@ def deferred(
     site: Frame | None,
 ) -> None:
     """A call for its effect alone, put off until the graph has run."""
-    force = interpreter.world.force
-    values = tuple([force(a) for a in args])
-    keywords = {k: force(v) for k, v in kwargs.items()}
+    values = tuple(forced(interpreter, args))
+    keywords = forced_keywords(interpreter, kwargs)
     if any(isinstance(x, torch.Tensor) for x in (*values, *keywords.values())):
         raise BreakCapture("deferred-tensor", f"{function.__qualname__} is given a tensor")
     interpreter.deferred.append((function, values, keywords))

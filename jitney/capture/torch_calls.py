@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from jitney.capture import function_calls, state
+from jitney.capture.forced import forced, forced_keywords
 from jitney.capture.frame import BreakCapture
 from jitney.torch_api import names
 
@@ -58,16 +59,16 @@ def call_c(interpreter: Interpreter, function: Any, args: Any, kwargs: dict[str,
     name = c_name(function)
     change = state.change_of(name)
     if change is not None:
-        values = [interpreter.world.force(a) for a in args]
-        keywords = {k: interpreter.world.force(v) for k, v in kwargs.items()}
+        values = forced(interpreter, args)
+        keywords = forced_keywords(interpreter, kwargs)
         return state.apply(interpreter, change, function, values, keywords)
     if name in names.C_ANSWERS:
         return names.C_ANSWERS[name]
     if name in names.OVERRIDE_TESTS:
         return _overrides(interpreter, args[0] if name == names.OVERRIDE_TEST else args)
     if name in LOOKS:
-        values = [interpreter.world.force(a) for a in args]
-        keywords = {k: interpreter.world.force(v) for k, v in kwargs.items()}
+        values = forced(interpreter, args)
+        keywords = forced_keywords(interpreter, kwargs)
         return interpreter.native(function, *values, **keywords)
     owner = getattr(function, "__self__", None)
     if isinstance(owner, type) and issubclass(owner, torch.autograd.Function):
@@ -94,9 +95,8 @@ def _overrides(interpreter: Interpreter, values: Any) -> bool:
 
 def call_leaf(interpreter: Interpreter, function: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     """Calls a torch function as one node of the graph."""
-    force = interpreter.world.force
-    values = [force(a) for a in args]
-    keywords = {k: force(v) for k, v in kwargs.items()}
+    values = forced(interpreter, args)
+    keywords = forced_keywords(interpreter, kwargs)
     if isinstance(keywords.get("value"), torch.Tensor):
         combine = _SCALED.get(function.__name__.removesuffix("_"))
         if combine is not None:
@@ -122,9 +122,8 @@ def _scaled_by_tensor(
 
 def call_opaque(interpreter: Interpreter, function: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     """Calls a function the user allowed in the graph: one node, whatever it does."""
-    force = interpreter.world.force
-    values = tuple([force(a) for a in args])
-    return interpreter.recorder.call(function, values, {k: force(v) for k, v in kwargs.items()})
+    values = tuple(forced(interpreter, args))
+    return interpreter.recorder.call(function, values, forced_keywords(interpreter, kwargs))
 
 
 def special_object(function: Any) -> Callable[..., Any] | None:
