@@ -143,10 +143,10 @@ RUNNING = frozenset(op for op in OPS if op.startswith("running_"))
 REDUCTIONS = ("sum", "prod", "max", "min", "any", "all", "xor", "argmax", "argmin", "welford",
               "softmax")  # fmt: skip
 
-#: Those that give a position.
-POSITIONAL = frozenset(("argmax", "argmin"))
+#: Those that give a position, and the reduction whose result lies there.
+POSITIONAL = {"argmax": "max", "argmin": "min"}
 #: Those that keep more than one value on their way along a row.
-OF_SEVERAL_VALUES = POSITIONAL | {"welford", "softmax"}
+OF_SEVERAL_VALUES = frozenset((*POSITIONAL, "welford", "softmax"))
 
 #: How a colliding `Store` combines.
 COMBINING = ("add", "mul", "max", "min")

@@ -109,7 +109,7 @@ class Accumulators:
     def _extreme(self, op: str, a: tuple[Ssa, Ssa], b: tuple[Ssa, Ssa], ordered: bool) -> list[Ssa]:
         """The better (value, position); a NaN wins, then the first. ``ordered``: b comes later."""
         text, floating = self._text, a[0].dtype.is_floating_point
-        better = "gt" if op == "argmax" else "lt"
+        better = "gt" if POSITIONAL[op] == "max" else "lt"
         take = emit_op(text, better, [b[0], a[0]], torch.bool)
         if not ordered:
             same = emit_op(text, "eq", [b[0], a[0]], torch.bool)
@@ -140,9 +140,10 @@ def _identity(op: str, dtype: torch.dtype) -> bool | int | float:
         return False if dtype == torch.bool else 0
     if op in ("prod", "all"):
         return True if dtype == torch.bool else 1
-    highest = op in ("min", "argmin")
-    if op not in ("max", "argmax", "min", "argmin"):
+    extreme = POSITIONAL.get(op, op)
+    if extreme not in ("max", "min"):
         raise CompilerBug(f"{op} is not a reduction")
+    highest = extreme == "min"
     if dtype.is_floating_point:
         return math.inf if highest else -math.inf
     if dtype == torch.bool:

@@ -182,8 +182,7 @@ class _Partials:
         """The chunk's own reductions; an argmax is followed by its extreme."""
         out = [replace(r, names=(f"part {r.names[0]}",)) for r in results]
         for k in self._where:
-            op = "max" if results[k].op == "argmax" else "min"
-            value = results[k].value
+            op, value = POSITIONAL[results[k].op], results[k].value
             out.append(Reduction((f"best {results[k].names[0]}",), op, value, value.dtype))
         return tuple(out)
 
