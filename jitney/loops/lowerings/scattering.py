@@ -233,7 +233,7 @@ def as_strided_scatter(
     """
     fake: torch.Tensor = b.node.args[0].meta["val"]  # type: ignore[union-attr]
     sizes, strides = tuple(map(index, size)), tuple(map(index, stride))
-    if not _begins_and_is_packed(fake) or x.offset != index(0) or _overlaps(sizes, strides):
+    if not _is_packed_at_start(fake) or x.offset != index(0) or _overlaps(sizes, strides):
         if any(buffer.name == x.buffer and buffer.kind == "input" for buffer in b.buffers):
             raise Refused("a scatter into storage that is not a plain tensor's")
         raise Unsupported("as-strided", "a scatter by storage offset into a view")
@@ -245,8 +245,8 @@ def as_strided_scatter(
     return out
 
 
-def _begins_and_is_packed(fake: torch.Tensor) -> bool:
-    """Whether a tensor is its storage from the beginning on, element by element."""
+def _is_packed_at_start(fake: torch.Tensor) -> bool:
+    """Whether a tensor's elements lie one by one from where its storage begins."""
     if fake.ndim == 1 and fake.stride() == (1,):
         return fake.storage_offset() == 0
     known = all(isinstance(size, int) for size in fake.shape)
