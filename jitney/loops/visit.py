@@ -7,14 +7,32 @@ expression may share subtrees: each shared one is visited once.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from functools import wraps
+from typing import Any, TypeVar
 
 from jitney.loops import ir
 from jitney.loops.index import Axis, Index, IndexLike, Value, index
 
 Rewrite = Callable[[ir.Expr], ir.Expr]
+_Node = TypeVar("_Node")
+_Found = TypeVar("_Found")
+
+
+def _once(find: Callable[[_Node], _Found]) -> Callable[[_Node], _Found]:
+    """``find``, whose answer a node keeps (`ir._HashOnce`): everybody asks the same nodes."""
+    name = f"_{find.__name__}"
+
+    @wraps(find)
+    def kept(node: _Node) -> _Found:
+        facts = node.__dict__
+        if name not in facts:
+            facts[name] = find(node)
+        found: _Found = facts[name]
+        return found
+
+    return kept
 
 
 def expr_nodes(exprs: Sequence[ir.Expr]) -> list[ir.Expr]:
@@ -59,16 +77,17 @@ def _distinct_loads(exprs: Iterable[ir.Expr]) -> tuple[ir.Load, ...]:
 
 
 def _loads_of(expr: ir.Expr) -> tuple[ir.Load, ...]:
-    """The loads of one expression, found once per operation: everybody asks for them."""
+    """The loads of one expression."""
     if isinstance(expr, ir.Op):
-        found: tuple[ir.Load, ...] | None = expr.__dict__.get("_loads")
-        if found is None:
-            found = _distinct_loads(expr.args)
-            object.__setattr__(expr, "_loads", found)
-        return found
+        return _loads_of_op(expr)
     if isinstance(expr, ir.Load):
         return (expr,) if expr.mask is None else (*_loads_of(expr.mask), expr)
     return ()
+
+
+@_once
+def _loads_of_op(expr: ir.Op) -> tuple[ir.Load, ...]:
+    return _distinct_loads(expr.args)
 
 
 def statements(body: Iterable[ir.Stmt]) -> Iterator[ir.Stmt]:
@@ -114,22 +133,16 @@ def views(value: object) -> Iterator[ir.BufferView]:
             yield from views(item)
 
 
+@_once
 def reads(node: ir.Node) -> tuple[str, ...]:
-    """Names of the buffers a node may read, in order, once each (found once per node)."""
-    found: tuple[str, ...] | None = node.__dict__.get("_reads")
-    if found is None:
-        found = tuple(dict.fromkeys(_reads(node)))
-        object.__setattr__(node, "_reads", found)
-    return found
+    """Names of the buffers a node may read, in order, once each."""
+    return tuple(dict.fromkeys(_reads(node)))
 
 
+@_once
 def writes(node: ir.Node) -> tuple[str, ...]:
-    """Names of the buffers a node writes, in order, once each (found once per node)."""
-    found: tuple[str, ...] | None = node.__dict__.get("_writes")
-    if found is None:
-        found = tuple(dict.fromkeys(_writes(node)))
-        object.__setattr__(node, "_writes", found)
-    return found
+    """Names of the buffers a node writes, in order, once each."""
+    return tuple(dict.fromkeys(_writes(node)))
 
 
 def _reads(node: ir.Node) -> list[str]:
@@ -205,11 +218,17 @@ def map_expr(expr: ir.Expr, leaf: Rewrite, memo: dict[int, ir.Expr]) -> ir.Expr:
 
 
 class Renaming:
-    """Axes and bound names replaced throughout statements and expressions."""
+    """Axes, integers inside indices and bound names replaced throughout statements and expressions.
 
-    def __init__(self, axes: dict[Axis, Index], names: dict[str, str] | None = None) -> None:
+    ``atoms`` are replaced in indices alone, ``names`` also where they are bound and read."""
+
+    def __init__(
+        self,
+        atoms: Mapping[Axis, Index] | Mapping[Value, Index],
+        names: dict[str, str] | None = None,
+    ) -> None:
         self.names = names or {}
-        self.atoms: dict[Any, IndexLike] = {x: y for x, y in axes.items() if y != index(x)}
+        self.atoms: dict[Any, IndexLike] = {x: y for x, y in atoms.items() if y != index(x)}
         self.atoms.update({Value(old): index(Value(new)) for old, new in self.names.items()})
         self._indices: dict[Index, Index] = {}  # few distinct ones among very many loads
         self._memo: dict[int, ir.Expr] = {}
@@ -287,13 +306,9 @@ def used_names(body: tuple[ir.Stmt, ...]) -> set[str]:
 
 
 def _names_of(expr: ir.Expr) -> frozenset[str]:
-    """The names of one expression, found once per operation."""
+    """The names of one expression."""
     if isinstance(expr, ir.Op):
-        found: frozenset[str] | None = expr.__dict__.get("_names")
-        if found is None:
-            found = frozenset[str]().union(*map(_names_of, expr.args))
-            object.__setattr__(expr, "_names", found)
-        return found
+        return _names_of_op(expr)
     if isinstance(expr, ir.Ref):
         return frozenset((expr.name,))
     if isinstance(expr, ir.IndexValue):
@@ -304,20 +319,21 @@ def _names_of(expr: ir.Expr) -> frozenset[str]:
     return frozenset()
 
 
+@_once
+def _names_of_op(expr: ir.Op) -> frozenset[str]:
+    return frozenset[str]().union(*map(_names_of, expr.args))
+
+
 def _bound_in(where: Index) -> frozenset[str]:
     return frozenset(a.name for a in where.atoms() if isinstance(a, Value))
 
 
+@_once
 def accumulates(node: ir.Node) -> bool:
-    """Whether a nest holds a reduction that runs along a loop, whose axis must stay as it is (found
-    once per node)."""
+    """Whether a nest holds a reduction that runs along a loop, whose axis must stay as it is."""
     if not isinstance(node, ir.LoopNest):
         return False
-    found: bool | None = node.__dict__.get("_accumulates")
-    if found is None:
-        found = any(isinstance(e, ir.Op) and e.op in ir.RUNNING for e in body_exprs(node.body))
-        object.__setattr__(node, "_accumulates", found)
-    return found
+    return any(isinstance(e, ir.Op) and e.op in ir.RUNNING for e in body_exprs(node.body))
 
 
 def inner_axes(body: Iterable[ir.Stmt]) -> list[Axis]:
