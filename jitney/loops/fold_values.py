@@ -78,8 +78,7 @@ def _substituted(body: tuple[ir.Stmt, ...], known: dict[str, ir.Expr]) -> tuple[
 
     ends = {name: end(value) for name, value in known.items()}
     atoms = {Value(name): i for name, e in ends.items() if (i := _as_index(e)) is not None}
-    renaming = visit.Renaming({})
-    renaming.atoms.update(atoms)
+    renaming = visit.Renaming(atoms)
 
     def leaf(e: ir.Expr) -> ir.Expr:
         return ends.get(e.name, e) if isinstance(e, ir.Ref) else e
@@ -102,13 +101,9 @@ def _without(body: tuple[ir.Stmt, ...], names: set[str]) -> tuple[ir.Stmt, ...]:
 
 def _as_index(expr: ir.Expr) -> Index | None:
     """An integer expression as an `Index`."""
-    if isinstance(expr, ir.IndexValue) and not expr.dtype.is_floating_point:
-        return expr.index
     if isinstance(expr, ir.Ref) and expr.dtype == torch.int64:
         return index(Value(expr.name))
-    if isinstance(expr, ir.Const) and type(expr.value) is int:
-        return index(expr.value)
-    return None
+    return as_position(expr)
 
 
 def fold(expr: ir.Expr) -> ir.Expr:
@@ -133,7 +128,16 @@ def fold(expr: ir.Expr) -> ir.Expr:
 
 def known_index(expr: ir.Expr) -> Index | None:
     """Positions and i64 constants: what the index algebra can compute with exactly."""
-    return _as_index(expr) if expr.dtype == torch.int64 and not isinstance(expr, ir.Ref) else None
+    return as_position(expr) if expr.dtype == torch.int64 else None
+
+
+def as_position(expr: ir.Expr) -> Index | None:
+    """A position of any integer dtype, or an integer constant, as an `Index`."""
+    if isinstance(expr, ir.IndexValue) and not expr.dtype.is_floating_point:
+        return expr.index
+    if isinstance(expr, ir.Const) and type(expr.value) is int:
+        return index(expr.value)
+    return None
 
 
 def _folded_integers(expr: ir.Op, a: Index, b: Index) -> ir.Expr:

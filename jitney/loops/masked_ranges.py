@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from jitney.loops import ir
+from jitney.loops.fold_values import as_position
 from jitney.loops.index import Atom, Axis, Index, IndexLike, index
 from jitney.loops.invert_index import invert_index
 
@@ -50,7 +51,7 @@ def _bound(part: ir.Expr) -> tuple[Axis, int, int] | None:
     """(axis, least, one past the greatest) that a comparison leaves."""
     if not isinstance(part, ir.Op) or part.op not in ("lt", "le", "gt", "ge"):
         return None
-    a, b = (_position(arg) for arg in part.args)
+    a, b = (as_position(arg) for arg in part.args)
     if a is None or b is None:
         return None
     gap = a - b if part.op in ("lt", "le") else b - a  # gap < 0, or <= 0 where equal is allowed
@@ -66,11 +67,3 @@ def _bound(part: ir.Expr) -> tuple[Axis, int, int] | None:
     if factor == 1:
         return axis, 0, most - gap.const + 1
     return axis, gap.const - most, int(axis.extent)
-
-
-def _position(expr: ir.Expr) -> Index | None:
-    if isinstance(expr, ir.IndexValue) and not expr.dtype.is_floating_point:
-        return expr.index
-    if isinstance(expr, ir.Const) and type(expr.value) is int:
-        return index(expr.value)
-    return None
