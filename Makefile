@@ -1,6 +1,6 @@
 # make demo    a BERT-base and a small Llama: eager, torch.compile and Jitney side by side
 # make test    the fast suite on Python 3.11 and torch 2.13
-# make check   ruff, mypy, import order, file and function length
+# make check   ruff (rules and format), mypy, import order, file and function length
 # make slow    the op_db conformance suite and other tests that take minutes
 # make gpu     the tests that need a GPU
 
@@ -24,6 +24,7 @@ test-newest: $(NEWEST)/.ready
 
 check: $(VENV)/.ready
 	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports
 	$(VENV)/bin/python .ci/lengths.py
