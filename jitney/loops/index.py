@@ -1,8 +1,10 @@
 """The index algebra: integer polynomials over loop axes, symbolic sizes and loaded integers.
 
 An `Index` is a sum of integer multiples of products of atoms, kept in one canonical order, so
-that two equal polynomials are equal Python values. Atoms carry their own ranges, so simplifying
-``(64 * i + j) // 64`` to ``i`` needs no context.
+that two equal polynomials of atoms are equal Python values. Atoms carry their own ranges, so
+simplifying ``(64 * i + j) // 64`` to ``i`` needs no context. Quotients and remainders are atoms,
+put together where a sum meets both (`_joined`): the value is the same whatever the order, but the
+form is not always: ``(i % 4 - i) + i`` is ``i - 4 * (i // 4)``, not ``i % 4``.
 """
 
 from __future__ import annotations
