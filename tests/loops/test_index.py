@@ -64,6 +64,36 @@ def test_simplified_equals_plain(pair, seed):
         assert end is None or value <= end.evaluate(case)
 
 
+@st.composite
+def parts(draw: st.DrawFn) -> tuple[Index, object]:
+    """A part of a sum that others of its kind join: ``x``, ``x % n`` or ``n * (x // n)``."""
+    x = draw(st.sampled_from([index(K), index(K) * 4 + J, index(R)]))
+    n = draw(st.sampled_from([index(4), index(D)]))
+    c, kind = draw(st.sampled_from([-2, -1, 1, 2])), draw(st.sampled_from(["x", "mod", "div"]))
+    part = x if kind == "x" else x % n if kind == "mod" else x // n * n
+
+    def plain(v: object) -> int:
+        value, size = x.evaluate(v), n.evaluate(v)
+        rest = value % size
+        return c * (value if kind == "x" else rest if kind == "mod" else value - rest)
+
+    return part * c, plain
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(parts(), min_size=2, max_size=5), st.randoms(use_true_random=False))
+def test_a_sum_has_one_value_in_any_order(drawn, random):
+    """Not always one form: quotients and remainders are put together as they meet."""
+    shuffled = random.sample(drawn, len(drawn))
+    first, second = (sum((part for part, _ in s), index(0)) for s in (drawn, shuffled))
+    for case in CASES[:: len(CASES) // 24]:
+        value = sum(plain(case) for _, plain in drawn)
+        assert first.evaluate(case) == second.evaluate(case) == value
+        for low, high in (first.bounds(), second.bounds()):
+            assert low is None or low <= value
+            assert high is None or value <= high
+
+
 @settings(max_examples=200, deadline=None)
 @given(polynomials(), polynomials(), atoms, st.integers(0, 10_000))
 def test_substitute_and_coefficient(pair, other, atom, seed):
