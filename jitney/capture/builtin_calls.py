@@ -42,7 +42,9 @@ def handler_of(function: Any) -> Handler | None:
         return None
 
 
-def _builtin(*functions: Any) -> Callable[[Handler], Handler]:
+def builtin(*functions: Any) -> Callable[[Handler], Handler]:
+    """Registers our own version of C functions."""
+
     def register(handler: Handler) -> Handler:
         for function in functions:
             _HANDLERS[function] = handler
@@ -103,7 +105,7 @@ _HANDLERS[builtins.all] = _polyfill(polyfills.all_)
 _HANDLERS[functools.reduce] = _polyfill(polyfills.reduce_)
 
 
-@_builtin(builtins.sum)
+@builtin(builtins.sum)
 def _sum(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Any) -> Any:
     """Numbers are summed by Python itself, which from 3.12 on keeps what rounding loses."""
     values = forced(interpreter, args)
@@ -119,12 +121,12 @@ def _sum(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: 
     return interpreter.native(function, *values, **keywords)
 
 
-@_builtin(builtins.len)
+@builtin(builtins.len)
 def _len(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Any) -> Any:
     return operators.length(interpreter, interpreter.world.force(args[0]), site)
 
 
-@_builtin(builtins.isinstance)
+@builtin(builtins.isinstance)
 def _isinstance(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Any) -> Any:
     value, classes = forced(interpreter, args)
     return is_instance(interpreter, value, classes)
@@ -154,7 +156,7 @@ def _assume_unregistered(interpreter: Interpreter, cls: type, classes: Any) -> N
         interpreter.world.guard(Kind.EQUALS, asked, False)
 
 
-@_builtin(builtins.issubclass)
+@builtin(builtins.issubclass)
 def _issubclass(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Any) -> Any:
     values = forced(interpreter, args)
     answer = interpreter.native(issubclass, *values)
@@ -163,12 +165,12 @@ def _issubclass(interpreter: Interpreter, function: Any, args: Any, kwargs: Any,
     return answer
 
 
-@_builtin(builtins.callable)
+@builtin(builtins.callable)
 def _callable(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Any) -> Any:
     return interpreter.native(function, *forced(interpreter, args))
 
 
-@_builtin(builtins.getattr)
+@builtin(builtins.getattr)
 def _getattr(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Any) -> Any:
     owner, name, *default = args
     owner, name = forced(interpreter, (owner, name))
@@ -182,7 +184,7 @@ def _getattr(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, si
         raise
 
 
-@_builtin(builtins.hasattr)
+@builtin(builtins.hasattr)
 def _hasattr(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Any) -> Any:
     owner, name = forced(interpreter, args)
     try:
@@ -213,24 +215,24 @@ for _function, _act, _count in (
     (object.__delattr__, attributes.generic_del, 2),
     (object.__getattribute__, attributes.generic_get, 2),
 ):
-    _builtin(_function)(_on_attribute(_act, _count))
+    builtin(_function)(_on_attribute(_act, _count))
 
 
-@_builtin(object.__init__)
+@builtin(object.__init__)
 def _object_init(
     interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Any
 ) -> None:
     return None
 
 
-@_builtin(object.__new__)
+@builtin(object.__new__)
 def _object_new(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Any) -> Any:
     made = interpreter.native(object.__new__, interpreter.world.force(args[0]))
     interpreter.owned[id(made)] = made
     return made
 
 
-@_builtin(dict.__new__, list.__new__, tuple.__new__, collections.OrderedDict.__new__, set.__new__)
+@builtin(dict.__new__, list.__new__, tuple.__new__, collections.OrderedDict.__new__, set.__new__)
 def _container_new(
     interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Any
 ) -> Any:
@@ -242,7 +244,7 @@ def _container_new(
     return made
 
 
-@_builtin(builtins.id)
+@builtin(builtins.id)
 def _id(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Any) -> int:
     value = interpreter.world.force(args[0])
     known = interpreter.world.inside.get(id(value))
@@ -252,7 +254,7 @@ def _id(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: A
     return id(known.original)
 
 
-@_builtin(builtins.vars)
+@builtin(builtins.vars)
 def _vars(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Any) -> Any:
     if not args:
         return _locals(interpreter, function, args, kwargs, site)
@@ -261,7 +263,7 @@ def _vars(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site:
     return interpreter.get_attr(interpreter.world.force(args[0]), "__dict__")
 
 
-@_builtin(sys.exc_info)
+@builtin(sys.exc_info)
 def _exc_info(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Any) -> Any:
     exception = interpreter.current_exception()
     if exception is None:
@@ -269,12 +271,12 @@ def _exc_info(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, s
     return (type(exception), exception, exception.__traceback__)
 
 
-@_builtin(sys.exception)
+@builtin(sys.exception)
 def _exception(vm: Interpreter, function: Any, args: Any, kwargs: Any, site: Any) -> Any:
     return vm.current_exception()
 
 
-@_builtin(warnings.warn)
+@builtin(warnings.warn)
 def _warn(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Any) -> None:
     values = forced(interpreter, args)
     keywords = forced_keywords(interpreter, kwargs)
@@ -289,7 +291,7 @@ def _warn(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site:
     interpreter.deferred.append((deferred.warn_at, (given["message"], category, *place), {}))
 
 
-@_builtin(builtins.hash)
+@builtin(builtins.hash)
 def _hash(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Any) -> int:
     value = interpreter.world.force(args[0])
     for part in callbacks.held((value,)):
@@ -302,14 +304,14 @@ def _hash(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site:
     return interpreter.native(hash, value)
 
 
-@_builtin(builtins.iter)
+@builtin(builtins.iter)
 def _iter(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Any) -> Any:
     if len(args) != 1:
         raise BreakCapture("iter", "iter() with a sentinel")
     return operators.get_iter(interpreter, interpreter.world.force(args[0]))
 
 
-@_builtin(builtins.next)
+@builtin(builtins.next)
 def _next(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Any) -> Any:
     iterator, *default = forced(interpreter, args)
     try:
@@ -320,7 +322,7 @@ def _next(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site:
         raise
 
 
-@_builtin(builtins.repr, builtins.format, builtins.ascii)
+@builtin(builtins.repr, builtins.format, builtins.ascii)
 def _text(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Any) -> Any:
     values = forced(interpreter, args)
     if function is builtins.format:
@@ -328,7 +330,7 @@ def _text(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site:
     return operators.text(interpreter, values[0], "__repr__", function)
 
 
-@_builtin(builtins.abs, builtins.divmod, builtins.pow, builtins.round)
+@builtin(builtins.abs, builtins.divmod, builtins.pow, builtins.round)
 def _number(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Any) -> Any:
     values = forced(interpreter, args)
     keywords = forced_keywords(interpreter, kwargs)
@@ -341,7 +343,7 @@ def _number(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, sit
     return interpreter.native(function, *values, **keywords)
 
 
-@_builtin(builtins.locals)
+@builtin(builtins.locals)
 def _locals(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Any) -> Any:
     """The frame's variables, without those of ours in what goes on behind a break."""
     if args or kwargs:
@@ -363,7 +365,7 @@ def _locals(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, sit
     return found
 
 
-@_builtin(builtins.print)
+@builtin(builtins.print)
 def _print(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Any) -> None:
     texts = []
     for value in forced(interpreter, args):

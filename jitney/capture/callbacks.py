@@ -7,7 +7,8 @@ the frame has changed. Where it cannot be interpreted, the call breaks.
 from __future__ import annotations
 
 import string
-from collections import deque
+import types
+from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ import torch
 from jitney.capture.attributes import is_python, type_lookup
 from jitney.capture.frame import BreakCapture
 from jitney.capture.shadows import HASHABLE_KEYS
-from jitney.capture.symbols import concrete
+from jitney.capture.symbols import SYMBOLS, concrete
 from jitney.capture.world import is_identity
 
 if TYPE_CHECKING:
@@ -27,16 +28,19 @@ HASHES = ("__hash__", "__eq__")
 TEXTS = ("__repr__", "__str__", "__format__")
 NUMBERS = ("__index__", "__int__", "__float__", "__complex__")
 CONTAINERS = (list, tuple, set, frozenset, deque, dict)
+LOOKUPS = ("__getitem__", "__missing__")
+_UNBOUND = (types.MethodDescriptorType, types.WrapperDescriptorType)
+_FORMATTING = ("format", "format_map", "translate", "__mod__", "__rmod__")
 _COMPARING_METHODS = ("count", "index", "remove", "sort")
 _COMPARING_MODULES = ("_bisect", "_heapq")
 
 
 def asks_python(interpreter: Interpreter, values: Iterable[Any], hooks: Sequence[str]) -> str:
-    """'Class.hook' of the first object among ``values``, and what containers among them hold, that
-    existed before the frame and whose class has one of ``hooks`` in Python; '' for none."""
-    inside = interpreter.world.inside
+    """'Class.hook' of the first object among ``values``, and what containers among them hold, whose
+    class has one of ``hooks`` in Python; '' for none. What it reads would have no guard, be the
+    object the frame's own or not."""
     for value in held(values):
-        if id(value) not in inside or isinstance(value, torch.Tensor) or is_identity(value):
+        if isinstance(value, (torch.Tensor, *SYMBOLS)) or is_identity(value):
             continue
         for hook in hooks:
             if is_python(type_lookup(type(value), hook)):
@@ -50,6 +54,17 @@ def refuse_python(interpreter: Interpreter, values: Iterable[Any], hooks: Sequen
     if found:
         interpreter.native_broke = True  # an iterator may have been drained to see
         raise BreakCapture("callback", f"C code would call {found}")
+
+
+def refuse_lookups(interpreter: Interpreter, value: Any) -> None:
+    """Breaks where looking up a key in ``value`` calls Python: methods of its class, a factory."""
+    if isinstance(value, torch.Tensor):
+        return
+    for hook in LOOKUPS:
+        if is_python(type_lookup(type(value), hook)):
+            raise BreakCapture("callback", f"C code would call {type(value).__qualname__}.{hook}")
+    if isinstance(value, defaultdict) and value.default_factory is not None:
+        raise BreakCapture("callback", "C code would call a defaultdict's factory")
 
 
 def refuse_symbolic_text(values: Iterable[Any]) -> None:
@@ -71,13 +86,17 @@ def refuse_key(interpreter: Interpreter, key: Any, container: Any) -> None:
 def refuse_callbacks(interpreter: Interpreter, function: Any, args: Sequence[Any]) -> None:
     """Breaks where the C function ``function`` would call Python code for these arguments."""
     owner, name = getattr(function, "__self__", None), getattr(function, "__name__", "")
+    if isinstance(function, _UNBOUND) and args:
+        owner, args = args[0], args[1:]
     if isinstance(owner, dict | set | frozenset):
         if args and not isinstance(args[0], CONTAINERS):
             refuse_key(interpreter, args[0], owner)
-    elif isinstance(owner, str) and name == "format":
+    elif isinstance(owner, str | bytes) and name in _FORMATTING:
         refuse_python(interpreter, args, TEXTS)
         refuse_symbolic_text(a for a in args if isinstance(a, CONTAINERS))
-        if _reads_attributes(owner):
+        for value in args if name != "format" else ():
+            refuse_lookups(interpreter, value)
+        if isinstance(owner, str) and name != "translate" and _reads_attributes(owner):
             raise BreakCapture("callback", "str.format reads attributes or items")
     elif isinstance(owner, CONTAINERS) and name in _COMPARING_METHODS:
         refuse_python(interpreter, (owner, *args), COMPARISONS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import functools
+import operator
 import types
 import weakref
 from contextlib import suppress
@@ -18,12 +19,13 @@ from jitney.capture import (
     builtin_classes,
     callbacks,
     module_calls,
+    operator_calls,
     policy,
     polyfills,
     torch_calls,
 )
 from jitney.capture.attributes import LRU, guard_lookup, is_python, know_function, type_lookup
-from jitney.capture.c_methods import rebind
+from jitney.capture.c_methods import bound, rebind
 from jitney.capture.cached_functions import call_cached
 from jitney.capture.forced import forced, forced_keywords
 from jitney.capture.frame import BreakCapture, Frame, Lazy
@@ -105,6 +107,8 @@ def _call_instance(
         guard_lookup(interpreter, cls, "__call__", found, interpreter.world.source_of(owner))
         know_function(interpreter, found, owner, "__call__")
         return call_function(interpreter, found, (owner, *args), kwargs, site)
+    if isinstance(owner, operator.itemgetter):
+        return operator_calls.get_items(interpreter, owner, args, kwargs)
     if policy.is_pure_callable(owner):
         return call_native(interpreter, owner, args, kwargs)
     if isinstance(owner, np.ufunc):
@@ -188,6 +192,10 @@ def call_c(
         return interpreter.call_python(polyfills.sort_, call_args, {}, None)
     if torch_calls.is_torch_c(function):
         return torch_calls.call_c(interpreter, function, args, kwargs)
+    if function.__name__ in ("__getitem__", "__missing__") and len(args) == 2:
+        kind, owner = getattr(function, "__objclass__", None), interpreter.world.force(args[0])
+        if kind in (dict, collections.defaultdict) and isinstance(owner, kind):
+            return call_c(interpreter, bound(function, owner), args[1:], kwargs, site)
     owner = getattr(function, "__self__", None)
     if isinstance(owner, dict) and function.__name__ == "__getitem__" and len(args) == 1:
         return dict_item(interpreter, owner, key(interpreter, interpreter.world.force(args[0])))

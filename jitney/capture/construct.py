@@ -61,7 +61,7 @@ def walk(owner: Any, view: Callable[[Any], Any], rest: int, size: int) -> Iterat
 def walk_later(owner: Any, view: Callable[[Any], Any], rest: int, size: int) -> Iterator[Any]:
     """The same over a container that has that size only when it is first asked."""
     if len(owner) != size:
-        kinds = (dict, set, deque)
+        kinds = (OrderedDict, dict, set, deque)
         yield from disturbed(next(kind for kind in kinds if isinstance(owner, kind)), view)
     yield from walk(owner, view, rest, size)
 
@@ -69,8 +69,9 @@ def walk_later(owner: Any, view: Callable[[Any], Any], rest: int, size: int) -> 
 def disturbed(kind: Any, view: Callable[[Any], Any]) -> Iterator[Any]:
     """An iterator over a container that has changed its size since: it raises what those do."""
     owner = kind()
-    iterator = iter(view(owner))
     fill(owner, {0: 0})
+    iterator = iter(view(owner))
+    fill(owner, {1: 0})
     return iterator
 
 

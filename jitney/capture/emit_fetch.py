@@ -11,8 +11,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import CodeType, FunctionType
 from typing import Any
 
+from jitney.capture.c_methods import slot_of
 from jitney.capture.source import (
     Attr,
+    BoundFrom,
     CellContents,
     DictItem,
     DictKey,
@@ -133,6 +135,8 @@ class Writer:
                 return f"{self.constant(item_at)}({self.fetch(base)}, {index})"
             case CellContents(base=base):
                 return f"{self.fetch(base)}.cell_contents"
+            case BoundFrom(base=base):
+                return f"{self.constant(slot_of)}({self.fetch(base)})"
             case TypeLookup(base=base, name=name):
                 return f"{self.constant(type_lookup)}({self.fetch(base)}, {name!r})"
             case SizeOf(base=base, what=what, dim=dim):

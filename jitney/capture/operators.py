@@ -86,6 +86,7 @@ def binary(interpreter: Interpreter, symbol: str, left: Any, right: Any) -> Any:
         return value
     if name == "mod" and isinstance(left, str | bytes):
         callbacks.refuse_python(interpreter, (right,), callbacks.TEXTS)
+        callbacks.refuse_lookups(interpreter, right)
         right = concrete(right)
         callbacks.refuse_symbolic_text((right,))
     return _native(interpreter, function, left, right)

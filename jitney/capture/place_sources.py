@@ -10,10 +10,12 @@ from typing import Any
 import torch
 
 from jitney.capture import layouts
+from jitney.capture.c_methods import BOUND
 from jitney.capture.class_flags import is_heap_type
 from jitney.capture.native_check import Op
 from jitney.capture.source import (
     Attr,
+    BoundFrom,
     CellContents,
     DictItem,
     DictKey,
@@ -234,6 +236,8 @@ class Arming:
                 value = base.cell_contents
                 self.word(id(base) + layouts.CELL_CONTENTS, id(value))
                 return self._stable(value)
+            case BoundFrom() if isinstance(base, BOUND):  # C code does not change it
+                return self._stable(source.step(base))
             case TypeLookup(name=name):
                 self.type_stays(base)
                 self.watch_class(type(base))

@@ -155,9 +155,7 @@ def _is_c_exception(cls: type) -> bool:
 
 def is_pure_callable(owner: Any) -> bool:
     """An object of C code that is called without effects."""
-    return f"{type(owner).__module__}.{type(owner).__qualname__}" in (
-        "operator.itemgetter", "_operator.itemgetter", "types.GenericAlias",
-    )  # fmt: skip
+    return isinstance(owner, types.GenericAlias)
 
 
 def is_plain_metaclass(meta: type) -> bool:

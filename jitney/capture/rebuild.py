@@ -13,7 +13,7 @@ import torch
 
 from jitney.capture import construct
 from jitney.capture import recipe as r
-from jitney.capture.c_methods import slot_of
+from jitney.capture.c_methods import bound, slot_of
 from jitney.capture.class_flags import is_heap_type
 from jitney.capture.frame import NULL, Lazy, Unread
 from jitney.capture.generators import (
@@ -160,7 +160,7 @@ class Rebuilder:
         slot = slot_of(value)
         if slot is None:
             return r.Apply(getattr, (self.of(owner), r.Constant(value.__name__)))
-        return r.Apply(slot.__get__, (self.of(owner),))
+        return r.Apply(bound, (r.Constant(slot), self.of(owner)))
 
     def _function(self, value: types.FunctionType) -> r.Recipe:
         if not self.vm.is_owned(value):
@@ -272,8 +272,8 @@ class Rebuilder:
         return tuple([(name, self.of(item)) for name, item in namespace.items()])
 
     def _slots(self, value: Any, cls: type) -> tuple[tuple[str, r.Recipe], ...]:
-        """What C-level members hold: ``__slots__``, and what classes of exceptions keep (``code``,
-        ``errno``, ``name``), where None stands for nothing."""
+        """What C-level members hold: ``__slots__``, and what classes of C code keep (``code`` and
+        ``errno`` of exceptions, a ``default_factory``), where None stands for nothing."""
         found = []
         for base in cls.__mro__:
             for name, member in base.__dict__.items():
@@ -282,7 +282,7 @@ class Rebuilder:
                 try:
                     item = member.__get__(value, cls)
                     if not is_heap_type(base):
-                        if not issubclass(base, BaseException) or item is None:
+                        if item is None:
                             continue
                         member.__set__(value, item)  # `__new__` makes what is read-only
                 except AttributeError:

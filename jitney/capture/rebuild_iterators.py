@@ -25,9 +25,19 @@ _NOTICING: dict[type, tuple[type, Callable[..., Any]]] = {
     type(iter({})): (dict, dict.keys),
     type(iter({}.values())): (dict, dict.values),
     type(iter({}.items())): (dict, dict.items),
+    type(reversed({})): (dict, dict.__reversed__),
+    type(reversed({}.values())): (dict, lambda d: reversed(dict.values(d))),
+    type(reversed({}.items())): (dict, lambda d: reversed(dict.items(d))),
     type(iter(set())): (set, iter),
     type(iter(collections.deque())): (collections.deque, iter),
 }
+_Ordered: Any = collections.OrderedDict
+#: Of one type whatever it goes over.
+_ORDERED: type = type(iter(_Ordered()))
+_ORDERED_VIEWS: tuple[Callable[..., Any], ...] = (
+    _Ordered.keys, _Ordered.values, _Ordered.items, _Ordered.__reversed__,
+    lambda d: reversed(_Ordered.values(d)), lambda d: reversed(_Ordered.items(d)),
+)  # fmt: skip
 #: Over tuples, which never change: what it has given is not kept for it.
 _DRAINED = type(iter(()))
 
@@ -42,8 +52,10 @@ class CannotRebuild(Exception):
 def iterator_recipe(rebuilder: Rebuilder, value: Any) -> r.Recipe:
     """The iterator again, over the same list, dict or iterators; drained where C code does not say
     what it goes over."""
+    if type(value) is _ORDERED:
+        return _noticing(rebuilder, value, collections.OrderedDict, _view_of_ordered(value))
     if type(value) in _NOTICING:
-        return _noticing(rebuilder, value)
+        return _noticing(rebuilder, value, *_NOTICING[type(value)])
     parts = None if type(value) is _DRAINED else _parts(value)
     if parts is None:
         rest = _rest(rebuilder, value)
@@ -85,8 +97,30 @@ def _rest(rebuilder: Rebuilder, value: Any) -> tuple[r.Recipe, ...]:
     return tuple([rebuilder.of(item) for item in items])
 
 
-def _noticing(rebuilder: Rebuilder, value: Any) -> r.Recipe:
-    base, view = _NOTICING[type(value)]
+def _view_of_ordered(value: Any) -> Callable[..., Any]:
+    """What an OrderedDict's iterator goes over, by what it has left; raises CannotRebuild."""
+    owners = [x for x in gc.get_referents(value) if isinstance(x, _Ordered)]
+    try:
+        left = value.__reduce__()[1][0]
+    except RuntimeError:  # as it will in all its steps
+        left = []
+    if not owners or not left:
+        return _ORDERED_VIEWS[0]
+    views = [v for v in _ORDERED_VIEWS if _are(list(v(owners[0]))[-len(left) :], left)]
+    if len(views) != 1:
+        raise CannotRebuild("an OrderedDict's iterator that could be one of several")
+    return views[0]
+
+
+def _are(items: list[Any], others: list[Any]) -> bool:
+    """Whether they are the same objects; tuples are made anew each time."""
+    return len(items) == len(others) and all(
+        a is b or (type(a) is type(b) is tuple and len(a) == 2 and _are([*a], [*b]))
+        for a, b in zip(items, others, strict=True)
+    )
+
+
+def _noticing(rebuilder: Rebuilder, value: Any, base: Any, view: Callable[..., Any]) -> r.Recipe:
     owners = [x for x in gc.get_referents(value) if isinstance(x, base | frozenset)]
     if not owners:
         return r.MakeIterator(())  # at its end

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from types import FunctionType
 from typing import Any, TypeVar
 
+from jitney.capture.c_methods import slot_of
+
 
 @dataclass(frozen=True)
 class Roots:
@@ -224,6 +226,18 @@ class TypeLookup(Below):
 
     def __str__(self) -> str:
         return f"type({self.base}).{self.name}"
+
+
+@_hash_once
+@dataclass(frozen=True)
+class BoundFrom(Below):
+    """The descriptor that the C method at ``base`` is bound from."""
+
+    def step(self, base: Any) -> Any:
+        return slot_of(base)
+
+    def __str__(self) -> str:
+        return f"what {self.base} is bound from"
 
 
 @_hash_once

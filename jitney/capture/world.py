@@ -28,7 +28,16 @@ from jitney.capture import c_methods, scalars, shadows
 from jitney.capture.class_flags import is_heap_type, is_of_c
 from jitney.capture.frame import Lazy
 from jitney.capture.guard import Guard, Kind
-from jitney.capture.source import Attr, CellContents, DictItem, Fixed, Item, Local, Source
+from jitney.capture.source import (
+    Attr,
+    BoundFrom,
+    CellContents,
+    DictItem,
+    Fixed,
+    Item,
+    Local,
+    Source,
+)
 from jitney.capture.tensors import Tensors
 
 SINGLETONS = (type(None), type(Ellipsis), type(NotImplemented))
@@ -175,7 +184,7 @@ class World:
             return self._container(value, source)
         if cls is types.MethodType:
             return self._method(value, source)
-        if cls in c_methods.BOUND:
+        if isinstance(value, c_methods.BOUND):
             return self._c_method(value, source)
         if not isinstance(source, Fixed):
             self._guard_object(value, cls, source)
@@ -217,11 +226,9 @@ class World:
         return self.know(value, inside, source).inside
 
     def _c_method(self, value: Any, source: Source) -> Any:
-        """Bound anew wherever it is asked for: its name and its owner decide."""
+        """Bound anew wherever it is asked for: what it is bound from and its owner decide."""
         self.guard(Kind.TYPE, source, type(value))
-        self.guard(Kind.EQUALS, Attr(source, "__name__"), value.__name__)
-        if isinstance(value, types.MethodWrapperType):
-            self.guard(Kind.IS, Attr(source, "__objclass__"), value.__objclass__)
+        self.guard(Kind.IS, BoundFrom(source), c_methods.slot_of(value))
         owner, at = value.__self__, Attr(source, "__self__")
         grows = type(owner) is list and value.__name__ in ("append", "extend")
         (self.read_lazy if grows else self.read)(owner, at)
@@ -336,9 +343,10 @@ class World:
 
 
 def is_identity(value: Any) -> bool:
-    """Whether a guard holds the object itself; not a C method that is bound to an instance."""
+    """Whether a guard holds the object itself; not a C method that is bound where it is asked
+    for."""
     if isinstance(value, c_methods.BOUND):
-        return value.__self__ is None or isinstance(value.__self__, types.ModuleType | type)
+        return c_methods.slot_of(value) is None
     return isinstance(value, BY_IDENTITY)
 
 

@@ -164,3 +164,36 @@ def test_as_in_eager(function: Callable[..., Any]) -> None:
     compiled = jitney.compile(function, backend="eager")
     for _ in range(2):
         assert_equal(outcome(compiled, torch.ones(2)), outcome(function, torch.ones(2)))
+
+
+def test_methods_of_one_name_are_told_apart() -> None:
+    def call(method: Callable[[], Any], x: torch.Tensor) -> Any:
+        return type(method()).__name__, x + 1
+
+    compiled = jitney.compile(call, backend="eager")
+    counts: Any = collections.defaultdict(int, a=1)
+    ordered: Any = collections.OrderedDict(a=1)
+    methods = [
+        counts.copy, super(collections.defaultdict, counts).copy, counts.copy,
+        ordered.copy, super(collections.OrderedDict, ordered).copy,
+        ordered.items, super(collections.OrderedDict, ordered).items,
+    ]  # fmt: skip
+    for method in methods * 2:
+        assert compiled(method, torch.ones(2))[0] == type(method()).__name__
+
+
+def test_a_class_method_made_anew_is_the_same() -> None:
+    def call(make: Callable[[Any], Any], x: torch.Tensor) -> Any:
+        return type(make("ab")), x + 1
+
+    graphs: list[Any] = []
+
+    def backend(graph: Any, inputs: Any) -> Any:
+        graphs.append(graph)
+        return graph.forward
+
+    compiled = jitney.compile(call, backend=backend)
+    for _ in range(3):
+        for kind in (dict, collections.OrderedDict):
+            assert compiled(kind.fromkeys, torch.ones(2))[0] is kind
+    assert len(graphs) == 2

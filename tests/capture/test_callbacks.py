@@ -4,8 +4,10 @@ and those of the next call."""
 
 from __future__ import annotations
 
+import collections
 import functools
 import math
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -135,3 +137,99 @@ def test_a_truth_value_of_symbols_meets_a_tensor() -> None:
     x = torch.arange(6.0)
     for n in (3, 4, 5, 70):
         assert torch.equal(compiled(x, n), masked(x, n))
+
+
+class Missing(dict):  # type: ignore[type-arg]
+    """Answers for keys that it does not hold."""
+
+    def __missing__(self, key: Any) -> str:
+        return WORD[0] * 2
+
+
+class Answering:
+    """Is no dict, and answers for every key, as text and as a summand."""
+
+    def __getitem__(self, key: Any) -> str:
+        return f"{WORD[0]}{key}"
+
+    def __format__(self, spec: str) -> str:
+        return f"as {WORD[0]}"
+
+    def __str__(self) -> str:
+        return f"is {WORD[0]}"
+
+    __repr__ = __str__
+
+    def __add__(self, other: Any) -> str:
+        return WORD[0] + other
+
+
+WORD = ["w"]
+KEEPERS: dict[str, Callable[[], Any]] = {
+    "missing": Missing,
+    "answering": Answering,
+    "factory": lambda: Factory(lambda: WORD[0]),
+    "held": lambda: {"a": Answering(), 97: Answering()},
+}
+
+
+class Factory(collections.defaultdict):  # type: ignore[type-arg]
+    """Keeps its factory where C code keeps it."""
+
+
+LOOKUPS: list[Callable[[Any], Any]] = [
+    lambda d: "%(a)s" % d,
+    lambda d: "%(a)s".__mod__(d),
+    lambda d: str.__mod__("%(a)s", d),
+    lambda d: operator.mod("%(a)s", d),
+    lambda d: "{a}".format_map(d),
+    lambda d: str.format_map("{a}", d),
+    lambda d: str.format("{}", d["a"]),
+    lambda d: "a".translate(d),
+    lambda d: operator.itemgetter("a")(d),
+    lambda d: operator.itemgetter("a", "b")(d),
+    lambda d: operator.getitem(d, "a"),
+    lambda d: operator.add(d, "b"),
+    lambda d: operator.iadd(d, "b"),
+    lambda d: list(map(operator.itemgetter("a"), [d])),
+    lambda d: list(map("{a}".format_map, [d])),
+    lambda d: list(map(dict.__getitem__, [d], ["a"])),
+    lambda d: min([d], key=operator.itemgetter("a"))["a"],
+]
+
+
+def _text_of(function: Callable[..., Any], *args: Any) -> str:
+    try:
+        return str(function(*args))
+    except (TypeError, KeyError, AttributeError) as error:
+        return repr(error)
+
+
+@pytest.mark.parametrize("keeper", KEEPERS)
+@pytest.mark.parametrize("number", range(len(LOOKUPS)))
+def test_what_c_code_looks_up_is_eagers(number: int, keeper: str) -> None:
+    make, look = KEEPERS[keeper], LOOKUPS[number]
+
+    def given(owner: Any, x: torch.Tensor) -> Any:
+        return look(owner), x + 1
+
+    def made(x: torch.Tensor) -> Any:
+        return look(make()), x + 1
+
+    owner, expected = make(), make()
+    compiled = [jitney.compile(f, backend="eager") for f in (given, made)]
+    for word in "wv":
+        WORD[0] = word
+        x = torch.ones(2)
+        assert _text_of(compiled[0], owner, x) == _text_of(given, expected, x)
+        assert _text_of(compiled[1], x) == _text_of(made, x)
+
+
+def test_a_subclass_of_defaultdict_keeps_its_factory() -> None:
+    def f(x: torch.Tensor) -> Any:
+        made = Factory(list)
+        jitney.graph_break()
+        made["a"].append(x)
+        return dict(made), x + 1
+
+    assert_same(jitney.compile(f, backend="eager")(torch.ones(2)), f(torch.ones(2)))

@@ -168,3 +168,44 @@ def test_a_returned_iterator_is_of_eagers_type() -> None:
         return made
 
     assert [*map(type, jitney.compile(f, backend="eager")(X))] == [zip, enumerate, map, filter]
+
+
+VIEWS: dict[str, Callable[[Any], Any]] = {
+    "reversed": reversed,
+    "reversed keys": lambda d: reversed(d.keys()),
+    "reversed values": lambda d: reversed(d.values()),
+    "reversed items": lambda d: reversed(d.items()),
+    "values": lambda d: iter(d.values()),
+    "items": lambda d: iter(d.items()),
+}
+
+
+@pytest.mark.parametrize("kind", [dict, collections.OrderedDict])
+@pytest.mark.parametrize("view", VIEWS)
+def test_an_iterator_over_a_dict_notices_behind_a_break(view: str, kind: Any) -> None:
+    def f(x: torch.Tensor, table: Any, when: str) -> Any:
+        own = kind(p=1, q=2, r=3)
+        log: list[Any] = []
+        for owner in (own, table):
+            iterator = VIEWS[view](owner)
+            log.append(next(iterator))
+            if when == "before":
+                owner["s"] = 4
+            jitney.graph_break()
+            if when != "before" or owner is own:
+                log.append(type(iterator).__name__)
+            try:
+                for item in iterator:
+                    log.append(item)
+                    if when == "meanwhile":
+                        owner["s"] = 4
+            except RuntimeError as error:
+                log.append(str(error))
+        return log, x + 1
+
+    compiled = jitney.compile(f, backend="eager")
+    for when in ("never", "meanwhile", "before"):
+        for _ in range(2):
+            tables = [kind(a=1, b=2, c=3) for _ in range(2)]
+            assert compiled(X, tables[0], when)[0] == f(X, tables[1], when)[0]
+            assert [*tables[0].items()] == [*tables[1].items()]
