@@ -143,6 +143,7 @@ def refuse_relaid(
             raise BreakCapture("relaid-out", f"out= of {name_of(func)} has other strides", hint)
 
 
+_QUANTIZED = (torch.qint8, torch.quint8, torch.qint32, torch.quint4x2, torch.quint2x4)
 Query = Callable[[Any, Any, tuple[Any, ...], dict[str, Any]], Any]
 
 
@@ -275,6 +276,15 @@ def refuse_hidden_state(func: Any, value: Any) -> None:
     if name_of(func) in torch_api.RECURRENT and value[0].requires_grad:
         if name_of(func) == "lstm" and value[0].dtype != torch.float64:
             raise _library_state(func, "the gradient")
+
+
+def refuse_layouts(func: Any, given: Iterable[Any], value: Any) -> None:
+    """Breaks before a result that no graph holds: a sparse tensor, of whose fake the values are
+    none, or a quantized one, for which torch foresees plain numbers."""
+    results = value if isinstance(value, tuple | list) else (value,)
+    strided = all(r.layout is torch.strided for r in results if isinstance(r, torch.Tensor))
+    if not strided or any(type(x) is torch.dtype and x in _QUANTIZED for x in given):
+        raise BreakCapture("tensor-layout", f"{name_of(func)} makes no dense strided tensor")
 
 
 def kept_whole(func: Any, args: tuple[Any, ...]) -> Any:

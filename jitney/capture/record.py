@@ -253,6 +253,7 @@ class Recorder:
                 raise BreakCapture("torch-call", f"{leaves.name_of(func)} is not captured")
             return value
         leaves.refuse_hidden_state(func, value)
+        leaves.refuse_layouts(func, (*args, *kwargs.values()), value)
         node = self.node(op, target, node_args, node_kwargs, value)
         self._bind(value, node)
         return value

@@ -25,7 +25,7 @@ _ASKED = frozenset(
     "full_like fill fill_ floor_divide floor_divide_ hardswish log_sigmoid_forward sum prod mean "
     "amax amin max min argmax argmin aminmax var std var_mean std_mean linalg_vector_norm "
     "logsumexp _softmax _log_softmax cumsum cumprod logcumsumexp cummax cummin mm bmm addmm "
-    "baddbmm mv addmv dot".split()
+    "baddbmm mv addmv dot binary_cross_entropy mse_loss smooth_l1_loss".split()
 )
 #: Asked for a kernel only: one element may be too small for their windows.
 _WINDOWED = frozenset(
@@ -34,6 +34,20 @@ _WINDOWED = frozenset(
     "upsample_nearest2d upsample_nearest3d upsample_linear1d upsample_bilinear2d "
     "upsample_trilinear3d".split()
 )
+#: Arguments that eager's kernels take of one dtype alone; nothing that one element could tell.
+_ALIKE = {
+    **dict.fromkeys(("index_put", "index_put_", "_unsafe_index_put"), (0, 2)),
+    **dict.fromkeys(("index_add", "index_add_", "index_copy", "index_copy_"), (0, 3)),
+    **dict.fromkeys(("nll_loss_forward", "nll_loss2d_forward"), (0, 2)),
+    **dict.fromkeys(("linalg_cross", "huber_loss"), (0, 1)),
+}
+#: The same, but that 16-bit inputs may have float32 parameters.
+_NORMS = {
+    "native_layer_norm": (0, 2, 3),
+    "native_group_norm": (0, 1, 2),
+    **dict.fromkeys(("native_batch_norm", "_native_batch_norm_legit"), (0, 1, 2, 3, 4)),
+}
+_HALVES = (torch.bfloat16, torch.float16)
 _NUMBERS = (bool, int, float)
 
 
@@ -43,12 +57,15 @@ class _Unasked(Exception):
 
 def ask_eager(op: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
     """Raises Unsupported where eager would refuse ``op``; ``args`` hold fake tensors."""
+    if op._opname in _ALIKE or op._opname in _NORMS:
+        _ask_for_one_dtype(op, args)
+        return
     windowed = op._opname in _WINDOWED
     if torch.Tag.pointwise not in op.tags and op._opname not in _ASKED and not windowed:
         return
     tensors = [x for x in (*args, *kwargs.values()) if isinstance(x, torch.Tensor)]
     usual = all(x.dtype in _ALWAYS and not _is_empty(x) for x in tensors)
-    if usual and not any(type(x) is bool for x in args):
+    if usual and len({x.dtype for x in tensors}) < 2 and not any(type(x) is bool for x in args):
         return
     if any(x.device.type != "cpu" for x in tensors):
         return
@@ -61,6 +78,21 @@ def ask_eager(op: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any]) 
     if refusal:
         raise Unsupported("eager-refuses", f"{op} of {', '.join(str(x.dtype) for x in tensors)}: "
                           f"eager raises {refusal}")  # fmt: skip
+
+
+def _ask_for_one_dtype(op: OpOverload, args: tuple[Any, ...]) -> None:
+    norm = _NORMS.get(op._opname)
+    asked = [args[at] for at in norm or _ALIKE[op._opname] if at < len(args)]
+    tensors = [x for x in asked if isinstance(x, torch.Tensor)]
+    if any(x.device.type != "cpu" for x in tensors):
+        return
+    alike = tensors[1:] if norm and _has_parameters_apart(tensors) else tensors
+    if len({x.dtype for x in alike}) > 1:
+        raise Unsupported("eager-refuses", f"{op} of {', '.join(str(x.dtype) for x in tensors)}")
+
+
+def _has_parameters_apart(tensors: list[torch.Tensor]) -> bool:
+    return tensors[0].dtype in _HALVES and tensors[-1].dtype is torch.float32
 
 
 def _is(size: Any, number: int) -> bool:

@@ -59,7 +59,8 @@ def join_region(
     inputs = [node for node in graph.nodes if node.op == "placeholder"]
     written = [inputs[mutation.input] for mutation in mutations]
     _end_graph(graph, results, copies, gradients, written)
-    _rewrite(graph, recorder, gradients, written)
+    loose = _loose(inputs[:input_count], gradients)
+    _rewrite(graph, recorder, gradients, [*written, *loose])
     output = graph.output_node()
     results_and_gradients: Any = output.args[0]
     result_nodes, gradient_nodes = results_and_gradients
@@ -69,7 +70,9 @@ def join_region(
     tangents = {r: i for i, r in enumerate(gradients.results)} if gradients else {}
     if gradients is not None:
         with log.stage("partition"):
-            split = partition(graph, result_nodes, gradient_nodes, gradients.tangents, written)
+            split = partition(
+                graph, result_nodes, gradient_nodes, gradients.tangents, written, loose
+            )
         own_gradients(split.backward)
         backward = torch_api.graph_module(recorder.constants, split.backward)
         kept, facts = _saved(split, graph, list(result_nodes))
@@ -93,12 +96,22 @@ def join_region(
     )
 
 
+def _loose(inputs: list[fx.Node], gradients: Gradients | None) -> list[fx.Node]:
+    """What the program may write to before the backward pass: neither parameters nor inputs that
+    get a gradient, which eager itself keeps. None where there is no backward pass."""
+    if gradients is None:
+        return []
+    other = (node for i, node in enumerate(inputs) if i not in gradients.inputs)
+    return [node for node in other if not node.meta.get("is_parameter")]
+
+
 def _rewrite(
-    graph: fx.Graph, recorder: Recorder, gradients: Gradients | None, written: list[fx.Node]
+    graph: fx.Graph, recorder: Recorder, gradients: Gradients | None, changing: list[fx.Node]
 ) -> None:
-    """The passes over the joint graph, none of which may change how a result lies in memory."""
+    """The passes over the joint graph, none of which may change how a result lies in memory, nor
+    take a copy of a ``changing`` placeholder for the placeholder."""
     traced = _strides_of_results(graph)
-    simplify(graph, recorder.constants, written)
+    simplify(graph, recorder.constants, changing)
     lay_out_channels_last(graph)
     if gradients is not None:
         on_gpu = any(node.meta["val"].device.type == "cuda" for node in gradients.tangents)

@@ -10,7 +10,7 @@ runs once.
 from __future__ import annotations
 
 import operator
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,19 +54,22 @@ def partition(
     gradients: Sequence[fx.Node | None],
     tangents: Sequence[fx.Node],
     written: Collection[fx.Node] = (),
+    loose: Collection[fx.Node] = (),
 ) -> Partition:
     """Chooses what to save and makes the backward graph; the joint graph is left as it is.
 
     ``gradients`` are returned in order, None among them. Nodes that write (copies into inputs,
     random ops) stay in the forward graph. ``written``: placeholders that the forward graph writes
-    to, which cannot be saved as they were.
+    to, which cannot be saved as they were. ``loose``: those that a program may write to before its
+    backward pass (buffers, data); they are saved where autograd keeps them too, in no other place.
     """
     late = _reachable(tangents)
     early = ancestors([*results, *(n for n in graph.nodes if is_effect(n) and n not in late)])
     wanted = [node for node in gradients if node is not None]
     needed = ancestors(wanted)
     shown = {node for node in results if is_read_again(node)}
-    saved = _choose(graph, late, early, needed, set(wanted), written, shown)
+    never = {*written, *_kept_by_none(loose, late, early)}
+    saved = _choose(graph, late, early, needed, set(wanted), never, shown)
     sizes, known = _sizes_to_save(graph, late, needed)
     return _extract(gradients, tangents, late, saved, sizes, known)
 
@@ -134,13 +137,27 @@ def _numel(node: fx.Node) -> int:
     return torch_api.hint_of(value.numel()) if isinstance(value, torch.Tensor) else 0
 
 
+def _kept_by_none(
+    inputs: Collection[fx.Node], late: set[fx.Node], early: set[fx.Node]
+) -> Iterator[fx.Node]:
+    """Of ``inputs``, with the views of them, those that eager keeps for no backward pass: their
+    values go into the forward pass alone."""
+    for given in inputs:
+        views = [given]
+        for view in views:
+            views += [user for user in view.users if is_view(user) and user not in late]
+        users = {user for view in views for user in view.users}.difference(views)
+        if all(u in early and u not in late and not is_internal(u, early) for u in users):
+            yield from views
+
+
 def _choose(
     graph: fx.Graph,
     late: set[fx.Node],
     early: set[fx.Node],
     needed: set[fx.Node],
     wanted: set[fx.Node],
-    written: Collection[fx.Node],
+    refused: Collection[fx.Node],
     shown: Collection[fx.Node],
 ) -> list[fx.Node]:
     """The tensors to save: a minimum cut between what runs once and the backward graph. ``shown``:
@@ -152,7 +169,7 @@ def _choose(
     network = FlowNetwork(2 * len(nodes) + 2)
     for node, entry in number.items():
         internal = is_internal(node, early)
-        never = node in written or internal
+        never = node in refused or internal
         network.add_edge(entry, entry + 1, INFINITE if never else _cost(node))
         leaves_region = not internal and checkpoint_of(node) is not None
         once = not internal and (node in joins or not can_recompute(node))

@@ -8,6 +8,7 @@ import torch
 from torch import fx
 
 from jitney import torch_api
+from jitney.graph.effects import is_view, memory_owner
 
 aten = torch.ops.aten
 
@@ -27,12 +28,14 @@ def remove_noops(
     graph: fx.Graph, owners: Collection[fx.Node], written: Collection[fx.Node]
 ) -> None:
     """Rewrites in place. ``owners``, whose memory the graph returns, stay, and so does a copy of a
-    ``written`` placeholder."""
+    ``written`` placeholder or of a view of one."""
     for node in graph.nodes:
         if node.op != "call_function" or node in owners or not node.args:
             continue
         source = node.args[0]
         if not isinstance(source, fx.Node) or source in written:
+            continue
+        if not is_view(node) and memory_owner(source) in written:
             continue
         if node.target in _ABSORBING and source.target is node.target:
             node.replace_input_with(source, source.args[0])  # type: ignore[arg-type]

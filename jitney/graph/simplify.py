@@ -21,7 +21,7 @@ def simplify(
 ) -> None:
     """Rewrites ``graph`` in place; its outputs keep their values, shapes and strides.
 
-    ``written``: placeholders that the graph writes to.
+    ``written``: placeholders that the graph, or the program before its backward pass, writes to.
     """
     written = set(written)
     owners = {memory_owner(node) for node in graph.output_node().all_input_nodes}

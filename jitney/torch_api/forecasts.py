@@ -110,8 +110,10 @@ def _in(dtype: torch.dtype, fake: torch.Tensor) -> torch.Tensor:
 
 
 def is_layout_unforeseen(op: Any) -> bool:
-    """Whether eager's strides are others than a fake result's: transforms before torch 2.13."""
-    return _VERSION < (2, 13) and op._opname in ("_fft_c2c", "_fft_r2c", "_fft_c2r")
+    """Whether eager's strides are others than a fake result's: angles of complex numbers, and
+    transforms before torch 2.13."""
+    transform = op._opname in ("_fft_c2c", "_fft_r2c", "_fft_c2r")
+    return op._opname == "angle" or (transform and _VERSION < (2, 13))
 
 
 def laid_out_by_eager(op: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], fake: Any) -> Any:

@@ -217,3 +217,20 @@ def test_a_boolean_alpha_is_refused_as_in_eager() -> None:
 def test_strings_are_not_summed(values: list[str]) -> None:
     with pytest.raises(TypeError, match="can't sum strings"):
         jitney.compile(lambda x: x + len(sum(values, "")))(X)  # type: ignore[call-overload]
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda x: (x * 2).to_sparse()._nnz(),
+        lambda x: x.to_sparse().coalesce().values() + 1,
+        lambda x: torch.nested.nested_tensor([x, x[:1]]).size(0),
+        lambda x: torch.quantize_per_tensor(x, 0.1, 0, torch.qint8).int_repr(),
+        lambda x: torch.quantize_per_tensor(x, 0.1, 0, dtype=torch.qint8).q_scale(),
+    ],
+)
+def test_tensors_that_no_graph_holds_are_made_behind_a_break(make: Any) -> None:
+    expected, actual = make(X), jitney.compile(make, options={"eager_on_bug": False})(X)
+    assert type(actual) is type(expected)
+    assert torch.equal(torch.as_tensor(actual), torch.as_tensor(expected))

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import pytest
 import torch
 
+import jitney
 from jitney.graph.trace_region import trace_region
 from tests.graph.regions import stitched
 
@@ -31,3 +34,38 @@ def test_a_backward_graph_frees_what_it_is_given() -> None:
     y.sum().backward()
     assert freed and all(freed)
     torch.testing.assert_close(x.grad, (-x.sin().exp().sin() * x.sin().exp() * x.cos()).detach())
+
+
+KEPT: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
+    "copy": lambda w, b: w * b.clone(),
+    "copy_of_a_view": lambda w, b: w * b[:1].clone(),
+    "transposed_copy": lambda w, b: w @ b.clone().detach().T,
+    "product": lambda w, b: w * (b * 2),
+    "product_of_a_view": lambda w, b: w * (b[0] * 2),
+    "cast": lambda w, b: w * b.double(),
+    "mask": lambda w, b: w.masked_fill(b > 0, 0.0),
+    "choice": lambda w, b: torch.where(b > 0, w * 2, w),
+    "sum": lambda w, b: (w + b).relu(),
+}
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_what_autograd_does_not_keep_may_be_written_before_the_backward_pass(name: str) -> None:
+    """A queue of keys, running statistics, a mask: the graph keeps what it made of them."""
+    gradients = []
+    for function in (KEPT[name], jitney.compile(KEPT[name])):
+        torch.manual_seed(0)
+        w, b = torch.randn(3, 4, requires_grad=True), torch.randn(3, 4)
+        made = function(w, b)
+        b.add_(1)
+        made.sum().backward()
+        gradients.append(w.grad)
+    torch.testing.assert_close(gradients[1], gradients[0])
+
+
+def test_what_autograd_keeps_may_not_be_written() -> None:
+    w, b = torch.randn(3, 4, requires_grad=True), torch.randn(3, 4)
+    made = jitney.compile(lambda w, b: (w * b).exp() * (b * 2))(w, b)
+    b.add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        made.sum().backward()

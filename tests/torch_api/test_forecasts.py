@@ -179,3 +179,8 @@ def test_a_program_reads_strides_of_a_padded_image(mode: str, rank: int) -> None
     last = torch.channels_last if rank == 2 else torch.channels_last_3d
     x = torch.randn(2, 3, *(4, 5, 6)[:rank]).contiguous(memory_format=last)
     assert_equal_to_eager(pad, jitney.compile(pad), (x,))
+
+
+def test_strides_of_angles_of_complex_numbers() -> None:
+    z = torch.randn(2, 3, 4, dtype=torch.complex64).permute(2, 0, 1)
+    assert_equal_to_eager(torch.angle, jitney.compile(torch.angle), (z,))

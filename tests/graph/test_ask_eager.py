@@ -1,0 +1,65 @@
+"""What eager refuses for its dtypes, a compiled call refuses: the same error, not a result."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F  # noqa: N812 - torch's own name for it
+
+import jitney
+
+Call = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+FIRST = torch.tensor([0])
+
+CALLS: dict[str, Call] = {
+    "linear": lambda x, w: F.linear(x, w, w[:, 0]),
+    "product": lambda x, w: x @ w,
+    "product_with_a_vector": lambda x, w: x @ w[0],
+    "layer_norm": lambda x, w: F.layer_norm(x, (3,), w[0], w[0]),
+    "group_norm": lambda x, w: F.group_norm(x, 1, w[0], w[0]),
+    "batch_norm": lambda x, w: F.batch_norm(x, w[0], w[0]),
+    "index_put": lambda x, w: x.index_put((FIRST,), w[0]),
+    "index_add": lambda x, w: x.index_add(0, FIRST, w[:1]),
+    "index_copy": lambda x, w: x.index_copy(0, FIRST, w[:1]),
+    "nll_loss": lambda x, w: F.nll_loss(x, torch.arange(3), weight=w[0]),
+    "binary_cross_entropy": lambda x, w: F.binary_cross_entropy(x.sigmoid(), w),
+    "cross": lambda x, w: torch.linalg.cross(x, w),
+    "heaviside": torch.heaviside,
+}
+
+
+@pytest.mark.parametrize("dtypes", [("float32", "float64"), ("float64", "float32")], ids=str)
+@pytest.mark.parametrize("name", CALLS)
+def test_mixed_dtypes_that_eager_refuses(name: str, dtypes: tuple[str, str]) -> None:
+    x, w = (torch.ones(3, 3, dtype=getattr(torch, dtype)) for dtype in dtypes)
+    with pytest.raises(RuntimeError) as expected:
+        CALLS[name](x, w)
+    with pytest.raises(RuntimeError) as raised:
+        jitney.compile(CALLS[name])(x, w)
+    assert str(raised.value) == str(expected.value)
+
+
+def test_a_module_whose_dtype_changes_after_a_call() -> None:
+    net = torch.nn.Linear(3, 2)
+    compiled = jitney.compile(net)
+    x = torch.ones(1, 3)
+    compiled(x)
+    net.double()
+    with pytest.raises(RuntimeError, match="same dtype"):
+        compiled(x)
+    assert compiled(x.double()).dtype is torch.float64
+
+
+def test_norms_of_16_bits_take_parameters_of_32() -> None:
+    x, w = torch.randn(2, 4).bfloat16(), torch.randn(4)
+    compiled = jitney.compile(lambda x, w: F.layer_norm(x, (4,), w, w), fullgraph=True)
+    assert torch.equal(compiled(x, w), F.layer_norm(x, (4,), w, w))
+
+
+def test_a_loss_of_two_dtypes_has_eagers() -> None:
+    x, w = torch.randn(3), torch.randn(3).double()
+    loss = F.huber_loss(x, w)
+    compiled = jitney.compile(F.huber_loss)(x, w)
+    assert compiled.dtype is loss.dtype and torch.allclose(compiled, loss)
