@@ -287,6 +287,24 @@ def refuse_layouts(func: Any, given: Iterable[Any], value: Any) -> None:
         raise BreakCapture("tensor-layout", f"{name_of(func)} makes no dense strided tensor")
 
 
+def refuse_masked_values(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Breaks before values with a gradient are put where a mask is true: their gradient, taken out
+    by the mask, has as many rows as the mask's values say, and the whole graph would be eager's."""
+    if name_of(func) not in _PUTTING or not torch.is_grad_enabled():
+        return
+    given = dict(zip(("self", "indices", "values"), args, strict=False)) | kwargs
+    index, values = given.get("indices"), given.get("values")
+    parts = index if isinstance(index, list | tuple) else (index,)
+    masked = any(isinstance(i, torch.Tensor) and i.dtype in _MASKS for i in parts)
+    if masked and isinstance(values, torch.Tensor) and values.requires_grad:
+        reason = "values with a gradient are put where a mask is true"
+        raise BreakCapture("data-dependent", reason, "use torch.where or masked_scatter")
+
+
+_PUTTING = ("setitem", "__setitem__", "index_put", "index_put_")
+_MASKS = (torch.bool, torch.uint8)
+
+
 def kept_whole(func: Any, args: tuple[Any, ...]) -> Any:
     """What is called for ``func``: for a recurrent network on a GPU an op of our own. Breaks
     before one with state that only cuDNN knows."""

@@ -15,7 +15,9 @@ from jitney.capture.cpython import CALLED_LIES_BELOW
 from jitney.capture.instructions import read_instructions
 from jitney.capture.options import CaptureOptions
 from jitney.capture.result import FrameState
+from jitney.diagnostics.report import report
 from jitney.errors import Unsupported
+from jitney.events import log
 from tests.capture.run_capture import broken, capture
 
 X = torch.tensor([1.0, 2.0, -3.0])
@@ -40,6 +42,26 @@ def test_a_branch_on_a_tensor_stops_at_the_jump() -> None:
     assert len(frame.stack) == 1 and isinstance(frame.stack[0], r.GraphOutput)
     assert dict(frame.locals).keys() == {"x", "y"}
     assert end.where == f"{__file__}:{f.__code__.co_firstlineno + 2}"
+
+
+@pytest.mark.parametrize("rows", [2, 1, 0])
+def test_values_with_a_gradient_put_by_a_mask_stop_only_there(rows: int) -> None:
+    def f(x: torch.Tensor, mask: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        z = x * 3
+        z[mask] = y * 2
+        return z + 1
+
+    mask = torch.tensor([rows > 0, False, rows > 1])
+    y = torch.arange(float(rows)).requires_grad_()
+    with torch.no_grad():
+        assert capture(f, X, mask, y)
+    assert broken(f, X, mask, y).kind == "data-dependent"
+    (expected,) = torch.autograd.grad(f(X, mask, y).sum(), y)
+    log.clear()
+    (found,) = torch.autograd.grad(jitney.compile(f)(X, mask, y).sum(), y)
+    assert torch.equal(found, expected)
+    made = report(log.events())
+    assert [b.kind for b in made.breaks] == ["data-dependent"] and not made.fallbacks
 
 
 def inner(x: torch.Tensor, k: int) -> Any:

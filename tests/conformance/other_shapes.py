@@ -54,9 +54,13 @@ def resized(value: Any, batch: int, length: int, factors: tuple[float, float]) -
 
 
 def _with_grid(inputs: Any, grid: torch.Tensor) -> Any:
-    """As many rows of patches as the grids have places."""
+    """As many rows of patches as the grids have places; of one number an image as many as grids."""
     args, kwargs = inputs
-    rows = {name: torch.randn(int(grid.prod(1).sum()), t.shape[1]) for name, t in kwargs.items()}
+    count = int(grid.prod(1).sum())
+    rows = {
+        name: t[:1].expand(len(grid)) if t.ndim == 1 else torch.randn(count, *t.shape[1:])
+        for name, t in kwargs.items()
+    }
     return args, rows | {"grid_thw": grid}
 
 

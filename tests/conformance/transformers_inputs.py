@@ -4,25 +4,41 @@ from __future__ import annotations
 
 import inspect
 import itertools
+import re
+import traceback
 from collections.abc import Iterator
 from typing import Any
 
 import torch
 
-#: batch and length of token ids
-SEQUENCE = (2, 9)
-MOST_PIXELS = 512
+from tests.conformance.config_sizes import size
+from tests.conformance.transformers_sets import SEQUENCE, sets, sides
+
 #: combinations tried beyond a model's usual inputs
-MOST_TRIED = 24
+MOST_TRIED = 40
 
 
 def made_up_inputs(model: Any) -> Iterator[dict[str, Any]]:
     """Sets of inputs that a model may take, those that fit its main input first."""
     parameters = inspect.signature(model.forward).parameters
+    yield from sets(model.config, parameters)
     for inputs in usual_inputs(model, next(iter(parameters))):
         if set(inputs) <= set(parameters):
             yield inputs
     yield from itertools.islice(by_parameters(model.config, parameters), MOST_TRIED)
+
+
+def asked_for(error: BaseException, inputs: dict[str, Any], model: Any) -> Iterator[dict[str, Any]]:
+    """``inputs`` with one more that the text of an error or a line that raised it names; where it
+    says that there is None, then with any other that can be made up."""
+    parameters = inspect.signature(model.forward).parameters
+    frames = traceback.extract_tb(error.__traceback__)[::-1]
+    texts = [str(error), *(frame.line or "" for frame in frames if "torch/" not in frame.filename)]
+    words = [word for text in texts for word in re.findall(r"\w+", text.lower())]
+    for name in dict.fromkeys([*words, *(parameters if "None" in str(error) else ())]):
+        if name in parameters and name not in inputs:
+            for value in itertools.islice(made_up(name, model.config), 2):
+                yield inputs | {name: value}
 
 
 def usual_inputs(model: Any, main: str) -> Iterator[dict[str, Any]]:
@@ -30,6 +46,10 @@ def usual_inputs(model: Any, main: str) -> Iterator[dict[str, Any]]:
     torch.manual_seed(1)
     ids = torch.randint(3, 100, SEQUENCE)
     if main == "pixel_values":
+        # its own size first: some keep the size of the first image that they see
+        for high, wide in sides(model.config):
+            if max(high, wide) > 64:
+                yield {main: torch.randn(2, 3, high, wide)}
         for shape in ((2, 3, 64, 64), (2, 3, 32, 32), (2, 3, 224, 224), (1, 4, 3, 32, 32)):
             yield {main: torch.randn(shape)}
         yield {main: torch.randn(2, 3, 32, 32), "input_ids": ids}
@@ -71,10 +91,28 @@ def made_up(name: str, config: Any) -> Iterator[Any]:
     """Tensors that a parameter of this name may take, the likeliest first."""
     torch.manual_seed(1)
     batch, length = SEQUENCE
-    if name in ("input_ids", "decoder_input_ids", "task_inputs", "tasks_input_ids"):
+    if name.endswith("input_ids") or name in ("task_inputs", "text_inputs"):
         yield torch.randint(3, 100, SEQUENCE)
+        yield torch.randint(3, 100, (1, length))
     elif name in ("attention_mask", "tasks_attention_mask"):
         yield torch.ones(SEQUENCE, dtype=torch.int64)
+    elif name == "lang_ids":
+        yield torch.zeros(SEQUENCE, dtype=torch.int64)
+    elif name == "image_embeds_position_mask":
+        yield (torch.arange(length) < size(config, "latent_query_num", 4)).expand(SEQUENCE)
+    elif name == "visual_feats":
+        yield torch.randn(batch, 5, size(config, "visual_feat_dim", 2048))
+    elif name == "visual_pos":
+        yield torch.rand(batch, 5, size(config, "visual_pos_dim", 4))
+    elif name in ("inputs", "action_embeds", "noise_embeds", "context_hidden_states"):
+        yield torch.randn(batch, 6, size(config, "hidden_size", size(config, "d_model", 32)))
+    elif name in ("hidden_states", "decoder_input_values"):
+        yield torch.randn(1, 12, size(config, "hidden_size", 32))
+        yield torch.randn(1, size(config, "hidden_size", 32), 12)
+        yield torch.randn(1, size(config, "channels", 1), 4000)
+    elif name in ("audio_mel", "audio_mel_mask"):
+        bands = size(config, "input_feat_size", 80)
+        yield torch.randn(1, 64, bands) if name == "audio_mel" else torch.zeros(1, 64).bool()
     elif name == "bbox":
         yield torch.randint(0, 10, (batch, length, 4))
         yield torch.rand(batch, length, 8)
@@ -87,6 +125,8 @@ def made_up(name: str, config: Any) -> Iterator[Any]:
         yield torch.ones(1, 128, dtype=torch.int64)
     elif name == "input_values":
         yield torch.randn(1, 1, 4000)
+        yield torch.randn(1, 4000)
+        yield torch.randn(1, 12, size(config, "hidden_size", 32))
         yield torch.randn(1, size(config, "max_length", 64), size(config, "num_mel_bins", 16))
         yield torch.randint(3, 20, SEQUENCE)
     elif name in ("past_values", "past_time_features", "past_observed_mask"):
@@ -103,11 +143,11 @@ def made_up(name: str, config: Any) -> Iterator[Any]:
 def images(config: Any) -> Iterator[torch.Tensor]:
     """Images, pairs of them and films, of the size that the configuration says and others."""
     channels = size(config, "num_channels", size(config, "in_channels", 3))
-    sides = dict.fromkeys((size(config, "image_size", 64), 64, 224, size(config, "crop_size", 128)))
-    for side in (side for side in sides if side <= MOST_PIXELS):
-        yield torch.randn(2, channels, side, side)
-        yield torch.randn(1, size(config, "num_frames", 4), channels, side, side)
-        yield torch.randn(1, 2, channels, side, side)
+    usual = (64, 224, size(config, "crop_size", 128))
+    for high, wide in dict.fromkeys((*sides(config), *((side, side) for side in usual))):
+        yield torch.randn(2, channels, high, wide)
+        yield torch.randn(1, size(config, "num_frames", 4), channels, high, wide)
+        yield torch.randn(1, 2, channels, high, wide)
 
 
 def spectra(config: Any) -> Iterator[torch.Tensor]:
@@ -125,19 +165,4 @@ def spectra(config: Any) -> Iterator[torch.Tensor]:
         if bands:
             yield torch.randn(1, bands, times)
             yield torch.randn(1, times, bands)
-
-
-def size(config: Any, name: str, otherwise: int) -> int:
-    """The number of that name in a configuration or in one that it holds, lists by their largest;
-    ``otherwise`` where there is none."""
-    found = getattr(config, name, None)
-    if isinstance(found, (list, tuple)) and found and all(type(x) is int for x in found):
-        found = max(found)
-    if type(found) is int:
-        return found
-    for inner in vars(config).values():
-        if type(inner).__name__.endswith("Config"):
-            found = size(inner, name, -1)
-            if found != -1:
-                return found
-    return otherwise
+            yield torch.randn(2, 1, 4 * bands, bands)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 from collections.abc import Callable, Iterator
@@ -11,11 +12,13 @@ from typing import Any
 import torch
 
 from tests.conformance.programs import Skipped, summary
-from tests.conformance.transformers_inputs import made_up_inputs
+from tests.conformance.transformers_inputs import asked_for, made_up_inputs
 
 MOST_PARAMETERS = 60e6
 #: a side of an image where sizes are kept in proportion
 MOST_PIXELS = 224
+#: inputs tried with what an error asks for
+MOST_ASKED = 30
 
 # what a configuration is cut down to, by the names that configurations use: fewer layers and
 # words, and smaller ones where the configuration's parts still fit together then
@@ -80,7 +83,7 @@ def transformers_model(name: str) -> tuple[torch.nn.Module, dict[str, Any]]:
 
 
 def model_cut_down(
-    kind: str, made: str, cut: Callable[[Any], None]
+    kind: str, made: str, cut: Callable[[Any], Any]
 ) -> tuple[torch.nn.Module, dict[str, Any]]:
     """The model of a configuration after ``cut``, and the first made-up inputs that eager takes."""
     import transformers
@@ -90,7 +93,7 @@ def model_cut_down(
     config = CONFIG_MAPPING[kind]()
     if model_class.config_class not in (None, type(config)):
         config = model_class.config_class()  # the language model alone of one that sees
-    cut(config)
+    config = cut(config) or config
     config.use_cache = False
     torch.manual_seed(0)
     model = small_enough(lambda: model_class(config)).eval()
@@ -113,17 +116,40 @@ def small_enough(make: Callable[[], torch.nn.Module]) -> Any:
 
 
 def first_accepted(model: Any, candidates: Iterator[dict[str, Any]]) -> dict[str, Any]:
-    """The first inputs that eager runs with; Skipped with the first error where none does."""
-    refused: list[str] = []
+    """The first inputs that eager runs with, of ``candidates`` or of these with what eager's errors
+    ask for; Skipped with the first error where none does."""
+    refused: list[tuple[BaseException, dict[str, Any]]] = []
     for inputs in candidates:
-        try:
-            with torch.no_grad():
-                model(**inputs)
-        except Exception as error:  # noqa: BLE001 - other inputs may do
-            refused.append(summary(error))
-        else:
+        error = refusal(model, inputs)
+        if error is None:
             return inputs
-    raise Skipped(f"no inputs: {refused[0] if refused else 'takes none that are made up'}")
+        refused.append((error, inputs))
+    seen = {summary(error) for error, _ in refused}
+    waiting = list({summary(error): (error, inputs) for error, inputs in refused}.values())
+    tried = 0
+    while waiting and tried < MOST_ASKED:
+        further = []
+        for inputs in asked_for(*waiting.pop(0), model):
+            tried += 1
+            error = refusal(model, inputs)
+            if error is None:
+                return inputs
+            if summary(error) not in seen:
+                seen.add(summary(error))
+                further.append((error, inputs))
+        waiting = further + waiting
+    first = summary(refused[0][0]) if refused else "takes none that are made up"
+    raise Skipped(f"no inputs: {first}")
+
+
+def refusal(model: Any, inputs: dict[str, Any]) -> BaseException | None:
+    """The error with which eager refuses inputs; None where it takes them."""
+    try:
+        with torch.no_grad():
+            model(**inputs)
+    except Exception as error:  # noqa: BLE001 - other inputs may do
+        return error
+    return None
 
 
 def by_name(config: Any, sizes: dict[str, int]) -> None:
@@ -180,11 +206,75 @@ def give_missing(config: Any) -> None:
     """Values for what only a checkpoint's configuration says."""
     heads, hidden = value_of(config, "num_attention_heads"), value_of(config, "hidden_size")
     known = {"vocab_size": LAYERS["vocab_size"], "pad_token_id": 0, "n_routed_experts": 4}
+    known |= {"prediction_length": 4, "context_length": 16}
     if type(heads) is int and type(hidden) is int:
         known |= {"num_key_value_heads": heads, "head_dim": max(hidden // heads, 2)}
     for key, value in known.items():
         if key in vars(config) and value_of(config, key) is None:
             assign(config, key, value)
+
+
+def everywhere(config: Any, factor: int, width: int) -> Any:
+    """Anew with few layers, words and experts, by whatever name; sides of images ``factor`` times
+    smaller and widths ``width`` times; what follows from these is computed anew."""
+    fields = [field.name for field in dataclasses.fields(config)] if is_made(config) else []
+    values = {key: value_of(config, key) for key in fields}
+    changed = few_layers(values)
+    for key, value in values.items():
+        if type(value).__name__.endswith("Config"):
+            changed[key] = everywhere(value, factor, width)
+        elif key not in changed:
+            smaller = next((how for names, how in SMALLER if names.search(key)), None)
+            made = smaller(value, factor, width) if smaller else value
+            if made != value:
+                changed[key] = made
+    made = type(config)(**changed) if fields else config
+    few_words(made)
+    give_missing(made)
+    return made
+
+
+def few_layers(values: dict[str, Any]) -> dict[str, Any]:
+    """Two layers, or the first of each kind where lists say what kind each is."""
+    count = values.get("num_hidden_layers")
+    lists = {k: v for k, v in values.items() if isinstance(v, (list, tuple)) and len(v) == count}
+    kinds = {k: v for k, v in lists.items() if v and type(v[0]) is str}
+    if not kinds:
+        return {}
+    each = list(zip(*kinds.values()))
+    picked = [each.index(kind) for kind in dict.fromkeys(each)]
+    picked = picked if len(picked) > 1 else [0, 1][:count]
+    return {k: [v[i] for i in picked] for k, v in lists.items()} | {
+        "num_hidden_layers": len(picked)
+    }
+
+
+def is_made(config: Any) -> bool:
+    """Whether a configuration can be made of its fields."""
+    return dataclasses.is_dataclass(config)
+
+
+def at_most(most: int) -> Callable[[Any, int, int], Any]:
+    """A number, or numbers in a list, of at most ``most``."""
+
+    def smaller(value: Any, factor: int, width: int) -> Any:
+        if isinstance(value, (list, tuple)):
+            return type(value)(smaller(x, factor, width) for x in value)
+        return min(value, most) if type(value) is int else value
+
+    return smaller
+
+
+def by(pick: Callable[[int, int], int]) -> Callable[[Any, int, int], Any]:
+    """A number, or numbers in a list, divided by one of the factors."""
+
+    def smaller(value: Any, factor: int, width: int) -> Any:
+        if isinstance(value, (list, tuple)):
+            return type(value)(smaller(x, factor, width) for x in value)
+        divisor = pick(factor, width)
+        return value // divisor if type(value) is int and value >= 4 * divisor else value
+
+    return smaller
 
 
 def inner_configs(config: Any) -> list[Any]:
@@ -208,10 +298,27 @@ def assign(config: Any, key: str, value: Any) -> None:
         return
 
 
+#: what is made smaller by `everywhere`, by name, and how
+SMALLER: tuple[tuple[re.Pattern[str], Callable[[Any, int, int], Any]], ...] = (
+    (re.compile(r"vocab_size\w*$|num_embeddings$"), at_most(LAYERS["vocab_size"])),
+    (re.compile(r"(^|_)layers?$|^depths?$|_depth$|blocks_per"), at_most(2)),
+    (re.compile(r"(^|_)num_experts$|n_routed_experts$|num_local_experts$"), at_most(4)),
+    (re.compile(r"experts_per_tok$|kv_shared_layers$"), at_most(2)),
+    (re.compile(r"image_size|feature_sizes|embedding_size$"), by(lambda factor, width: factor)),
+    (
+        re.compile(r"hidden_size|d_model|_dim$|^dim$|hidden_channels|intermediate_size|^d_ff$"),
+        by(lambda factor, width: width),
+    ),
+)
+
 #: ways of making a model smaller, the first that works is taken
-CUTS: tuple[Callable[[Any], None], ...] = (
+CUTS: tuple[Callable[[Any], Any], ...] = (
     partial(by_name, sizes=SMALL),
     partial(by_name, sizes=FEW),
     partial(in_proportion, kept=HEADS),
     partial(in_proportion, kept=HEAD_WIDTH),
+    *(
+        partial(everywhere, factor=factor, width=width)
+        for factor, width in ((8, 8), (8, 1), (4, 1), (1, 8), (1, 1))
+    ),
 )
