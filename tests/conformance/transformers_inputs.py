@@ -98,8 +98,6 @@ def made_up(name: str, config: Any) -> Iterator[Any]:
         yield torch.ones(SEQUENCE, dtype=torch.int64)
     elif name == "lang_ids":
         yield torch.zeros(SEQUENCE, dtype=torch.int64)
-    elif name == "image_embeds_position_mask":
-        yield (torch.arange(length) < size(config, "latent_query_num", 4)).expand(SEQUENCE)
     elif name == "visual_feats":
         yield torch.randn(batch, 5, size(config, "visual_feat_dim", 2048))
     elif name == "visual_pos":
