@@ -139,7 +139,7 @@ def test_divisions_of_sixteen_bits_round_where_eager_rounds(dtype: torch.dtype) 
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_a_tensor_of_no_dimension_is_rounded_where_eager_rounds_it(dtype: torch.dtype) -> None:
+def test_a_tensor_of_one_element_is_rounded_where_eager_rounds_it(dtype: torch.dtype) -> None:
     x = (torch.rand(4000, generator=torch.Generator().manual_seed(5)) + 0.1).to(dtype)
     number = torch.tensor(1.2345678)
     x[:4] = number.to(dtype)
@@ -152,6 +152,8 @@ def test_a_tensor_of_no_dimension_is_rounded_where_eager_rounds_it(dtype: torch.
 
     check(mixed, x, number, rtol=0, atol=0)
     check(mixed, x, number.to(dtype), rtol=0, atol=0)
+    for whole in (torch.tensor(2049), torch.tensor([70001]), torch.tensor([[259]]).int()):
+        check(mixed, x, whole, rtol=0, atol=0)  # which neither dtype holds
     on_gpu, constants = lower_for(trace(lambda x, y: x * y, x, number), GPU)
     (product,) = interpret(on_cpu(on_gpu), constants, [x, number])
     assert torch.equal(product, x * number.to(dtype))

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from jitney.loops.index import index
 from jitney.loops.ir import Expr
 from jitney.loops.lowerings.builder import Builder, Position
 from jitney.loops.lowerings.expressions import HALF, as_expr, cast, compute_dtype, holds
@@ -35,11 +36,11 @@ def _rounded(dtype: torch.dtype, value: Any) -> Any:
 
 def _loaded(value: StridedTensor, position: Position, own: torch.dtype | None, wide: bool) -> Expr:
     """An element, rounded to a 16-bit dtype of the loop (it may become infinite) as eager does, in
-    the compute dtype; ``wide``: that of a 0-d tensor of floats is not rounded."""
+    the compute dtype; ``wide``: that of a tensor of one element is not rounded."""
     loaded: Expr = value.load(position)
     if own is None:
         return loaded
-    as_it_is = wide and value.ndim == 0 and loaded.dtype.is_floating_point
+    as_it_is = wide and all(size == index(1) for size in value.shape)
     return cast(cast(loaded, own) if own in HALF and not as_it_is else loaded, compute_dtype(own))
 
 
@@ -57,7 +58,7 @@ def elementwise(
     (``operands="result"``) or of the promoted operands ("promoted": comparisons), or in dtypes of
     their own ("own": tensors unconverted, numbers as they are). Where eager's loop is 16-bit
     (``narrow_on`` these kinds of devices), a number is rounded to it first, of comparisons always.
-    A tensor is always, but the CPU's loop takes a 0-d ``wide_on_cpu`` (a parameter) as it is.
+    A tensor is always, but the CPU's loop takes a ``wide_on_cpu`` of one element as it is.
     ``exact_numbers`` refuses numbers that the dtype does not hold: torch's versions differ. Other
     arguments come as they are (``with_builder``: after the `Builder`); the value is cast.
     """
