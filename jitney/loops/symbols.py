@@ -77,7 +77,10 @@ def _translate(expr: Any, shape_env: Any, table: dict[Any, Index]) -> Index:
     if kind == "ModularIndexing":
         return modulo(floor_div(parts[0], parts[1]), parts[2])
     if kind in ("Max", "Min"):
-        extreme = _known_extreme(parts, 1 if kind == "Max" else -1)
+        sign = 1 if kind == "Max" else -1
+        extreme = _known_extreme(parts, sign)
+        if extreme is None:
+            extreme = _assumed_extreme(expr.args, parts, sign, shape_env)
         if extreme is not None:
             return extreme
     raise _no_counterpart(expr)
@@ -90,6 +93,19 @@ def _known_extreme(parts: list[Index], sign: int) -> Index | None:
         if all(gap is not None and gap >= 0 for gap in gaps):
             return part
     return None
+
+
+def _assumed_extreme(args: Any, parts: list[Index], sign: int, shape_env: Any) -> Index | None:
+    """The greatest or least of ``parts`` for the sizes at hand, which a guard then keeps: what is
+    ``max(1, size)``, as in a stride, is the size until an empty tensor comes."""
+    chosen = 0
+    for i in range(1, len(args)):
+        less, more = (args[chosen], args[i])[::sign]
+        if torch_api.assumes_order(less, more, shape_env):
+            chosen = i
+        elif not torch_api.assumes_order(more, less, shape_env):
+            return None
+    return parts[chosen]
 
 
 def _no_counterpart(expr: Any) -> Unsupported:

@@ -102,6 +102,7 @@ from jitney.torch_api.state import (
 )
 from jitney.torch_api.storages import empty_tensor, owners_of, same_memory
 from jitney.torch_api.symbols import (
+    assumes_order,
     build_expression,
     can_build,
     constant_of,
@@ -155,6 +156,7 @@ __all__ = [
     "autocast_cache_off",
     "autocast_off",
     "backend_names",
+    "assumes_order",
     "build_expression",
     "can_build",
     "bump_versions",

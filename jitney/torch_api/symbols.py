@@ -34,6 +34,19 @@ def symbol_range(symbol: Any, shape_env: Any) -> tuple[int | None, int | None, i
     return low, high, None if hint is None else int(hint)
 
 
+def assumes_order(least: Any, most: Any, shape_env: Any) -> bool:
+    """Whether ``least <= most`` (sympy expressions) holds of the sizes that symbols stand for now:
+    the ShapeEnv keeps the answer as a guard unless it follows from what it knows. False, and no
+    guard, where sizes come from data, or guards can no longer be added."""
+    import sympy
+
+    expression = sympy.Le(least, most)
+    from_data = any(symbol_range(s, shape_env)[2] is None for s in expression.free_symbols)
+    if from_data or shape_env.frozen:
+        return False
+    return bool(shape_env.evaluate_expr(expression))
+
+
 def symbol_expression(value: Any) -> Any:
     """The sympy expression of a SymInt, SymFloat or SymBool (a sympy number if it is constant)."""
     return value.node.expr

@@ -57,7 +57,28 @@ def test_ranges_travel_and_stay(sizes):
     assert to_index(a + 1) - 1 == to_index(a)
 
 
-def test_what_has_no_counterpart_is_unsupported(sizes):
+def test_a_maximum_is_decided_by_the_sizes_at_hand_and_guarded(sizes):
     a, b = sizes
+    guards = a.node.shape_env.guards
+    assert to_index(torch.sym_max(a, 1)) == to_index(a) and not guards  # a size is at least 2
+    assert to_index(torch.sym_max(a, b)) == to_index(b)
+    assert to_index(torch.sym_min(a // 4, b - 7)) == to_index(a // 4)
+    assert to_index(torch.sym_max(torch.sym_max(a // 4, 1), b - 3)) == to_index(b - 3)
+    assert len(guards) >= 3
+    for rows, columns in ((5, 8), (9, 8)):
+        taken = {a.node.expr: rows, b.node.expr: columns}
+        assert all(guard.expr.subs(taken) for guard in guards) == (rows <= columns)
+
+
+def test_a_maximum_of_sizes_that_guards_cannot_keep_is_unsupported(sizes):
+    a, b = sizes
+    a.node.shape_env.freeze()
     with pytest.raises(Unsupported, match="symbolic"):
         to_index(torch.sym_max(a, b))
+
+
+def test_what_has_no_counterpart_is_unsupported(sizes):
+    a, _ = sizes
+    unknown = a.node.shape_env.create_unbacked_symint()
+    with pytest.raises(Unsupported, match="symbolic"):
+        to_index(torch.sym_max(a, unknown))

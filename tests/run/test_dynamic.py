@@ -22,6 +22,15 @@ def entries():
     stop()
 
 
+@pytest.fixture
+def reports_eager():
+    """Graphs that ran eager."""
+    seen = []
+    stop = log.listen(lambda e: seen.append(e.data) if e.kind == "eager_graph" else None)
+    yield seen
+    stop()
+
+
 def test_a_size_that_changed_becomes_symbolic(entries):
     def f(x):
         return x.reshape(-1) * x.size(0)
@@ -315,3 +324,25 @@ def test_rows_split_by_counts_that_change(series):
                 (out * out).sum().backward()
                 results.append((out, x.grad, weights.grad))
             assert_equal(*results[::-1])
+
+
+def test_a_size_that_may_be_zero_in_a_stride(reports_eager):
+    def f(x):
+        return x.new_ones(2, x.size(0) // 3 - 1, 4) + x.sum()
+
+    compiled = jitney.compile(f, dynamic=True)
+    for n in (9, 14, 3, 4, 20, 9):  # empty with 3 and 4
+        x = torch.randn(n)
+        assert_equal(compiled(x), f(x))
+    assert not reports_eager
+
+
+def test_the_larger_of_two_sizes(reports_eager):
+    def f(x, y):
+        return x.new_zeros(max(x.size(0), y.size(0)), min(x.size(0), y.size(0))) + x.sum()
+
+    compiled = jitney.compile(f, dynamic=True)
+    for n, k in ((4, 6), (7, 9), (9, 7), (5, 5), (3, 8)):
+        x, y = torch.randn(n), torch.randn(k)
+        assert_equal(compiled(x, y), f(x, y))
+    assert not reports_eager
