@@ -226,6 +226,8 @@ def _library_call(b: Builder, args: tuple[Any, ...], kwargs: dict[str, Any], rea
     many = isinstance(b.fake, tuple | list)
     fakes = [x if isinstance(x, torch.Tensor) else None for x in _flat(b.fake)]
     if any(r.alias_info is not None for r in target._schema.returns) and fakes:
+        # what shares a place in eager's alias has one each here: nothing can be copied into it
+        fakes = [fake if fake is None or 0 not in fake.stride() else fake.clone() for fake in fakes]
         views = b.extern(target, args, kwargs, fakes, reason)
         results: tuple[Any, ...] = tuple(
             _materialised(b, view, fake) for view, fake in zip(views, fakes, strict=True)
