@@ -15,6 +15,7 @@ import decimal
 import enum
 import operator
 import re
+import threading
 import types
 import typing
 import weakref
@@ -26,7 +27,7 @@ import torch
 from jitney import torch_api
 from jitney.capture import c_methods, scalars, shadows
 from jitney.capture.class_flags import is_heap_type, is_of_c
-from jitney.capture.frame import Lazy
+from jitney.capture.frame import BreakCapture, Lazy
 from jitney.capture.guard import Guard, Kind
 from jitney.capture.source import (
     Attr,
@@ -320,6 +321,8 @@ class World:
     def instance_dict(self, owner: Any) -> shadows.DictShadow | dict[str, Any] | None:
         """The shadow of a known object's ``__dict__``, the dict itself for an object made in the
         frame, None for an object without one."""
+        if isinstance(owner, threading.local):  # C code finds the thread's
+            raise BreakCapture("thread-local", "an attribute of a threading.local is looked up")
         known = self.inside.get(id(owner))
         if known is None:
             return raw_dict(owner)

@@ -6,6 +6,8 @@ import array
 import datetime
 import operator
 import re
+import threading
+import warnings
 from collections.abc import Callable
 from decimal import Decimal
 from types import MappingProxyType, SimpleNamespace
@@ -13,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import jitney
 from tests.capture.run_capture import X, assert_same
@@ -90,3 +93,36 @@ def test_containers_that_could_not_be_read_stay_as_they_are() -> None:
     compiled = jitney.compile(lambda x, v: (x, list(v), len(v["a"][1])))
     assert compiled(X, nested)[1:] == (["a", "b"], 2)
     assert nested == {"a": [1, objects], "b": 2} and len(objects) == 2
+
+
+class Ours(threading.local):
+    """Has its attributes from the start in every thread."""
+
+    def __init__(self) -> None:
+        self.factor = 2
+
+
+@pytest.mark.parametrize("kind", [threading.local, Ours])
+def test_what_a_thread_has_of_its_own(kind: Any) -> None:
+    ours = kind()
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        ours.last = ours.factor
+        return x * ours.factor
+
+    compiled = jitney.compile(f, backend="eager")
+
+    def call(factor: int) -> None:
+        ours.factor = factor
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            found.append((float(compiled(torch.ones(1))), ours.last))
+
+    found: list[Any] = []
+    for factor in (3, 3, 5):
+        call(factor)
+    other = threading.Thread(target=call, args=(7,))
+    other.start()
+    other.join()
+    call(5)
+    assert found == [(3.0, 3), (3.0, 3), (5.0, 5), (7.0, 7), (5.0, 5)]
