@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import TYPE_CHECKING
 
 import torch
@@ -27,6 +28,8 @@ def load(scope: Scope, node: Load, own: Ssa | None) -> Ssa:
         return _load_uniform(scope, node, own)
     if stride == _ZERO and own is not None:
         return _load_uniform_where_any(scope, node, own)
+    if stride == _ONE and own is not None and _all_or_none(scope, own):
+        return _load_vector_or_other(scope, node, own)
     mask = _both(scope, scope.mask, own)
     if stride == _ONE:
         return _load_vector(scope, node, mask, own)
@@ -87,6 +90,24 @@ def _load_vector(scope: Scope, node: Load, mask: Ssa | None, own: Ssa | None = N
     scope.text.declare(f"declare {kind} @{callee}(ptr, i32, <{lanes} x i1>, {kind})")
     code = f"call {kind} @{callee}(ptr {pointer}, i32 {size}, {mask.typed}, {other})"
     return _from_memory(scope, _read(scope, node.buffer, code), node.dtype, lanes)
+
+
+def _all_or_none(scope: Scope, own: Ssa) -> bool:
+    """Whether ``own`` is one bool for all lanes, which a choice of address serves better than the
+    masked instructions of a target whose masks are vectors (and has none for small elements)."""
+    return not own.lanes and scope.mask is None and not scope.text.isa.masks
+
+
+def _load_vector_or_other(scope: Scope, node: Load, own: Ssa) -> Ssa:
+    """A whole vector where ``own`` holds, else one of the Load's ``other`` that lies in memory."""
+    pointer = address(scope, node.buffer, node.index, node.dtype)
+    other = _other(node, scope.width)
+    name = "@jitney.other." + hashlib.sha256(other.encode()).hexdigest()[:16]
+    scope.text.declare(f"{name} = private unnamed_addr constant {other}, align 64")
+    pointer = scope.text.pure(f"select i1 {own.name}, ptr {pointer}, ptr {name}", "p")
+    kind = memory_type(node.dtype, scope.width)
+    code = f"load {kind}, ptr {pointer}, align {node.dtype.itemsize}"
+    return _from_memory(scope, _read(scope, node.buffer, code), node.dtype, scope.width)
 
 
 def _mapped(scope: Scope, buffer: str, pointer: str, mask: Ssa) -> str:
@@ -153,6 +174,10 @@ def store(scope: Scope, node: Store, value: Ssa, own: Ssa | None) -> None:
     if stride == _ZERO and mask is not None and not value.lanes and not node.combines:
         with scope.text.when(_any_lane(scope, mask)):
             _write(scope, node, value, address(scope, node.buffer, node.index, dtype))
+        return
+    if stride == _ONE and own is not None and _all_or_none(scope, own):
+        with scope.text.when(own.name):
+            _store_vector(scope, node, broadcast(scope.text, value, scope.width), None)
         return
     value = broadcast(scope.text, value, scope.width or value.lanes)
     if node.combines and (stride is None or not stride.is_const or stride == _ZERO):

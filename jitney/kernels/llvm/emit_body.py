@@ -221,9 +221,14 @@ class BodyEmitter:
             states = [*head, *states[rows * unroll :]]
         if span.count is not None and span.count % step == 0:
             return states
-        if not self._text.isa.masks:
-            return self._scalar_tail(scopes, axis, (middle, span.end), states, leaf)
-        return self._masked_tail(scopes, axis, span, middle, (lanes, step), states, leaf)
+        if self._text.isa.masks:
+            return self._masked_tail(scopes, axis, span, middle, (lanes, step), states, leaf)
+        if unroll > 1 and (span.count is None or span.count % step >= lanes):
+            states = self._single_vectors(scopes, axis, span, middle, lanes, states, leaf)
+            middle = self._rounded(span, lanes)
+        if span.count is not None and span.count % lanes == 0:
+            return states
+        return self._scalar_tail(scopes, axis, (middle, span.end), states, leaf)
 
     def _rounded(self, span: Span, step: int) -> str:
         """The end of the whole steps of a span."""
@@ -244,6 +249,25 @@ class BodyEmitter:
         self, scope: Scope, axis: Axis, base: str, lanes: int, mask: Ssa | None = None
     ) -> Scope:
         return scope.inner({axis: base}, Lanes(axis, lanes, axis not in self.unaligned), mask)
+
+    def _single_vectors(
+        self,
+        scopes: list[Scope],
+        axis: Axis,
+        span: Span,
+        middle: str,
+        lanes: int,
+        states: list[State],
+        leaf: Leaf,
+    ) -> list[State]:
+        """Whole vectors after the last unrolled step, before a scalar tail."""
+        rows = len(scopes)
+
+        def part(index: str, current: list[State]) -> list[State]:
+            return leaf([self._lanes(s, axis, index, lanes) for s in scopes], current)
+
+        steps = Steps(middle, self._rounded(span, lanes), lanes, span.count is not None)
+        return [*carry(self._text, axis, steps, states[:rows], part), *states[rows:]]
 
     def _masked_tail(
         self,

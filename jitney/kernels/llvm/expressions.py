@@ -8,7 +8,7 @@ uniform ones scalar loads, the rest gathers.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -133,9 +133,18 @@ class Scope:
                 return cast(self.text, self.indices.value(index), dtype)
             case ScalarArg():
                 return self.operands.scalar(expr)
+            case Op("cast", (IndexValue() as position,), dtype) if self._short(position, dtype):
+                return cast(self.text, self._emit(replace(position, dtype=torch.int32)), dtype)
             case Op(op, args, dtype):
                 return emit_op(self.text, op, [self.emit(a) for a in args], dtype)
         raise CompilerBug(f"{expr!r} is not an expression")
+
+    def _short(self, position: IndexValue, dtype: torch.dtype) -> bool:
+        """Whether a float is better made of the position's low 32 bits, which are all it has: only
+        targets with masks convert vectors of 64-bit integers."""
+        low, high = position.index.bounds()
+        fits = low is not None and high is not None and -(1 << 31) <= low and high < 1 << 31
+        return fits and dtype.is_floating_point and not self.text.isa.masks and self.width > 0
 
     def integer(self, name: str) -> Ssa:
         """The value bound to ``name``, as an i64 (or a vector of them)."""

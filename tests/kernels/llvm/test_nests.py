@@ -181,12 +181,50 @@ def test_threads_do_not_change_results() -> None:
     assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
 
 
-def test_no_lane_wanted_reads_from_the_buffer() -> None:
+@pytest.mark.parametrize("target", TARGETS)
+def test_no_lane_wanted_reads_from_elsewhere(target: str) -> None:
     """A part of a concatenation is far outside the other's memory: its address is not used."""
     program, _ = program_of(
         lambda x, y: F.pad(torch.cat([x, y], 0), (1, 1)), randn(2, 40), randn(1, 40)
     )
-    text = "".join(NodeEmitter(HOST).emit(node).ir for node in program.nodes)
-    addresses = set(re.findall(r"(%p\d+) = select i1 %[\w.]+, ptr %p\d+, ptr %\w+", text))
+    text = "".join(NodeEmitter(TARGETS[target]).emit(node).ir for node in program.nodes)
+    addresses = set(re.findall(r"(%p\d+) = select i1 %[\w.]+, ptr %p\d+, ptr [%@][\w.]+", text))
     loads = re.findall(r"@llvm\.masked\.load\.\w+\.p0\(ptr (%\w+)", text)
+    loads += re.findall(r"load <\d+ x float>, ptr (%\w+)", text)
     assert loads and addresses.issuperset(loads)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.bool])
+def test_one_mask_for_all_lanes_needs_no_masked_access(dtype: torch.dtype) -> None:
+    """AVX2 masks vectors of 32 and 64 bits alone; an edge of an image is one choice of address."""
+
+    def edges(x: torch.Tensor) -> torch.Tensor:
+        return F.pad(x, (0, 0, 1, 2, 3, 1), value=1)
+
+    x = randn(2, 5, 7, 40).to(dtype)
+    check(edges, x, target=avx2_target())
+    program, _ = program_of(edges, x)
+    text = "".join(NodeEmitter(avx2_target()).emit(node).ir for node in program.nodes)
+    assert "masked" not in text and "@jitney.other." in text
+
+
+def test_a_scalar_tail_is_shorter_than_a_vector() -> None:
+    """Without masks, what is left of the unrolled steps runs by single vectors first."""
+    program, _ = program_of(lambda x: x.sum(-1), randn(8, 61))
+    text = "".join(NodeEmitter(avx2_target()).emit(node).ir for node in program.nodes)
+    wanted = [("16", "48"), ("8", "56"), ("1", "61")]
+    loops = re.findall(r"= add nsw i64 %i\d+, (\d+)\n.* = icmp slt i64 %e\d+, (\d+)", text)
+    assert [pair for pair in loops if pair[1] != "8"] == wanted
+
+
+def test_positions_become_floats_by_their_low_bits() -> None:
+    """AVX2 converts no vectors of 64-bit integers; a position that may be longer stays whole."""
+
+    def positions(x: torch.Tensor) -> torch.Tensor:
+        return x * torch.arange(-20, 30) + torch.arange(50) * (1 << 27) // 2
+
+    x = randn(3, 50)
+    check(positions, x, target=avx2_target())
+    program, _ = program_of(lambda x: x * torch.arange(-20, 30), x)
+    text = "".join(NodeEmitter(avx2_target()).emit(node).ir for node in program.nodes)
+    assert "sitofp <8 x i32>" in text and "sitofp <8 x i64>" not in text
