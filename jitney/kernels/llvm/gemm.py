@@ -7,6 +7,7 @@ from jitney.kernels.llvm.gemm_panel import panel_phase
 from jitney.kernels.llvm.gemm_parts import GemmCode
 from jitney.kernels.llvm.gemm_plan import can_emit_gemm, plan_gemm
 from jitney.kernels.llvm.gemm_skinny import row_dot_phase, stream_phase
+from jitney.kernels.llvm.gemm_wide import wide_phase
 from jitney.kernels.llvm.isa import isa_of
 from jitney.kernels.llvm.node_code import NodeCode
 from jitney.kernels.llvm.pack_operands import copy_a_phase, share_b_phase
@@ -27,5 +28,5 @@ def emit_gemm(gemm: ir.Gemm, target: Target) -> NodeCode:
         code.add(*copy_a_phase(code))
     if code.plan.b == "shared":
         code.add(*share_b_phase(code))
-    code.add(*_MAIN[code.plan.style](code))
+    code.add(*(wide_phase if code.plan.beside > 1 else _MAIN[code.plan.style])(code))
     return code.finish()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from jitney.kernels.llvm.expressions import Scope
@@ -18,7 +19,7 @@ from jitney.loops.index import Axis, Index, index
 
 
 @dataclass(frozen=True)
-class _Ahead:
+class Ahead:
     """What the next panel will be read from: each tile prefetches a share of it.
 
     A tile prefetches one line every ``step`` bytes a step of k, from ``start`` plus ``turn`` bytes
@@ -32,7 +33,7 @@ class _Ahead:
 
 
 @dataclass(frozen=True)
-class _Panel:
+class Panel:
     """One work item: SSA names of its batch number, first column and the panel of B it reads.
 
     ``b_step`` is the step of the tile's rows of B, or the table of their offsets.
@@ -43,13 +44,14 @@ class _Panel:
     column: str
     b: str
     b_step: str
-    ahead: _Ahead | None = None
+    ahead: Ahead | None = None
     table: str = ""  # pointers to the pieces of the block's rows
     a: str = ""  # the block's rows, where they are packed
+    k: tuple[str, ...] = ()  # the first step of k that ``b`` begins with and how many; all
 
 
 @dataclass(frozen=True)
-class _Columns:
+class Columns:
     """Vectors of a tile, and whether its last columns may not exist."""
 
     vectors: int
@@ -65,7 +67,7 @@ def panel_phase(code: GemmCode) -> tuple[PhaseFunction, Index, float]:
     gemm, plan = code.gemm, code.plan
     f = code.function()
     extents = [*(axis.extent for axis in gemm.batch), code.blocks(), code.panels()]
-    held = _no_block(f) if plan.a == "packed" else ""
+    held = no_block(f) if plan.a == "packed" else ""
     with f.items() as item:
         *batch, block, number = f.unflatten(item.index, extents)
         flat = f.text.pure(f"udiv i64 {item.index}, {f.size(code.blocks() * code.panels())}")
@@ -75,12 +77,12 @@ def panel_phase(code: GemmCode) -> tuple[PhaseFunction, Index, float]:
         end = f.text.pure(f"add nsw i64 {first}, {plan.block}")
         end = f.text.smaller(end, f.size(gemm.m.extent))
         if plan.patches is not None:
-            panel = _with_table(code, f, panel, plan.patches, (first, end))
+            panel = with_table(code, f, panel, plan.patches, (first, end))
         if plan.a == "packed":
             turn = f.text.pure(f"udiv i64 {item.index}, {f.size(code.panels())}")
-            panel = _with_packed_rows(code, f, panel, (first, end), (held, turn))
-        whole = _Columns(plan.vectors, False)
-        last = _Columns(plan.last, plan.in_place and not _ends_whole(gemm.n.extent, plan.lanes))
+            panel = with_packed_rows(code, f, panel, (first, end), (held, turn))
+        whole = Columns(plan.vectors, False)
+        last = Columns(plan.last, plan.in_place and not _ends_whole(gemm.n.extent, plan.lanes))
         if whole == last:
             _tiles(code, f, panel, first, end, whole)
         elif code.panels() == index(1):
@@ -98,7 +100,7 @@ def panel_phase(code: GemmCode) -> tuple[PhaseFunction, Index, float]:
 # ---------------------------------------------------------------- the panel of B
 
 
-def _panel(code: GemmCode, f: PhaseFunction, scope: Scope, flat: str, number: str) -> _Panel:
+def _panel(code: GemmCode, f: PhaseFunction, scope: Scope, flat: str, number: str) -> Panel:
     gemm, plan = code.gemm, code.plan
     size = 4 if plan.pairs else plan.dtype.itemsize
     column = f.text.pure(f"mul nsw i64 {number}, {plan.width}")
@@ -107,21 +109,21 @@ def _panel(code: GemmCode, f: PhaseFunction, scope: Scope, flat: str, number: st
     if plan.b == "gathered":
         code.scratch_bytes = int(gemm.k.extent) * plan.width * plan.dtype.itemsize
         gather_panel(code, f, scope, column, "%scratch")
-        return _Panel(scope, flat, column, "%scratch", line)
+        return Panel(scope, flat, column, "%scratch", line)
     if plan.b == "shared":
         where = f.text.pure(f"mul nsw i64 {flat}, {f.size(code.panels())}")
         where = f.text.pure(f"add nsw i64 {where}, {number}")
         where = f.text.pure(f"mul nsw i64 {where}, {f.size(code.panel_elements())}")
         start = f.text.pure(f"getelementptr i8, ptr %shared, i64 {f.size(code.a_copy_bytes())}")
         b = f.offset(start, where, plan.dtype.itemsize)
-        return _Panel(scope, flat, column, b, line)
+        return Panel(scope, flat, column, b, line)
     b = f.address(here, gemm.b, (gemm.k,))
     if plan.b == "packed":
-        return _Panel(scope, flat, column, b, line)
+        return Panel(scope, flat, column, b, line)
     if plan.b == "indexed":
-        return _Panel(scope, flat, column, b, _offset_table(code, f))
+        return Panel(scope, flat, column, b, _offset_table(code, f))
     if plan.b == "direct":
-        return _Panel(scope, flat, column, b, f.step(gemm.b, gemm.k), _beside(code, f, b))
+        return Panel(scope, flat, column, b, f.step(gemm.b, gemm.k), _beside(code, f, b))
     return _packed_by_item(code, f, scope, flat, column, b, line)
 
 
@@ -138,7 +140,7 @@ def _offset_table(code: GemmCode, f: PhaseFunction) -> str:
 
 def _packed_by_item(
     code: GemmCode, f: PhaseFunction, scope: Scope, flat: str, column: str, b: str, line: str
-) -> _Panel:
+) -> Panel:
     gemm, plan = code.gemm, code.plan
     routine, along = _packing(code)
     steps, pitch = code.k_steps(f), f.step(gemm.b, along)
@@ -164,15 +166,15 @@ def _packed_by_item(
         step = min(64, max(4, -(-plan.width * 4 // tiles)))
         start = f.text.pure(f"mul nsw i64 {pitch}, {plan.width}")
         start = f.text.pure(f"getelementptr i8, ptr {b}, i64 {start}")
-        ahead = _Ahead(start, str(step), str(int(gemm.k.extent) * step))
-    return _Panel(scope, flat, column, "%scratch", line, ahead)
+        ahead = Ahead(start, str(step), str(int(gemm.k.extent) * step))
+    return Panel(scope, flat, column, "%scratch", line, ahead)
 
 
-def _beside(code: GemmCode, f: PhaseFunction, b: str) -> _Ahead:
+def _beside(code: GemmCode, f: PhaseFunction, b: str) -> Ahead:
     """The columns after a panel of B with contiguous columns: a tile takes one line of each row."""
     size = code.plan.width * code.plan.dtype.itemsize
     start = f.text.pure(f"getelementptr i8, ptr {b}, i64 {size}")
-    return _Ahead(start, f.step(code.gemm.b, code.gemm.k), "64", max(size // 64, 1))
+    return Ahead(start, f.step(code.gemm.b, code.gemm.k), "64", max(size // 64, 1))
 
 
 def _packing(code: GemmCode) -> tuple[Routine, Axis]:
@@ -190,9 +192,9 @@ def int_or(size: Index, otherwise: int) -> int:
     return int(size) if size.is_const else otherwise
 
 
-def _with_table(
-    code: GemmCode, f: PhaseFunction, panel: _Panel, patches: Patches, rows: tuple[str, str]
-) -> _Panel:
+def with_table(
+    code: GemmCode, f: PhaseFunction, panel: Panel, patches: Patches, rows: tuple[str, str]
+) -> Panel:
     """The panel with a table in scratch memory of where the pieces of ``rows`` (from, to) lie;
     as many rows more as a tile may take beyond the last."""
     first, end = rows
@@ -205,20 +207,20 @@ def _with_table(
     return replace(panel, table=table)
 
 
-def _no_block(f: PhaseFunction) -> str:
+def no_block(f: PhaseFunction) -> str:
     """Memory for the number of the block that is packed, which is none yet."""
     held = f.text.allocate(8)
     f.text.do(f"store i64 -1, ptr {held}, align 8")
     return held
 
 
-def _with_packed_rows(
+def with_packed_rows(
     code: GemmCode,
     f: PhaseFunction,
-    panel: _Panel,
+    panel: Panel,
     rows: tuple[str, str],
     turn: tuple[str, str],
-) -> _Panel:
+) -> Panel:
     """The panel with ``rows`` (from, to) of A packed in scratch memory. ``turn``: where the number
     of the packed block is kept, and the number of this one; the panels of a block follow one
     another, so that it is packed once."""
@@ -241,20 +243,33 @@ def _with_packed_rows(
 
 
 def _tiles(
-    code: GemmCode, f: PhaseFunction, panel: _Panel, first: str, end: str, columns: _Columns
+    code: GemmCode, f: PhaseFunction, panel: Panel, first: str, end: str, columns: Columns
 ) -> None:
-    """All rows of the block: whole tiles, then what is left."""
-    plan, rows = code.plan, code.gemm.m.extent
+    def write(rows: tuple[str, str], height: int) -> None:
+        _tile(code, f, panel, rows, height, columns)
+
+    each_tile(code, f, (first, end), write)
+
+
+def each_tile(
+    code: GemmCode,
+    f: PhaseFunction,
+    block: tuple[str, str],
+    write: Callable[[tuple[str, str], int], None],
+) -> None:
+    """All rows of the block (from, to): whole tiles, then what is left. ``write`` is given a
+    tile's first row, how many of its rows are real, and its height."""
+    (first, end), plan, rows = block, code.plan, code.gemm.m.extent
     rest = _rest(int(rows), plan.rows) if rows.is_const and int(rows) <= plan.block else []
     whole = str(int(rows) - sum(rest)) if rest else end
     if whole != "0":
         with f.text.loop(first, whole, step=plan.rows, nonempty=True) as loop:
             count = f.text.pure(f"sub i64 {end}, {loop.index}")
             count = str(plan.rows) if rest else f.text.smaller(count, str(plan.rows))
-            _tile(code, f, panel, (loop.index, count), plan.rows, columns)
+            write((loop.index, count), plan.rows)
     at = int(whole) if rest else 0
     for height in rest:
-        _tile(code, f, panel, (str(at), str(height)), height, columns)
+        write((str(at), str(height)), height)
         at += height
 
 
@@ -270,15 +285,31 @@ def _rest(rows: int, height: int) -> list[int]:
 def _tile(
     code: GemmCode,
     f: PhaseFunction,
-    panel: _Panel,
+    panel: Panel,
     rows: tuple[str, str],
     height: int,
-    columns: _Columns,
+    columns: Columns,
 ) -> None:
     """One tile of ``height`` rows from row ``rows[0]``; ``rows[1]`` rows are real, the others
     repeat the last row of A and are dropped by the epilogue."""
+    (m, count), width = rows, columns.vectors * code.plan.lanes
+    line = width * code.plan.dtype.itemsize
+    sums = f.text.allocate(height * line)
+    call_tile(code, f, panel, rows, height, columns, (sums, line))
+    code.epilogue(f, panel.scope, m, count, panel.column, width, sums)
+
+
+def call_tile(
+    code: GemmCode,
+    f: PhaseFunction,
+    panel: Panel,
+    rows: tuple[str, str],
+    height: int,
+    columns: Columns,
+    out: tuple[str, int],
+) -> None:
+    """Writes a tile's sums to ``out``: where, and bytes from one row to the next."""
     gemm, plan = code.gemm, code.plan
-    m, count = rows
     tile = Tile(
         height,
         columns.vectors,
@@ -288,20 +319,21 @@ def _tile(
         plan.b == "indexed",
         columns.masked,
         plan.patches is not None,
+        plan.depth > 0,
     )
-    line = tile.width * plan.dtype.itemsize
-    sums = f.text.allocate(tile.rows * line)
+    sums, line = out
     a, b, pieces = _operands(code, f, panel, tile, rows)
-    arguments = f"{a}, {b}, ptr {sums}, i64 {line}, {_prefetched(code, f, panel, m)}"
+    arguments = f"{a}, {b}, ptr {sums}, i64 {line}, {_prefetched(code, f, panel, rows[0])}"
     if tile.masked:
         left = f.text.pure(f"sub i64 {f.size(gemm.n.extent)}, {panel.column}")
         arguments += f", i64 {left}"
+    if tile.continued:
+        pieces += f", i64 {panel.k[0]}"
     f.text.do(f"call void @{code.use(tile_routine(tile))}({arguments}{pieces})")
-    code.epilogue(f, panel.scope, m, count, panel.column, tile.width, sums)
 
 
 def _operands(
-    code: GemmCode, f: PhaseFunction, panel: _Panel, tile: Tile, rows: tuple[str, str]
+    code: GemmCode, f: PhaseFunction, panel: Panel, tile: Tile, rows: tuple[str, str]
 ) -> tuple[str, str, str]:
     """A tile's arguments for A, for B and k, and at the end for the pieces of A."""
     gemm, plan = code.gemm, code.plan
@@ -319,13 +351,15 @@ def _operands(
     if count != str(tile.rows):
         last = f.size(gemm.m.extent - 1)
         wanted = [f.text.smaller(w, last) for w in wanted]
-    table = code.row_pointers(f, panel.scope, wanted, panel.batch, panel.a)
+    first = panel.k[0] if panel.k else "0"
+    table = code.row_pointers(f, panel.scope, wanted, panel.batch, panel.a, first)
+    length = panel.k[1] if panel.k else code.k_steps(f)
     a = f"ptr {table}, i64 {code.a_step(f)}"
     kind = "ptr" if tile.indexed else "i64"
-    return a, f"ptr {panel.b}, {kind} {step}, i64 {code.k_steps(f)}", ""
+    return a, f"ptr {panel.b}, {kind} {step}, i64 {length}", ""
 
 
-def _prefetched(code: GemmCode, f: PhaseFunction, panel: _Panel, m: str) -> str:
+def _prefetched(code: GemmCode, f: PhaseFunction, panel: Panel, m: str) -> str:
     """The arguments ``next`` and ``next_step`` of the tile at row ``m``."""
     ahead = panel.ahead
     if ahead is None:

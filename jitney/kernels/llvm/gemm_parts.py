@@ -74,6 +74,10 @@ class GemmCode:
         """Number of panels B has."""
         return (self.gemm.n.extent + (self.plan.width - 1)) // self.plan.width
 
+    def groups(self) -> Index:
+        """Number of work items a block of rows has: panels, or some beside one another."""
+        return (self.panels() + (self.plan.beside - 1)) // self.plan.beside
+
     def blocks(self) -> Index:
         """Number of blocks of rows A has."""
         return (self.gemm.m.extent + (self.plan.block - 1)) // self.plan.block
@@ -104,14 +108,24 @@ class GemmCode:
     # ---------------------------------------------------------------- pieces of the product
 
     def row_pointers(
-        self, f: PhaseFunction, scope: Scope, rows: list[str], batch: str, packed: str = ""
+        self,
+        f: PhaseFunction,
+        scope: Scope,
+        rows: list[str],
+        batch: str,
+        packed: str = "",
+        k: str = "0",
     ) -> str:
-        """A table of pointers to rows of A (k = 0), ``rows`` being values of m; ``packed``: where
-        the block's rows lie if they are packed."""
+        """A table of pointers to rows of A at step ``k``, ``rows`` being values of m; ``packed``:
+        where the block's rows lie if they are packed."""
         table = f.text.allocate(8 * len(rows))
         for position, m in enumerate(rows):
             slot = f.text.pure(f"getelementptr i8, ptr {table}, i64 {8 * position}")
-            f.text.do(f"store ptr {self._row(f, scope, m, batch, packed)}, ptr {slot}, align 8")
+            row = self._row(f, scope, m, batch, packed)
+            if k != "0":
+                skipped = f.text.pure(f"mul nsw i64 {k}, {self.a_step(f)}")
+                row = f.text.pure(f"getelementptr i8, ptr {row}, i64 {skipped}")
+            f.text.do(f"store ptr {row}, ptr {slot}, align 8")
         return table
 
     def _row(self, f: PhaseFunction, scope: Scope, m: str, batch: str, packed: str) -> str:

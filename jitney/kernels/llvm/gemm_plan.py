@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from jitney.kernels.llvm.gemm_patches import Patches, patches_of
+from jitney.kernels.llvm.gemm_tile import BLOCK
 from jitney.kernels.llvm.isa import Isa
 from jitney.loops import ir
 from jitney.loops.decision import Decision, no, yes
@@ -29,6 +30,9 @@ SKINNY_ROWS = 16
 TILE_ROWS = 6
 #: Bytes of a panel a work item may pack by itself.
 LARGEST_PANEL = 4 << 20
+#: Bytes of columns of a packed B for a work item, however few the registers hold; where K is
+#: long it goes over it in parts, whose panels take this share of L2.
+WIDE, DEPTH_SHARE = 256, 0.4
 
 
 @dataclass(frozen=True)
@@ -44,7 +48,8 @@ class GemmPlan:
     packed into scratch by each work item from k-contiguous rows ("transposed", "converted" where
     the dtype differs), n-contiguous ones ("copied", "interleaved" for pairs) or any layout
     ("gathered"); or packed into shared memory by a phase ("shared"). ``block``: rows of A a work
-    item takes. ``last``: vectors of the last panel.
+    item takes. ``last``: vectors of the last panel. ``beside``: panels a work item takes
+    (more than one only of a packed B); ``depth``: the steps of k it takes at once (0: all).
     """
 
     style: str
@@ -58,6 +63,8 @@ class GemmPlan:
     block: int
     last: int
     patches: Patches | None = None
+    beside: int = 1
+    depth: int = 0
 
     @property
     def width(self) -> int:
@@ -89,7 +96,8 @@ def plan_gemm(gemm: ir.Gemm, isa: Isa, target: Target) -> GemmPlan:
     dtype, lanes = gemm.acc_dtype, isa.lanes(gemm.acc_dtype.itemsize * 8)
     pairs = _dots_pairs(gemm, isa)
     a = "direct" if pairs or _direct_a(gemm) else "copied"
-    vectors = _vectors(gemm.n.extent, lanes, 4 if isa.masks else 2)
+    most_vectors = 4 if isa.masks else 2
+    vectors = _vectors(gemm.n.extent, lanes, most_vectors)
     packed = _packed_vectors(gemm, lanes, pairs)
     vectors, b = (
         (packed, "packed") if packed else (vectors, _b_mode(gemm, lanes, vectors, pairs, target))
@@ -116,9 +124,36 @@ def plan_gemm(gemm: ir.Gemm, isa: Isa, target: Target) -> GemmPlan:
     packed_rows = _packed_rows(gemm, vectors * lanes, target)
     if a == "direct" and style == "panel" and packed_rows:
         a, most = "packed", packed_rows
-    block = _block_rows(gemm, vectors * lanes, target, most)
+    width = vectors * lanes
+    beside, depth = 1, 0
+    if b == "packed":
+        beside = _beside(gemm, width, WIDE // (most_vectors * isa.bits // 8))
+    if beside > 1:
+        depth = _depth(gemm, beside * width * dtype.itemsize, patches, target)
+    block = _block_rows(gemm, beside * width, target, most)
     last = _last_vectors(gemm.n.extent, lanes, vectors)
-    return GemmPlan(style, dtype, lanes, rows, vectors, pairs, a, b, block, last, patches)
+    return GemmPlan(
+        style, dtype, lanes, rows, vectors, pairs, a, b, block, last, patches, beside, depth
+    )
+
+
+def _beside(gemm: ir.Gemm, width: int, most: int) -> int:
+    """Panels of ``width`` columns for a work item, up to ``most``, in even shares."""
+    if not gemm.n.extent.is_const:
+        return most
+    panels = -(-int(gemm.n.extent) // width)
+    return -(-panels // -(-panels // most))
+
+
+def _depth(gemm: ir.Gemm, line: int, patches: Patches | None, target: Target) -> int:
+    """Steps of k after which a work item's panels, ``line`` bytes a step, have filled their share
+    of L2: whole blocks of a tile's sums, in even shares. 0 where all of K fits."""
+    if patches is not None or not gemm.k.extent.is_const:
+        return 0
+    steps, most = int(gemm.k.extent), int(target.l2 * DEPTH_SHARE) // line
+    if steps <= most + BLOCK // 2 or most < BLOCK:
+        return 0
+    return -(-steps // -(-steps // most) // BLOCK) * BLOCK
 
 
 def packed_index(n: Axis, k: Axis, width: int, pairs: bool, base: Index | int = 0) -> Index:

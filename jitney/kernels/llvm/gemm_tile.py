@@ -30,6 +30,7 @@ class Tile:
     into f32; ``k`` then counts pairs. ``indexed``: where each row of B lies is read from a table
     (a convolution's patches). ``masked``: columns from some number on are not read. ``patches``:
     rows of A come in pieces, each found through a table, as do the rows of B that go with them.
+    ``continued``: ``out`` may hold the sums of steps before.
     """
 
     rows: int
@@ -40,6 +41,7 @@ class Tile:
     indexed: bool = False
     masked: bool = False
     patches: bool = False
+    continued: bool = False
 
     @property
     def width(self) -> int:
@@ -51,7 +53,7 @@ class Tile:
         """The function's name, unique to its content."""
         kind = "bf16pairs" if self.pairs else ELEMENT[self.dtype]
         flags = "_indexed" * self.indexed + "_masked" * self.masked
-        flags += "_patches" * self.patches
+        flags += "_patches" * self.patches + "_continued" * self.continued
         return f"jitney_tile_{kind}_{self.rows}x{self.vectors}x{self.lanes}{flags}"
 
 
@@ -73,7 +75,8 @@ def tile_routine(tile: Tile) -> Routine:
     prefetched a step, to have the following panel near. Indexed: ``ptr b_offsets``, bytes from
     ``b`` to each row of B, in place of ``b_step``. Masked: one more ``i64 valid``, columns to read.
     Patches: two more, ``i64 taps`` (pieces of ``k`` each; row r's piece t is at ``rows[r * taps +
-    t]``) and ``i64 tap_step`` (bytes from one piece's first row of B to the next's).
+    t]``) and ``i64 tap_step`` (bytes from one piece's first row of B to the next's). Continued:
+    ``i64 before``, steps whose sums ``out`` holds; these are added to them unless it is 0.
     """
     b_step = "ptr %b_offsets" if tile.indexed else "i64 %b_step"
     f = FunctionText(
@@ -81,7 +84,8 @@ def tile_routine(tile: Tile) -> Routine:
         ("ptr %rows", "i64 %a_step", "ptr %b", b_step, "i64 %k", "ptr %out")
         + ("i64 %out_step", "ptr %next", "i64 %next_step")
         + (("i64 %valid",) if tile.masked else ())
-        + (("i64 %taps", "i64 %tap_step") if tile.patches else ()),
+        + (("i64 %taps", "i64 %tap_step") if tile.patches else ())
+        + (("i64 %before",) if tile.continued else ()),
     )
     zero = constant(0, torch.int64)
     if tile.patches:
@@ -102,7 +106,10 @@ def tile_routine(tile: Tile) -> Routine:
             count = f.pure(f"select i1 {whole}, i64 {BLOCK}, i64 {left}")
             steps = (block.index, count)
             block.next, sums = _sum_block(f, tile, rows, "%b", steps, block.carried)
-            _add_to_out(f, tile, block.index, sums)
+            number = block.index
+            if tile.continued:
+                number = f.pure(f"add i64 {number}, %before")
+            _add_to_out(f, tile, number, sums)
     return Routine(tile.name, frozenset({f.finish(linkage="internal"), *f.declarations}))
 
 

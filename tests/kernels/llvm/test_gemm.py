@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import pytest
 import torch
 
+from jitney.kernels.llvm.freeze_weights import PackedWeight
 from jitney.kernels.llvm.gemm import emit_gemm
 from jitney.kernels.llvm.gemm_plan import (
     FEWEST_PANELS,
@@ -126,6 +127,8 @@ SYMBOLIC = [
     Case(37, 300, 35, a="km", symbolic="mn"),
     Case(37, 300, 35, a="km", b="kn", symbolic="mnk"),
 ]
+#: With caches so small that sums are taken in parts.
+SMALL = replace(AVX2, name="small caches", l2=256 << 10)
 DTYPES = [torch.float64, torch.bfloat16, torch.float16, torch.int32, torch.int64]
 
 
@@ -219,6 +222,45 @@ def test_panels_of_a_caller_in_another_type_are_converted(target: Target) -> Non
     expected = (a.double() @ b.double() + bias.double()).relu()
     error = (tensors["out"].double() - expected).abs().max() / expected.abs().max()
     assert error < TOLERANCE[torch.bfloat16]
+
+
+@pytest.mark.parametrize("target", [HOST, AVX2, SMALL], ids=lambda t: t.name)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize(
+    "case",
+    [
+        Case(20, 100, 34),
+        Case(130, 96, 2500),
+        Case(23, 149, 1111, a="km"),
+        Case(14, 530, 900, batch=2),
+        Case(37, 70, 900, symbolic="m"),
+        Case(450, 90, 700),
+    ],
+    ids=str,
+)
+def test_panels_beside_one_another(case: Case, dtype: torch.dtype, target: Target) -> None:
+    """Weights laid out once, of every rest of rows, panels and parts of k."""
+    node, dims = replace(case, dtype=dtype).gemm()
+    isa = isa_of(target)
+    width = plan_gemm(node, isa, target).width
+    n, k, batch = case.n, case.k, case.batch
+    strides = (n * k, k, 1)
+    weight = PackedWeight("packed", "b", (batch, n, k), strides, 0, width, False, dtype)
+    base = index(node.batch[0]) * (weight.elements // batch)
+    position = packed_index(node.n, node.k, width, False, base)
+    node = replace(node, b=ir.Access("b", position, dtype))
+    plan = plan_gemm(node, isa, target)
+    assert plan.b == "packed" and (plan.beside > 1) == (target is not HOST or not isa.masks)
+    b = _random(batch, n, k, dtype=dtype)
+    shape = (batch, k, case.m) if case.a == "km" else (batch, case.m, k)
+    a, bias = _random(*shape, dtype=dtype), _random(n, dtype=dtype)
+    out = torch.empty(batch, case.m, n, dtype=dtype)
+    tensors = {"a": a, "b": weight.pack(b), "bias": bias, "out": out}
+    run_node(emit_gemm(node, target), target, tensors, dims, parts=3)
+    rows = a.transpose(1, 2) if case.a == "km" else a
+    expected = (rows.double() @ b.double().transpose(1, 2) + bias.double()).relu()
+    error = (out.double() - expected).abs().max() / expected.abs().max()
+    assert error <= TOLERANCE[dtype]
 
 
 @pytest.mark.parametrize("target", [HOST, AVX2], ids=lambda t: t.name)

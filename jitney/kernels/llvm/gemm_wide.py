@@ -1,0 +1,165 @@
+"""Packed panels of few columns: a work item takes some beside one another.
+
+A's rows are read once for all of them and stay near from tile to tile; where K is long, they go
+over it part by part, so that what they read of B stays in L2 (docs/decisions/020-gemm-tile.md).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from jitney.kernels.llvm.gemm_panel import (
+    Ahead,
+    Columns,
+    Panel,
+    call_tile,
+    each_tile,
+    int_or,
+    no_block,
+    with_packed_rows,
+    with_table,
+)
+from jitney.kernels.llvm.gemm_parts import GemmCode
+from jitney.kernels.llvm.phase_function import PhaseFunction
+from jitney.loops.index import Index
+
+
+@dataclass(frozen=True)
+class _Item:
+    """One work item: what its panels have in common, the numbers of the first panel and of the one
+    past its last, its rows (from, to), and where sums over parts of k lie."""
+
+    panel: Panel
+    first: str
+    end: str
+    rows: tuple[str, str]
+    sums: str = ""
+
+
+def wide_phase(code: GemmCode) -> tuple[PhaseFunction, Index, float]:
+    """The phase over (batch, block of rows, group of panels), groups fastest."""
+    gemm, plan = code.gemm, code.plan
+    f = code.function()
+    groups = code.groups()
+    extents = [*(axis.extent for axis in gemm.batch), code.blocks(), groups]
+    held = no_block(f) if plan.a == "packed" else ""
+    with f.items() as loop:
+        *batch, block, number = f.unflatten(loop.index, extents)
+        flat = f.text.pure(f"udiv i64 {loop.index}, {f.size(code.blocks() * groups)}")
+        scope = f.scope.inner(dict(zip(gemm.batch, batch, strict=True)))
+        first = f.text.pure(f"mul nsw i64 {block}, {plan.block}")
+        end = f.text.pure(f"add nsw i64 {first}, {plan.block}")
+        rows = (first, f.text.smaller(end, f.size(gemm.m.extent)))
+        panel = Panel(scope, flat, "", "", "")
+        if plan.patches is not None:
+            panel = with_table(code, f, panel, plan.patches, rows)
+        if plan.a == "packed":
+            turn = f.text.pure(f"udiv i64 {loop.index}, {f.size(groups)}")
+            panel = with_packed_rows(code, f, panel, rows, (held, turn))
+        start = f.text.pure(f"mul nsw i64 {number}, {plan.beside}")
+        stop = f.text.pure(f"add nsw i64 {start}, {plan.beside}")
+        item = _Item(panel, start, f.text.smaller(stop, f.size(code.panels())), rows)
+        if plan.depth:
+            _part_by_part(code, f, item)
+        else:
+            _part(code, f, item, ("0", code.k_steps(f)))
+    work = plan.block * plan.width * plan.beside * max(gemm.k.extent.hint(), 1)
+    return f, code.batches() * code.blocks() * groups, float(work)
+
+
+def _part_by_part(code: GemmCode, f: PhaseFunction, item: _Item) -> None:
+    """All parts of k, their sums kept in scratch; then the epilogue of all rows."""
+    plan = code.plan
+    start = -(-code.scratch_bytes // 64) * 64
+    line = plan.beside * plan.width * plan.dtype.itemsize
+    code.scratch_bytes = start + (plan.block + plan.rows) * line
+    item = replace(item, sums=f.offset("%scratch", str(start), 1))
+    extent = f.size(code.gemm.k.extent)
+    with f.text.loop("0", extent, step=plan.depth, nonempty=True) as part:
+        left = f.text.pure(f"sub i64 {extent}, {part.index}")
+        _part(code, f, item, (part.index, f.text.smaller(left, str(plan.depth))))
+    first, end = item.rows
+    count = f.text.pure(f"sub i64 {end}, {first}")
+    _epilogue(code, f, item, (first, count), item.sums)
+
+
+def _epilogue(
+    code: GemmCode, f: PhaseFunction, item: _Item, rows: tuple[str, str], sums: str
+) -> None:
+    width = code.plan.width
+    column = f.text.pure(f"mul nsw i64 {item.first}, {width}")
+    code.epilogue(f, item.panel.scope, *rows, column, width * code.plan.beside, sums)
+
+
+def _part(code: GemmCode, f: PhaseFunction, item: _Item, k: tuple[str, str]) -> None:
+    """The products of some steps of ``k`` (first, count): every tile of rows, panel by panel."""
+    plan = code.plan
+    line = plan.beside * plan.width * plan.dtype.itemsize
+
+    def write(rows: tuple[str, str], height: int) -> None:
+        if plan.depth:
+            within = f.text.pure(f"sub i64 {rows[0]}, {item.rows[0]}")
+            sums = f.offset(item.sums, within, line)
+        else:
+            sums = f.text.allocate(height * line)
+        with f.text.loop(item.first, item.end, nonempty=True) as number:
+            panel = _panel(code, f, item, number.index, k)
+            beside = f.text.pure(f"sub i64 {number.index}, {item.first}")
+            out = f.offset(sums, beside, plan.width * plan.dtype.itemsize)
+            _tile(code, f, panel, number.index, rows, height, (out, line))
+        if not plan.depth:
+            _epilogue(code, f, item, rows, sums)
+
+    each_tile(code, f, item.rows, write)
+
+
+def _tile(
+    code: GemmCode,
+    f: PhaseFunction,
+    panel: Panel,
+    number: str,
+    rows: tuple[str, str],
+    height: int,
+    out: tuple[str, int],
+) -> None:
+    """The tile of one panel; the last panel may have fewer columns."""
+    plan = code.plan
+    whole, last = Columns(plan.vectors, False), Columns(plan.last, False)
+    if whole == last:
+        call_tile(code, f, panel, rows, height, whole, out)
+        return
+    final = f.size(code.panels() - 1)
+    with f.text.when(f.text.pure(f"icmp ne i64 {number}, {final}")):
+        call_tile(code, f, panel, rows, height, whole, out)
+    with f.text.when(f.text.pure(f"icmp eq i64 {number}, {final}")):
+        call_tile(code, f, panel, rows, height, last, out)
+
+
+# ---------------------------------------------------------------- the panels of B
+
+
+def _panel(code: GemmCode, f: PhaseFunction, item: _Item, number: str, k: tuple[str, str]) -> Panel:
+    """Panel ``number`` from step ``k[0]`` on."""
+    gemm, plan = code.gemm, code.plan
+    line = plan.width * plan.dtype.itemsize
+    column = f.text.pure(f"mul nsw i64 {number}, {plan.width}")
+    b = f.address(item.panel.scope.inner({gemm.n: column}), gemm.b, (gemm.k,))
+    here = f.offset(b, k[0], line)
+    ahead = _ahead(code, f, b, k)
+    return replace(item.panel, column=column, b=here, b_step=str(line), k=k, ahead=ahead)
+
+
+def _ahead(code: GemmCode, f: PhaseFunction, b: str, k: tuple[str, str]) -> Ahead:
+    """The next part of the panel at ``b``, or the panel that the next item has in its place: the
+    tiles share out its lines."""
+    plan = code.plan
+    line = plan.width * plan.dtype.itemsize
+    panels = f.text.pure(f"mul nsw i64 {f.size(code.panel_elements())}, {plan.beside}")
+    start = f.offset(b, panels, plan.dtype.itemsize)
+    if plan.depth:
+        end = f.text.pure(f"add nsw i64 {k[0]}, {k[1]}")
+        more = f.text.pure(f"icmp slt i64 {end}, {f.size(code.gemm.k.extent)}")
+        start = f.text.pure(f"select i1 {more}, ptr {f.offset(b, end, line)}, ptr {start}")
+    tiles = -(-min(int_or(code.gemm.m.extent, plan.block), plan.block) // plan.rows)
+    share = min(64, max(4, -(-line // tiles)))
+    return Ahead(start, str(share), f.text.pure(f"mul nsw i64 {k[1]}, {share}"))
