@@ -444,10 +444,12 @@ def test_words_tell_every_fact_of_a_tensor():
         assert hold(words)
         memory = torch_api.memory_words(tensor)
         assert hold(memory)
+        held = tensor.data  # what comes later cannot lie at its place
         change(tensor)
         assert not hold(words)
         tensor.data = torch.zeros(2, 3)
         assert not hold(memory)
+        del held
 
 
 def test_aliases_among_arguments_are_seen():
