@@ -14,21 +14,23 @@ from jitney.events import log
 from tests.equal import assert_equal
 
 
-@pytest.fixture
-def entries():
+def heard(kind):
+    """What events of a kind say, as they come; of the test alone."""
     seen = []
-    stop = log.listen(lambda e: seen.append(e.data) if e.kind == "entry" else None)
+    stop = log.listen(lambda e: seen.append(e.data) if e.kind == kind else None)
     yield seen
     stop()
+
+
+@pytest.fixture
+def entries():
+    yield from heard("entry")
 
 
 @pytest.fixture
 def reports_eager():
     """Graphs that ran eager."""
-    seen = []
-    stop = log.listen(lambda e: seen.append(e.data) if e.kind == "eager_graph" else None)
-    yield seen
-    stop()
+    yield from heard("eager_graph")
 
 
 def test_a_size_that_changed_becomes_symbolic(entries):

@@ -144,6 +144,7 @@ class Scope:
         targets with masks convert vectors of 64-bit integers."""
         low, high = position.index.bounds()
         fits = low is not None and high is not None and -(1 << 31) <= low and high < 1 << 31
+        fits = fits and position.dtype is torch.int64  # a narrower one has wrapped
         return fits and dtype.is_floating_point and not self.text.isa.masks and self.width > 0
 
     def integer(self, name: str) -> Ssa:
