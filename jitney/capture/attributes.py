@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from jitney import torch_api
 from jitney.capture import tensor_attributes
 from jitney.capture.class_flags import is_heap_type
 from jitney.capture.frame import BreakCapture, Frame, Lazy, Raised
@@ -191,6 +192,8 @@ def bind(
     if kind is types.FunctionType:
         know_function(interpreter, found, owner, name)
         return types.MethodType(found, owner)
+    if isinstance(owner, torch_api.DEVICE_PROPERTIES):
+        return found.__get__(owner, cls)
     getter = type_lookup(kind, "__get__")
     if getter is property.__get__:  # a property, or a subclass that reads as one
         return _property(interpreter, found, owner, name, site)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from jitney import torch_api
 from jitney.capture import construct
 from jitney.capture import recipe as r
 from jitney.capture.c_methods import bound, slot_of
@@ -36,6 +37,7 @@ CONSTANTS = (
     torch.memory_format, enum.Enum, types.GetSetDescriptorType, types.MemberDescriptorType,
     types.MethodDescriptorType, types.WrapperDescriptorType, property, classmethod, staticmethod,
     torch.finfo, torch.iinfo, types.GenericAlias, types.UnionType, np.number, np.bool_,
+    *torch_api.DEVICE_PROPERTIES,
 )  # fmt: skip
 VALUES_OF_MODULES = ("inspect", "re", "typing", "datetime", "decimal", "fractions")
 

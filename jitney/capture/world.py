@@ -55,6 +55,7 @@ VALUES = (int, float, complex, str, bytes, np.generic, decimal.Decimal, datetime
 #: Of C code, and never changed.
 IMMUTABLE = (
     re.Pattern, re.Match, operator.itemgetter, weakref.ReferenceType, typing.TypeVar, np.ufunc,
+    *torch_api.DEVICE_PROPERTIES,
 )  # fmt: skip
 #: What comes as `Lazy`.
 LAZY = frozenset({*scalars.SCALAR_TYPES, list, dict, collections.OrderedDict})

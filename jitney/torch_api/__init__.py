@@ -87,6 +87,7 @@ from jitney.torch_api.ops import (
 )
 from jitney.torch_api.recurrent import RECURRENT, recurrent_op
 from jitney.torch_api.state import (
+    DEVICE_PROPERTIES,
     active_modes,
     autocast_cache_off,
     autocast_off,
@@ -143,6 +144,7 @@ from jitney.torch_api.tensors import (
 __all__ = [
     "RECURRENT",
     "laid_out_by_eager",
+    "DEVICE_PROPERTIES",
     "DISABLED",
     "ApartCheck",
     "GraphWithoutDraws",

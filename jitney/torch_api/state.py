@@ -10,6 +10,13 @@ import torch
 
 from jitney.errors import CompilerBug
 
+#: What torch says of a device: its memory, its processors. Never changed.
+DEVICE_PROPERTIES: tuple[type, ...] = tuple(
+    getattr(torch._C, name)
+    for name in ("_CudaDeviceProperties", "_XpuDeviceProperties")
+    if hasattr(torch._C, name)
+)
+
 
 @contextmanager
 def autocast_cache_off() -> Iterator[None]:
@@ -106,6 +113,11 @@ def _transforms() -> tuple[bool, bool]:
     return torch._C._are_functorch_transforms_active(), torch._C._is_tracing()
 
 
+def _cuda_device() -> int:
+    """The GPU that ``"cuda"`` means in this thread: the first one before any was asked for."""
+    return torch._C._cuda_getDevice() if torch.cuda.is_initialized() else 0
+
+
 def _mode_counts() -> tuple[int, int]:
     return torch._C._len_torch_function_stack(), torch._C._len_torch_dispatch_stack()
 
@@ -126,6 +138,7 @@ _STATE: dict[str, tuple[Callable[[], Any], Callable[[Any], None]]] = {
         torch._C._get_deterministic_fill_uninitialized_memory,
         torch._C._set_deterministic_fill_uninitialized_memory,
     ),
+    "cuda_device": (_cuda_device, torch.cuda.set_device),
 }
 
 
@@ -138,8 +151,8 @@ def fills_memory() -> bool:
 
 
 def state_names() -> tuple[str, ...]:
-    """What a ``STATE`` guard and a ``SetState`` effect may name."""
-    return tuple(_STATE)
+    """What a ``STATE`` guard and a ``SetState`` effect may name; of GPUs once they are in use."""
+    return tuple(name for name in _STATE if name != "cuda_device" or torch.cuda.is_initialized())
 
 
 def state_reader(name: str) -> Callable[[], Any]:

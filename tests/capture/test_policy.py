@@ -39,6 +39,7 @@ ELSEWHERE = {
     "builtins.dict_keyiterator", "builtins.dict_valueiterator", "builtins.dict_itemiterator",
     "builtins.range_iterator", "builtins.list_reverseiterator",
     "torch._compile._disable_dynamo.<locals>.inner", "torch._C._cuda_getDeviceCount",
+    "torch._C._cuda_getDevice", "torch._C._cuda_isInBadFork",
     "torch._dynamo.mutation_guard.install_generation_tagging_init.<locals>.patched_init",
 }  # fmt: skip
 
