@@ -21,6 +21,7 @@ from jitney.capture.finish import (
     add_input_guards,
     finish_graph,
     forget_idle_strides,
+    guard_gpu,
     guard_places,
 )
 from jitney.capture.frame import BreakCapture, Frame, Raised, Restart, Unread
@@ -153,6 +154,7 @@ def _close(
     add_input_guards(vm, inputs)
     vm.world.guard_presence()
     guard_places(vm)
+    guard_gpu(vm)
     forget_idle_strides(vm)
     return Capture(
         graph,

@@ -12,7 +12,7 @@ from jitney.capture import leaves
 from jitney.capture.guard import Apart, Kind, TensorFacts
 from jitney.capture.record import Recorder
 from jitney.capture.result import GraphInput
-from jitney.capture.source import SizeOf
+from jitney.capture.source import Function, SizeOf
 
 if TYPE_CHECKING:
     from jitney.capture.interpret import Interpreter
@@ -79,6 +79,13 @@ def guard_places(vm: Interpreter) -> None:
             offset = given.example.storage_offset()
             if isinstance(offset, int):  # else `guards_of_shapes` sees to it
                 vm.world.guard(Kind.EQUALS, SizeOf(given.source, "storage_offset"), offset)
+
+
+def guard_gpu(vm: Interpreter) -> None:
+    """The current GPU is the same, if the frame asked for it or meant it by ``"cuda"``."""
+    if vm.recorder.gpu_asked:
+        value = torch_api.read_state("cuda_device")
+        vm.world.guard(Kind.STATE, Function(), ("cuda_device", value), "cuda_device")
 
 
 def forget_idle_strides(vm: Interpreter) -> None:

@@ -60,6 +60,18 @@ def native(
     )
 
 
+def of_gpus(
+    interpreter: Interpreter,
+    function: Any,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    site: Frame | None,
+) -> Any:
+    """Runs for real; which GPU is the current one is guarded."""
+    interpreter.recorder.gpu_asked = True
+    return native(interpreter, function, args, kwargs, site)
+
+
 def deferred(
     interpreter: Interpreter,
     function: Any,

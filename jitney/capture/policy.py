@@ -22,6 +22,7 @@ from jitney.capture.policy_table import (
     NATIVE_CLASSES,
     NATIVE_FUNCTIONS,
     NOT_LEAVES,
+    OF_GPUS,
     PURE_BUILTINS,
     PURE_MODULES,
     PURE_OBJECT,
@@ -59,6 +60,8 @@ def _special(code: types.CodeType, name: str) -> Callable[..., Any] | None:
         return function_calls.answering(ANSWERS[name])
     if name in NATIVE_FUNCTIONS:
         return function_calls.native
+    if name in OF_GPUS:
+        return function_calls.of_gpus
     if name in DEFERRED:
         return function_calls.deferred
     if name in BREAKS:

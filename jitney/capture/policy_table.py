@@ -111,13 +111,6 @@ NATIVE_FUNCTIONS = {
     "transformers.utils.import_utils.is_torch_less_or_equal": "installed packages",
     "torch.cuda.is_available": "devices of the process",
     "torch.cuda.device_count": "devices of the process",
-    "torch.cuda.is_initialized": "devices of the process",
-    "torch.cuda.current_device": "the current device is guarded",
-    "torch.cuda.get_device_properties": "the current device is guarded",
-    "torch.cuda.get_device_capability": "the current device is guarded",
-    "torch.cuda.get_device_name": "the current device is guarded",
-    "torch.cuda.is_bf16_supported": "the current device is guarded",
-    "torch.cuda.is_tf32_supported": "the current device is guarded",
     "torch.xpu.is_available": "devices of the process",
     "torch.mps.is_available": "devices of the process",
     "torch.backends.mps.is_available": "devices of the process",
@@ -178,6 +171,13 @@ QUESTIONS = {
     "transformers.utils.import_utils.is_torchdynamo_compiling",
     "transformers.utils.import_utils.is_tracing",
 }
+
+# What a library asks of GPUs, mostly of the current one.
+OF_GPUS = frozenset(
+    f"torch.cuda.{name}"
+    for name in """current_device get_device_properties get_device_capability get_device_name
+    is_bf16_supported is_tf32_supported is_initialized""".split()
+)
 
 # Calls put off until the graph has run.
 DEFERRED = {

@@ -31,7 +31,7 @@ from jitney.capture.subscripts import LazyMethod
 if TYPE_CHECKING:
     from jitney.capture.interpret import Interpreter
 
-CONSTANTS = (
+CONSTANTS: tuple[type, ...] = (
     int, float, bool, str, bytes, complex, type(None), type(Ellipsis), type(NotImplemented), type,
     range, types.ModuleType, types.CodeType, torch.dtype, torch.device, torch.layout,
     torch.memory_format, enum.Enum, types.GetSetDescriptorType, types.MemberDescriptorType,

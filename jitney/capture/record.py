@@ -42,6 +42,7 @@ class Recorder:
         self.checkpoint = self.checkpoints = 0  # which one is open; how many there were
         self.strides_asked = False
         self.places_asked = False  # what is counted from where an input's storage begins
+        self.gpu_asked = False  # which one ``"cuda"`` means
         self.mode = _Mode(self)
         self._versions: dict[int, int | None] = {}
         self.symbols = Symbols(self)
@@ -249,6 +250,7 @@ class Recorder:
                 raise BreakCapture(
                     "torch-call-failed", f"{leaves.name_of(func)}: {error}"
                 ) from error
+        self.gpu_asked |= self._remembered.named_gpu
         if not write and not leaves.holds_tensor(value):
             if value is None:
                 raise BreakCapture("torch-call", f"{leaves.name_of(func)} is not captured")

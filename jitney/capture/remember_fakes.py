@@ -20,6 +20,7 @@ class RememberedFakes(torch_api.dispatch_mode_class()):  # type: ignore[misc]
     def __init__(self, fake_mode: Any) -> None:
         super().__init__()
         self._results = torch_api.FakeResults(fake_mode)
+        self.named_gpu = False  # whether a call meant the current one
 
     @classmethod
     def is_infra_mode(cls) -> bool:
@@ -30,7 +31,8 @@ class RememberedFakes(torch_api.dispatch_mode_class()):  # type: ignore[misc]
         return False  # called a thousand times a capture: no wrapper that switches Dynamo off
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
+        given, kwargs = kwargs, torch_api.naming_gpu(kwargs or {})
+        self.named_gpu |= bool(given) and kwargs is not given
         if func is _DEVICE and torch_api.is_fake(args[0]):
             return args[0].fake_device  # asked for several times a call
         if not isinstance(func, torch_api.OpOverload) or not _can_remember(func):

@@ -53,7 +53,7 @@ BY_VALUE = (torch.device, torch.Size, range, slice)
 VALUES = (int, float, complex, str, bytes, np.generic, decimal.Decimal, datetime.date,
           datetime.time, datetime.timedelta)  # fmt: skip
 #: Of C code, and never changed.
-IMMUTABLE = (
+IMMUTABLE: tuple[type, ...] = (
     re.Pattern, re.Match, operator.itemgetter, weakref.ReferenceType, typing.TypeVar, np.ufunc,
     *torch_api.DEVICE_PROPERTIES,
 )  # fmt: skip

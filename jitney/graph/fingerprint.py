@@ -52,7 +52,9 @@ def _state() -> tuple[Any, ...]:
     """What ops and their decompositions read of the process."""
     if torch_api.functorch_is_active():
         raise Unidentified("a functorch transform is active")
-    named = tuple((name, torch_api.read_state(name)) for name in torch_api.state_names())
+    named = tuple(
+        (name, torch_api.read_state(name)) for name in (*torch_api.state_names(), "cuda_device")
+    )
     cuda = torch.backends.cuda
     return (
         *named,

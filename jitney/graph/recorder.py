@@ -217,7 +217,7 @@ class Recorder(torch_api.dispatch_mode_class()):  # type: ignore[misc]
     def __torch_dispatch__(
         self, func: OpOverload, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        kwargs = kwargs or {}
+        kwargs = torch_api.naming_gpu(kwargs or {})
         if any(type(a) in _REAL or type(a) is list for a in args):
             args = tuple(self._faked(a) for a in args)
         kind = op_kind(func)

@@ -33,8 +33,7 @@ LOOKS = frozenset(
     for name in """_get_tracing_state _is_tracing _is_torch_function_enabled _log_api_usage_once
     _get_cudnn_enabled _get_flash_sdp_enabled _get_math_sdp_enabled _get_mem_efficient_sdp_enabled
     _get_cudnn_sdp_enabled _are_functorch_transforms_active _get_deterministic_algorithms
-    _cuda_getDeviceCount _cuda_getDevice _cuda_isInBadFork _is_any_autocast_enabled
-    _is_autocast_available _get_default_device
+    _cuda_getDeviceCount _is_any_autocast_enabled _is_autocast_available _get_default_device
     _get_privateuse1_backend_name _is_default_mobile_cpu_allocator_set _get_cublas_allow_tf32
     _get_onednn_allow_tf32""".split()
 )

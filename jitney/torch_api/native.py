@@ -14,7 +14,7 @@ from jitney.torch_api.state import active_modes
 @lru_cache(maxsize=64)
 def c_symbol(name: str) -> int:
     """Address of a function that torch's libraries export; LookupError if none does."""
-    for library in ("libtorch_cpu.so", "libc10.so", "libc10_cuda.so"):
+    for library in ("libtorch_cpu.so", "libc10.so"):
         try:
             handle = ctypes.CDLL(f"{torch.__path__[0]}/lib/{library}")
             address = ctypes.cast(getattr(handle, name), ctypes.c_void_p).value
@@ -57,8 +57,6 @@ def _native_calls(name: str, expected: Any) -> list[tuple[int, int, int, int]] |
     functions = "_ZN2at4impl22PythonTorchFunctionTLS9stack_lenEv"
     if name in flags:
         return [(c_symbol(flags[name]), 0, byte, int(expected))]
-    if name == "cuda_device":
-        return [(c_symbol("_ZN3c104cuda14current_deviceEv"), 0, byte, expected)]
     if name == "default_dtype":
         address = c_symbol("_ZN3c1031get_default_dtype_as_scalartypeEv")
         return [(address, 0, byte, scalar_type(expected))]

@@ -115,7 +115,16 @@ def _transforms() -> tuple[bool, bool]:
 
 def _cuda_device() -> int:
     """The GPU that ``"cuda"`` means in this thread: the first one before any was asked for."""
-    return torch._C._cuda_getDevice() if torch.cuda.is_initialized() else 0
+    return torch.cuda.current_device() if torch.cuda.is_initialized() else 0
+
+
+def naming_gpu(kwargs: dict[str, Any]) -> dict[str, Any]:
+    """``kwargs`` with the GPU named that a device without number means now: fakes remember results
+    by arguments, whichever GPU is the current one."""
+    device = kwargs.get("device")
+    if type(device) is torch.device and device.type == "cuda" and device.index is None:
+        return {**kwargs, "device": torch.device("cuda", _cuda_device())}
+    return kwargs
 
 
 def _mode_counts() -> tuple[int, int]:
@@ -151,8 +160,10 @@ def fills_memory() -> bool:
 
 
 def state_names() -> tuple[str, ...]:
-    """What a ``STATE`` guard and a ``SetState`` effect may name; of GPUs once they are in use."""
-    return tuple(name for name in _STATE if name != "cuda_device" or torch.cuda.is_initialized())
+    """What a ``SetState`` effect may name, and every capture guards. A ``STATE`` guard may also
+    name "cuda_device", the GPU that ``"cuda"`` means: asked where it matters alone, as a forked
+    process must not."""
+    return tuple(name for name in _STATE if name != "cuda_device")
 
 
 def state_reader(name: str) -> Callable[[], Any]:

@@ -18,6 +18,7 @@ from jitney.torch_api import names
 ROWS = sorted(
     {
         *t.NATIVE_FUNCTIONS,
+        *t.OF_GPUS,
         *t.ANSWERS,
         *t.DEFERRED,
         *t.BREAKS,
@@ -39,7 +40,6 @@ ELSEWHERE = {
     "builtins.dict_keyiterator", "builtins.dict_valueiterator", "builtins.dict_itemiterator",
     "builtins.range_iterator", "builtins.list_reverseiterator",
     "torch._compile._disable_dynamo.<locals>.inner", "torch._C._cuda_getDeviceCount",
-    "torch._C._cuda_getDevice", "torch._C._cuda_isInBadFork",
     "torch._dynamo.mutation_guard.install_generation_tagging_init.<locals>.patched_init",
 }  # fmt: skip
 

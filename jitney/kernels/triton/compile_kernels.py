@@ -132,7 +132,8 @@ def compile_kernel(source: KernelSource, arch: int) -> Binary:
     tree = ASTSource(function, signature, {}, attributes)
     chosen = {"num_warps": source.num_warps, "num_stages": source.num_stages}
     checks = {"debug": ASSERT in text, "sanitize_overflow": False}
-    fused = not any(word in text for word in ROUNDING)  # eager rounds products before sums
+    # Eager rounds a product before a sum takes it; attention has no time for that.
+    fused = "tl.dot(" in text and not any(word in text for word in ROUNDING)
     # The library's functions keep denormals, as eager's do; not where tensor cores wait for them.
     numerics = {"enable_fp_fusion": fused, "enable_reflect_ftz": "tl.dot(" in text}
     options = backend.parse_options({**chosen, **checks, **numerics, **tree.parse_options()})

@@ -44,3 +44,14 @@ def test_errors_of_float32_are_eagers(name: str) -> None:
     truth = fn(x.double())
     ours, eagers = (largest_error(call(x), truth) for call in (compiled, fn))
     assert ours <= 1.25 * eagers + 0.5
+
+
+def test_the_difference_of_equal_products_is_zero() -> None:
+    """As eager's, whose kernels round each: its root is no NaN."""
+
+    def deviation(x: torch.Tensor) -> torch.Tensor:
+        return ((x * x).mean(1) - x.mean(1) * x.mean(1)).sqrt()
+
+    x = torch.randn(4096, 1, device="cuda") * 100
+    compiled = jitney.compile(deviation, options={"eager_on_bug": False})
+    assert torch.equal(compiled(x), deviation(x))

@@ -102,7 +102,7 @@ def test_functions_that_are_formulas_of_ours(name: str, dtype: torch.dtype) -> N
     assert torch.equal(got.signbit() | got.isnan(), want.signbit() | want.isnan())
 
 
-DENORMALS = """
+SASS = """
 import subprocess, tempfile
 from pathlib import Path
 import torch, triton
@@ -110,17 +110,31 @@ from jitney.kernels.triton.compile_kernels import compile_kernel
 from jitney.kernels.triton.emit_nest import emit_nest
 from jitney.kernels.triton.schedule_nest import schedule_nest
 from tests.kernels.triton.interpreted import H200, gpu_program
-program, _ = gpu_program(lambda x: x.log() + x.rsqrt(), torch.ones(64))
+program, _ = gpu_program({fn}, torch.ones(64))
 code = compile_kernel(emit_nest(program.nodes[0], schedule_nest(program.nodes[0], H200)), 90).code
 tool = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
 with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
     file.write(code)
     file.flush()
-    text = subprocess.run([tool, "-sass", file.name], check=True, capture_output=True).stdout
-assert b"FFMA" in text and b".FTZ" not in text
+    print(subprocess.run([tool, "-sass", file.name], check=True, capture_output=True).stdout)
 """
 
 
-def test_logarithms_of_denormals_are_not_those_of_zero() -> None:
+def machine_code(fn: str) -> str:
+    """What is compiled for sm_90 of a function of 64 float32, given as text."""
     environment = {**os.environ, "TRITON_INTERPRET": "0"}
-    subprocess.run([sys.executable, "-c", DENORMALS], check=True, env=environment)
+    command = [sys.executable, "-c", SASS.format(fn=fn)]
+    return subprocess.run(
+        command, check=True, env=environment, capture_output=True, text=True
+    ).stdout
+
+
+def test_logarithms_of_denormals_are_not_those_of_zero() -> None:
+    text = machine_code("lambda x: x.log() + x.rsqrt()")
+    assert "FFMA" in text and ".FTZ" not in text
+
+
+def test_a_product_is_rounded_before_a_sum_takes_it() -> None:
+    """Or the difference of two equal products is one's rounding error, whose root may be NaN."""
+    text = machine_code("lambda x: x * x - x.neg() * x.neg()")
+    assert "FMUL" in text and "FFMA" not in text
