@@ -10,16 +10,18 @@ from typing import Any
 
 import torch
 
-from tests.conformance.other_shapes import in_other_shapes
 from tests.conformance.programs import Program, Skipped, run_module, summary
 from tests.conformance.transformers_models import small_enough, transformers_model
 
+#: What else a model is called with, given how to run it and its inputs (args, kwargs).
+Others = Callable[[Callable[[Any], Any], Any], list[Any]]
 
-def transformers_programs(name: str, shapes: bool = False) -> Iterator[Program]:
+
+def transformers_programs(name: str, others: Others | None = None) -> Iterator[Program]:
     """A model with random weights and a small configuration: inference, and a training step; with
-    ``shapes`` at several shapes."""
+    ``others`` called on several inputs."""
     model, kwargs = transformers_model(name)
-    yield from model_programs(model, ((), kwargs), shapes)
+    yield from model_programs(model, ((), kwargs), others)
 
 
 def timm_names() -> list[str]:
@@ -33,11 +35,11 @@ def timm_names() -> list[str]:
     return [n for names in families.values() for n in (names[:1] + names[5:][-1:])]
 
 
-def timm_programs(name: str, shapes: bool = False) -> Iterator[Program]:
-    """A model with random weights on a small image: inference, and a training step; with ``shapes``
-    at several shapes."""
+def timm_programs(name: str, others: Others | None = None) -> Iterator[Program]:
+    """A model with random weights on a small image: inference, and a training step; with ``others``
+    called on several inputs."""
     model, inputs = built(lambda: timm_model(name))
-    yield from model_programs(model, (inputs, {}), shapes)
+    yield from model_programs(model, (inputs, {}), others)
 
 
 def timm_model(name: str) -> tuple[torch.nn.Module, tuple[torch.Tensor]]:
@@ -61,10 +63,10 @@ def torchvision_names() -> list[str]:
     return [name for name in models.list_models() if not name.startswith("quantized")]
 
 
-def torchvision_programs(name: str, shapes: bool = False) -> Iterator[Program]:
+def torchvision_programs(name: str, others: Others | None = None) -> Iterator[Program]:
     """As `timm_programs`, of torchvision; detectors, which ask for targets, in inference alone."""
     model, inputs = built(lambda: torchvision_model(name))
-    programs = model_programs(model, (inputs, {}), shapes)
+    programs = model_programs(model, (inputs, {}), others)
     yield next(programs)
     if not isinstance(inputs[0], list):
         yield from programs
@@ -113,10 +115,10 @@ def built(make: Callable[[], Any]) -> Any:
         raise Skipped(f"not built: {summary(error)}") from error
 
 
-def model_programs(model: torch.nn.Module, inputs: Any, shapes: bool) -> Iterator[Program]:
+def model_programs(model: torch.nn.Module, inputs: Any, others: Others | None) -> Iterator[Program]:
     """Inference in evaluation mode, gradients in training mode."""
-    others = in_other_shapes(lambda given: model(*given[0], **given[1]), inputs) if shapes else []
-    if shapes and not others:
-        raise Skipped("takes one shape")
-    yield Program("inference", partial(run_module, model, inputs, False, others=others))
-    yield Program("training", partial(run_module, model.train(), inputs, True, others=others))
+    more = others(lambda given: model(*given[0], **given[1]), inputs) if others else []
+    if others and not more:
+        raise Skipped("takes no other inputs")
+    yield Program("inference", partial(run_module, model, inputs, False, others=more))
+    yield Program("training", partial(run_module, model.train(), inputs, True, others=more))

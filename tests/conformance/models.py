@@ -5,7 +5,8 @@
 
 A judge is one of `JUDGES`: the models of transformers, timm and torchvision; `NAME-shapes` calls
 each at several shapes through one compiled module, whose sizes become symbolic as they change;
-`NAME-dynamic` is the same with dynamic=True. `generation` is `generate` of transformers' language
+`NAME-dynamic` is the same with dynamic=True; `NAME-graphs` calls each five times on inputs of one
+shape, with CUDA graphs. `generation` is `generate` of transformers' language
 models; `modules`, `optimizers` and `functions` are torch's own databases.
 
 Each name runs in a forked process, with a time limit. Results are kept in a JSON-lines file: a run
@@ -30,6 +31,7 @@ import torch
 
 from tests.conformance import generation, model_judges, torch_databases
 from tests.conformance.model_table import counts, summary_lines, table
+from tests.conformance.other_shapes import in_other_shapes, with_other_values
 from tests.conformance.processes import answers
 from tests.conformance.programs import Compile, Judgement, Program, judge
 from tests.conformance.transformers_models import transformers_names
@@ -59,13 +61,23 @@ MODELS = {
 def at_several_shapes(models: Judge, dynamic: bool | None) -> Judge:
     """The same models, each called at several shapes through one compiled module."""
     many = partial(jitney_compile, dynamic=dynamic, recompile_limit=32)
-    return Judge(models.names, partial(models.programs, shapes=True), 3 * models.limit, many)
+    programs = partial(models.programs, others=in_other_shapes)
+    return Judge(models.names, programs, 3 * models.limit, many)
+
+
+def with_graphs(models: Judge) -> Judge:
+    """The same models with CUDA graphs, called often enough that what is recorded is replayed."""
+    programs = partial(models.programs, others=with_other_values)
+    return Judge(
+        models.names, programs, 2 * models.limit, partial(jitney_compile, cuda_graphs=True)
+    )
 
 
 JUDGES = {
     **MODELS,
     **{f"{name}-shapes": at_several_shapes(models, None) for name, models in MODELS.items()},
     **{f"{name}-dynamic": at_several_shapes(models, True) for name, models in MODELS.items()},
+    **{f"{name}-graphs": with_graphs(models) for name, models in MODELS.items()},
     "generation": Judge(generation.generation_names, generation.generation_programs, 240),
     "modules": Judge(torch_databases.module_names, torch_databases.module_programs),
     "optimizers": Judge(torch_databases.optimizer_names, torch_databases.optimizer_programs, 300),

@@ -1,4 +1,5 @@
-"""A model's inputs in other shapes, to be called in turn through one compiled module."""
+"""A model's inputs in other shapes, or of other values, to be called in turn through one compiled
+module."""
 
 from __future__ import annotations
 
@@ -21,6 +22,22 @@ GRIDS = ([[1, 4, 4]], [[1, 8, 4], [1, 4, 4]], [[2, 4, 4], [1, 8, 8], [1, 4, 12]]
 def in_other_shapes(run: Callable[[Any], Any], inputs: Any) -> list[Any]:
     """``inputs`` (args, kwargs) in those of other shapes that ``run`` takes in eager."""
     return [taken for makes in _candidates(inputs) if (taken := _first_taken(run, makes))]
+
+
+def with_other_values(run: Callable[[Any], Any], inputs: Any) -> list[Any]:
+    """``inputs`` (args, kwargs) of other values and as they are, by turns; none if ``run`` does not
+    take them in eager."""
+    other = _first_taken(run, [tree_map(_of_other_values, inputs)])
+    return [other, inputs, other] if other else []
+
+
+def _of_other_values(value: Any) -> Any:
+    """Smaller floats, ids in another order."""
+    if not isinstance(value, torch.Tensor) or value.dtype is torch.bool:
+        return value
+    if value.is_floating_point():
+        return (value.detach() * 0.75).requires_grad_(value.requires_grad)
+    return value.roll(1, -1) if value.dim() else value
 
 
 def _candidates(inputs: Any) -> Iterator[list[Any]]:
