@@ -243,6 +243,15 @@ def _writes(func: Any, name: str) -> bool:
     return name.endswith("_") and not name.endswith("__")
 
 
+def writes_unseen(func: Any) -> bool:
+    """Whether it is an author's own op that writes to operands: nothing takes that out of a graph
+    of ours, which would run eager as a whole."""
+    if not isinstance(func, torch_api.OP_TYPES):
+        return False
+    namespace = str(func).split(".")[0]
+    return namespace not in ("aten", "prims") and _writes(func, "")
+
+
 def written(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
     """The tensors a writing call may change: all it is given, of its first argument for
     methods."""

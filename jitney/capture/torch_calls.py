@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from jitney.capture import function_calls, state
+from jitney.capture import function_calls, leaves, state
 from jitney.capture.forced import forced, forced_keywords
 from jitney.capture.frame import BreakCapture
 from jitney.torch_api import names
@@ -95,6 +95,9 @@ def _overrides(interpreter: Interpreter, values: Any) -> bool:
 
 def call_leaf(interpreter: Interpreter, function: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     """Calls a torch function as one node of the graph."""
+    if leaves.writes_unseen(function) and not interpreter.options.fullgraph:
+        reason = f"{leaves.name_of(function)} writes to its operands, and is no op of torch's"
+        raise BreakCapture("custom-op", reason)
     values = forced(interpreter, args)
     keywords = forced_keywords(interpreter, kwargs)
     if isinstance(keywords.get("value"), torch.Tensor):

@@ -256,3 +256,22 @@ def test_tensors_that_no_graph_holds_are_made_behind_a_break(make: Any) -> None:
     expected, actual = make(X), jitney.compile(make, options={"eager_on_bug": False})(X)
     assert type(actual) is type(expected)
     assert torch.equal(torch.as_tensor(actual), torch.as_tensor(expected))
+
+
+def test_an_op_of_the_authors_own_that_writes_runs_between_two_graphs() -> None:
+    library = torch.library.Library("jitney_breaks", "FRAGMENT")
+    library.define("double_(Tensor(a!) x) -> ()")
+    library.impl("double_", lambda x: [x.mul_(2)][1:] or None, "CompositeExplicitAutograd")
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        y = x + 1
+        torch.ops.jitney_breaks.double_(y)
+        return y * 3
+
+    log.clear()
+    compiled, x = jitney.compile(f), torch.randn(5)
+    for _ in range(2):
+        assert compiled(x).equal(f(x))
+    made = report(log.events())
+    assert [b.kind for b in made.breaks] == ["custom-op"] and not made.fallbacks
+    assert jitney.compile(f, fullgraph=True)(x).equal(f(x))
