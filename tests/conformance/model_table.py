@@ -23,12 +23,15 @@ MEANINGS = {
 }
 
 
-def table(judges: dict[str, dict[str, Judgement]], device: str = "cpu") -> str:
+def table(
+    judges: dict[str, dict[str, Judgement]], device: str = "cpu", dtype: str = "float32"
+) -> str:
     """The document: a row of counts for each judge, then what is not equal, or has a break."""
     heads = [*MEANINGS, "breaks"]
     threads = f"{torch.get_num_threads()} threads"
     machine = f"{name_of_cpu()}, {threads}" if device == "cpu" else torch.cuda.get_device_name()
     option = "" if device == "cpu" else f" --device {device}"
+    option += "" if dtype == "float32" else f" --dtype {dtype}"
     lines = [
         "# Model coverage",
         "",

@@ -1,13 +1,16 @@
 """Programs that no one here wrote through `jitney.compile`, compared with eager.
 
-    python -m tests.conformance.models JUDGE [--device cuda] [--only REGEX] [--part K/N]
-        [--processes N] [--seconds S] [--results FILE] [--write docs/FILE.md]
+    python -m tests.conformance.models JUDGE [--device cuda] [--dtype bfloat16] [--only REGEX]
+        [--part K/N] [--processes N] [--seconds S] [--results FILE] [--write docs/FILE.md]
 
 A judge is one of `JUDGES`: the models of transformers, timm and torchvision; `NAME-shapes` calls
 each at several shapes through one compiled module, whose sizes become symbolic as they change;
 `NAME-dynamic` is the same with dynamic=True; `NAME-graphs` calls each five times on inputs of one
 shape, with CUDA graphs. `generation` is `generate` of transformers' language
 models; `modules`, `optimizers` and `functions` are torch's own databases.
+
+``--dtype`` makes weights and inputs bfloat16 or float16; of ``autocast`` they stay float32, and
+calls are under autocast to bfloat16.
 
 Each name runs in a forked process, with a time limit. Results are kept in a JSON-lines file: a run
 that was stopped goes on where it was, and `--seconds` stops one.
@@ -22,7 +25,7 @@ import random
 import re
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -32,12 +35,13 @@ import torch
 from tests.conformance import generation, model_judges, torch_databases
 from tests.conformance.model_table import counts, summary_lines, table
 from tests.conformance.other_shapes import in_other_shapes, with_other_values
+from tests.conformance.precision import PRECISIONS, Precision
 from tests.conformance.processes import answers
 from tests.conformance.programs import Compile, Judgement, Program, judge
 from tests.conformance.transformers_models import transformers_names
 from tests.conformance.variants import jitney_compile
 
-RESULTS = "build/models_{device}/{judge}.jsonl"
+RESULTS = "build/models_{device}{dtype}/{judge}.jsonl"  # dtype: "" or as in "_bfloat16"
 
 
 @dataclass(frozen=True)
@@ -99,14 +103,21 @@ def run_all(
     processes: int | None = None,
     seconds: float = float("inf"),
     device: str = "cpu",
+    precision: Precision = PRECISIONS["float32"],
 ) -> dict[str, Judgement]:
-    """Runs on ``device`` what ``file`` does not hold yet, in an order that looks everywhere soon;
-    starts nothing after ``seconds``. Returns what is known of ``names``."""
+    """Runs on ``device``, in ``precision``, what ``file`` does not hold yet, in an order that looks
+    everywhere soon; starts nothing after ``seconds``. Returns what is known of ``names``."""
     file.parent.mkdir(parents=True, exist_ok=True)
     done = load(file)
     todo = [name for name in names if name not in done]
     random.Random(7).shuffle(todo)
-    work = partial(run_one, judge_=judge_, last_start=time.perf_counter() + seconds, device=device)
+    work = partial(
+        run_one,
+        judge_=judge_,
+        last_start=time.perf_counter() + seconds,
+        device=device,
+        precision=precision,
+    )
     count = processes or len(os.sched_getaffinity(0))
     with file.open("a") as out:
         for name, answer in answers(work, todo, count, device, judge_.limit):
@@ -122,11 +133,15 @@ def run_all(
     return {name: done[name] for name in names if name in done}
 
 
-def run_one(name: str, judge_: Judge, last_start: float, device: str) -> Judgement | None:
+def run_one(
+    name: str, judge_: Judge, last_start: float, device: str, precision: Precision
+) -> Judgement | None:
     """One name, in this process; None after ``last_start`` (of the machine's clock, in seconds)."""
     if time.perf_counter() > last_start:
         return None
-    programs = (program.on(device) for program in judge_.programs(name))
+    programs = (
+        replace(program.on(device), precision=precision) for program in judge_.programs(name)
+    )
     # with tf32 convolutions differ by 1e-3 with the algorithm
     with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
         return judge(name, programs, judge_.compile_)
@@ -153,6 +168,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("judge", choices=JUDGES)
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
+    parser.add_argument("--dtype", choices=PRECISIONS, default="float32")
     parser.add_argument("--only", default="", help="a regular expression for names")
     parser.add_argument("--part", type=part, default=(1, 1), help="K/N: every Nth from the Kth")
     parser.add_argument("--processes", type=int, help="one a core unless said")
@@ -160,7 +176,9 @@ def main() -> None:
     parser.add_argument("--results", type=Path)
     parser.add_argument("--write", type=Path, help="write the table of all judges' results here")
     options = parser.parse_args()
-    file = options.results or Path(RESULTS.format(device=options.device, judge=options.judge))
+    dtype = "" if options.dtype == "float32" else f"_{options.dtype}"
+    named = RESULTS.format(device=options.device, dtype=dtype, judge=options.judge)
+    file = options.results or Path(named)
     chosen: Any = JUDGES[options.judge]
     if options.device == "cpu":
         warm_up()
@@ -173,13 +191,14 @@ def main() -> None:
         processes=options.processes,
         seconds=options.seconds,
         device=options.device,
+        precision=PRECISIONS[options.dtype],
     )
     print(f"{options.judge}: {counts(outcomes.values())}, not run {len(names) - len(outcomes)}")
     if options.write:
         files = {name: file.with_name(f"{name}.jsonl") for name in JUDGES}
         known = {name: load(at) for name, at in files.items()}
         found = {name: rows for name, rows in known.items() if rows}
-        options.write.write_text(table(found, options.device))
+        options.write.write_text(table(found, options.device, options.dtype))
 
 
 if __name__ == "__main__":

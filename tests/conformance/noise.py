@@ -19,10 +19,12 @@ def errors_nearby(
     run: Callable[[Move], tuple[Any, Any]],
     runs: int = 16,
     others: Sequence[Move] = (),
+    eps: float | None = None,
     enough: Callable[[dict[str, float]], bool] = lambda own: False,
 ) -> dict[str, float]:
-    """Eager's largest error by path, over ``runs`` at inputs that are a rounding away, and at those
-    that ``others`` make; fewer once what they came to is ``enough``.
+    """Eager's largest error by path, over ``runs`` at inputs that are a rounding (of ``eps``,
+    unless their dtype's) away, and at those that ``others`` make; fewer once what they came to is
+    ``enough``.
 
     ``run`` gives eager's result and the reference for it, both on inputs that went through the
     function it is given. Where what is summed cancels (the gradient of a norm over two elements is
@@ -31,7 +33,7 @@ def errors_nearby(
     eight may be the one that takes the compiled result's side.
     """
     own: dict[str, float] = {}
-    for move in (*map(mover, range(runs)), *others):
+    for move in (*(mover(seed, eps) for seed in range(runs)), *others):
         result, reference = run(move)
         for path, error in errors(result, reference).items():
             own[path] = max(own.get(path, 0.0), error)
@@ -50,16 +52,17 @@ def errors(result: Any, reference: Any) -> dict[str, float]:
     }
 
 
-def mover(seed: int) -> Move:
-    """Moves each element of a tensor of floats down or up by a rounding, or not at all."""
+def mover(seed: int, eps: float | None = None) -> Move:
+    """Moves each element of a tensor of floats down or up by a rounding (of its dtype, or the
+    coarser ``eps`` of what a program rounds to), or not at all."""
     generator = torch.Generator().manual_seed(seed)
 
     def moved(value: Any) -> Any:
         if not isinstance(value, torch.Tensor) or not value.is_floating_point():
             return value
         steps = torch.randint(-1, 2, value.shape, generator=generator).to(value.device)
-        eps = torch.finfo(value.dtype).eps
-        return (value.detach() * (1 + steps * eps)).to(value).requires_grad_(value.requires_grad)
+        by = torch.finfo(value.dtype).eps if eps is None else eps
+        return (value.detach() * (1 + steps * by)).to(value).requires_grad_(value.requires_grad)
 
     return moved
 

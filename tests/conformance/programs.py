@@ -6,7 +6,7 @@ import copy
 import re
 import traceback
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +16,14 @@ from torch.utils._pytree import tree_map
 from jitney.diagnostics.equality import Difference, differences, distance, scale_of, tensors
 from jitney.diagnostics.report import Report, report
 from jitney.events import log
-from tests.conformance.noise import CANCELLED, Move, errors, errors_nearby, suspects
+from tests.conformance.noise import Move, errors, errors_nearby, suspects
+from tests.conformance.precision import Precision, in_dtype
 from tests.conformance.steps import reference_for
 from tests.equal import buffers, fresh, run, take_gradients
 
 Compile = Callable[[Any], Any]
 
 SEARCH = 200  # steps that are looked at, each with a float64 run
-FAR = 1e-2  # a float64 run further off than this took another way: it is no reference
 
 
 class Skipped(Exception):
@@ -33,10 +33,12 @@ class Skipped(Exception):
 @dataclass(frozen=True)
 class Program:
     """``run(compile_, change)``: everything a user can see of it after ``compile_`` was given its
-    callable and ``change`` every tensor it begins with. Each run begins anew."""
+    callable and ``change`` every tensor it begins with. Each run begins anew; it is judged in
+    ``precision``."""
 
     name: str
     run: Callable[[Compile, Move], Any]
+    precision: Precision = Precision()
 
     def on(self, device: str) -> Program:
         """The same with every tensor that it begins with on ``device``."""
@@ -44,7 +46,7 @@ class Program:
         def run_there(compile_: Compile, change: Move) -> Any:
             return self.run(compile_, lambda value: change(moved_to(device, value)))
 
-        return self if device == "cpu" else Program(self.name, run_there)
+        return self if device == "cpu" else replace(self, run=run_there)
 
 
 @dataclass
@@ -100,8 +102,8 @@ def judge_program(program: Program, compile_: Compile, outcome: Judgement) -> No
         outcome.errors.append(f"{program.name}: {summary(error)}")
         return
     note_report(report(log.events()), outcome)
-    reference = float64_run(program, same)
-    if took_another_way(reference, expected):
+    reference = reference_run(program, same)
+    if took_another_way(reference, expected, program.precision):
         reference = None
     found = differences(actual, expected, reference)
     if not found:
@@ -110,12 +112,17 @@ def judge_program(program: Program, compile_: Compile, outcome: Judgement) -> No
 
     def nearby(move: Move) -> tuple[Any, Any]:
         there = seeded(program, identity, move)
-        return there, expected if reference is None else float64_run(program, move)
+        return there, expected if reference is None else reference_run(program, move)
 
     judged = suspects(found, actual, truth)
-    own = errors_nearby(nearby, enough=lambda own: all(one.is_noise(own) for one in judged))
+    own = errors_nearby(
+        nearby,
+        eps=program.precision.eps if program.precision.is_short else None,
+        enough=lambda own: all(one.is_noise(own) for one in judged),
+    )
     noise = [one.is_noise(own) for one in judged]
-    if not all(noise) and explained_by_steps(program, compile_, actual, expected):
+    steps_show = not program.precision.is_short  # to 16 bits a step is near to every value
+    if not all(noise) and steps_show and explained_by_steps(program, compile_, actual, expected):
         noise = [one.error < float("inf") for one in judged]
     said = [f"{program.name}: {one.found}" for one in judged]
     outcome.rounding += [text for text, is_noise in zip(said, noise) if is_noise][:3]
@@ -126,8 +133,8 @@ def explained_by_steps(program: Program, compile_: Compile, actual: Any, expecte
     """Whether the compiled program is right in float64, and its float32 results are those of a
     float64 run in which values next to a step are on the other side of it (`steps`): every tensor
     within twice the error that eager has, and the rule's share of its scale."""
-    exact = float64_run(program, same)
-    if exact is None or took_another_way(exact, expected, differentiated):
+    exact = reference_run(program, same)
+    if exact is None or took_another_way(exact, expected, program.precision, differentiated):
         return False
     try:
         wide = seeded(program, compile_, in_float64)
@@ -145,7 +152,7 @@ def explained_by_steps(program: Program, compile_: Compile, actual: Any, expecte
         return all(one.is_noise(own) for one in suspects(every, actual, reference))
 
     def run_in(float64: bool) -> Any:
-        return seeded(program, identity, in_float64 if float64 else same)
+        return reference_run(program, same) if float64 else seeded(program, identity, same)
 
     return enough(reference_for(actual, exact, run_in, enough, SEARCH))
 
@@ -161,17 +168,23 @@ def note_report(made: Report, outcome: Judgement) -> None:
 
 
 def seeded(program: Program, compile_: Compile, change: Move) -> Any:
-    """The same random numbers on every side."""
+    """A run in the program's precision, with the same random numbers on every side."""
+    precision = program.precision
     torch.manual_seed(1)
-    return program.run(compile_, change)
+    return program.run(
+        lambda fn: precision.called(compile_(fn)), lambda value: change(precision.given(value))
+    )
 
 
-def float64_run(program: Program, change: Move) -> Any:
-    """The same in float64, None where there is no kernel for it or types do not mix."""
-    try:
-        return seeded(program, identity, lambda value: in_float64(change(value)))
-    except Exception:  # noqa: BLE001 - what float64 cannot do is no matter
-        return None
+def reference_run(program: Program, change: Move) -> Any:
+    """The same in eager and wider, with the values of the program's precision."""
+    precision = program.precision
+
+    def run_in(widen: Move) -> Any:
+        torch.manual_seed(1)
+        return program.run(identity, lambda value: widen(change(precision.given(value))))
+
+    return precision.reference(run_in)
 
 
 def differentiated(tensor: torch.Tensor) -> bool:
@@ -180,7 +193,10 @@ def differentiated(tensor: torch.Tensor) -> bool:
 
 
 def took_another_way(
-    reference: Any, result: Any, of: Callable[[torch.Tensor], bool] = torch.is_floating_point
+    reference: Any,
+    result: Any,
+    precision: Precision,
+    of: Callable[[torch.Tensor], bool] = torch.is_floating_point,
 ) -> bool:
     """Whether two runs differ by more than rounding in a tensor that rounding does not make up."""
     theirs = dict(tensors(reference))
@@ -191,7 +207,7 @@ def took_another_way(
     ]
     whole = max((scale_of(truth) for _, truth in pairs), default=0.0)
     return any(
-        distance(value, truth) > FAR * max(scale_of(truth), CANCELLED * whole)
+        distance(value, truth) > precision.far * max(scale_of(truth), precision.cancelled * whole)
         for value, truth in pairs
     )
 
@@ -238,9 +254,7 @@ def moved_to(device: str, value: Any) -> Any:
 
 def in_float64(value: Any) -> Any:
     """Floats in double precision."""
-    if not isinstance(value, torch.Tensor) or not value.is_floating_point():
-        return value
-    return value.detach().double().requires_grad_(value.requires_grad)
+    return in_dtype(torch.float64, value)
 
 
 def summary(error: BaseException) -> str:

@@ -55,7 +55,7 @@ def test_every_name_equals_eager(judge_name: str) -> None:
         pytest.importorskip(library)
     chosen, file = (
         models.JUDGES[judge_name],
-        Path(models.RESULTS.format(device="cpu", judge=judge_name)),
+        Path(models.RESULTS.format(device="cpu", dtype="", judge=judge_name)),
     )
     models.warm_up()
     outcomes = models.run_all(chosen, chosen.names(), file)
