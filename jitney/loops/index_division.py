@@ -8,7 +8,17 @@ from __future__ import annotations
 import math
 from functools import lru_cache
 
-from jitney.loops.index import Axis, Dim, FloorDiv, Index, Mod, from_terms, index, without
+from jitney.loops.index import (
+    Axis,
+    Dim,
+    FloorDiv,
+    Index,
+    Mod,
+    Value,
+    from_terms,
+    index,
+    without,
+)
 
 
 @lru_cache(maxsize=65536)
@@ -158,16 +168,22 @@ def _axis_below_extent(a: Index, b: Index) -> bool:
 
 def greatest(a: Index) -> Index | None:
     """``a`` where each of its axes is at its end, which is its greatest value; None where it does
-    not grow with its axes, or divides."""
+    not grow with its axes, or divides what holds one."""
     ends: dict[Axis, Index] = {}
     for monomial, c in a.terms:
         axes = [x for x in monomial if isinstance(x, Axis)]
-        if any(not isinstance(x, Axis | Dim) for x in monomial):
+        others = [index(x) for x in monomial if not isinstance(x, Axis)]
+        if any(isinstance(x, Axis | Value) for other in others for x in other.atoms()):
             return None
-        if axes and (c < 0 or any(isinstance(x, Dim) and x.low < 0 for x in monomial)):
+        if axes and (c < 0 or not all(map(_is_natural, others))):
             return None
         ends |= {axis: axis.extent - 1 for axis in axes}
     return a.substitute(ends)
+
+
+def _is_natural(a: Index) -> bool:
+    low = a.bounds()[0]
+    return low is not None and low >= 0
 
 
 def _common_factor(a: Index, b: Index) -> int:

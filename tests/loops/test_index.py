@@ -169,3 +169,18 @@ def test_equal_polynomials_are_equal_values_and_survive_pickle():
 def test_a_remainder_of_a_remainder_drops_what_divides() -> None:
     v, i = Axis("v", index(64)), Axis("i", index(9))
     assert ((index(v) + index(i) * 8) % 16) % 8 == (index(v) + index(i) * 8) % 8 == index(v) % 8
+
+
+def test_parts_of_rows_whose_number_is_rounded_up() -> None:
+    """Of a padded row, one part is read backwards where all were written."""
+    from jitney.loops.invert_index import same_iteration
+
+    parts = (index(Dim("s0")) + 63) // index(64)
+    row, head = Axis("row", index(2)), Axis("head", index(2))
+    part, place, back = Axis("part", parts), Axis("place", index(64)), Axis("back", index(64))
+    start = (index(row) * 2 + index(head)) * parts * 64
+    written = start + index(part) * 64 + index(place)
+    read = start - index(back) + 63
+    shared = (row, head)
+    assert same_iteration(written, (*shared, part, place), read, shared)
+    assert not same_iteration(written, (*shared, part, place), read + parts * 64, shared)
