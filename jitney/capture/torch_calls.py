@@ -11,6 +11,8 @@ import torch
 from jitney.capture import function_calls, leaves, state
 from jitney.capture.forced import forced, forced_keywords
 from jitney.capture.frame import BreakCapture
+from jitney.capture.guard import Kind
+from jitney.capture.source import Function
 from jitney.torch_api import names
 
 if TYPE_CHECKING:
@@ -23,9 +25,19 @@ LOOKS = names.LOOKS | frozenset(
     f"torch.{name}"
     for name in """is_grad_enabled is_inference_mode_enabled get_default_dtype is_autocast_enabled
     get_autocast_dtype is_autocast_cpu_enabled get_autocast_gpu_dtype get_autocast_cpu_dtype
-    is_autocast_cache_enabled is_anomaly_enabled promote_types result_type can_cast is_complex
-    is_floating_point is_tensor get_num_threads is_distributed is_signed is_same_size is_conj
+    is_autocast_cache_enabled promote_types result_type can_cast is_complex
+    is_floating_point is_tensor is_distributed is_signed is_same_size is_conj
     is_neg is_inference get_device_module is_vulkan_available numel""".split()
+)
+#: Those without arguments that read what the program may set.
+SETTINGS = names.SETTINGS | frozenset(
+    f"torch.{name}"
+    for name in (
+        "is_anomaly_enabled",
+        "is_anomaly_check_nan_enabled",
+        "get_num_threads",
+        "get_num_interop_threads",
+    )
 )
 
 
@@ -66,6 +78,10 @@ def call_c(interpreter: Interpreter, function: Any, args: Any, kwargs: dict[str,
         return names.C_ANSWERS[name]
     if name in names.OVERRIDE_TESTS:
         return _overrides(interpreter, args[0] if name == names.OVERRIDE_TEST else args)
+    if name in SETTINGS and not args and not kwargs:
+        value = interpreter.native(function)
+        interpreter.world.guard(Kind.STATE, Function(), (name, value), name)
+        return value
     if name in LOOKS:
         values = forced(interpreter, args)
         keywords = forced_keywords(interpreter, kwargs)

@@ -31,11 +31,18 @@ EAGER_PACKAGES = (
 LOOKS = frozenset(
     f"torch._C.{name}"
     for name in """_get_tracing_state _is_tracing _is_torch_function_enabled _log_api_usage_once
-    _get_cudnn_enabled _get_flash_sdp_enabled _get_math_sdp_enabled _get_mem_efficient_sdp_enabled
-    _get_cudnn_sdp_enabled _are_functorch_transforms_active _get_deterministic_algorithms
-    _cuda_getDeviceCount _is_any_autocast_enabled _is_autocast_available _get_default_device
-    _get_privateuse1_backend_name _is_default_mobile_cpu_allocator_set _get_cublas_allow_tf32
-    _get_onednn_allow_tf32""".split()
+    _are_functorch_transforms_active _get_deterministic_algorithms _cuda_getDeviceCount
+    _is_any_autocast_enabled _is_autocast_available _get_default_device
+    _get_privateuse1_backend_name _is_default_mobile_cpu_allocator_set""".split()
+)
+
+# C functions without arguments that read what the program may set: what they say is guarded.
+SETTINGS = frozenset(
+    f"torch._C._get_{name}"
+    for name in """cudnn_enabled cudnn_benchmark cudnn_deterministic cudnn_allow_tf32
+    flash_sdp_enabled math_sdp_enabled mem_efficient_sdp_enabled cudnn_sdp_enabled
+    cublas_allow_tf32 onednn_allow_tf32 float32_matmul_precision mkldnn_enabled
+    deterministic_algorithms_warn_only""".split()
 )
 
 # Whether arguments override torch functions: to C it seems so while our own mode is on.

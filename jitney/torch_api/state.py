@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -162,13 +163,16 @@ def fills_memory() -> bool:
 def state_names() -> tuple[str, ...]:
     """What a ``SetState`` effect may name, and every capture guards. A ``STATE`` guard may also
     name "cuda_device", the GPU that ``"cuda"`` means: asked where it matters alone, as a forked
-    process must not."""
+    process must not; and any function of torch's that reads a setting, "torch.get_num_threads"."""
     return tuple(name for name in _STATE if name != "cuda_device")
 
 
 def state_reader(name: str) -> Callable[[], Any]:
-    """The function that reads a piece of process or thread state (KeyError: unknown name)."""
-    return _STATE[name][0]
+    """The function that reads a piece of process or thread state."""
+    if name in _STATE:
+        return _STATE[name][0]
+    found: Callable[[], Any] = operator.attrgetter(name.removeprefix("torch."))(torch)
+    return found
 
 
 def state_setter(name: str) -> Callable[[Any], None]:
@@ -178,7 +182,7 @@ def state_setter(name: str) -> Callable[[Any], None]:
 
 def read_state(name: str) -> Any:
     """The state now, in a form that compares by value."""
-    return _STATE[name][0]()
+    return state_reader(name)()
 
 
 def set_state(name: str, value: Any) -> None:

@@ -12,7 +12,7 @@ import jitney
 from jitney.capture import policy_table as t
 from jitney.capture.function_calls import HANDLERS
 from jitney.capture.state import CHANGES
-from jitney.capture.torch_calls import LOOKS
+from jitney.capture.torch_calls import LOOKS, SETTINGS
 from jitney.torch_api import names
 
 ROWS = sorted(
@@ -28,6 +28,7 @@ ROWS = sorted(
         *CHANGES,
         *names.C_ANSWERS,
         *LOOKS,
+        *SETTINGS,
         *names.OVERRIDE_TESTS,
     }
 )
