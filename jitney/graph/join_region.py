@@ -13,7 +13,7 @@ from jitney import torch_api
 from jitney.errors import CompilerBug
 from jitney.events import log
 from jitney.graph.describe_outputs import Results
-from jitney.graph.effects import draws_random, memory_owner
+from jitney.graph.effects import draws_random, is_effect, memory_owner
 from jitney.graph.expose_statistics import expose_statistics
 from jitney.graph.lay_out_channels_last import lay_out_channels_last
 from jitney.graph.partition import Partition, ancestors, partition
@@ -27,7 +27,6 @@ from jitney.graph.region import (
     Result,
     ResultFacts,
 )
-from jitney.graph.remove_dead_code import remove_dead_code
 from jitney.graph.simplify import simplify
 
 #: Elements from which a result that is also kept for the backward pass is not copied (GPU).
@@ -254,11 +253,12 @@ def _copied(graph: fx.Graph, node: fx.Node) -> fx.Node:
 
 
 def _drop_late(graph: fx.Graph) -> None:
-    """Removes what only the backward graph needs, the tangents' placeholders among it."""
+    """Removes what only the backward graph needs, the tangents' placeholders among it. A pass may
+    have put nodes of its own behind an effect of the backward pass (attention's gradient)."""
     for node in reversed(graph.nodes):
-        if not node.users and node.meta.get("backward"):
+        unread = not node.users and node.op in ("call_function", "get_attr")
+        if unread and (node.meta.get("backward") or not is_effect(node)):
             graph.erase_node(node)
-    remove_dead_code(graph)
     for node in graph.find_nodes(op="placeholder"):
         if not node.users and node.name.startswith("tangent_"):
             graph.erase_node(node)

@@ -7,7 +7,7 @@ import torch
 from torch import fx
 
 from jitney.errors import Unsupported
-from jitney.graph import partition
+from jitney.graph import join_region, partition
 from jitney.graph.trace_region import trace_region
 from tests.graph.regions import trace
 
@@ -67,3 +67,16 @@ def test_a_checkpoint_that_reads_what_is_written_later_is_refused():
             node.meta["checkpoint"] = 1
     with pytest.raises(Unsupported, match="checkpoint"):
         trace_region(gm, (torch.randn(4, requires_grad=True), torch.randn(4)))
+
+
+def test_a_pass_may_put_its_own_nodes_behind_an_effect_of_the_backward_pass():
+    """Attention's gradient counts as one on a GPU: it must leave the forward graph all the same."""
+    graph = fx.Graph()
+    x, tangent = graph.placeholder("input_0"), graph.placeholder("tangent_0")
+    late = graph.call_function(torch.ops.aten.bernoulli.default, (tangent,))
+    late.meta["backward"] = True
+    graph.call_function(torch.ops.aten.neg.default, (late,))
+    drawn = graph.call_function(torch.ops.aten.bernoulli.default, (x,))
+    graph.output((x,))
+    join_region._drop_late(graph)
+    assert [node for node in graph.nodes if node.op != "output"] == [x, drawn]
