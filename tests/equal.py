@@ -50,14 +50,20 @@ def run(fn: Callable[..., Any], inputs: tuple[Any, ...], training: bool) -> Any:
         if isinstance(x, torch.Tensor) and x.requires_grad and x.is_floating_point()
     ]
     if outputs:
-        weights = [
-            torch.linspace(0.5, 1.5, o.numel(), dtype=torch.float64).view(o.shape).to(o)
-            for o in outputs
-        ]
+        weights = [weights_of(o) for o in outputs]
         torch.autograd.backward(outputs, weights)
     leaves = [x for x in pytree.tree_leaves(inputs) if isinstance(x, torch.Tensor)]
     gradients = [x.grad for x in leaves if x.is_leaf]
     return {"result": result, "inputs": inputs, "gradients": gradients}
+
+
+def weights_of(result: torch.Tensor) -> torch.Tensor:
+    """A result's gradient: of both signs, or a norm's backward pass has little left of it, and of
+    values that every dtype holds, so that a float64 run has the same."""
+    count = result.numel()
+    signs = torch.randint(0, 2, (count,), generator=torch.Generator().manual_seed(count)) * 2 - 1
+    made = torch.linspace(0.5, 1.5, count, dtype=torch.float32).to(torch.bfloat16) * signs
+    return made.view(result.shape).to(result)
 
 
 def float64_run(fn: Callable[..., Any], inputs: tuple[Any, ...], training: bool) -> Any:

@@ -70,7 +70,7 @@ class Precision:
         widest dtype that it takes; None where it takes none: no kernel, or types do not mix."""
         for dtype in self.wider:
             try:
-                with GroupedProducts():
+                with Widened(self.dtype):
                     made = run(lambda value, dtype=dtype: in_dtype(dtype, value))
             except Exception:  # noqa: BLE001, S112 - what no wide run can do is no matter
                 continue
@@ -87,15 +87,25 @@ PRECISIONS = {
 }
 
 
-class GroupedProducts(TorchFunctionMode):
-    """Gives `torch.grouped_mm`, which experts call, the doubles that it refuses."""
+class Widened(TorchFunctionMode):
+    """Gives a run in doubles the random numbers that one in ``dtype`` draws, and to
+    `torch.grouped_mm`, which experts call, the doubles that it refuses."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.dtype = dtype
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
-        if getattr(func, "__name__", "") in ("grouped_mm", "_grouped_mm"):
-            if args[0].dtype is torch.float64 and args[0].dim() == 2 and args[1].dim() == 3:
+        name = getattr(func, "__name__", "")
+        if name in ("rand", "randn", "rand_like", "randn_like"):
+            like = getattr(args[0], "dtype", None) if args else None
+            if kwargs.get("dtype", like) is torch.float64:
+                return func(*args, **kwargs | {"dtype": self.dtype}).double()
+        if name in ("grouped_mm", "_grouped_mm") and args[0].dtype is torch.float64:
+            if args[0].dim() == 2 and args[1].dim() == 3:
                 return grouped_product(*args, **kwargs)
         return func(*args, **kwargs)
 

@@ -10,16 +10,16 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from tests.conformance.precision import PRECISIONS, GroupedProducts
+from tests.conformance.precision import PRECISIONS, Widened
 from tests.conformance.programs import (
     Program,
     identity,
     judge,
+    other_ways,
     reference_run,
     run_module,
     same,
     seeded,
-    took_another_way,
 )
 from tests.conformance.variants import jitney_compile
 
@@ -74,7 +74,7 @@ def test_the_reference_is_wider_and_of_the_same_values() -> None:
     assert exact.dtype == torch.float64 and exact.requires_grad
     error = (expected[0][0]["result"].double() - exact).abs().max()
     assert 0 < error < 1e-2 * exact.abs().max()
-    assert not took_another_way(reference, expected, short.precision)
+    assert not other_ways(reference, expected, short.precision)
 
     def refuses(compile_: Any, change: Any) -> Any:
         x = change(torch.ones(3))
@@ -87,12 +87,40 @@ def test_the_reference_is_wider_and_of_the_same_values() -> None:
     assert reference_run(replace(other, precision=PRECISIONS["float32"]), same) is None
 
 
+def test_random_numbers_of_a_wider_run() -> None:
+    for dtype in (torch.float32, torch.bfloat16):
+        torch.manual_seed(0)
+        drawn = torch.rand(9, dtype=dtype), torch.randn_like(torch.ones(9, dtype=dtype))
+        torch.manual_seed(0)
+        with Widened(dtype):
+            wide = (
+                torch.rand(9, dtype=torch.float64),
+                torch.randn_like(torch.ones(9, dtype=torch.float64)),
+            )
+        assert all(torch.equal(a.double(), b) for a, b in zip(drawn, wide, strict=True))
+
+
+def test_what_both_sides_are_far_off_in_is_measured_by_eager() -> None:
+    """A sum that 16 bits lose: eager's result is the measure, if ours is not near the truth."""
+
+    def lost(compile_: Any, change: Any) -> Any:
+        x = change(torch.tensor([1.0, 1e-4]))
+        return compile_(lambda x: (x[0] + x[1]) - x[0])(x)
+
+    program = Program("lost", lost, PRECISIONS["bfloat16"])
+    assert judge("lost", [program], identity).kind == "equal"
+    truth = judge("lost", [program], lambda fn: lambda x: fn(x.double()).to(x.dtype))
+    assert truth.kind == "equal"
+    wrong = judge("lost", [program], lambda fn: lambda x: fn(x) + 2e-4)
+    assert wrong.kind == "wrong"
+
+
 def test_grouped_products_of_doubles() -> None:
     torch.manual_seed(0)
     rows, weights = torch.randn(8, 16), torch.randn(3, 16, 32)
     offs = torch.tensor([3, 3, 8], dtype=torch.int32)
     with pytest.raises(RuntimeError):
         F.grouped_mm(rows.double(), weights.double(), offs=offs)
-    with GroupedProducts():
+    with Widened(torch.float32):
         found = F.grouped_mm(rows.double(), weights.double(), offs=offs)
     torch.testing.assert_close(found.float(), F.grouped_mm(rows, weights, offs=offs))
