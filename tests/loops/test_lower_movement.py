@@ -231,3 +231,22 @@ def test_scatter_by_storage_offset_into_a_view_runs_eager() -> None:
 
     with pytest.raises(Unsupported):
         lower(lambda x: aten.as_strided_scatter((x * 2).t(), x[0], [4], [1], 0), torch.randn(3, 4))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_counts_of_16_bits_are_eagers_to_the_bit(dtype: torch.dtype) -> None:
+    """Past the whole numbers that the dtype holds eager rounds twice, by the width of a vector."""
+
+    def far(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        many = torch.arange(2049, 2349, dtype=x.dtype)
+        return x * many, torch.arange(0, 90, 0.3, dtype=x.dtype)
+
+    def near(x: torch.Tensor) -> torch.Tensor:
+        return x[:100] * torch.arange(6, 206, 2, dtype=x.dtype)
+
+    x = torch.randn(300, generator=torch.Generator().manual_seed(0)).to(dtype)
+    for fn in (far, near):
+        expected, found = fn(x), jitney.compile(fn)(x)
+        for a, b in zip(expected, found, strict=True):
+            assert torch.equal(a, b)
+    assert externs(lower(far, x)) and not externs(lower(near, x))

@@ -12,6 +12,7 @@ from jitney.loops.index import Index, index
 from jitney.loops.ir import Expr
 from jitney.loops.lowerings.builder import Builder, Position
 from jitney.loops.lowerings.expressions import (
+    HALF,
     Operand,
     add,
     apply,
@@ -95,6 +96,8 @@ def iota(
 
 def _counted(b: Builder, start: Operand, step: Operand) -> StridedTensor:
     out = b.allocate()
+    if out.dtype in HALF and b.target.kind == "cpu" and not _exact(start, step, out):
+        raise Refused("eager rounds the first number of each vector, then what it adds to it")
 
     def value_at(position: Position) -> Expr:
         if isinstance(start, int | Index) and isinstance(step, int | Index) and is_int(out.dtype):
@@ -104,6 +107,15 @@ def _counted(b: Builder, start: Operand, step: Operand) -> StridedTensor:
         return add(mul(at, as_expr(step, acc)), as_expr(start, acc))
 
     return b.compute(out, value_at)
+
+
+def _exact(start: Operand, step: Operand, out: StridedTensor) -> bool:
+    """Whether the numbers counted are whole ones that the dtype of ``out`` holds."""
+    most = out.shape[0].bounds()[1]
+    if most is None or not (isinstance(start, int | float) and isinstance(step, int | float)):
+        return False
+    ends = (start, step, start + step * most)
+    return all(x == int(x) and abs(x) * torch.finfo(out.dtype).eps <= 2 for x in ends)
 
 
 @lowers(aten.linspace.default)
