@@ -195,7 +195,9 @@ class _Machine:
         self.store(node.out.buffer, node.out.index, (weights @ v).to(node.out.dtype), None, out)
         if node.logsumexp is not None:
             lse, rows = node.logsumexp, self.scope((*node.batch, node.s))
-            self.store(lse.buffer, lse.index, scores.logsumexp(-1).to(lse.dtype), None, rows)
+            total = scores.logsumexp(-1)
+            total = total.masked_fill(total == -torch.inf, 0.0)
+            self.store(lse.buffer, lse.index, total.to(lse.dtype), None, rows)
 
     def extern(self, node: ir.Extern) -> None:
         target: Any = torch.ops

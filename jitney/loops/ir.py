@@ -278,9 +278,9 @@ class Attention:
     Accesses range over ``batch`` and the axes named; grouped queries show in the index of k and v
     (head axis // group). ``mask`` is additive (float) or keep (bool), or None. ``causal`` keeps
     ``t <= s + causal_offset``; ``window`` further keeps ``t > s + causal_offset - window``.
-    ``logsumexp`` (over batch, s; f32), when given, is stored for the backward pass. ``before``:
-    nests that run before anything is read here, in the same launch: rotary embedding of the query
-    and the new key, its row's store into the cache.
+    ``logsumexp`` (over batch, s; f32), when given, is stored for the backward pass, 0 for a row
+    with nothing kept. ``before``: nests that run before anything is read here, in the same launch:
+    rotary embedding of the query and the new key, its row's store into the cache.
     """
 
     name: str

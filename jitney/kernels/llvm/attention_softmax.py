@@ -164,14 +164,17 @@ def store_output(code: AttentionCode, block: Block) -> None:
             )
             inner.store(Store(node.out.buffer, node.out.index, Ref("out", node.out.dtype)))
         if node.logsumexp is not None:
-            _store_logsumexp(code, scope, row.index, total)
+            _store_logsumexp(code, scope, row.index, total, none)
 
 
-def _store_logsumexp(code: AttentionCode, scope: Scope, row: str, total: Ssa) -> None:
+def _store_logsumexp(code: AttentionCode, scope: Scope, row: str, total: Ssa, none: Ssa) -> None:
+    """Zero for a row with nothing kept (``none``): of its scores, all -inf, the backward pass then
+    makes weights of zero, as in eager."""
     access = code.node.logsumexp
     assert access is not None
     text, dtype = code.f.text, code.plan.dtype
     best = code.load(code.element(code.maxima, row))
     value = emit_op(text, "add", [best, emit_op(text, "log", [total], dtype)], dtype)
+    value = select(text, none, constant(0.0, dtype), value)
     inner = scope.inner(values={"logsumexp": cast(text, value, access.dtype)})
     inner.store(Store(access.buffer, access.index, Ref("logsumexp", access.dtype)))
