@@ -21,6 +21,7 @@ from jitney.capture.guard import ABSENT, Kind
 from jitney.capture.shadows import DictShadow
 from jitney.capture.source import Attr, Fixed, ModuleOf, Source, TypeLookup
 from jitney.capture.symbols import NUMBERS, concrete
+from jitney.capture.tracebacks import traceback_of
 
 if TYPE_CHECKING:
     from jitney.capture.interpret import Interpreter
@@ -239,10 +240,11 @@ def _c_member(interpreter: Interpreter, found: Any, owner: Any, name: str) -> An
     if name == "__class__":
         return type(owner)
     if name == "__dict__":
-        namespace = world.instance_dict(owner)
-        if isinstance(namespace, DictShadow):
+        if isinstance(namespace := world.instance_dict(owner), DictShadow):
             return Lazy(namespace.original, namespace.source)
         return namespace
+    if name == "__traceback__" and known is None:
+        return traceback_of(interpreter, owner)
     shadow = world.cell(owner) if name == "cell_contents" else None
     if shadow is not None:
         value = shadow.get(world)
@@ -437,23 +439,21 @@ def generic_set(
     interpreter: Interpreter, owner: Any, name: str, value: Any, site: Frame | None = None
 ) -> None:
     """``object.__setattr__``."""
-    world = interpreter.world
-    cls = type(owner)
+    cls, source = type(owner), interpreter.world.source_of(owner)
     found = type_lookup(cls, name)
-    guard_lookup(interpreter, cls, name, found, world.source_of(owner))
+    guard_lookup(interpreter, cls, name, found, source)
     if found is not ABSENT and _is_data(found):
-        kind = type(found)
-        if type_lookup(kind, "__set__") is property.__set__:
+        kind, setter = type(found), type_lookup(type(found), "__set__")
+        if setter is property.__set__:
             if found.fset is None:
                 raise Raised(AttributeError(f"can't set attribute {name!r}"))
             link = "drop" if site is not None else None
             interpreter.call_python(found.fset, (owner, value), {}, link)
         elif kind is types.MemberDescriptorType:
             _set_slot(interpreter, found, owner, name, value)
-        elif is_python(type_lookup(kind, "__set__")):
-            setter = type_lookup(kind, "__set__")
+        elif is_python(setter):
             interpreter.call_python(setter, (found, owner, value), {}, None)
-        elif interpreter.is_owned(owner):
+        elif interpreter.is_owned(owner) or (isinstance(owner, BaseException) and source is None):
             interpreter.native(setattr, owner, name, value)
         else:
             raise BreakCapture("descriptor", f"{cls.__name__}.{name} is set by C code")

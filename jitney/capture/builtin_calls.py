@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import abc
 import builtins
 import collections
 import functools
@@ -14,16 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from jitney import torch_api
 from jitney.capture import attributes, callbacks, deferred, operators, polyfills
 from jitney.capture.attributes import is_python, type_lookup
-from jitney.capture.class_flags import is_heap_type
 from jitney.capture.forced import forced, forced_keywords
 from jitney.capture.frame import BreakCapture, Frame, Raised, Unread
-from jitney.capture.generators import FrameGenerator
 from jitney.capture.guard import ABSENT, Kind
-from jitney.capture.source import Fixed, Referent
-from jitney.capture.symbols import NUMBERS, SYMBOLS, concrete
+from jitney.capture.symbols import SYMBOLS, concrete
+from jitney.capture.tracebacks import traceback_of
 
 if TYPE_CHECKING:
     from jitney.capture.interpret import Interpreter
@@ -124,45 +120,6 @@ def _sum(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: 
 @builtin(builtins.len)
 def _len(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Any) -> Any:
     return operators.length(interpreter, interpreter.world.force(args[0]), site)
-
-
-@builtin(builtins.isinstance)
-def _isinstance(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Any) -> Any:
-    value, classes = forced(interpreter, args)
-    return is_instance(interpreter, value, classes)
-
-
-def is_instance(interpreter: Interpreter, value: Any, classes: Any) -> bool:
-    """``isinstance`` as eager would answer."""
-    if isinstance(value, SYMBOLS):
-        value = NUMBERS[type(value)](1)
-    elif isinstance(value, FrameGenerator):
-        value = (x for x in ((),))
-    elif isinstance(value, torch.Tensor):  # a fake stands for what is none
-        given = classes if isinstance(classes, tuple) else (classes,)
-        classes = tuple([c for c in given if not torch_api.is_fake_class(c)])
-        return bool(interpreter.native(isinstance, value, classes))
-    answer = bool(interpreter.native(isinstance, value, classes))
-    if not answer:
-        _assume_unregistered(interpreter, type(value), classes)
-    return answer
-
-
-def _assume_unregistered(interpreter: Interpreter, cls: type, classes: Any) -> None:
-    """Guards that nobody tells an abstract class of another one in the meantime."""
-    given = classes if isinstance(classes, tuple) else (classes,)
-    if is_heap_type(cls) and any(isinstance(c, abc.ABCMeta) for c in given):
-        asked = Referent(Fixed(functools.partial(issubclass, cls, classes)))
-        interpreter.world.guard(Kind.EQUALS, asked, False)
-
-
-@builtin(builtins.issubclass)
-def _issubclass(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Any) -> Any:
-    values = forced(interpreter, args)
-    answer = interpreter.native(issubclass, *values)
-    if not answer:
-        _assume_unregistered(interpreter, *values)
-    return answer
 
 
 @builtin(builtins.callable)
@@ -268,7 +225,8 @@ def _exc_info(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, s
     exception = interpreter.current_exception()
     if exception is None:
         return (None, None, None)
-    return (type(exception), exception, exception.__traceback__)
+    looks = interpreter.frames[-1].globals.get("__name__") != "contextlib"
+    return (type(exception), exception, traceback_of(interpreter, exception) if looks else None)
 
 
 @builtin(sys.exception)

@@ -10,15 +10,24 @@ import torch
 
 from jitney import torch_api
 from jitney.capture import autograd_functions, checkpoints, polyfills
+from jitney.capture.attributes import type_lookup
+from jitney.capture.callbacks import TEXTS
 from jitney.capture.forced import forced, forced_keywords
 from jitney.capture.frame import BreakCapture, Frame, Unread
 from jitney.capture.questions import place_of
+from jitney.capture.symbols import SYMBOLS
+from jitney.capture.tracebacks import traceback_of
+from jitney.capture.world import is_identity
 from jitney.torch_api import names
 
 if TYPE_CHECKING:
     from jitney.capture.interpret import Interpreter
 
 Handler = Callable[..., Any]
+#: Whose text never changes.
+_UNCHANGING = frozenset(
+    (int, float, bool, complex, str, bytes, type(None), torch.Size, torch.device, range, slice)
+)
 
 
 def answering(value: Any) -> Handler:
@@ -79,12 +88,35 @@ def deferred(
     kwargs: dict[str, Any],
     site: Frame | None,
 ) -> None:
-    """A call for its effect alone, put off until the graph has run."""
-    values = tuple(forced(interpreter, args))
+    """A logger's call, put off until the graph has run: told of things as they are now."""
+    logger, *values = forced(interpreter, args)
     keywords = forced_keywords(interpreter, kwargs)
-    if any(isinstance(x, torch.Tensor) for x in (*values, *keywords.values())):
-        raise BreakCapture("deferred-tensor", f"{function.__qualname__} is given a tensor")
-    interpreter.deferred.append((function, values, keywords))
+    name = function.__qualname__
+    told = keywords.get("exc_info", name == "Logger.exception")
+    if told or keywords.get("stack_info"):
+        exception = told if isinstance(told, BaseException) else interpreter.current_exception()
+        if exception is not None:
+            traceback_of(interpreter, exception)  # it is raised for real
+        raise BreakCapture("traceback", f"{name} tells of an exception, or of the stack")
+    values = [_as_it_is(name, value) for value in values]
+    keywords = {key: _as_it_is(name, value) for key, value in keywords.items()}
+    interpreter.deferred.append((function, (logger, *values), keywords))
+
+
+def _as_it_is(name: str, value: Any) -> Any:
+    """What says the same later, after changes to ``value``; breaks where nothing does."""
+    kind = type(value)
+    if isinstance(value, torch.Tensor):
+        raise BreakCapture("deferred-tensor", f"{name} is given a tensor")
+    if kind in (list, tuple):
+        return kind([_as_it_is(name, item) for item in value])
+    if kind is dict:
+        return {key: _as_it_is(name, item) for key, item in value.items()}
+    if kind in _UNCHANGING or isinstance(value, (*SYMBOLS, BaseException)) or is_identity(value):
+        return value
+    if any(type_lookup(kind, hook) is not getattr(object, hook) for hook in TEXTS):
+        raise BreakCapture("deferred-state", f"{name} is given a {kind.__qualname__}")
+    return value
 
 
 def _interpreted(

@@ -7,6 +7,7 @@ import itertools
 from typing import TYPE_CHECKING, Any
 
 from jitney.capture import attributes, operators, subscripts
+from jitney.capture.class_tests import is_instance
 from jitney.capture.cpython import OLD_CALLS
 from jitney.capture.decode import Instruction, opcode
 from jitney.capture.frame import BreakCapture, Frame, Lazy, Raised
@@ -370,8 +371,6 @@ def match_keys(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
 @opcode("MATCH_CLASS")
 def match_class(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
     value, cls, names = vm.popn(frame, 3)
-    from jitney.capture.builtin_calls import is_instance
-
     if not is_instance(vm, value, cls):
         frame.stack.append(None)
         return

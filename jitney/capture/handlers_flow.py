@@ -12,6 +12,7 @@ from jitney.capture.decode import Instruction, opcode
 from jitney.capture.frame import RETURNED, YIELDED, BreakCapture, Frame, Raised
 from jitney.capture.generators import FrameGenerator
 from jitney.capture.guard import ABSENT
+from jitney.capture.tracebacks import given_to
 
 if TYPE_CHECKING:
     from jitney.capture.interpret import Interpreter
@@ -299,7 +300,7 @@ def before_with(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
 def with_except_start(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
     exception = frame.stack[-1]
     leave = frame.stack[-4]
-    args = (type(exception), exception, exception.__traceback__)
+    args = (type(exception), exception, given_to(vm, leave, exception))
     frame.stack.append(vm.call(leave, args, {}, frame))
 
 

@@ -1,0 +1,115 @@
+"""``isinstance`` and ``issubclass`` as eager would answer, of fakes and by metaclasses."""
+
+from __future__ import annotations
+
+import abc
+import builtins
+import functools
+import types
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from jitney import torch_api
+from jitney.capture import operators
+from jitney.capture.attributes import guard_lookup, is_python, type_lookup
+from jitney.capture.builtin_calls import builtin
+from jitney.capture.class_flags import is_heap_type
+from jitney.capture.forced import forced
+from jitney.capture.frame import BreakCapture
+from jitney.capture.generators import FrameGenerator
+from jitney.capture.guard import Kind
+from jitney.capture.source import Fixed, Referent
+from jitney.capture.symbols import NUMBERS, SYMBOLS
+from jitney.capture.world import raw_dict
+
+if TYPE_CHECKING:
+    from jitney.capture.interpret import Interpreter
+
+#: Whose metaclasses look at classes alone, which guards see to, or at what is never a fake.
+_TRUSTED = ("abc", "typing", "typing_extensions", "torch")
+
+
+@builtin(builtins.isinstance)
+def _isinstance(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Any) -> Any:
+    value, classes = forced(interpreter, args)
+    return is_instance(interpreter, value, classes)
+
+
+def is_instance(interpreter: Interpreter, value: Any, classes: Any) -> bool:
+    """``isinstance(value, classes)``; breaks where C code would look into the object for it."""
+    if _is_asked(classes, "__instancecheck__"):
+        return _ask(interpreter, value, classes, "__instancecheck__")
+    if isinstance(value, SYMBOLS):
+        value = NUMBERS[type(value)](1)
+    elif isinstance(value, FrameGenerator):
+        value = (x for x in ((),))
+    elif isinstance(value, torch.Tensor):  # a fake stands for what is none
+        given = classes if isinstance(classes, tuple) else (classes,)
+        classes = tuple([c for c in given if not torch_api.is_fake_class(c)])
+        return bool(interpreter.native(isinstance, value, classes))
+    _refuse_protocols(value, classes)
+    answer = bool(interpreter.native(isinstance, value, classes))
+    if not answer:
+        _assume_unregistered(interpreter, type(value), classes)
+    return answer
+
+
+@builtin(builtins.issubclass)
+def _issubclass(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Any) -> Any:
+    cls, classes = forced(interpreter, args)
+    if _is_asked(classes, "__subclasscheck__"):
+        return _ask(interpreter, cls, classes, "__subclasscheck__")
+    answer = interpreter.native(issubclass, cls, classes)
+    if not answer:
+        _assume_unregistered(interpreter, cls, classes)
+    return answer
+
+
+def _one_by_one(classes: Any) -> tuple[Any, ...] | None:
+    """The members of a tuple or union of classes; None of a class."""
+    members = classes.__args__ if isinstance(classes, types.UnionType) else classes
+    return members if isinstance(members, tuple) else None
+
+
+def _is_asked(classes: Any, hook: str) -> bool:
+    """Whether a metaclass of the program's has Python code for the answer."""
+    members = _one_by_one(classes)
+    if members is not None:
+        return any(_is_asked(member, hook) for member in members)
+    found = type_lookup(type(classes), hook)
+    return is_python(found) and str(found.__module__).partition(".")[0] not in _TRUSTED
+
+
+def _ask(interpreter: Interpreter, value: Any, classes: Any, hook: str) -> bool:
+    members = _one_by_one(classes)
+    if members is not None:
+        return any(_ask(interpreter, value, member, hook) for member in members)
+    if not _is_asked(classes, hook):
+        asked = isinstance if hook == "__instancecheck__" else issubclass
+        return bool(interpreter.call(asked, (value, classes), {}, None))
+    if hook == "__instancecheck__" and type(value) is classes:
+        return True
+    found = type_lookup(type(classes), hook)
+    guard_lookup(interpreter, type(classes), hook, found, None)
+    interpreter.world.read(found, Fixed(found))
+    answer = interpreter.call(found, (classes, value), {}, None)
+    return operators.truth(interpreter, interpreter.world.force(answer))
+
+
+def _refuse_protocols(value: Any, classes: Any) -> None:
+    members = _one_by_one(classes)
+    for cls in members if members is not None else (classes,):
+        if isinstance(cls, tuple):
+            _refuse_protocols(value, cls)
+        elif getattr(cls, "_is_protocol", False) and cls not in type(value).__mro__:
+            if raw_dict(value) is not None:
+                raise BreakCapture("callback", f"an object is searched for names of {cls.__name__}")
+
+
+def _assume_unregistered(interpreter: Interpreter, cls: type, classes: Any) -> None:
+    """Guards that nobody tells an abstract class of another one in the meantime."""
+    given = classes if isinstance(classes, tuple) else (classes,)
+    if is_heap_type(cls) and any(isinstance(c, abc.ABCMeta) for c in given):
+        asked = Referent(Fixed(functools.partial(issubclass, cls, classes)))
+        interpreter.world.guard(Kind.EQUALS, asked, False)

@@ -1,0 +1,37 @@
+"""Tracebacks: those of a capture would be of the interpreter's frames, so that a frame that asks
+for one raises its exception for real."""
+
+from __future__ import annotations
+
+import dis
+import types
+from typing import TYPE_CHECKING, Any
+
+from jitney.capture.frame import BreakCapture, Restart
+
+if TYPE_CHECKING:
+    from jitney.capture.interpret import Interpreter
+
+
+def traceback_of(interpreter: Interpreter, exception: BaseException) -> Any:
+    """Its ``__traceback__``. Raises `Restart` where the frame itself raised the exception: the
+    capture then breaks before the instruction that does."""
+    if interpreter.world.source_of(exception) is not None:
+        return interpreter.get_attr(exception, "__traceback__")
+    raised = interpreter.raised_at.get(id(exception))
+    if raised is not None:
+        raise Restart(raised[0], BreakCapture("traceback", "an exception's traceback is asked for"))
+    return exception.__traceback__
+
+
+def given_to(interpreter: Interpreter, leave: Any, exception: BaseException) -> Any:
+    """What an ``__exit__`` gets for a traceback: None where its code does not look."""
+    function = getattr(leave, "__func__", None)
+    if not isinstance(function, types.FunctionType) or function.__module__ == "contextlib":
+        return None
+    code = function.__code__
+    if code.co_argcount < 4:  # one that takes all in a tuple mostly ignores it, or hands it on
+        return None
+    reads = [i.argval for i in dis.get_instructions(code) if i.opname.startswith("LOAD")]
+    names = {name for read in reads for name in (read if isinstance(read, tuple) else (read,))}
+    return traceback_of(interpreter, exception) if code.co_varnames[3] in names else None
