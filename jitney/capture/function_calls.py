@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import types
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +27,8 @@ if TYPE_CHECKING:
 Handler = Callable[..., Any]
 #: Whose text never changes.
 _UNCHANGING = frozenset(
-    (int, float, bool, complex, str, bytes, type(None), torch.Size, torch.device, range, slice)
+    (int, float, bool, complex, str, bytes, type(None), types.FunctionType)
+    + (torch.Size, torch.device, range, slice)
 )
 
 
