@@ -15,12 +15,14 @@ from jitney.loops.can_fuse import can_inline
 from jitney.loops.decision import Decision, yes
 from jitney.loops.fuse_epilogues import absorb_epilogue
 from jitney.loops.fusion_state import HOLE, FusionState
+from jitney.loops.gathered_loads import gathered_loads
 from jitney.loops.index import Index
 from jitney.loops.inline_copies import through_copy
 from jitney.loops.masked_ranges import invert_masked
 from jitney.loops.points import likely_points
 from jitney.loops.pointwise_nest import PointwiseNest, pointwise
 from jitney.loops.score_fusion import (
+    GATHER,
     GPU_ROW,
     expr_cost,
     full_loads,
@@ -111,7 +113,7 @@ def _should_inline(
     elif legal and on_gpu and _readers_read_no_more(state, simple, sites):
         legal = yes("its readers read no more bytes for it, and nothing is stored")
     elif legal:
-        legal = _score(state, at, simple, sites)
+        legal = _score(state, at, simple, sites, on_gpu)
     state.note(legal, "inline", simple.nest.name, simple.store.buffer)
     return bool(legal)
 
@@ -172,13 +174,17 @@ def _readers_read_no_more(state: FusionState, simple: PointwiseNest, sites: _Sit
     return True
 
 
-def _score(state: FusionState, at: int, simple: PointwiseNest, sites: _Sites) -> Decision:
+def _score(
+    state: FusionState, at: int, simple: PointwiseNest, sites: _Sites, on_gpu: bool
+) -> Decision:
     readers = state.readers.get(simple.store.buffer, set())
     evaluations = sum(sites.count(state.nodes[r], simple.store.buffer) for r in readers)
     exprs = (*(let.value for let in simple.lets), simple.store.value)
     cost, ops = expr_cost(exprs)
     wide = len({(e.buffer, e.index) for e in full_loads(exprs, simple.nest.axes)})
     base = likely_points(simple.nest.axes)
+    if evaluations > base and not on_gpu:  # lanes read one by one, each time anew
+        cost += GATHER * max(gathered_loads(state.nodes[r], simple) for r in readers)
     return worth_inlining(cost, ops, wide, base, evaluations, len(readers))
 
 

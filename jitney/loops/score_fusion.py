@@ -14,6 +14,7 @@ from jitney.loops.target import Target
 
 LOAD = 2.0
 STORE = 3.0
+GATHER = 12.0  # one element of a load whose lanes do not lie together, on a CPU
 LAUNCH = 4000.0  # one more kernel: about 2 µs of one core
 MOST_OPS = 96  # an inlined expression larger than this is stored instead
 MOST_STREAMS = 24  # distinct buffers one nest may touch

@@ -156,3 +156,14 @@ def test_bf16_keeps_eager_rounding(rows):
         return (y + y).float() * w
 
     same_after_passes(chain, (torch.randn(rows, 64), torch.randn(64)))
+
+
+def test_what_readers_would_gather_many_times_is_laid_out_once():
+    """The filters of a depthwise convolution over channels-last images: nine reads a place."""
+    image = torch.randn(1, 16, 30, 30).to(memory_format=torch.channels_last)
+    args = (image, torch.randn(16, 1, 3, 3))
+    fused = same_after_passes(lambda x, w: F.conv2d(x, w, padding=1, groups=16), args)
+    assert kernels(fused) == ["LoopNest", "LoopNest"]
+    once = (torch.randn(9, 7), torch.randn(7, 9))
+    small = same_after_passes(lambda x, y: x.t().contiguous() + y, once)
+    assert kernels(small) == ["LoopNest"]
