@@ -10,6 +10,7 @@ import torch
 from jitney.kernels.llvm.conversions import broadcast, cast, lane, suffix
 from jitney.kernels.llvm.operations import emit_op, i_and, select
 from jitney.kernels.llvm.ssa import Ssa, constant, intrinsic_suffix, memory_type, vector_of
+from jitney.kernels.llvm.strided_loads import StridedLoad
 from jitney.kernels.llvm.text import FunctionText
 from jitney.loops.index import Index, index
 from jitney.loops.ir import Load, Store
@@ -33,6 +34,8 @@ def load(scope: Scope, node: Load, own: Ssa | None) -> Ssa:
     mask = _both(scope, scope.mask, own)
     if stride == _ONE:
         return _load_vector(scope, node, mask, own)
+    if stride is not None and mask is None and not scope.text.isa.masks:
+        return _load_strided(scope, node, stride)
     return _gather(scope, node, mask)
 
 
@@ -133,6 +136,14 @@ def _gather(scope: Scope, node: Load, mask: Ssa | None) -> Ssa:
         f"{_other(node, lanes)})"
     )
     return _from_memory(scope, _read(scope, node.buffer, code), node.dtype, lanes)
+
+
+def _load_strided(scope: Scope, node: Load, stride: Index) -> Ssa:
+    pointer = address(scope, node.buffer, node.index, node.dtype)
+    stays = node.buffer in scope.operands.written
+    apart = StridedLoad(scope.text, pointer, node.dtype, scope.width, stays)
+    loaded = apart.by(scope.indices.uniform(stride))
+    return cast(scope.text, loaded, torch.bool) if node.dtype == torch.bool else loaded
 
 
 def _other(node: Load, lanes: int) -> str:

@@ -228,6 +228,8 @@ class BodyEmitter:
             middle = self._rounded(span, lanes)
         if span.count is not None and span.count % lanes == 0:
             return states
+        if span.count is not None and not any(states):
+            return self._narrower_vectors(scopes, axis, middle, (span.count % lanes, lanes), leaf)
         return self._scalar_tail(scopes, axis, (middle, span.end), states, leaf)
 
     def _rounded(self, span: Span, step: int) -> str:
@@ -268,6 +270,28 @@ class BodyEmitter:
 
         steps = Steps(middle, self._rounded(span, lanes), lanes, span.count is not None)
         return [*carry(self._text, axis, steps, states[:rows], part), *states[rows:]]
+
+    def _narrower_vectors(
+        self,
+        scopes: list[Scope],
+        axis: Axis,
+        index: str,
+        sizes: tuple[int, int],
+        leaf: Leaf,
+    ) -> list[State]:
+        """The ``sizes = (rest, lanes)`` last points from ``index`` on, which reduce nothing: half
+        a vector, a quarter, …, at last a single element."""
+        rest, lanes = sizes
+        while rest:
+            lanes //= 2
+            if rest < lanes:
+                continue
+            if lanes > 1:
+                leaf([self._lanes(s, axis, index, lanes) for s in scopes], [])
+            else:
+                leaf([s.inner({axis: index}) for s in scopes], [])
+            index, rest = self._plus(index, lanes), rest - lanes
+        return []
 
     def _masked_tail(
         self,

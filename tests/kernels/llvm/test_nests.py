@@ -228,3 +228,42 @@ def test_positions_become_floats_by_their_low_bits() -> None:
     program, _ = program_of(lambda x: x * torch.arange(-20, 30), x)
     text = "".join(NodeEmitter(avx2_target()).emit(node).ir for node in program.nodes)
     assert "sitofp <8 x i32>" in text and "sitofp <8 x i64>" not in text
+
+
+STRIDED: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "pairs": lambda x: x[:, ::2].clone(),
+    "second of pairs": lambda x: x[:, 1::2].clone(),
+    "of three": lambda x: x[:, 2::3].clone(),
+    "of five": lambda x: x[:, ::5].clone(),
+    "backwards": lambda x: x.flip(1),
+}
+
+
+@pytest.mark.parametrize("name", STRIDED)
+@pytest.mark.parametrize("length", [1, 2, 9, 15, 16, 31, 34, 77])
+@pytest.mark.parametrize("dtype", [*FLOATS.values(), *INTS, torch.bool])
+def test_lanes_a_step_apart(name: str, length: int, dtype: torch.dtype) -> None:
+    """Read without gathers where there are no masked instructions, of every length."""
+    x = ints(0, 100, 3, length).to(dtype)
+    check(STRIDED[name], x, target=avx2_target())
+
+
+def test_nothing_beside_lanes_a_step_apart_is_read() -> None:
+    """What ends a tensor ends the last vector read of it."""
+    for name, fn in STRIDED.items():
+        program, _ = program_of(fn, randn(3, 80))
+        text = "".join(NodeEmitter(avx2_target()).emit(node).ir for node in program.nodes)
+        assert "gather" not in text, name
+    program, _ = program_of(STRIDED["pairs"], randn(1, 16))
+    text = "".join(NodeEmitter(avx2_target()).emit(node).ir for node in program.nodes)
+    shared = "<i32 0, i32 2, i32 4, i32 6, i32 9, i32 11, i32 13, i32 15>"
+    assert shared in text and re.search(r"getelementptr float, ptr \S+, i64 7\n", text)
+
+
+def test_the_rest_of_a_row_runs_by_narrower_vectors() -> None:
+    """15 elements without masks: 8, 4, 2 and 1."""
+    program, _ = program_of(lambda x: x + 1, randn(3, 15))
+    text = "".join(NodeEmitter(avx2_target()).emit(node).ir for node in program.nodes)
+    assert re.findall(r"= fadd (<. x float>|float) ", text)[:4] == [
+        "<8 x float>", "<4 x float>", "<2 x float>", "float",
+    ]  # fmt: skip
