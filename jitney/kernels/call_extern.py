@@ -14,7 +14,7 @@ from jitney.kernels import (
 )
 from jitney.loops.evaluate_scalar import evaluate_scalar
 from jitney.loops.index import Atom, Index
-from jitney.loops.ir import BufferView, Extern
+from jitney.loops.ir import BufferView, Expr, Extern
 
 #: Makes the tensor a view stands for, given the sizes of this call.
 ViewTensor = Callable[[BufferView], torch.Tensor]
@@ -26,6 +26,8 @@ class ExternCall:
     def __init__(self, node: Extern) -> None:
         self.node = node
         self.overload = overload(node.target)
+        self._args = [_known(a) for a in node.args]
+        self._kwargs = [(name, _known(a)) for name, a in node.kwargs]
         self.decides_shape = torch.Tag.dynamic_output_shape in self.overload.tags
         if node.target == philox_state.NAME:  # by the dispatcher it takes twice the time
             self.overload = philox_state.philox_state
@@ -34,8 +36,12 @@ class ExternCall:
         self, view: ViewTensor, sizes: Mapping[Atom, int], scalars: Mapping[str, Any]
     ) -> tuple[Any, ...]:
         """Calls the op; returns one value per entry of ``node.outputs``."""
-        args = [_value(a, view, sizes, scalars) for a in self.node.args]
-        kwargs = {name: _value(a, view, sizes, scalars) for name, a in self.node.kwargs}
+        # What no call changes was read off once: reading takes longer than a small op itself.
+        args = [v if known else _value(v, view, sizes, scalars) for known, v in self._args]
+        kwargs = {
+            name: v if known else _value(v, view, sizes, scalars)
+            for name, (known, v) in self._kwargs
+        }
         try:
             result = self.overload(*args, **kwargs)
         except RuntimeError as error:
@@ -56,6 +62,17 @@ class ExternCall:
         foreseen = dtype, given[1] if self.decides_shape else list(shape)
         if given != foreseen:
             raise CompilerBug(f"{self.node.target} gave {given}, not {foreseen} as torch foresaw")
+
+
+def _known(arg: Any) -> tuple[bool, Any]:
+    """(True, the value) of an argument that is the same in every call, (False, itself) else."""
+    if isinstance(arg, Index):
+        return (True, int(arg)) if arg.is_const else (False, arg)
+    if isinstance(arg, list | tuple):
+        parts = [_known(a) for a in arg]
+        known = all(k for k, _ in parts)
+        return (True, [v for _, v in parts]) if known else (False, arg)
+    return not isinstance(arg, BufferView | Expr), arg
 
 
 def _value(

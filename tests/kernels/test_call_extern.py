@@ -11,7 +11,7 @@ from jitney.kernels.call_extern import ExternCall
 
 
 def call_of(target: str) -> ExternCall:
-    node: Any = SimpleNamespace(target=target)
+    node: Any = SimpleNamespace(target=target, args=(), kwargs=())
     return ExternCall(node)
 
 

@@ -51,20 +51,25 @@ class RunSteps:
         constants: Mapping[str, torch.Tensor],
     ) -> None:
         self._program, self._constants = program, dict(constants)
-        self._table = program.buffer_table()
+        self._places = _Places(program.buffer_table())
         self._sizes = sizes_to_read(program, program.arguments)
         remaining = iter(calls)
         self._steps = [_ready(program, s, remaining) for s in steps]
         self._dead = _dead_after(program, steps)
 
     def __call__(self, *args: Any) -> tuple[Any, ...]:
-        frame = _Frame(self._program, self._constants, args, self._sizes)
+        frame = _Frame(self._program, self._places, self._constants, args, self._sizes)
+        if not torch.is_grad_enabled():  # the context alone takes as long as a small op
+            return self._run(frame)
         with torch.no_grad():
-            for step, dead in zip(self._steps, self._dead, strict=True):
-                step(frame)
-                for name in dead:
-                    frame.tensors.pop(name, None)
-            return tuple(frame.output(out) for out in self._program.outputs)
+            return self._run(frame)
+
+    def _run(self, frame: _Frame) -> tuple[Any, ...]:
+        for step, dead in zip(self._steps, self._dead, strict=True):
+            step(frame)
+            for name in dead:
+                frame.tensors.pop(name, None)
+        return tuple([frame.output(out) for out in self._program.outputs])
 
 
 def _ready(
@@ -102,17 +107,49 @@ def _dead_after(program: LoopProgram, steps: Sequence[Step]) -> list[list[str]]:
     return dead[::-1]
 
 
+class _Places:
+    """Where buffers and views of them lie, as far as no call changes it: looked up once."""
+
+    def __init__(self, table: Mapping[str, Buffer]) -> None:
+        self.table = table
+        self._fixed = {name: _fixed(b.shape, b.strides) for name, b in table.items()}
+        self._whole: dict[int, tuple[BufferView, bool]] = {}
+
+    def of_buffer(self, name: str, sizes: Mapping[Atom, int]) -> tuple[list[int], list[int]]:
+        """(shape, strides) of a buffer."""
+        buffer, fixed = self.table[name], self._fixed[name]
+        return fixed or (_ints(buffer.shape, sizes), _ints(buffer.strides, sizes))
+
+    def is_whole(self, view: BufferView) -> bool:
+        """Whether a view of the program (kept here: its id stays its own) is a whole buffer."""
+        known = self._whole.get(id(view))
+        if known is None:
+            known = self._whole[id(view)] = (view, _is_whole(view, self.table[view.buffer]))
+        return known[1]
+
+
+def _fixed(shape: Sequence[Index], strides: Sequence[Index]) -> tuple[list[int], list[int]] | None:
+    if any(v.terms for v in (*shape, *strides)):
+        return None
+    return [v.const for v in shape], [v.const for v in strides]
+
+
+def _ints(values: Sequence[Index], sizes: Mapping[Atom, int]) -> list[int]:
+    return [v.const if not v.terms else v.evaluate(sizes) for v in values]
+
+
 class _Frame:
     """The tensors and numbers of one call."""
 
     def __init__(
         self,
         program: LoopProgram,
+        places: _Places,
         constants: Mapping[str, torch.Tensor],
         args: Sequence[Any],
         sizes: Sequence[ReadSize],
     ) -> None:
-        self._table = program.buffer_table()
+        self._places = places
         self.tensors: dict[str, torch.Tensor] = dict(constants)
         self.sizes: dict[Atom, int] = {}
         self.scalars: dict[str, Any] = {}
@@ -142,8 +179,7 @@ class _Frame:
         """Runs a node in the reference interpreter, on whole buffers."""
         for name in single.arguments:
             if isinstance(name, str) and name not in self.tensors:
-                buffer = self._table[name]
-                self.view(BufferView(name, buffer.shape, buffer.strides))
+                self._allocate(name)
         interpret(single, {}, [self._argument(a) for a in single.arguments])
 
     def extern(self, call: ExternCall) -> None:
@@ -151,30 +187,31 @@ class _Frame:
         results = call.run(self.view, self.sizes, self.scalars)
         for name, value in zip(call.node.outputs, results, strict=False):
             if name is not None and value is not None:  # None: a result left undefined
-                self.tensors[name] = self._laid_out(call, self._table[name], value)
+                self.tensors[name] = self._laid_out(call, name, value)
 
-    def _laid_out(self, call: ExternCall, buffer: Buffer, value: torch.Tensor) -> torch.Tensor:
-        shape, strides = self._ints(buffer.shape), self._ints(buffer.strides)
-        call.check(value, shape, buffer.dtype)
+    def _laid_out(self, call: ExternCall, name: str, value: torch.Tensor) -> torch.Tensor:
+        shape, strides = self._places.of_buffer(name, self.sizes)
+        call.check(value, shape, self._places.table[name].dtype)
         if list(value.stride()) == strides or value.numel() < 2:
             return value
         return torch.empty_strided(shape, strides, dtype=value.dtype).copy_(value)
 
-    def _ints(self, values: Sequence[Index]) -> list[int]:
-        return [v.const if not v.terms else v.evaluate(self.sizes) for v in values]
+    def _allocate(self, name: str) -> torch.Tensor:
+        shape, strides = self._places.of_buffer(name, self.sizes)
+        made = torch.empty_strided(shape, strides, dtype=self._places.table[name].dtype)
+        self.tensors[name] = made
+        return made
 
     def view(self, view: BufferView) -> torch.Tensor:
         """The tensor a view names; a buffer nothing has written yet is allocated."""
-        buffer = self._table[view.buffer]
         base = self.tensors.get(view.buffer)
         if base is None:
-            shape, strides = self._ints(buffer.shape), self._ints(buffer.strides)
-            base = torch.empty_strided(shape, strides, dtype=buffer.dtype)
-            self.tensors[view.buffer] = base
-        if _is_whole(view, buffer):
+            base = self._allocate(view.buffer)
+        if self._places.is_whole(view):
             return base
         offset = base.storage_offset() + view.offset.evaluate(self.sizes)
-        return base.as_strided(self._ints(view.shape), self._ints(view.strides), offset)
+        shape, strides = _ints(view.shape, self.sizes), _ints(view.strides, self.sizes)
+        return base.as_strided(shape, strides, offset)
 
     def output(self, out: Any) -> Any:
         """One result of the program."""
