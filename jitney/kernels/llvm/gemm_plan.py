@@ -30,9 +30,13 @@ SKINNY_ROWS = 16
 TILE_ROWS = 6
 #: Bytes of a panel a work item may pack by itself.
 LARGEST_PANEL = 4 << 20
-#: Bytes of columns of a packed B for a work item, however few the registers hold; where K is
-#: long it goes over it in parts, whose panels take this share of L2.
+#: Bytes of columns of a packed or copied B for a work item, however few the registers hold; where
+#: K is long it goes over it in parts, whose panels take this share of L2.
 WIDE, DEPTH_SHARE = 256, 0.4
+#: Rows of A for which a work item copies several panels: each is read once a part for all of them.
+WIDE_ROWS = 516
+#: Bytes up to which tiles of few columns read such a B in place.
+IN_PLACE = 64 << 10
 
 
 @dataclass(frozen=True)
@@ -49,7 +53,7 @@ class GemmPlan:
     the dtype differs), n-contiguous ones ("copied", "interleaved" for pairs) or any layout
     ("gathered"); or packed into shared memory by a phase ("shared"). ``block``: rows of A a work
     item takes. ``last``: vectors of the last panel. ``beside``: panels a work item takes
-    (more than one only of a packed B); ``depth``: the steps of k it takes at once (0: all).
+    (more than one only of a packed or copied B); ``depth``: steps of k it takes at once (0: all).
     """
 
     style: str
@@ -126,9 +130,11 @@ def plan_gemm(gemm: ir.Gemm, isa: Isa, target: Target) -> GemmPlan:
         a, most = "packed", packed_rows
     width = vectors * lanes
     beside, depth = 1, 0
-    if b == "packed":
+    copyable = style == "panel" and b in ("direct", "copied") and _spread(gemm)
+    if b == "packed" or copyable and patches is None:
         beside = _beside(gemm, width, WIDE // (most_vectors * isa.bits // 8))
     if beside > 1:
+        b, most = (b, most) if b == "packed" else ("copied", WIDE_ROWS)
         depth = _depth(gemm, beside * width * dtype.itemsize, patches, target)
     block = _block_rows(gemm, beside * width, target, most)
     last = _last_vectors(gemm.n.extent, lanes, vectors)
@@ -154,6 +160,14 @@ def _depth(gemm: ir.Gemm, line: int, patches: Patches | None, target: Target) ->
     if steps <= most + BLOCK // 2 or most < BLOCK:
         return 0
     return -(-steps // -(-steps // most) // BLOCK) * BLOCK
+
+
+def _spread(gemm: ir.Gemm) -> bool:
+    """Whether B's rows lie on more pages than every tile may look up anew."""
+    pitch = gemm.b.index.coefficient(gemm.k)
+    if pitch is None or not gemm.k.extent.is_const:
+        return False
+    return int(gemm.k.extent) * abs(pitch.hint()) * gemm.b.dtype.itemsize > IN_PLACE
 
 
 def packed_index(n: Axis, k: Axis, width: int, pairs: bool, base: Index | int = 0) -> Index:

@@ -150,7 +150,7 @@ def _sum_block(
         columns = _columns(f, tile, f.emit(f"getelementptr i8, ptr {b}, i64 {here}"))
         sums = _one_step(f, tile, rows, a_at, columns, sums)
         line = f.emit(f"getelementptr i8, ptr %next, i64 {next_at.name}")
-        _prefetch(f, line)
+        prefetch(f, line)
         moves = (
             (a_at, "%a_step"),
             (b_at, "0" if tile.indexed else "%b_step"),
@@ -257,7 +257,8 @@ def _dot_pairs(f: FunctionText, lanes: int, total: Ssa, a: str, b: str) -> str:
     return f.emit(f"call {total.type} @{callee}({total.typed}, {pairs} {left}, {pairs} {right})")
 
 
-def _prefetch(f: FunctionText, pointer: str) -> None:
+def prefetch(f: FunctionText, pointer: str) -> None:
+    """Asks for the line at ``pointer``."""
     f.declare("declare void @llvm.prefetch.p0(ptr, i32, i32, i32)")
     f.do(f"call void @llvm.prefetch.p0(ptr {pointer}, i32 0, i32 3, i32 1)")
 

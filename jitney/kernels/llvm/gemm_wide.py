@@ -1,7 +1,9 @@
-"""Packed panels of few columns: a work item takes some beside one another.
+"""Panels of few columns: a work item takes some beside one another.
 
 A's rows are read once for all of them and stay near from tile to tile; where K is long, they go
 over it part by part, so that what they read of B stays in L2 (docs/decisions/020-gemm-tile.md).
+B is laid out in panels, or the item copies each part: a panel of 64 bytes read in place takes a
+line of every row, and the rows' pages miss the TLB in every tile.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from jitney.kernels.llvm.gemm_panel import (
     with_table,
 )
 from jitney.kernels.llvm.gemm_parts import GemmCode
+from jitney.kernels.llvm.pack_columns import copy_routine
 from jitney.kernels.llvm.phase_function import PhaseFunction
 from jitney.loops.index import Index
 
@@ -43,6 +46,8 @@ def wide_phase(code: GemmCode) -> tuple[PhaseFunction, Index, float]:
     groups = code.groups()
     extents = [*(axis.extent for axis in gemm.batch), code.blocks(), groups]
     held = no_block(f) if plan.a == "packed" else ""
+    if plan.b == "copied":
+        code.scratch_bytes = plan.beside * _panel_bytes(code)
     with f.items() as loop:
         *batch, block, number = f.unflatten(loop.index, extents)
         flat = f.text.pure(f"udiv i64 {loop.index}, {f.size(code.blocks() * groups)}")
@@ -95,6 +100,8 @@ def _part(code: GemmCode, f: PhaseFunction, item: _Item, k: tuple[str, str]) -> 
     """The products of some steps of ``k`` (first, count): every tile of rows, panel by panel."""
     plan = code.plan
     line = plan.beside * plan.width * plan.dtype.itemsize
+    if plan.b == "copied":
+        _copy_panels(code, f, item, k)
 
     def write(rows: tuple[str, str], height: int) -> None:
         if plan.depth:
@@ -143,10 +150,34 @@ def _panel(code: GemmCode, f: PhaseFunction, item: _Item, number: str, k: tuple[
     gemm, plan = code.gemm, code.plan
     line = plan.width * plan.dtype.itemsize
     column = f.text.pure(f"mul nsw i64 {number}, {plan.width}")
+    if plan.b == "copied":
+        beside = f.text.pure(f"sub i64 {number}, {item.first}")
+        b = f.offset("%scratch", beside, _panel_bytes(code))
+        return replace(item.panel, column=column, b=b, b_step=str(line), k=k)
     b = f.address(item.panel.scope.inner({gemm.n: column}), gemm.b, (gemm.k,))
     here = f.offset(b, k[0], line)
     ahead = _ahead(code, f, b, k)
     return replace(item.panel, column=column, b=here, b_step=str(line), k=k, ahead=ahead)
+
+
+def _panel_bytes(code: GemmCode) -> int:
+    """Bytes of one part of k of a panel that the item packs."""
+    plan = code.plan
+    return (plan.depth or int(code.gemm.k.extent)) * plan.width * plan.dtype.itemsize
+
+
+def _copy_panels(code: GemmCode, f: PhaseFunction, item: _Item, k: tuple[str, str]) -> None:
+    """Lays the item's panels of B, some steps of ``k`` of them, out at the start of scratch."""
+    gemm, plan = code.gemm, code.plan
+    column = f.text.pure(f"mul nsw i64 {item.first}, {plan.width}")
+    step = f.step(gemm.b, gemm.k)
+    b = f.address(item.panel.scope.inner({gemm.n: column}), gemm.b, (gemm.k,))
+    skipped = f.text.pure(f"mul nsw i64 {k[0]}, {step}")
+    b = f.text.pure(f"getelementptr i8, ptr {b}, i64 {skipped}")
+    left = f.text.pure(f"sub i64 {f.size(gemm.n.extent)}, {column}")
+    routine = copy_routine(gemm.b.dtype, plan.lanes, plan.vectors, plan.beside)
+    arguments = f"ptr {b}, i64 {step}, i64 {k[1]}, i64 {left}, ptr %scratch"
+    f.text.do(f"call void @{code.use(routine)}({arguments}, i64 {_panel_bytes(code)})")
 
 
 def _ahead(code: GemmCode, f: PhaseFunction, b: str, k: tuple[str, str]) -> Ahead:

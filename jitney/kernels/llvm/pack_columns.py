@@ -12,8 +12,11 @@ from functools import lru_cache
 
 import torch
 
-from jitney.kernels.llvm.gemm_tile import Routine
+from jitney.kernels.llvm.gemm_tile import Routine, prefetch
 from jitney.kernels.llvm.text import FunctionText
+
+#: Rows of several panels that are asked for before they are copied: each lies on a page of its own.
+AHEAD = 8
 
 PARAMETERS = ("ptr %b", "i64 %b_step", "i64 %k", "i64 %count", "ptr %out")
 
@@ -102,26 +105,41 @@ def _mask(order: Iterable[int]) -> str:
 
 
 @lru_cache(maxsize=64)
-def copy_routine(dtype: torch.dtype, lanes: int, vectors: int) -> Routine:
+def copy_routine(dtype: torch.dtype, lanes: int, vectors: int, panels: int = 1) -> Routine:
     """As `transpose_routine`, for B whose columns are contiguous: ``out[i, j] = b[i][j]`` with
-    rows ``b_step`` bytes apart; columns from ``count`` on become 0."""
+    rows ``b_step`` bytes apart; columns from ``count`` on become 0. Of more than one of ``panels``,
+    each begins ``i64 pitch`` bytes (one more parameter) after the one before."""
     size = dtype.itemsize
-    name = f"jitney_pack_copy{size}_{vectors}x{lanes}"
-    f = FunctionText(name, PARAMETERS)
+    name = f"jitney_pack_copy{size}_{vectors}x{lanes}" + f"x{panels}" * (panels > 1)
+    f = FunctionText(name, PARAMETERS + ("i64 %pitch",) * (panels > 1))
     word = f"i{8 * size}"
     kind = f"<{lanes} x {word}>"
-    masks = [_lanes_below(f, lanes, v * lanes) for v in range(vectors)]
+    masks = [_lanes_below(f, lanes, v * lanes) for v in range(panels * vectors)]
     with f.loop("0", "%k") as loop:
         source = f.emit(f"mul i64 {loop.index}, %b_step")
         source = f.emit(f"getelementptr i8, ptr %b, i64 {source}")
-        target = f.emit(f"mul i64 {loop.index}, {lanes * vectors * size}")
-        target = f.emit(f"getelementptr i8, ptr %out, i64 {target}")
-        for v in range(vectors):
+        line = f.emit(f"mul i64 {loop.index}, {lanes * vectors * size}")
+        target = f.emit(f"getelementptr i8, ptr %out, i64 {line}")
+        if panels > 1 and AHEAD:
+            _prefetch_row(f, loop.index, panels * vectors * lanes * size)
+        for v in range(panels * vectors):
+            if v and v % vectors == 0:
+                target = f.emit(f"getelementptr i8, ptr {target}, i64 %pitch")
             at = f.emit(f"getelementptr i8, ptr {source}, i64 {v * lanes * size}")
             value = _masked_load(f, kind, lanes, at, masks[v])
-            at = f.emit(f"getelementptr i8, ptr {target}, i64 {v * lanes * size}")
+            at = f.emit(f"getelementptr i8, ptr {target}, i64 {v % vectors * lanes * size}")
             f.do(f"store {kind} {value}, ptr {at}, align {size}")
     return Routine(name, frozenset({f.finish(linkage="internal"), *f.declarations}))
+
+
+def _prefetch_row(f: FunctionText, row: str, size: int) -> None:
+    """Asks for ``size`` bytes of the row `AHEAD` of ``row``, or of the last row."""
+    last = f.pure("sub i64 %k, 1")
+    later = f.smaller(f.emit(f"add i64 {row}, {AHEAD}"), last)
+    later = f.emit(f"mul i64 {later}, %b_step")
+    later = f.emit(f"getelementptr i8, ptr %b, i64 {later}")
+    for byte in range(0, size, 64):
+        prefetch(f, f.emit(f"getelementptr i8, ptr {later}, i64 {byte}"))
 
 
 def _lanes_below(f: FunctionText, lanes: int, first: int) -> str:

@@ -263,6 +263,33 @@ def test_panels_beside_one_another(case: Case, dtype: torch.dtype, target: Targe
     assert error <= TOLERANCE[dtype]
 
 
+@pytest.mark.parametrize("target", [AVX2, SMALL], ids=lambda t: t.name)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int64], ids=str)
+@pytest.mark.parametrize(
+    "case",
+    [
+        Case(20, 100, 340, b="kn"),
+        Case(530, 150, 700, b="kn"),
+        Case(23, 149, 1111, a="km", b="kn"),
+        Case(540, 330, 300, a="km", b="kn"),
+        Case(14, 530, 900, b="kn", batch=2),
+        Case(37, 70, 900, b="kn", symbolic="m"),
+        Case(37, 170, 900, b="kn", symbolic="mn"),
+    ],
+    ids=str,
+)
+def test_panels_copied_beside_one_another(case: Case, dtype: torch.dtype, target: Target) -> None:
+    """Contiguous columns whose rows lie on many pages, of every rest of rows, panels and parts."""
+    case = replace(case, dtype=dtype)
+    plan = plan_gemm(case.gemm()[0], isa_of(target), target)
+    assert plan.b == "copied" and plan.beside > 1
+    case.check(target)
+
+
+def test_near_rows_of_b_are_read_in_place() -> None:
+    assert plan_gemm(Case(64, 64, 64, b="kn").gemm()[0], isa_of(AVX2), AVX2).b == "direct"
+
+
 @pytest.mark.parametrize("target", [HOST, AVX2], ids=lambda t: t.name)
 @pytest.mark.parametrize("width", [8, 40, 64])
 def test_patches_are_read_through_offsets(target: Target, width: int) -> None:
