@@ -106,7 +106,8 @@ def _dict_changes(vm: Interpreter, shadow: DictShadow, rebuilder: Rebuilder) -> 
     if not stored and not deleted and not _reordered(shadow):
         return []
     ordered = isinstance(shadow.original, collections.OrderedDict)
-    if shadow.seeded and (ordered or _reordered(shadow)):
+    other_keys = ordered and list(initial) != keys_in_order(inside)
+    if shadow.seeded and (other_keys or _reordered(shadow)):
         items = [
             (rebuilder.of(k), rebuilder.of(dict.__getitem__(inside, k)))
             for k in keys_in_order(inside)

@@ -43,10 +43,15 @@ def make_function(
 def make_iterator(function: Any, arguments: tuple[Any, ...], *state: Any) -> Any:
     """An iterator of C code that is somewhere on its way, from what pickling it keeps."""
     made = function(*arguments)
+    set_state(made, *state)
+    return made
+
+
+def set_state(iterator: Any, *state: Any) -> None:
+    """Takes an iterator of C code to where it was."""
     for part in state:
         if part is not None:
-            made.__setstate__(part)
-    return made
+            iterator.__setstate__(part)
 
 
 def walk(owner: Any, view: Callable[[Any], Any], rest: int, size: int) -> Iterator[Any]:

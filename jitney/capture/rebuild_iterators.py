@@ -62,10 +62,17 @@ def iterator_recipe(rebuilder: Rebuilder, value: Any) -> r.Recipe:
         tuples = type(value) is _DRAINED
         return r.Apply(iter, (r.MakeTuple(rest),)) if tuples else r.MakeIterator(rest)
     function, arguments, *state = parts
-    return r.Apply(
-        construct.make_iterator,
-        (r.Constant(function), rebuilder.of(arguments), *map(rebuilder.of, state)),
-    )
+    made = (r.Constant(function), rebuilder.of(arguments))
+    over = arguments[0] if arguments else None
+    if state and isinstance(over, list):  # it is put no further than the list is long by then
+        if state[0] > len(over) - (function is reversed):
+            raise CannotRebuild("an iterator past the end of its list")
+        if _will_change(rebuilder, over):
+            begun = r.Apply(construct.make_iterator, made)
+            place = (begun, rebuilder.of(state[0]))
+            rebuilder.effects.append(r.DeferredCall(r.Constant(construct.set_state), place))
+            return begun
+    return r.Apply(construct.make_iterator, (*made, *map(rebuilder.of, state)))
 
 
 def _parts(value: Any) -> tuple[Any, ...] | None:

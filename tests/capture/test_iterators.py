@@ -209,3 +209,55 @@ def test_an_iterator_over_a_dict_notices_behind_a_break(view: str, kind: Any) ->
             tables = [kind(a=1, b=2, c=3) for _ in range(2)]
             assert compiled(X, tables[0], when)[0] == f(X, tables[1], when)[0]
             assert [*tables[0].items()] == [*tables[1].items()]
+
+
+def _same(f: Any, *given: Callable[[], Any]) -> None:
+    compiled = jitney.compile(f, backend="eager")
+    for make in given:
+        for _ in range(2):
+            ours, eagers = make(), make()
+            assert (compiled(*ours), ours) == (f(*eagers), eagers)
+
+
+@pytest.mark.parametrize("view", [iter, reversed])
+def test_a_list_that_grew_before_its_loop(view: Any) -> None:
+    def f(items: list[int]) -> Any:
+        log: list[int] = []
+        items.append(1)
+        items.append(2)
+        for item in view(items):
+            log.append(item)
+            jitney.graph_break()
+            if len(log) > 9:
+                break
+        return log
+
+    _same(f, lambda: ([],), lambda: ([5],))
+
+
+@pytest.mark.parametrize("view", [iter, reversed])
+@pytest.mark.parametrize("own", [False, True])
+def test_an_iterator_past_the_end_of_its_list(view: Any, own: bool) -> None:
+    def f(items: list[int]) -> Any:
+        items = [*items] if own else items
+        log: list[int] = []
+        for item in view(items):
+            log.append(item)
+            del items[1:]
+            items[0] = 9
+            jitney.graph_break()
+        return log
+
+    _same(f, lambda: ([1, 2, 3, 4],), lambda: ([1],), lambda: ([],))
+
+
+def test_values_of_an_ordered_dict_are_stored_in_its_loop() -> None:
+    def f(table: Any) -> Any:
+        log: list[Any] = []
+        for key in table:
+            table[key] = len(log)
+            log.append(key)
+            jitney.graph_break()
+        return log
+
+    _same(f, lambda: (collections.OrderedDict(a=1, b=2, c=3),))
