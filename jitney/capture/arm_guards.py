@@ -29,13 +29,15 @@ CONSTANTS = (*SCALARS, bytes, complex, torch.dtype, torch.device, torch.layout)
 
 @dataclass
 class Arm:
-    """A program, the sources that are stable under it with their objects, guards left over."""
+    """A program, the sources that are stable under it with their objects, guards left over.
+    ``roots``: objects, by id, that it takes from what a call brings, ``modules`` among them."""
 
     program: Program
     stable: tuple[Source, ...]
     values: tuple[Any, ...]
     residual: tuple[Guard, ...]
-    roots: dict[str, int]
+    roots: dict[Source, int]
+    modules: set[Source]
     versions: dict[int, int]
 
 
@@ -55,7 +57,8 @@ def arm_guards(
         return None
     program = _program(arming)
     values = tuple(place.value for s in stable if (place := arming.place(s)) is not None)
-    return Arm(program, tuple(stable), values, residual, arming.roots, arming.versions)
+    objects = arming.roots, arming.modules, arming.versions
+    return Arm(program, tuple(stable), values, residual, *objects)
 
 
 def _program(arming: Arming) -> Program:

@@ -22,6 +22,7 @@ from bytecode import FreeVar, Instr, Label
 
 from jitney.capture.cpython import CALLED_LIES_BELOW, CELLS_ARE_LOCALS, LOOP_END, OLD_CALLS
 from jitney.capture.edit_code import NEVER_FALLS, Editor, handled_slots, jump_to, list_code
+from jitney.capture.look_ahead import AHEAD
 from jitney.errors import Unsupported
 
 THUNK = "<call>"
@@ -50,6 +51,13 @@ class Point:
     def handled(self) -> tuple[int, ...]:
         """Stack slots under exceptions being handled: see `handled_slots`."""
         return handled_slots(self.code)[self.index]
+
+    @property
+    def is_in_loop(self) -> bool:
+        """Whether the iterator of a ``for`` may be on the stack."""
+        listing = list_code(self.code)
+        loops = [(i, t) for i, t in enumerate(listing.targets) if listing.names[i] == "FOR_ITER"]
+        return any(start <= self.index < (end or 0) for start, end in loops)
 
     @property
     def arguments(self) -> tuple[str, ...]:
@@ -98,14 +106,18 @@ def run_tails(result: Any) -> Any:
 
 
 @lru_cache(maxsize=4096)
-def resume_code(point: Point) -> CodeType:
-    """Code of the function that continues at ``point``; it keeps the user's name and lines."""
+def resume_code(point: Point, looks_ahead: bool = False) -> CodeType:
+    """Code of the function that continues at ``point``; it keeps the user's name and lines.
+    ``looks_ahead``: it takes one argument more, which it does not use."""
     editor = Editor(point.code)
     label = Label()
     editor.items.insert(editor.position(point.index), label)
-    prologue = [*_restore_stack(point), *_seat_first(point, point.arguments), jump_to(label)]
+    arguments = (*point.arguments, AHEAD) if looks_ahead else point.arguments
+    forget = [Instr("DELETE_FAST", AHEAD)] if looks_ahead else []
+    seat = _seat_first(point, point.arguments)
+    prologue = [*forget, *_restore_stack(point), *seat, jump_to(label)]
     _set_line(prologue, point.line)
-    code = editor.assemble(prologue, point.arguments, extra_stack=len(point.nulls) + 4)
+    code = editor.assemble(prologue, arguments, extra_stack=len(point.nulls) + 4)
     _ORIGINS[id(code)] = (code, point)
     return code
 

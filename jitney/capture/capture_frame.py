@@ -28,6 +28,7 @@ from jitney.capture.frame import BreakCapture, Frame, Raised, Restart, Unread
 from jitney.capture.functions import globals_source, know_cells
 from jitney.capture.guard import Kind
 from jitney.capture.interpret import Interpreter
+from jitney.capture.look_ahead import seen_ahead
 from jitney.capture.options import CaptureOptions
 from jitney.capture.questions import Questions
 from jitney.capture.rebuild import CannotRebuild, Rebuilder
@@ -124,6 +125,7 @@ def _attempt(
 def _root(vm: Interpreter, function: FunctionType, arguments: Mapping[str, Any]) -> Frame:
     know_cells(vm, function.__closure__ or (), Function())
     vm.world.know(function, function, Function())
+    vm.world.ahead = seen_ahead(arguments)
     code = function.__code__
     return Frame(
         code,

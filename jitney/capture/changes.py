@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from jitney.capture import recipe as r
 from jitney.capture.frame import Lazy
 from jitney.capture.guard import ABSENT, Kind
+from jitney.capture.look_ahead import advances
 from jitney.capture.rebuild import Rebuilder
 from jitney.capture.scalars import SCALAR_TYPES
 from jitney.capture.shadows import DictShadow, SequenceShadow
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 def effects_of(vm: Interpreter, rebuilder: Rebuilder) -> list[r.Effect]:
     """Every change to be replayed, in an order that needs nothing made later."""
-    effects: list[r.Effect] = []
+    effects = advances(vm.world)
     for function, args, kwargs in vm.deferred:
         effects.append(
             r.DeferredCall(

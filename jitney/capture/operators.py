@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from jitney.capture import callbacks
+from jitney.capture import callbacks, look_ahead
 from jitney.capture.attributes import guard_lookup, is_python, know_function, type_lookup
 from jitney.capture.frame import BreakCapture, Frame, Raised
 from jitney.capture.generators import FrameGenerator, IndexIterator, MethodIterator
@@ -256,7 +256,7 @@ def iterable(interpreter: Interpreter, value: Any) -> Any:
 def advance(interpreter: Interpreter, iterator: Any) -> Any:
     """``next(iterator)``; raises `Raised(StopIteration)` at the end."""
     if id(iterator) in interpreter.world.foreign_iterators:
-        raise BreakCapture("foreign-iterator", "an iterator made outside of the frame is advanced")
+        return look_ahead.advance(interpreter, iterator)
     hook = hook_of(interpreter, iterator, "__next__")
     if hook is not None and not isinstance(iterator, MethodIterator | IndexIterator):
         return interpreter.call(hook, (iterator,), {}, None)

@@ -36,7 +36,6 @@ from jitney.capture.watch_dicts import watcher
 SCALARS = (int, float, bool, str, type(None))
 CONTAINERS = (dict, list, tuple)
 _METHOD_PARTS = ("__func__", "__self__")
-FUNCTION_ROOT = "<function>"
 _GONE = (LookupError, AttributeError, TypeError, ValueError)
 
 
@@ -59,11 +58,11 @@ def newest_version() -> int:
 
 @dataclass
 class Habits:
-    """What is known of an entry's objects: dicts (by id) whose version always changes, roots that
-    are a new object in every call. ``born``: `newest_version` when the entry was made."""
+    """What is known of an entry's objects: dicts (by id) whose version always changes, ``fresh``
+    sources, with a new object in every call. ``born``: `newest_version` when it was made."""
 
     busy: dict[int, int] = field(default_factory=dict)
-    fresh: set[str] = field(default_factory=set)
+    fresh: set[Source] = field(default_factory=set)
     born: int = field(default_factory=newest_version)
 
 
@@ -80,7 +79,8 @@ class Arming:
         self.stores: list[int] = []  # the same of dict versions
         self.words: list[int] = []
         self.keep: list[Any] = []
-        self.roots: dict[str, int] = {}  # by name of the argument
+        self.roots: dict[Source, int] = {}  # objects that a call must bring, by id
+        self.modules: set[Source] = set()  # those of them that come again
         self.versions: dict[int, int] = {}
         self.places: dict[Source, Place | None] = {}
         self.scratch = 1 + len(roots.locals)  # a slot for one instruction to hand to the next
@@ -140,7 +140,8 @@ class Arming:
         """Where what is at ``source`` is found; None if no program can say."""
         if source not in self.places:
             try:
-                self.places[source] = self._find(source)
+                is_fresh = source in self.habits.fresh
+                self.places[source] = None if is_fresh else self._find(source)
             except _GONE:
                 self.places[source] = None
         return self.places[source]
@@ -161,13 +162,9 @@ class Arming:
                 self.watch(sys.modules)
                 return self._stable(sys.modules[name])
             case Local(name=name):
-                if name in self.habits.fresh:
-                    return None
-                return self._settle(self._indices[name], self.inputs.locals[name], name)
+                return self._settle(self._indices[name], self.inputs.locals[name], source)
             case Function():
-                if self._is_fresh_function():
-                    return None
-                return self._settle(0, self.inputs.function, FUNCTION_ROOT)
+                return self._settle(0, self.inputs.function, source)
             case Attr(base=Function(), name="__closure__") if self._is_fresh_function():
                 slot = self.new_slot()
                 self.add(Op.LOAD, 0, layouts.FUNCTION_PARTS["__closure__"], slot)
@@ -180,7 +177,7 @@ class Arming:
         return self._below_slot(source, base.value, base.slot)
 
     def _is_fresh_function(self) -> bool:
-        return FUNCTION_ROOT in self.habits.fresh
+        return Function() in self.habits.fresh
 
     def _stable(self, value: Any) -> Place:
         self.keep.append(value)
@@ -200,7 +197,7 @@ class Arming:
         changed = is_module and version > self.habits.born
         return changed or self.habits.busy.get(id(value), 0) > 2
 
-    def _settle(self, slot: int, value: Any, root: str = "") -> Place:
+    def _settle(self, slot: int, value: Any, source: Source) -> Place:
         """What a slot holds: scalars, tensors and containers stay in it, and iterators, which may
         hold a generator whose ``finally`` waits for the last reference; of anything else the
         identity is checked, which makes it stable."""
@@ -210,8 +207,9 @@ class Arming:
         if varies and not isinstance(value, torch.nn.Parameter):
             return Place(value, slot, fixed=False)
         self.add(Op.IS, slot, id(value))
-        if root:
-            self.roots[root] = id(value)
+        self.roots[source] = id(value)
+        if isinstance(value, torch.nn.Module):
+            self.modules.add(source)
         return self._stable(value)
 
     def _below_stable(self, source: Source, base: Any) -> Place | None:
@@ -306,7 +304,7 @@ class Arming:
                 self.keep.append(key)
                 to = self.new_slot()
                 self.add(Op.DICT_ITEM, slot, id(key), to)
-                return self._settle(to, stored_item(base, key))
+                return self._settle(to, stored_item(base, key), source)
             case Item(index=index) if type(base) in (tuple, list):
                 self.same_length(slot, base)
                 to, offset = self.new_slot(), 8 * index
@@ -314,12 +312,12 @@ class Arming:
                     self.add(Op.LOAD, slot, layouts.SEQUENCE_ITEMS + offset, to)
                 else:
                     self.add(Op.LOAD2, slot, offset, to)
-                return self._settle(to, base[index])
+                return self._settle(to, base[index], source)
             case CellContents() if type(base) is CellType:
                 to = self.new_slot()
                 self.add(Op.FIELD, slot, layouts.OB_TYPE, id(CellType))
                 self.add(Op.LOAD, slot, layouts.CELL_CONTENTS, to)
-                return self._settle(to, base.cell_contents)
+                return self._settle(to, base.cell_contents, source)
         return None
 
     # ------------------------------------------------------------ checks of slots

@@ -95,6 +95,15 @@ class DictShadow:
         dict.__delitem__(self.inside, key)
         self.moved.add(key)
 
+    def is_changed(self) -> bool:
+        """Whether the frame has given it other keys or values, or another order."""
+        inside, initial = self.inside, self.initial
+        if self.moved or len(inside) != len(initial):
+            return True
+        if self.seeded and keys_in_order(inside) != list(initial):
+            return True
+        return any(initial.get(k, ABSENT) is not v for k, v in dict.items(inside))
+
     def seed(self, world: World) -> None:
         """Reads all that was not read yet, in the original's order, guarding its keys."""
         if self.seeded:
@@ -172,6 +181,10 @@ class SequenceShadow:
         else:
             inside = cls.__new__(cls)
         return SequenceShadow(original, inside, source)
+
+    def is_changed(self) -> bool:
+        """Whether the frame has given it other items."""
+        return [*map(id, self.inside)] != [*map(id, self.initial)]
 
     def seed(self, world: World) -> None:
         """Reads every item, guarding the length (of sets: the members, which are constants)."""

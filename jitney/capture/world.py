@@ -29,6 +29,7 @@ from jitney.capture import c_methods, scalars, shadows
 from jitney.capture.class_flags import is_heap_type, is_of_c
 from jitney.capture.frame import BreakCapture, Lazy
 from jitney.capture.guard import Guard, Kind
+from jitney.capture.look_ahead import Ahead
 from jitney.capture.source import (
     Attr,
     BoundFrom,
@@ -86,6 +87,7 @@ class World:
         self.slots: dict[tuple[int, str], tuple[Any, Any]] = {}  # (value, owner), stored
         self.lookups: set[tuple[type, str]] = set()
         self.foreign_iterators: set[int] = set()
+        self.ahead: dict[int, Ahead] = {}  # those of them whose items are known
         self.opaque: set[int] = set()  # objects of C code whose contents no guard sees
         self.scalars = scalars.Scalars(self)
         self.unread: dict[Source, Any] = {}  # what came as `Lazy`

@@ -8,13 +8,10 @@ from dataclasses import dataclass
 from types import FunctionType
 from typing import Any
 
-import torch
-
 from jitney.capture import layouts
 from jitney.capture.arm_guards import Arm, arm_guards
 from jitney.capture.build_glue import Armed, Glue
 from jitney.capture.native_check import SLOTS, make_pick, tensor_layout
-from jitney.capture.place_sources import FUNCTION_ROOT
 from jitney.capture.source import Roots
 from jitney.run.entry import Entry
 
@@ -67,7 +64,7 @@ class Arms:
         with self._lock:
             kept = [live for live in self._live if not _replaces(arm, entry, live)]
             self._live = tuple([_Live(entry, arm, glue), *kept][:MOST_ARMS])
-            self._learn(entry, locals_)
+            self._learn(entry)
         return True
 
     def _glue(self, entry: Entry, arm: Arm) -> Glue:
@@ -78,16 +75,15 @@ class Arms:
             entry.armed_glue[key] = build
         return build(arm.values)
 
-    def _learn(self, entry: Entry, locals_: dict[str, Any]) -> None:
-        """Notices arguments that are a new object in every call."""
-        mine = [live for live in self._live if live.entry is entry]
-        if len(mine) < MOST_OF_ENTRY:
+    def _learn(self, entry: Entry) -> None:
+        """Notices where there is a new object in every call."""
+        mine = [live.arm for live in self._live if live.entry is entry]
+        entries = {id(live.entry) for live in self._live}
+        if len(mine) < min(MOST_OF_ENTRY, max(4, MOST_ARMS // len(entries))):
             return
-        values = {FUNCTION_ROOT: None, **locals_}
-        for name, value in values.items():
-            seen = {live.arm.roots.get(name) for live in mine}
-            if len(seen) == len(mine) and not isinstance(value, torch.nn.Module):
-                entry.habits.fresh.add(name)
+        for source in mine[0].roots.keys() - mine[0].modules:
+            if len({arm.roots.get(source) for arm in mine}) == len(mine):
+                entry.habits.fresh.add(source)
                 self._live = tuple(live for live in self._live if live.entry is not entry)
 
 

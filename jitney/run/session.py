@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from jitney.capture.build_resume import Point, resume_code
+from jitney.capture.look_ahead import look_ahead
 from jitney.capture.stand_ins import is_disabled, mark_of
 from jitney.config import Config
 from jitney.run import stance
@@ -90,12 +91,22 @@ class Session:
 
     def resume(self, point: Point, globals_: dict[str, Any], owner: Any) -> Callable[..., Any]:
         """``enter(closure, *arguments)`` of the compiled resume function at ``point``."""
-        code = resume_code(point)
+        loops = point.is_in_loop
+        code = resume_code(point, looks_ahead=loops)
         closure = tuple(CellType() for _ in point.cells)
         function = FunctionType(code, globals_, None, None, closure)
         function.__qualname__ = point.code.co_qualname
         compiled = self.compiled(function, owner)
         namespace = compiled.namespace
+        depth = len(point.nulls) - sum(point.nulls)
+        if loops:
+
+            def enter_loop(closure: Any, *arguments: Any) -> Any:
+                ahead = look_ahead(arguments[:depth])
+                made = FunctionType(code, globals_, None, None, closure) if closure else function
+                return namespace["_jitney_pick"](made, *arguments, ahead)(made, *arguments, ahead)
+
+            return enter_loop
         if not point.cells:
 
             def enter(closure: Any, *arguments: Any) -> Any:
