@@ -8,7 +8,7 @@ from __future__ import annotations
 from jitney.loops import ir, visit
 from jitney.loops.align_nests import Alignment
 from jitney.loops.decision import Decision, no, yes
-from jitney.loops.index import Axis
+from jitney.loops.index import Axis, index
 from jitney.loops.points import likely_points
 from jitney.loops.target import Target
 
@@ -18,6 +18,7 @@ GATHER = 12.0  # one element of a load whose lanes do not lie together, on a CPU
 LAUNCH = 4000.0  # one more kernel: about 2 µs of one core
 MOST_OPS = 96  # an inlined expression larger than this is stored instead
 MOST_STREAMS = 24  # distinct buffers one nest may touch
+FEW_LANES = 8  # fewer points along memory are no vector
 GPU_ROW = 16384  # elements of a row one GPU program keeps in registers
 GPU_SERIAL = 4096  # elements one GPU program may go through alone for a launch saved
 
@@ -98,6 +99,8 @@ def worth_merging(alignment: Alignment, flows: bool, target: Target | None) -> D
     across = _walks_across(a, alignment) or _walks_across(b, alignment)
     if across and work > 2048:
         return no("one of them would walk memory across its rows")
+    if not on_gpu and work > 2048 and (_cuts_lanes(a, alignment) or _cuts_lanes(b, alignment)):
+        return no("its lanes along memory would be cut into a few")
     lanes = _lanes(target)
     widest = max(likely_points(a.axes), likely_points(b.axes))
     if on_gpu and shared < min(widest, 4 * lanes):
@@ -150,6 +153,20 @@ def _walks_across(nest: ir.LoopNest, alignment: Alignment) -> bool:
     paired = {axis for pair in alignment.pairs for axis in pair}
     wide = [a for a in nest.axes if a.extent.hint() > 1]
     return bool(wide) and wide[-1] in paired and any(a not in paired for a in wide)
+
+
+def _cuts_lanes(nest: ir.LoopNest, alignment: Alignment) -> bool:
+    """Whether the axis that runs along memory would be cut: a few of its points inside, the rest
+    outside with the other nest."""
+    paired = {axis for pair in alignment.pairs for axis in pair}
+    inside = [a for a in nest.axes if a not in paired and 1 < a.extent.hint() < FEW_LANES]
+    indices = {e.index for e in visit.loads(nest.body)}
+    return any(
+        at.coefficient(low) == index(1) and at.coefficient(high) == low.extent
+        for low in inside
+        for high in paired.intersection(nest.axes)
+        for at in indices
+    )
 
 
 def _lanes(target: Target | None) -> int:

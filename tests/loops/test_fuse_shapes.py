@@ -167,3 +167,11 @@ def test_what_readers_would_gather_many_times_is_laid_out_once():
     once = (torch.randn(9, 7), torch.randn(7, 9))
     small = same_after_passes(lambda x, y: x.t().contiguous() + y, once)
     assert kernels(small) == ["LoopNest"]
+
+
+def test_no_nest_walks_memory_two_channels_at_a_time():
+    """A group norm over channels-last images: channels, groups, elements."""
+    x = torch.randn(2, 16, 24, 24).to(memory_format=torch.channels_last)
+    fused = same_after_passes(lambda x, w: F.group_norm(x, 8, w, w), (x, torch.randn(16)))
+    assert kernels(fused) == ["LoopNest"] * 3
+    assert [int(node.axes[-1].extent) for node in fused.nodes] == [16, 8, 16]

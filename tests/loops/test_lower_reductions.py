@@ -127,6 +127,18 @@ def test_batch_norm_gradients(train: bool) -> None:
     check(gradients, x, torch.randn(3), torch.randn(3), torch.rand(3) + 0.5, torch.randn_like(x))
 
 
+def test_channels_of_a_group_that_lie_together_are_lanes() -> None:
+    """The moments are found by channel, then put together."""
+
+    def norm(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return F.group_norm(x, 8, w, w)
+
+    image = (torch.randn(2, 16, 13, 14) * 3 + 5).to(memory_format=torch.channels_last)
+    check(norm, image, torch.randn(16))
+    check(norm, image.bfloat16(), torch.randn(16).bfloat16(), atol=3e-2, rtol=3e-2)
+    check(norm, image.clone().index_fill_(0, torch.tensor(1), float("inf")), torch.randn(16))
+
+
 def test_group_norm() -> None:
     image = torch.randn(2, 4, 3, 5)
     check(lambda x, w: F.group_norm(x, 2, w, w), image, torch.randn(4))
