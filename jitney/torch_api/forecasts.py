@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from itertools import pairwise
 from typing import Any
 
@@ -36,6 +36,11 @@ def forecast(op: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         return out[0].new_empty(()), out[1]
     if op._opname in _BATCH_NORMS:
         return _normalised(op, args, out)
+    if args and op._opname in _PARAMETERS and args[0].device.type == "cpu":
+        dtype = _statistics_in(args[0], [args[at] for at in _PARAMETERS[op._opname]])
+        return out[0], *(_in(dtype, t) for t in out[1:])
+    if op._opname == "native_group_norm_backward":
+        return None if out[0] is None else _in(args[0].dtype, out[0]), *out[1:]
     if op._opname in _LIKE_OPERAND and args[0].device.type == "cpu":
         return torch.empty_like(out, memory_format=suggest_memory_format(args[0]))
     if op._opname.endswith("_scatter") and any(type(s) is int and s == 0 for s in out.stride()):
@@ -51,6 +56,9 @@ _BATCH_NORMS = frozenset({
     "_native_batch_norm_legit_no_training", "_batch_norm_no_update", "_batch_norm_with_update",
     "_batch_norm_with_update_functional",
 })  # fmt: skip
+
+#: Where norms without running statistics have their weight and bias.
+_PARAMETERS = {"native_group_norm": (1, 2), "native_layer_norm": (2, 3)}
 
 #: Borders (of volumes; before torch 2.13 of images too) and a shuffle: channels last stay so.
 _LIKE_OPERAND = frozenset({
@@ -94,11 +102,16 @@ def _normalised(op: Any, args: tuple[Any, ...], out: tuple[Any, ...]) -> tuple[A
     made, (x, *parameters) = list(out), args[:5]
     if x.device.type == "cpu":
         made[0] = torch.empty_like(out[0], memory_format=suggest_memory_format(x))
-        wide = any(_is_float(p) and p.dtype is torch.float32 for p in parameters)
-        made[1:3] = [_in(torch.float32 if wide else x.dtype, t) for t in made[1:3]]
+        made[1:3] = [_in(_statistics_in(x, parameters), t) for t in made[1:3]]
     if op._opname.endswith("functional"):
         made[-2:] = [_in(old.dtype, new) for old, new in zip(args[3:5], made[-2:], strict=True)]
     return tuple(made)
+
+
+def _statistics_in(x: torch.Tensor, parameters: Iterable[Any]) -> torch.dtype:
+    """A CPU's: of half the width they are float32 where the parameters are."""
+    wide = any(_is_float(p) and p.dtype is torch.float32 for p in parameters)
+    return torch.float32 if wide else x.dtype
 
 
 def _is_float(value: Any) -> bool:

@@ -57,6 +57,26 @@ def test_running_statistics_of_half_types(norm: str, parameters: torch.dtype) ->
     assert_equal_to_eager(training, compiled, inputs, training=True)
 
 
+@pytest.mark.parametrize("parameters", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("norm", ["group_norm", "layer_norm"])
+def test_statistics_of_half_types(norm: str, dynamic: bool, parameters: torch.dtype) -> None:
+    """Float32 where the parameters are, as under autocast: the library's backward pass asks for
+    them so."""
+
+    def normed(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+        if norm == "group_norm":
+            return F.gelu(F.group_norm(x, 4, weight, bias))
+        return F.gelu(F.layer_norm(x, (8,), weight, bias))
+
+    torch.manual_seed(0)
+    x = torch.randn(2, 8, 8).bfloat16().requires_grad_()
+    affine = [torch.randn(8).to(parameters).requires_grad_() for _ in range(2)]
+    assert_equal_to_eager(
+        normed, jitney.compile(normed, dynamic=dynamic), (x, *affine), training=True
+    )
+
+
 def test_a_weighted_bag_of_bfloat16() -> None:
     def bag(table: torch.Tensor, index: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
         starts = torch.tensor([0, 2])
