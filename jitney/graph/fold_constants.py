@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import torch
@@ -97,10 +97,18 @@ def _replace(
     fake = node.meta["val"]
     with torch_api.dispatch_modes_off():
         kept = torch.empty_strided(fake.shape, fake.stride(), dtype=fake.dtype)
-        kept.copy_(value)
+        _first_copies(kept).copy_(_first_copies(value, fake.stride()))
     name = f"folded_{len(constants)}"
     constants[name] = kept
     with graph.inserting_before(node):
         constant = graph.create_node("get_attr", name)
     constant.meta.update(val=fake, origin=node.meta.get("origin"))
     node.replace_all_uses_with(constant)
+
+
+def _first_copies(tensor: torch.Tensor, strides: Sequence[int] | None = None) -> torch.Tensor:
+    """A view of the first along each dimension of stride 0: what is expanded cannot be written."""
+    for dim, stride in enumerate(tensor.stride() if strides is None else strides):
+        if stride == 0 and tensor.size(dim) > 1:
+            tensor = tensor.narrow(dim, 0, 1)
+    return tensor

@@ -11,6 +11,7 @@ from torch._prims_common import suggest_memory_format
 from torch.utils._pytree import tree_map
 
 from jitney.torch_api.modes import dispatch_modes_off
+from jitney.torch_api.pointwise_strides import laid_out_pointwise
 from jitney.torch_api.symbols import hint_of, is_symbolic
 
 _VERSION = tuple(int(part) for part in torch.__version__.split(".")[:2])
@@ -34,6 +35,11 @@ def forecast(op: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     out = op(*args, **kwargs)
     if op is torch.ops.aten.multilabel_margin_loss_forward.default and args[0].dim() < 2:
         return out[0].new_empty(()), out[1]
+    if isinstance(out, torch.Tensor) and 1 in out.shape and not is_symbolic(out):
+        if op._opname == "view" and not is_symbolic(args[0]):
+            return _seen_as(args[0], out)
+        if torch.Tag.pointwise in op.tags:
+            return laid_out_pointwise(op, args, out)
     if op._opname in _BATCH_NORMS:
         return _normalised(op, args, out)
     if args and op._opname in _PARAMETERS and args[0].device.type == "cpu":
@@ -112,6 +118,16 @@ def _statistics_in(x: torch.Tensor, parameters: Iterable[Any]) -> torch.dtype:
     """A CPU's: of half the width they are float32 where the parameters are."""
     wide = any(_is_float(p) and p.dtype is torch.float32 for p in parameters)
     return torch.float32 if wide else x.dtype
+
+
+def _seen_as(base: torch.Tensor, view: torch.Tensor) -> torch.Tensor:
+    """Where a size is 1, eager's stride may be another: by it convolutions choose their layout."""
+    with dispatch_modes_off():
+        base_alike = torch.empty_strided(base.shape, base.stride(), device="meta")
+        strides = base_alike.view(view.shape).stride()
+    if strides == view.stride():
+        return view
+    return base.as_strided(view.shape, strides, view.storage_offset())
 
 
 def _is_float(value: Any) -> bool:

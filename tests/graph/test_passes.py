@@ -165,3 +165,17 @@ def test_max_unpool_keeps_channels_last_where_eager_does(device: str, channels_l
         out = own_decompositions.max_unpool2d(x, x.long(), (4, 4))
     assert out.is_contiguous(memory_format=torch.channels_last) is channels_last
     assert out.is_contiguous() is not channels_last
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_expanded_constants_are_folded(training: bool) -> None:
+    """A filter made while the graph runs, the same for every channel."""
+
+    def blurred(x: torch.Tensor) -> torch.Tensor:
+        line = torch.exp(-torch.linspace(-1, 1, 3, dtype=torch.float64).square()).float()
+        kernel = (line[:, None] * line).expand(3, 1, -1, -1)
+        return F.conv2d(x, kernel, groups=3)
+
+    x = torch.rand(2, 3, 8, 9, requires_grad=training)
+    assert not {"exp.default", "expand.default"} & set(ops(blurred, x))
+    torch.testing.assert_close(compiled(blurred, x)(x), blurred(x))

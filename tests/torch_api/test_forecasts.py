@@ -204,3 +204,18 @@ def test_a_program_reads_strides_of_a_padded_image(mode: str, rank: int) -> None
 def test_strides_of_angles_of_complex_numbers() -> None:
     z = torch.randn(2, 3, 4, dtype=torch.complex64).permute(2, 0, 1)
     assert_equal_to_eager(torch.angle, jitney.compile(torch.angle), (z,))
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_strides_of_sizes_of_one_in_a_view(training: bool) -> None:
+    """One image of positions last, seen as a plane: eager does not take it for channels last."""
+
+    def convolved(x: torch.Tensor, weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        plane = x.transpose(1, 2).view(1, 8, 4, 4)
+        return plane, F.conv2d(plane + 1, weight)
+
+    inputs = torch.randn(1, 16, 8), torch.randn(3, 8, 3, 3)
+    for x in inputs:
+        x.requires_grad_(training)
+    compiled = jitney.compile(convolved, dynamic=False)
+    assert_equal_to_eager(convolved, compiled, inputs, training=training)

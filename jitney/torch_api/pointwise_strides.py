@@ -1,0 +1,107 @@
+"""The strides that eager gives pointwise results which have sizes of 1.
+
+Fake tensors give such a size the stride of a row-major or channels-last tensor, eager often that of
+an operand; and by it a convolution tells whether its image is channels last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+#: Strides of operands along one result's dimensions.
+Steps = list[tuple[int, ...]]
+
+
+def laid_out_pointwise(op: Any, args: Sequence[Any], out: torch.Tensor) -> torch.Tensor:
+    """``out``, the fake result of static sizes of a pointwise ``op``, with eager's strides."""
+    tensors = [a for a in args if isinstance(a, torch.Tensor)]
+    sizes = tuple(out.shape)
+    if not all(type(n) is int for t in tensors for n in (*t.shape, *t.stride())):
+        return out
+    if not tensors or tuple(torch.broadcast_shapes(*(t.shape for t in tensors))) != sizes:
+        return out
+    alike = all(tuple(t.shape) == sizes for t in tensors) and not _takes_number(op, args)
+    strides = _at_once(tensors) if alike else None
+    if strides is None:
+        strides = iterated([_steps(t, sizes) for t in tensors], sizes)
+    return out if strides == out.stride() else out.new_empty_strided(sizes, strides)
+
+
+def _takes_number(op: Any, args: Sequence[Any]) -> bool:
+    """Whether a number is an operand: eager makes a tensor without dimensions of it."""
+    declared = zip(op._schema.arguments, args, strict=False)
+    wrapped = any(str(d.type) == "Tensor" and not isinstance(a, torch.Tensor) for d, a in declared)
+    return wrapped or op._overloadname == "Scalar"
+
+
+#: Memory formats, and their dimensions from the innermost, by how many there are.
+_CHANNELS_LAST = {4: (torch.channels_last, (1, 3, 2, 0))}
+
+
+def _at_once(tensors: Sequence[torch.Tensor]) -> tuple[int, ...] | None:
+    """The strides where eager does not compare them one by one: all operands are rows, all have
+    their channels last, or all are dense and lie alike; else None."""
+    first = tensors[0]
+    rows = torch.contiguous_format, tuple(range(first.dim()))[::-1]
+    for memory_format, order in (rows, *filter(None, [_CHANNELS_LAST.get(first.dim())])):
+        if all(t.is_contiguous(memory_format=memory_format) for t in tensors):
+            return _dense(order, tuple(first.shape))
+    alike = all(t.stride() == first.stride() for t in tensors)
+    return first.stride() if alike and _is_dense(first) else None
+
+
+def _dense(order: Sequence[int], sizes: tuple[int, ...]) -> tuple[int, ...]:
+    """Strides of dimensions that follow one another from the innermost in ``order``."""
+    strides, step = [0] * len(sizes), 1
+    for dim in order:
+        strides[dim], step = step, step * sizes[dim]
+    return tuple(strides)
+
+
+def _is_dense(tensor: torch.Tensor) -> bool:
+    step = 1
+    pairs = zip(tensor.stride(), tensor.shape, strict=True)
+    for stride, size in sorted(pair for pair in pairs if pair[1] != 1):
+        if stride != step:
+            return False
+        step *= size
+    return True
+
+
+def _steps(tensor: torch.Tensor, sizes: tuple[int, ...]) -> tuple[int, ...]:
+    """Bytes along each dimension of the result, 0 where the operand is repeated."""
+    missing = len(sizes) - tensor.dim()
+    own = zip(tensor.shape, tensor.stride(), sizes[missing:], strict=True)
+    bytes_ = tensor.dtype.itemsize
+    return (0,) * missing + tuple(
+        0 if size == 1 and whole != 1 else stride * bytes_ for size, stride, whole in own
+    )
+
+
+def iterated(operands: Steps, sizes: tuple[int, ...]) -> tuple[int, ...]:
+    """The strides of a result that eager's iterator makes: dense, its dimensions in the order of
+    the operands' steps, the first that tells two apart deciding."""
+    order = list(range(len(sizes)))[::-1]
+    for at in range(1, len(order)):
+        for before in range(at - 1, -1, -1):
+            inner, outer = order[before], order[before + 1]
+            later = _comes_later(inner, outer, operands, sizes)
+            if later > 0:
+                order[before], order[before + 1] = outer, inner
+            elif later < 0:
+                break
+    return _dense(order, sizes)
+
+
+def _comes_later(a: int, b: int, operands: Steps, sizes: tuple[int, ...]) -> int:
+    """1 if dimension ``a`` goes outside of ``b``, -1 if inside, 0 if nothing tells."""
+    for steps in operands:
+        if steps[a] and steps[b]:
+            if steps[a] != steps[b]:
+                return 1 if steps[a] > steps[b] else -1
+            if sizes[a] > sizes[b]:
+                return 1
+    return 0
