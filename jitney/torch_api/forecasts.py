@@ -38,7 +38,8 @@ def forecast(op: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     if isinstance(out, torch.Tensor) and 1 in out.shape and not is_symbolic(out):
         if op._opname == "view" and not is_symbolic(args[0]):
             return _seen_as(args[0], out)
-        if torch.Tag.pointwise in op.tags:
+        asked = kwargs.get("memory_format", torch.preserve_format)
+        if torch.Tag.pointwise in op.tags and asked in (None, torch.preserve_format):
             return laid_out_pointwise(op, args, out)
     if op._opname in _BATCH_NORMS:
         return _normalised(op, args, out)

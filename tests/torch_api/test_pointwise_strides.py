@@ -37,6 +37,7 @@ def tensor(sizes: list[int]) -> torch.Tensor:
         (aten.mul.Scalar, "number"),
         (aten.pow.Tensor_Scalar, "number"),
         (aten.view.default, "view"),
+        (aten.clone.default, "format"),
     ],
 )
 def test_strides_are_eagers(op: torch._ops.OpOverload, operands: int | str, dims: int) -> None:
@@ -48,12 +49,14 @@ def test_strides_are_eagers(op: torch._ops.OpOverload, operands: int | str, dims
             args = tuple(tensor(sizes) for _ in range(operands))
         elif operands == "view":
             args = (tensor(sizes), [1, *sizes, 1])
-        real = op(*args)
+        kwargs = {"memory_format": torch.contiguous_format} if operands == "format" else {}
+        args = args[:1] if operands == "format" else args
+        real = op(*args, **kwargs)
         fakes = [
             MODE.from_tensor(a, static_shapes=True) if isinstance(a, torch.Tensor) else a
             for a in args
         ]
         with MODE:
-            assert forecast(op, tuple(fakes), {}).stride() == real.stride(), [
+            assert forecast(op, tuple(fakes), kwargs).stride() == real.stride(), [
                 a.stride() for a in args if isinstance(a, torch.Tensor)
             ]
