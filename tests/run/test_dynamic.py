@@ -333,6 +333,7 @@ def test_a_size_that_may_be_zero_in_a_stride(reports_eager):
         return x.new_ones(2, x.size(0) // 3 - 1, 4) + x.sum()
 
     compiled = jitney.compile(f, dynamic=True)
+    torch.manual_seed(0)  # the sum may come to almost -1
     for n in (9, 14, 3, 4, 20, 9):  # empty with 3 and 4
         x = torch.randn(n)
         assert_equal(compiled(x), f(x))

@@ -135,6 +135,7 @@ DTYPES = [torch.float64, torch.bfloat16, torch.float16, torch.int32, torch.int64
 @pytest.mark.parametrize("case", SHAPES + SYMBOLIC, ids=str)
 @pytest.mark.parametrize("target", [HOST, AVX2], ids=lambda t: t.name)
 def test_float32(case: Case, target: Target) -> None:
+    torch.manual_seed(0)  # torch's own products miss the tolerance in one of a hundred draws
     case.check(target)
 
 
