@@ -37,18 +37,18 @@ def _takes_number(op: Any, args: Sequence[Any]) -> bool:
     return wrapped or op._overloadname == "Scalar"
 
 
-#: Memory formats, and their dimensions from the innermost, by how many there are.
-_CHANNELS_LAST = {4: (torch.channels_last, (1, 3, 2, 0))}
+_CHANNELS_LAST = (1, 3, 2, 0)  # dimensions of an image from the innermost
 
 
 def _at_once(tensors: Sequence[torch.Tensor]) -> tuple[int, ...] | None:
     """The strides where eager does not compare them one by one: all operands are rows, all have
     their channels last, or all are dense and lie alike; else None."""
     first = tensors[0]
-    rows = torch.contiguous_format, tuple(range(first.dim()))[::-1]
-    for memory_format, order in (rows, *filter(None, [_CHANNELS_LAST.get(first.dim())])):
-        if all(t.is_contiguous(memory_format=memory_format) for t in tensors):
-            return _dense(order, tuple(first.shape))
+    if all(t.is_contiguous() for t in tensors):
+        return _dense(range(first.dim())[::-1], tuple(first.shape))
+    last = torch.channels_last
+    if first.dim() == 4 and all(t.is_contiguous(memory_format=last) for t in tensors):
+        return _dense(_CHANNELS_LAST, tuple(first.shape))
     alike = all(t.stride() == first.stride() for t in tensors)
     return first.stride() if alike and _is_dense(first) else None
 

@@ -148,8 +148,9 @@ _STATE: dict[str, tuple[Callable[[], Any], Callable[[Any], None]]] = {
         torch._C._get_deterministic_fill_uninitialized_memory,
         torch._C._set_deterministic_fill_uninitialized_memory,
     ),
-    "cuda_device": (_cuda_device, torch.cuda.set_device),
 }
+#: What is only read, and where it matters alone: a forked process must not ask for its GPU.
+_ASKED: dict[str, Callable[[], Any]] = {"cuda_device": _cuda_device}
 
 
 def fills_memory() -> bool:
@@ -162,15 +163,17 @@ def fills_memory() -> bool:
 
 def state_names() -> tuple[str, ...]:
     """What a ``SetState`` effect may name, and every capture guards. A ``STATE`` guard may also
-    name "cuda_device", the GPU that ``"cuda"`` means: asked where it matters alone, as a forked
-    process must not; and any function of torch's that reads a setting, "torch.get_num_threads"."""
-    return tuple(name for name in _STATE if name != "cuda_device")
+    name "cuda_device", the GPU that ``"cuda"`` means, and any function of torch's that reads a
+    setting, "torch.get_num_threads"."""
+    return tuple(_STATE)
 
 
 def state_reader(name: str) -> Callable[[], Any]:
     """The function that reads a piece of process or thread state."""
     if name in _STATE:
         return _STATE[name][0]
+    if name in _ASKED:
+        return _ASKED[name]
     found: Callable[[], Any] = operator.attrgetter(name.removeprefix("torch."))(torch)
     return found
 
