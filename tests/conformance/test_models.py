@@ -13,6 +13,7 @@ import torch
 from tests.conformance import model_table, models
 from tests.conformance.noise import mover
 from tests.conformance.programs import Judgement, Program, Skipped, judge, run_module
+from tests.conformance.scaled import Scaled
 from tests.conformance.variants import jitney_compile
 
 
@@ -64,15 +65,6 @@ def test_every_name_equals_eager(judge_name: str) -> None:
 
 
 def test_a_wrong_result_a_wrong_gradient_and_an_error_are_seen() -> None:
-    class Scaled(torch.nn.Module):
-        def __init__(self, inner: Any, result: float, gradient: float) -> None:
-            super().__init__()
-            self.inner, self.result, self.gradient = inner, result, gradient
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            y = self.inner(x)
-            return y * self.result + (y - y.detach()) * self.gradient
-
     for factors in ((1.001, 0.0), (1.0, 0.001)):
         outcome = judge("linear", [linear()], lambda fn, factors=factors: Scaled(fn, *factors))
         assert outcome.kind == "wrong"

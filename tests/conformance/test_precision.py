@@ -21,6 +21,7 @@ from tests.conformance.programs import (
     same,
     seeded,
 )
+from tests.conformance.scaled import Scaled
 from tests.conformance.variants import jitney_compile
 
 
@@ -53,15 +54,6 @@ def test_a_program_in_16_bits(dtype: str) -> None:
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "autocast"])
 def test_a_wrong_result_in_16_bits_is_seen(dtype: str) -> None:
-    class Scaled(torch.nn.Module):
-        def __init__(self, inner: Any, result: float, gradient: float) -> None:
-            super().__init__()
-            self.inner, self.result, self.gradient = inner, result, gradient
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            y = self.inner(x)
-            return y * self.result + (y - y.detach()) * self.gradient
-
     for factors in ((1.1, 0.0), (1.0, 0.1)):
         wrong = judge(dtype, [program(dtype)], lambda fn, factors=factors: Scaled(fn, *factors))
         assert wrong.kind == "wrong"
