@@ -57,6 +57,17 @@ def log_sigmoid_forward(x: torch.Tensor) -> Any:
     return torch.clamp_max(x, 0) - torch.log1p(small), small
 
 
+def weight_norm_interface(
+    v: torch.Tensor, g: torch.Tensor, dim: int = 0
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Results: ``v g / norm``, and the norm over all axes but ``dim``, which the backward op takes
+    in float32 of both 16-bit dtypes (torch's decomposition: of bfloat16 alone)."""
+    wide = torch.float32 if g.dtype in (torch.float16, torch.bfloat16) else g.dtype
+    others = [axis for axis in range(v.dim()) if axis != dim]
+    norm = torch.linalg.vector_norm(v, 2, others, keepdim=True, dtype=wide)
+    return (v * (g / norm)).to(v.dtype), norm
+
+
 def soft_margin_loss_backward(
     grad: torch.Tensor, x: torch.Tensor, target: torch.Tensor, reduction: int
 ) -> torch.Tensor:
@@ -126,6 +137,7 @@ OWN: Decompositions = {
     aten.addbmm.default: addbmm,
     aten.dist.default: dist,
     aten.log_sigmoid_forward.default: log_sigmoid_forward,
+    aten._weight_norm_interface.default: weight_norm_interface,
     aten.soft_margin_loss_backward.default: soft_margin_loss_backward,
     aten.multi_margin_loss_backward.default: multi_margin_loss_backward,
     aten.max_unpool2d.default: max_unpool2d,

@@ -150,6 +150,21 @@ def test_autocast_casts_forward_and_backward() -> None:
     torch.testing.assert_close(grad, want)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("dim", [0, 2])
+def test_weight_norm_saves_the_norm_that_its_backward_takes(dtype: torch.dtype, dim: int) -> None:
+    torch.manual_seed(0)
+    shape = [1, 1, 1]
+    shape[dim] = 3
+    v, g = torch.randn(3, 4, 3).to(dtype).requires_grad_(), torch.rand(shape).to(dtype)
+    g.requires_grad_()
+    call = compiled(lambda v, g: torch._weight_norm(v, g, dim), v, g)
+    out, expected = call(v, g), torch._weight_norm(v, g, dim)
+    torch.testing.assert_close(out, expected)
+    grads, wanted = (torch.autograd.grad(o.float().square().sum(), (v, g)) for o in (out, expected))
+    torch.testing.assert_close(grads, wanted)
+
+
 def test_random_ops_run_once() -> None:
     region = trace(lambda x: F.dropout(x, 0.5, True) * x.sin(), torch.randn(8, requires_grad=True))
     assert region.backward is not None
