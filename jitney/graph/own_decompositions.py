@@ -110,17 +110,13 @@ def max_unpool2d(x: torch.Tensor, places: torch.Tensor, size: Sequence[int]) -> 
     return out.contiguous(memory_format=last)
 
 
-def _laid_out_like_operand(op: Any) -> Callable[..., torch.Tensor]:
+def channel_shuffle(x: torch.Tensor, groups: int) -> torch.Tensor:
     """torch's decomposition, with the channels last where the operand has them so: on a CPU eager
-    keeps them; the decomposition of a padding does since torch 2.13, that of a shuffle never."""
-
-    def laid_out(x: torch.Tensor, how: Any) -> torch.Tensor:
-        out: torch.Tensor = torch_api.decomposition_of(op)(x, how)
-        if x.is_cuda:
-            return out
-        return out.contiguous(memory_format=torch_api.suggest_memory_format(x))
-
-    return laid_out
+    keeps them."""
+    out: torch.Tensor = torch_api.decomposition_of(aten.channel_shuffle.default)(x, groups)
+    if x.is_cuda:
+        return out
+    return out.contiguous(memory_format=torch_api.suggest_memory_format(x))
 
 
 def zero_tensor(size: Sequence[int], **options: Any) -> torch.Tensor:
@@ -141,15 +137,6 @@ OWN: Decompositions = {
     aten.soft_margin_loss_backward.default: soft_margin_loss_backward,
     aten.multi_margin_loss_backward.default: multi_margin_loss_backward,
     aten.max_unpool2d.default: max_unpool2d,
-    **{
-        op.default: _laid_out_like_operand(op.default)
-        for op in (
-            aten.channel_shuffle,
-            aten.reflection_pad2d,
-            aten.reflection_pad3d,
-            aten.replication_pad2d,
-            aten.replication_pad3d,
-        )
-    },
+    aten.channel_shuffle.default: channel_shuffle,
     aten._efficientzerotensor.default: zero_tensor,
 }

@@ -205,3 +205,30 @@ def test_resampling_and_its_gradient(name: str, channels_last: bool) -> None:
     log.clear()
     assert_equal_to_eager(RESAMPLED[name], compiled, (x.requires_grad_(),), training=True, calls=1)
     assert not report(log.events()).extern
+
+
+BORDERS = [
+    ("reflect", (2, 3, 17), (4, 16)),
+    ("reflect", (2, 3, 9, 13), (2, 1, 8, 0)),
+    ("reflect", (2, 2, 5, 9), (-2, 3, 0, -1)),
+    ("reflect", (1, 2, 4, 5, 6), (1, 2, 3, 0, 0, 3)),
+    ("replicate", (3, 5), (0, 9)),
+    ("replicate", (2, 3, 9, 13), (20, 1, 0, 11)),
+    ("replicate", (0, 3, 4, 5), (1, 1, 1, 1)),
+    ("replicate", (1, 2, 4, 5, 6), (1, 2, -1, 0, 9, 3)),
+]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int32])
+@pytest.mark.parametrize("mode, shape, pad", BORDERS)
+def test_borders_of_the_image_itself(
+    mode: str, shape: tuple[int, ...], pad: tuple[int, ...], dtype: torch.dtype
+) -> None:
+    x = rand(*shape)
+    x.view(-1)[::7], x.view(-1)[1::11] = torch.nan, torch.inf
+    x = x.to(dtype) if dtype.is_floating_point else x.nan_to_num(0, 1).to(dtype)
+    for layout in (x, torch.cat([x, x], -1)[..., : shape[-1]], x.mT.contiguous().mT):
+        ours = jitney.compile(lambda x: F.pad(x, pad, mode=mode), fullgraph=True)(layout)
+        eager = F.pad(layout, pad, mode=mode)
+        torch.testing.assert_close(ours, eager, rtol=0, atol=0, equal_nan=True)
+        assert ours.stride() == eager.stride()

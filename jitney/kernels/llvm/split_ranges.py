@@ -1,7 +1,8 @@
 """Cuts an axis where conditions on it change, so that each piece runs without them.
 
 ``cat`` along the axis, halves of a rotary embedding, padding: in every piece the comparison is a
-constant, its ``where`` one side, its masked load a plain one.
+constant, its ``where`` one side, its masked load a plain one. So are ``min`` and ``max`` of
+positions: what is read at them lies side by side in every piece (a border that mirrors the image).
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from jitney.loops import visit
-from jitney.loops.fold_values import COMPARISONS, fold, known_index
+from jitney.loops.fold_values import COMPARISONS, fold, fold_block, known_index
 from jitney.loops.index import Axis, Index, index
 from jitney.loops.ir import Expr, Op, Stmt
 
@@ -29,20 +30,32 @@ class Piece:
 
 def split_ranges(body: tuple[Stmt, ...], axis: Axis) -> tuple[Piece, ...]:
     """The pieces in order; a single one, the body itself, when no condition changes."""
-    whole = (Piece(0, axis, body),)
+    pieces, split = [Piece(0, axis, body)], True
+    while split:
+        found = [piece for whole in pieces for piece in _parts(whole)]
+        exprs = sum(len(list(visit.body_exprs(piece.body))) for piece in found)
+        split = len(pieces) < len(found) <= _MOST_PIECES and exprs <= _MOST_EXPRS
+        pieces = found if split else pieces
+    return tuple(pieces)
+
+
+def _parts(whole: Piece) -> list[Piece]:
+    """The piece cut once at each place where what is known now changes: more may be known then."""
+    axis = whole.axis
     if not axis.extent.is_const:
-        return whole
+        return [whole]
     extent = axis.extent.const
-    exprs = list(visit.body_exprs(body))
+    exprs = visit.body_exprs(whole.body)
     cuts = sorted({c for e in exprs for c in _changes(e, axis) if 0 < c < extent})
-    if not cuts or len(cuts) >= _MOST_PIECES or len(exprs) * (len(cuts) + 1) > _MOST_EXPRS:
-        return whole
+    if not cuts:
+        return [whole]
     edges = [0, *cuts, extent]
-    return tuple(_piece(body, axis, low, high) for low, high in zip(edges, edges[1:], strict=False))
+    return [_piece(whole, *ends) for ends in zip(edges, edges[1:], strict=False)]
 
 
 def _changes(expr: Expr, axis: Axis) -> list[int]:
-    """Values of ``axis`` at which a comparison of it with a constant changes."""
+    """Values of ``axis`` at which a comparison of it with a constant, or the lesser or greater of
+    two positions, changes."""
     sides = _compared(expr)
     if sides is None or not isinstance(expr, Op):
         return []
@@ -57,7 +70,7 @@ def _changes(expr: Expr, axis: Axis) -> list[int]:
     if step < 0:
         step, start = -step, -start
         op = {"lt": "gt", "gt": "lt", "le": "ge", "ge": "le"}.get(op, op)
-    if op in ("lt", "ge"):  # step * axis + start < 0 ends at ceil(-start / step)
+    if op in ("lt", "ge", "min", "max"):  # step * axis + start < 0 ends at ceil(-start / step)
         return [-(start // step)]
     if op in ("le", "gt"):
         return [-start // step + 1]
@@ -65,16 +78,17 @@ def _changes(expr: Expr, axis: Axis) -> list[int]:
 
 
 def _compared(expr: Expr) -> tuple[Index, Index] | None:
-    """Both sides of a comparison of integers known as indices."""
-    if not isinstance(expr, Op) or expr.op not in COMPARISONS:
+    """Both sides of a comparison (or ``min``, ``max``) of integers known as indices."""
+    if not isinstance(expr, Op) or expr.op not in (*COMPARISONS, "min", "max"):
         return None
     sides = [known_index(a) for a in expr.args]
     return None if sides[0] is None or sides[1] is None else (sides[0], sides[1])
 
 
-def _piece(body: tuple[Stmt, ...], axis: Axis, low: int, high: int) -> Piece:
-    inner = Axis(f"{axis.name}_{low}", index(high - low))
-    return Piece(low, inner, _Specialised({axis: index(inner) + low}).block(body))
+def _piece(whole: Piece, low: int, high: int) -> Piece:
+    inner = Axis(f"{whole.axis.name}_{low}", index(high - low))
+    body = _Specialised({whole.axis: index(inner) + low}).block(whole.body)
+    return Piece(whole.low + low, inner, fold_block(body))
 
 
 class _Specialised(visit.Renaming):

@@ -7,6 +7,7 @@ from jitney.loops.lowerings import (  # noqa: F401  (each fills the table)
     adaptive_pooling,
     attention,
     batch_norm,
+    borders,
     convolution,
     convolution_backward,
     creation,

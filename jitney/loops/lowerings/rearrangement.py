@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import torch
 
-from jitney.loops.index import Index, Value, index
-from jitney.loops.ir import Const, Expr, Let, Store
+from jitney.loops.index import Index, index
+from jitney.loops.ir import Const, Expr
 from jitney.loops.lowerings.builder import Builder, Position
 from jitney.loops.lowerings.expressions import (
     Operand,
@@ -21,7 +21,7 @@ from jitney.loops.lowerings.expressions import (
     index_expr,
     where,
 )
-from jitney.loops.lowerings.registry import Lowering, Refused, lowers
+from jitney.loops.lowerings.registry import Refused, lowers
 from jitney.loops.lowerings.strided import StridedTensor
 
 aten = torch.ops.aten
@@ -111,36 +111,6 @@ def constant_pad(
         return x.load(source, mask, filled.value if mask is not None else 0)
 
     return b.compute(out, value_at)
-
-
-def _replication_pad_backward(rank: int) -> Lowering:
-    def lowering(
-        b: Builder, grad: StridedTensor, x: StridedTensor, pad: Sequence[Size]
-    ) -> StridedTensor:
-        """Each gradient added to the nearest element inside; planes are independent."""
-        if grad.dtype not in (torch.float32, torch.float64):
-            raise Refused("gradients added up in 16-bit floats")
-        out = b.fill(b.allocate(), 0)
-        axes, position = b.axes(grad.shape)
-        lets: list[Let] = []
-        target = list(position[:-rank])
-        zero = const(0, torch.int64)
-        for d in range(-rank, 0):
-            name = b.fresh(f"{b.node.name}_at")
-            last = as_expr(x.shape[d] - 1, torch.int64)
-            place = index_expr(position[d] - index(pad[-2 * d - 2]))
-            lets.append(Let(name, apply("max", zero, apply("min", place, last))))
-            target.append(index(Value(name)))
-        stored = Store(out.buffer, out.at(target), grad.load(position), mode="add")
-        b.emit_in_order(axes, position[-rank:], (*lets, stored))
-        return out
-
-    return lowering
-
-
-lowers(aten.replication_pad1d_backward.default)(_replication_pad_backward(1))
-lowers(aten.replication_pad2d_backward.default)(_replication_pad_backward(2))
-lowers(aten.replication_pad3d_backward.default)(_replication_pad_backward(3))
 
 
 @lowers(aten.flip.default, prims.rev.default)
