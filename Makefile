@@ -9,7 +9,7 @@ VENV := .venv/py311
 NEWEST := .venv/py312
 TORCH ?= torch==2.13.0
 TORCH_NEWEST ?= torch==2.15.0
-PYTEST := -m pytest -m "not slow"
+PYTEST := -m pytest -m "not slow" -n 2 --dist worksteal
 
 .PHONY: demo test test-newest check slow gpu bench clean
 

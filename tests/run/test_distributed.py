@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import socket
 from collections.abc import Callable
 from pathlib import Path
 
@@ -99,9 +98,7 @@ def work(rank: int, address: str, folder: str) -> None:
 
 
 def test_training_on_several_processes(tmp_path: Path) -> None:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        address = f"tcp://127.0.0.1:{found.getsockname()[1]}"
+    address = f"file://{tmp_path}/store"  # a free port may be taken by the time it is used
     torch.multiprocessing.spawn(work, (address, str(tmp_path)), nprocs=PROCESSES)
     every = [torch.load(tmp_path / f"{rank}.pt") for rank in range(PROCESSES)]
     for name in WAYS:

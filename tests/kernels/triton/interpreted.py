@@ -11,7 +11,7 @@ from jitney import gpu_pipeline
 from jitney.kernels.triton.compile_kernels import load_function
 from jitney.kernels.triton.emit_nest import emit_nest
 from jitney.kernels.triton.emit_node import emit_together
-from jitney.kernels.triton.schedule_nest import schedule_nest
+from jitney.kernels.triton.schedule_nest import Schedule, schedule_nest
 from jitney.loops import interpret as reference
 from jitney.loops import ir
 from jitney.loops.plan_memory import plan_memory
@@ -37,13 +37,14 @@ def run_kernels(
     constants: dict[str, torch.Tensor],
     args: tuple[Any, ...],
     target: Target = H200,
+    schedule: Callable[[ir.LoopNest, Target], Schedule] = schedule_nest,
 ) -> list[Any]:
     """Every nest as its kernel, every other node by the reference."""
     machine = reference._Machine(program, constants, args)
     sizes = {d.name: n for d, n in machine.dims.items()}
     for node in program.nodes:
         if isinstance(node, ir.LoopNest):
-            sources = (emit_nest(node, schedule_nest(node, target)),)
+            sources = (emit_nest(node, schedule(node, target)),)
         elif isinstance(node, ir.Together):
             sources = emit_together(node, target, frozenset())
         else:
