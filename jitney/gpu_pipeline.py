@@ -146,10 +146,9 @@ def replay_facts(gm: fx.GraphModule, program: LoopProgram) -> ReplayFacts:
             static.add(position)
         if argument in written:
             mutated.add(position)
-    axes = tuple((s.position, s.axis) for s in sizes_to_read(program, program.arguments))
     return ReplayFacts(
         tuple(sizes),
-        axes,
+        sizes_to_read(program, program.arguments),
         frozenset(static),
         frozenset(mutated),
         _refusal(program),

@@ -18,9 +18,10 @@ import torch
 from jitney.errors import CompilerBug, LeftToEager
 from jitney.loops import ir
 from jitney.loops.evaluate_scalar import evaluate_scalar
-from jitney.loops.index import Atom, Axis, Dim, FloorDiv, Index, Mod, Value, bare_dim, index
+from jitney.loops.index import Atom, Axis, Dim, FloorDiv, Index, Mod, Value, index
 from jitney.loops.interpret_ops import apply_op, reduce_all, scan_all
 from jitney.loops.meetings import Meetings, Touch
+from jitney.loops.read_sizes import symbols_of
 from jitney.loops.visit import stores
 
 Tensor = torch.Tensor
@@ -94,19 +95,14 @@ class _Machine:
                 self.scalars[argument.name] = value
             else:
                 self.flat[argument] = _flat_view(value)
-                self._bind_sizes(argument, value)
+                for symbol in symbols_of(self.table[argument]):
+                    self.dims.setdefault(symbol.dim, symbol.of(value))
         for name, value in constants.items():
             if name in self.table:
                 self.flat[name] = _flat_view(value)
         for buffer in program.buffers:
             if buffer.kind in ("output", "temp", "large", "check"):
                 self.flat[buffer.name] = self._allocated(buffer)
-
-    def _bind_sizes(self, name: str, tensor: Tensor) -> None:
-        for size, value in zip(self.table[name].shape, tensor.shape, strict=True):
-            dim = bare_dim(size)
-            if dim is not None:
-                self.dims.setdefault(dim, value)
 
     def _allocated(self, buffer: ir.Buffer) -> Tensor:
         shape, strides = self.ints(buffer.shape), self.ints(buffer.strides)

@@ -53,6 +53,7 @@ from jitney.loops.lowerings import (
 from jitney.loops.lowerings.expressions import as_expr
 from jitney.loops.lowerings.liveness import Liveness, analyse_liveness
 from jitney.loops.lowerings.views import is_view, lower_view
+from jitney.loops.read_sizes import symbols_of
 from jitney.loops.symbols import to_index
 from jitney.loops.target import Target
 from jitney.torch_api import OpOverload
@@ -126,11 +127,11 @@ def _placeholder(b: Builder) -> tuple[Any, str | Dim | ScalarArg]:
 
 
 def _check_sizes(b: Builder, arguments: list[str | Dim | ScalarArg]) -> None:
-    """Every symbolic size must be an argument or the size of an input: none may depend on data."""
+    """Every symbol is an argument, or a size or stride of an input: none may depend on data."""
     known = {a for a in arguments if isinstance(a, Dim)}
     for buffer in b.buffers:
         if buffer.kind == "input":
-            known |= {d for size in buffer.shape if (d := bare_dim(size)) is not None}
+            known |= {symbol.dim for symbol in symbols_of(buffer)}
     for buffer in b.buffers:
         for size in (*buffer.shape, *buffer.strides):
             unknown = {a for a in size.atoms() if isinstance(a, Dim)} - known

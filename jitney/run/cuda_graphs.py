@@ -94,7 +94,7 @@ class ReplayedProgram:
     def bind(self, known: tuple[Any, ...]) -> BoundProgram | None:
         """The program of the inputs that are ``...`` in ``known``; None where its recordings
         depend on sizes."""
-        fits = not (self.facts.refused or self.facts.sizes or self.facts.axes)
+        fits = not (self.facts.refused or self.facts.sizes or self.facts.read)
         return BoundProgram(self, known) if fits and not self.facts.leased else None
 
     def recording(self, stream: int) -> Recording | None:
@@ -121,7 +121,7 @@ class ReplayedProgram:
                 return self.consume(args)
         stream = 0 if device is None else torch_api.raw_cuda_stream(device)
         numbers = [args[i] for i in self.facts.sizes]
-        key = (stream, *numbers, *[args[i].shape[axis] for i, axis in self.facts.axes])
+        key = (stream, *numbers, *[s.of(args[s.position]) for s in self.facts.read])
         with shared_pool(device, stream).lock:
             recording = self._ready(key, tuple(args))
             return self._plain(args) if recording is None else recording.replay(args)

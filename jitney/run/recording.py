@@ -21,6 +21,7 @@ import torch
 from jitney import torch_api
 from jitney.kernels import philox_state
 from jitney.kernels.triton.gpu_program import copied_whole
+from jitney.loops.read_sizes import ReadSize
 
 #: Inputs by position: all of them, or those that a replay reads.
 Inputs = Sequence[Any] | Mapping[int, Any]
@@ -28,15 +29,15 @@ Inputs = Sequence[Any] | Mapping[int, Any]
 
 @dataclass(frozen=True)
 class ReplayFacts:
-    """What a recording must know. ``sizes``: positions of inputs that are numbers; ``axes``:
-    positions of inputs and their dimensions of symbolic size; ``static``: positions of inputs that
-    keep their place; ``mutated``: positions of inputs the program writes; ``refused``: why it
-    cannot be recorded ("" when it can); ``draws``: how many draws of random numbers each of its
-    calls of `philox_state` prepares; ``device``: where it runs (None: on no GPU); ``leased``:
-    positions of outputs that are; ``kept``: of inputs that are leased from a forward graph."""
+    """What a recording must know. ``sizes``: positions of inputs that are numbers; ``read``: the
+    symbols that are read off tensors; ``static``: positions of inputs that keep their place;
+    ``mutated``: positions of inputs the program writes; ``refused``: why it cannot be recorded (""
+    when it can); ``draws``: how many draws of random numbers each of its calls of `philox_state`
+    prepares; ``device``: where it runs (None: on no GPU); ``leased``: positions of outputs that
+    are; ``kept``: of inputs that are leased from a forward graph."""
 
     sizes: tuple[int, ...] = ()
-    axes: tuple[tuple[int, int], ...] = ()
+    read: tuple[ReadSize, ...] = ()
     static: frozenset[int] = frozenset()
     mutated: frozenset[int] = frozenset()
     refused: str = ""

@@ -17,7 +17,9 @@ from jitney.events import log
 from jitney.kernels import philox_state
 from jitney.kernels.call_extern import ExternCall
 from jitney.kernels.triton.load_binary import recording_stream
+from jitney.loops.index import Dim
 from jitney.loops.ir import Extern
+from jitney.loops.read_sizes import ReadSize
 from jitney.run import cuda_graphs, recording
 from jitney.run.cuda_graphs import ReplayedProgram
 from jitney.run.recording import Recording, ReplayFacts
@@ -73,7 +75,8 @@ def test_an_extern_that_fails_is_named() -> None:
 def test_every_set_of_sizes_is_recorded_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     keys: list[Any] = []
     monkeypatch.setattr(ReplayedProgram, "_try_to_record", lambda self, key, args: keys.append(key))
-    call = ReplayedProgram(lambda n, x: (x + n,), ReplayFacts(sizes=(0,), axes=((1, 0),)))
+    facts = ReplayFacts(sizes=(0,), read=(ReadSize(Dim("n"), 1, 0),))
+    call = ReplayedProgram(lambda n, x: (x + n,), facts)
     for number, length in ((1, 2), (1, 2), (1, 3), (1, 3), (5, 3), (5, 3)):
         assert call(number, torch.zeros(length))[0].tolist() == [number] * length
     assert keys == [(0, 1, 2), (0, 1, 3), (0, 5, 3)]

@@ -349,3 +349,19 @@ def test_the_larger_of_two_sizes(reports_eager):
         x, y = torch.randn(n), torch.randn(k)
         assert_equal(compiled(x, y), f(x, y))
     assert not reports_eager
+
+
+def test_rows_of_wider_tensors(entries, reports_eager):
+    """The distance of rows is a symbol of its own, read off the tensor."""
+
+    def f(x, w):
+        return torch.softmax(x * 2, -1).sum(0), x @ w, x.t() + 1
+
+    compiled = jitney.compile(f, dynamic=True)
+    for rows, wide in ((4, 8), (6, 20), (3, 37), (9, 12)):
+        x, w = torch.randn(rows, wide)[:, :5], torch.randn(5, wide)[:, 1:4]
+        assert_equal(compiled(x, w), f(x, w))
+    assert len(entries) == 1
+    assert not reports_eager
+    x, w = torch.randn(4, 1).expand(4, 5), torch.randn(3, 5).t()
+    assert_equal(compiled(x, w), f(x, w))

@@ -64,6 +64,7 @@ _DECLARE = (
     "declare void @Py_DecRef(ptr)",
     "declare void @PyErr_SetNone(ptr)",
     "declare i32 @aoti_torch_get_size(ptr, i64, ptr)",
+    "declare i32 @aoti_torch_get_stride(ptr, i64, ptr)",
 )
 
 
@@ -153,14 +154,14 @@ class _CallWriter:
         self.text.do(f"store {kind} {value}, ptr {slot}")
 
     def _size(self, size: ReadSize, position: int) -> None:
-        """A symbolic size, from the tensor that has it."""
+        """A symbolic size or stride, from the tensor that has it."""
         place = self.text.pure(f"getelementptr ptr, ptr %args, i64 {size.position}")
         item = self.text.pure(f"load ptr, ptr {place}")
         handle = f"getelementptr i8, ptr {item}, i64 {torch_api.tensor_handle_offset()}"
         slot = self.text.pure(f"getelementptr i64, ptr %scalars, i64 {position}")
+        getter = "aoti_torch_get_stride" if size.is_stride else "aoti_torch_get_size"
         self.text.emit(
-            f"call i32 @aoti_torch_get_size(ptr {self.text.pure(handle)}, i64 {size.axis}, "
-            f"ptr {slot})"
+            f"call i32 @{getter}(ptr {self.text.pure(handle)}, i64 {size.axis}, ptr {slot})"
         )
 
     # ---------------------------------------------------------------- results

@@ -161,7 +161,7 @@ class _Frame:
             else:
                 self.tensors[argument] = value
         for size in sizes:
-            self.sizes[size.dim] = args[size.position].shape[size.axis]
+            self.sizes[size.dim] = size.of(args[size.position])
 
     def native(self, segment: Segment, call: Callable[..., Any]) -> None:
         """Runs a segment; its fresh buffers join the tensors."""

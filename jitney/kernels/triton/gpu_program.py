@@ -115,7 +115,7 @@ class _Call:
             else:
                 self.tensors[argument] = value
         for size in owner.plan.sizes:
-            self.sizes[size.dim] = args[size.position].shape[size.axis]
+            self.sizes[size.dim] = size.of(args[size.position])
             self._set(size.dim.name, self.sizes[size.dim])
         args.clear()
         if self.sizes:
