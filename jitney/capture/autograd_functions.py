@@ -64,6 +64,9 @@ def apply(
     context.needs_input_grad = tuple([_wants_gradient(x) for x in inputs])
     if kwargs:
         raise _refusal(cls, "is given keywords")
+    if interpreter.recorder.in_transform:  # which asks for rules of its own
+        interpreter.native_broke = True
+        raise _refusal(cls, "is applied by a function that vmap or grad calls")
     if not torch.is_grad_enabled():
         return _forward(interpreter, cls, context, inputs)
     try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import collections
 import functools
+import os
 import sys
 import types
 import warnings
@@ -247,6 +248,23 @@ def _warn(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site:
     place = (frame.code.co_filename, frame.current.line, module)
     category = given.get("category") or UserWarning
     interpreter.deferred.append((deferred.warn_at, (given["message"], category, *place), {}))
+
+
+@builtin(os.fspath)
+def _fspath(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Any) -> Any:
+    values = forced(interpreter, args)
+    hook = type_lookup(type(values[0]), "__fspath__") if len(values) == 1 else None
+    if not is_python(hook):
+        return interpreter.native(function, *values, **forced_keywords(interpreter, kwargs))
+    text = interpreter.world.force(interpreter.call(hook, (values[0],), {}, None))
+    if not isinstance(text, str | bytes):
+        raise BreakCapture("callback", "__fspath__ does not give a text")
+    return text
+
+
+@builtin(sys.intern)
+def _intern(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Any) -> Any:
+    return interpreter.native(function, *forced(interpreter, args), **kwargs)
 
 
 @builtin(builtins.hash)

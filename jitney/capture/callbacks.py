@@ -92,7 +92,8 @@ def refuse_callbacks(interpreter: Interpreter, function: Any, args: Sequence[Any
         if args and not isinstance(args[0], CONTAINERS):
             refuse_key(interpreter, args[0], owner)
     elif isinstance(owner, str | bytes) and name in _FORMATTING:
-        refuse_python(interpreter, args, TEXTS)
+        tuples = name == "__mod__" and isinstance(args[0], tuple)
+        refuse_python(interpreter, tuple.__iter__(args[0]) if tuples else args, TEXTS)
         refuse_symbolic_text(a for a in args if isinstance(a, CONTAINERS))
         for value in args if name != "format" else ():
             refuse_lookups(interpreter, value)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 import functools
-import operator
 import types
 import weakref
 from contextlib import suppress
@@ -22,6 +21,7 @@ from jitney.capture import (
     operator_calls,
     policy,
     polyfills,
+    searches,
     torch_calls,
 )
 from jitney.capture.attributes import LRU, guard_lookup, is_python, know_function, type_lookup
@@ -40,6 +40,8 @@ from jitney.capture.substitutes import substitute_of
 if TYPE_CHECKING:
     from jitney.capture.interpret import Interpreter
 
+#: Methods of NumPy's numbers that give a number.
+_OF_NUMBERS = frozenset("item tolist astype conj conjugate is_integer round".split())
 C_CALLABLES = (
     types.BuiltinFunctionType,
     types.MethodDescriptorType,
@@ -107,8 +109,9 @@ def _call_instance(
         guard_lookup(interpreter, cls, "__call__", found, interpreter.world.source_of(owner))
         know_function(interpreter, found, owner, "__call__")
         return call_function(interpreter, found, (owner, *args), kwargs, site)
-    if isinstance(owner, operator.itemgetter):
-        return operator_calls.get_items(interpreter, owner, args, kwargs)
+    getter = operator_calls.GETTERS.get(cls)
+    if getter is not None:
+        return getter(interpreter, owner, args, kwargs)
     if policy.is_pure_callable(owner):
         return call_native(interpreter, owner, args, kwargs)
     if isinstance(owner, np.ufunc):
@@ -132,6 +135,19 @@ def _call_ufunc(
             if isinstance(value, np.number | np.bool_):
                 return value
     raise BreakCapture("c-call", f"numpy.{function.__name__} of other than plain numbers")
+
+
+def _call_number(interpreter: Interpreter, method: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    """A method of one of NumPy's numbers, which never change: ``item``, ``astype``."""
+    values, keywords = forced(interpreter, args), forced_keywords(interpreter, kwargs)
+    plain = (int, float, bool, str, type, np.dtype, np.number, np.bool_)
+    if method.__name__ in _OF_NUMBERS and all(
+        isinstance(v, plain) for v in (*values, *keywords.values())
+    ):
+        value = interpreter.native(method, *values, **keywords)
+        if isinstance(value, (int, float, complex, np.number, np.bool_)):
+            return value
+    raise BreakCapture("c-call", f"numpy.{type(method.__self__).__name__}.{method.__name__}")
 
 
 def _call_partial(
@@ -201,6 +217,10 @@ def call_c(
         return dict_item(interpreter, owner, key(interpreter, interpreter.world.force(args[0])))
     if isinstance(owner, collections.defaultdict) and function.__name__ == "__missing__":
         return default_item(interpreter, owner, interpreter.world.force(*args))
+    if isinstance(owner, np.number | np.bool_):
+        return _call_number(interpreter, function, args, kwargs)
+    if searches.searches(interpreter, function, args) and not kwargs:
+        return searches.search(interpreter, function, args)
     is_own = owner is not None and interpreter.is_owned(owner)
     if policy.is_pure(function, args) or (is_own and policy.copies_state(function)):
         return call_native(interpreter, function, args, kwargs)

@@ -61,7 +61,8 @@ def capture_frame(
     for _ in range(MOST_ATTEMPTS):
         questions.begin()
         vm = Interpreter(options, step, cause, questions)
-        before = state.snapshot()
+        before = vm.state_before
+        before.update(state.snapshot())
         try:
             with torch_api.quiet_fakes(), gc_paused():
                 return _attempt(vm, function, arguments, before)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from jitney import torch_api
-from jitney.capture import autograd_functions, checkpoints, polyfills
+from jitney.capture import autograd_functions, checkpoints, copies, polyfills, transforms
 from jitney.capture.attributes import type_lookup
 from jitney.capture.callbacks import TEXTS
 from jitney.capture.forced import forced, forced_keywords
@@ -180,6 +180,16 @@ def _masked_fill(
     return interpreter.call_python(torch_api.fill_masked_out, args, kwargs, None)
 
 
+def _attention_kinds(
+    interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Frame | None
+) -> Any:
+    """``torch.nn.attention.sdpa_kernel`` of known kinds; others raise by its own code."""
+    kinds = interpreter.world.force(args[0] if args else kwargs.get("backends"))
+    known = isinstance(kinds, list | torch.nn.attention.SDPBackend)
+    scope = torch_api.attention_kinds if known else function
+    return interpreter.call_python(scope, args, kwargs, None)
+
+
 def _module_init(
     interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Frame | None
 ) -> Any:
@@ -193,6 +203,10 @@ def _module_init(
 HANDLERS: dict[str, Handler] = {
     names.PATCHED_MODULE_INIT: _module_init,
     "torch.cond": _cond,
+    names.VMAP: transforms.call_vmap,
+    names.GRAD_AND_VALUE: transforms.call_grad,
+    **dict.fromkeys(names.TRANSFORMS, _interpreted),
+    "torch.nn.attention.sdpa_kernel": _attention_kinds,
     names.COMPILED_MODULE_GETATTR: _interpreted,
     "torch.compiler.is_compiling": _is_compiling,
     "torch.backends.mha.get_fastpath_enabled": _attention_fastpath,
@@ -200,5 +214,7 @@ HANDLERS: dict[str, Handler] = {
     "torch.utils.checkpoint.checkpoint": checkpoints.call_checkpoint,
     "torch.autograd.function.Function.apply": autograd_functions.apply,
     "functools.wraps": _wraps,
+    "copy.copy": copies.call_copy,
+    "copy.deepcopy": copies.call_deepcopy,
     names.MASKED_FILL: _masked_fill,
 }

@@ -60,6 +60,7 @@ class Interpreter:
         self.said_compiling = False
         self.raised_at: dict[int, tuple[int, BaseException]] = {}
         self.owned: dict[int, Any] = {}  # instances the frame made, by id
+        self.state_before: dict[str, Any] = {}  # what `state` guards and puts back
         self.checkpoints: list[Checkpoint] = []
         self.generators: list[FrameGenerator] = []
 

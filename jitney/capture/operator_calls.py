@@ -3,12 +3,14 @@ methods of the program by itself."""
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from jitney.capture import operators, subscripts
 from jitney.capture.builtin_calls import builtin, forced
+from jitney.capture.frame import BreakCapture
 
 if TYPE_CHECKING:
     from jitney.capture.interpret import Interpreter
@@ -72,3 +74,43 @@ def get_items(interpreter: Interpreter, getter: Any, args: Any, kwargs: Any) -> 
     keys = getter.__reduce__()[1]
     found = [subscripts.get(interpreter, values[0], key, None) for key in keys]
     return found[0] if len(keys) == 1 else tuple(forced(interpreter, found))
+
+
+def _get_attributes(interpreter: Interpreter, getter: Any, args: Any, kwargs: Any) -> Any:
+    """What an ``operator.attrgetter`` gets: of dotted names, one after the other."""
+    values = forced(interpreter, args)
+    if len(values) != 1 or kwargs:
+        return interpreter.native(getter, *values, **kwargs)  # raises eager's TypeError
+    found = []
+    for names in getter.__reduce__()[1]:
+        value = values[0]
+        for name in names.split("."):
+            value = interpreter.world.force(interpreter.get_attr(value, name))
+        found.append(value)
+    return found[0] if len(found) == 1 else tuple(found)
+
+
+def _call_method(interpreter: Interpreter, caller: Any, args: Any, kwargs: Any) -> Any:
+    """What an ``operator.methodcaller`` calls; one from outside may hold only constants."""
+    values = forced(interpreter, args)
+    if len(values) != 1 or kwargs:
+        return interpreter.native(caller, *values, **kwargs)  # raises eager's TypeError
+    made, given = caller.__reduce__()
+    keywords: dict[str, Any] = {}
+    if type(made) is functools.partial:  # of the class, the name and the keywords
+        given, keywords = (*made.args, *given), made.keywords
+    name, *given = given
+    if interpreter.world.source_of(caller) is not None:
+        if not all(type(v) in _CONSTANTS for v in (*given, *keywords.values())):
+            raise BreakCapture("opaque-object", "a methodcaller from outside holds objects")
+    method = interpreter.world.force(interpreter.get_attr(values[0], name))
+    return interpreter.call(method, tuple(given), keywords, None)
+
+
+_CONSTANTS = (int, float, bool, str, bytes, type(None))
+#: By what they get.
+GETTERS: dict[type, Callable[..., Any]] = {
+    operator.itemgetter: get_items,
+    operator.attrgetter: _get_attributes,
+    operator.methodcaller: _call_method,
+}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import operator
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -49,6 +50,7 @@ COMPARE: dict[str, tuple[Callable[..., Any], str, str]] = {
     ">": (operator.gt, "__gt__", "__lt__"),
     ">=": (operator.ge, "__ge__", "__le__"),
 }
+_LISTS = (list, tuple, collections.deque)
 
 
 def is_tensorish(value: Any) -> bool:
@@ -85,7 +87,8 @@ def binary(interpreter: Interpreter, symbol: str, left: Any, right: Any) -> Any:
     if value is not NotImplemented:
         return value
     if name == "mod" and isinstance(left, str | bytes):
-        callbacks.refuse_python(interpreter, (right,), callbacks.TEXTS)
+        items = tuple.__iter__(right) if isinstance(right, tuple) else (right,)
+        callbacks.refuse_python(interpreter, items, callbacks.TEXTS)
         callbacks.refuse_lookups(interpreter, right)
         right = concrete(right)
         callbacks.refuse_symbolic_text((right,))
@@ -142,11 +145,12 @@ def compare(interpreter: Interpreter, symbol: str, left: Any, right: Any) -> Any
 
 def _same_items(interpreter: Interpreter, left: Sequence[Any], right: Sequence[Any]) -> bool:
     return len(left) == len(right) and all(
-        _is_or_equals(interpreter, a, b) for a, b in zip(left, right, strict=True)
+        is_or_equals(interpreter, a, b) for a, b in zip(left, right, strict=True)
     )
 
 
-def _is_or_equals(interpreter: Interpreter, left: Any, right: Any) -> bool:
+def is_or_equals(interpreter: Interpreter, left: Any, right: Any) -> bool:
+    """How containers compare their items."""
     return left is right or truth(interpreter, compare(interpreter, "==", left, right))
 
 
@@ -202,15 +206,15 @@ def contains(interpreter: Interpreter, container: Any, item: Any) -> bool:
         return truth(interpreter, answer)
     if type_lookup(type(container), "__contains__") is ABSENT:
         container = iterable(interpreter, container)
-    if isinstance(item, torch.Tensor) and isinstance(container, list | tuple):
+    if isinstance(item, torch.Tensor) and isinstance(container, _LISTS):
         if any(item is x for x in container):
             return True
         raise BreakCapture("tensor-in", "a tensor is looked for in a list by value")
-    if not isinstance(container, list | tuple):
+    if not isinstance(container, _LISTS):
         callbacks.refuse_key(interpreter, item, container)
         item = concrete_key(item)
     elif callbacks.asks_python(interpreter, (container, item), callbacks.COMPARISONS):
-        return any(_is_or_equals(interpreter, x, item) for x in container)
+        return any(is_or_equals(interpreter, x, item) for x in container)
     return bool(interpreter.native(operator.contains, container, item))
 
 

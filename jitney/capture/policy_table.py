@@ -70,7 +70,8 @@ NATIVE_CLASSES = frozenset(
     itertools.permutations itertools.zip_longest itertools.pairwise itertools.groupby
     itertools.combinations_with_replacement itertools.compress itertools.filterfalse
     types.MethodType types.SimpleNamespace types.MappingProxyType types.CellType builtins.method
-    operator.itemgetter types.GenericAlias builtins.mappingproxy types.NoneType builtins.NoneType
+    operator.itemgetter operator.attrgetter operator.methodcaller
+    types.GenericAlias builtins.mappingproxy types.NoneType builtins.NoneType
     datetime.timedelta datetime.date datetime.datetime decimal.Decimal fractions.Fraction
     builtins.function typing.TypeVar builtins.cell""".split()
 )
@@ -209,6 +210,5 @@ BREAKS = {
     "torch.serialization.save": ("io", "torch.save is called"),
     "torch.serialization.load": ("io", "torch.load is called"),
     "torch.set_default_device": ("default-device", "the default device is set"),
-    "copy.deepcopy": ("deepcopy", "deepcopy is called"),
     **names.BREAKS,
 }

@@ -34,6 +34,7 @@ class Recorder:
         self._remembered = RememberedFakes(self.fake_mode)
         self.graph = self.main = torch.fx.Graph()
         self.lifted: dict[int, tuple[Any, torch.fx.Node]] = {}  # what a graph `aside` uses
+        self.in_transform = False  # recording a function that functorch will call
         self.nodes: dict[int, tuple[Any, torch.fx.Node]] = {}  # by id(fake)
         self.inputs: dict[torch.fx.Node, GraphInput] = {}
         self.mutated: set[int] = set()  # ids of fakes written to in place
@@ -119,7 +120,7 @@ class Recorder:
                     "a tensor that the capture did not see being made is used",
                     "pass it as an argument or keep it on a module",
                 )
-            return node if node.graph is self.graph else self._lift(value)
+            return node if node.graph is self.graph else self._lift(value, id(value))
         cls = type(value)
         if value is None or value is Ellipsis or cls in _QUIET:
             return leaves.long_argument(value) if cls is int else value
@@ -128,7 +129,10 @@ class Recorder:
         if cls in (torch.SymInt, torch.SymFloat):
             node = self.symbols.node_of(value)
             if self.graph is not self.main and isinstance(node, torch.fx.Node):
-                raise BreakCapture("symbolic-backward", "a size is used in a Function's backward")
+                if not self.in_transform:
+                    reason = "a size is used in a Function's backward"
+                    raise BreakCapture("symbolic-backward", reason)
+                return self._lift(value, id(node))
             return self.argument(node) if type(node) is int else node
         if cls is tuple or cls is list or cls is torch.Size:
             items = [self.argument(item) for item in value]
@@ -144,11 +148,13 @@ class Recorder:
         return leaves.other_argument(value)
 
     @contextmanager
-    def aside(self, given: list[Any]) -> Iterator[torch.fx.Graph]:
-        """Records into a graph of its own meanwhile: its placeholders are the tensors of the frame
-        that it uses (`lifted`), then ``given``. What it computes is forgotten at the end."""
+    def aside(self, given: list[Any], transform: bool = False) -> Iterator[torch.fx.Graph]:
+        """Records into a graph of its own meanwhile: its placeholders are the tensors, and of a
+        ``transform`` the numbers, of the frame that it uses (`lifted`), then ``given``. What it
+        computes is forgotten at the end."""
+        outer = self.graph, self.lifted, self.in_transform
         graph = self.graph = torch.fx.Graph()
-        self.lifted = {}
+        self.lifted, self.in_transform = {}, transform
         for i, fake in enumerate(given):
             node = graph.placeholder(f"given_{i}")
             node.meta["example_value"] = fake
@@ -156,19 +162,22 @@ class Recorder:
         try:
             yield graph
         finally:
-            self.graph = self.main
+            closed = self.lifted
+            self.graph, self.lifted, self.in_transform = outer
+            if self.graph is self.main:
+                self.lifted = closed  # for who asks afterwards
             self.nodes = {
-                i: known for i, known in self.nodes.items() if known[1].graph is self.main
+                i: known for i, known in self.nodes.items() if known[1].graph is not graph
             }
 
-    def _lift(self, value: torch.Tensor) -> torch.fx.Node:
-        found = self.lifted.get(id(value))
+    def _lift(self, value: Any, key: int) -> torch.fx.Node:
+        found = self.lifted.get(key)
         if found is None:
             first_given = next(n for n in self.graph.nodes if n.name.startswith("given_"))
             with self.graph.inserting_before(first_given):
                 node = self.graph.placeholder(f"used_{len(self.lifted)}")
             node.meta["example_value"] = value
-            found = self.lifted[id(value)] = (value, node)
+            found = self.lifted[key] = (value, node)
         return found[1]
 
     def value_node(self, value: Any) -> Any:

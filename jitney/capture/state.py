@@ -1,8 +1,8 @@
 """Process state that changes what torch calls mean: grad mode, autocast, defaults.
 
-It is guarded at entry, changed for real while capturing (fakes obey it), written into the graph
-as explicit nodes, put back at the end of the graph, and left changed by an effect if the frame
-leaves it changed.
+It is guarded at entry (settings that few programs change: where they do), changed for real while
+capturing (fakes obey it), written into the graph as explicit nodes, put back at the end of the
+graph, and left changed by an effect if the frame leaves it changed.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from jitney import torch_api
 from jitney.capture.frame import BreakCapture
+from jitney.capture.guard import Kind
+from jitney.capture.source import Function
 from jitney.torch_api import names
 
 if TYPE_CHECKING:
@@ -35,7 +37,7 @@ def snapshot() -> dict[str, Any]:
 
 def change_of(name: str) -> str | None:
     """The name itself if the C function changes tracked state."""
-    return name if name in CHANGES else None
+    return name if name in CHANGES or name in names.SETTERS else None
 
 
 def apply(
@@ -44,6 +46,10 @@ def apply(
     """Changes the state while capturing and in the graph."""
     if any(type(a).__name__ == "SymInt" for a in args):
         raise BreakCapture("symbolic-state", f"{change} depends on a size")
+    setting = names.SETTERS.get(change)
+    if setting is not None and setting not in interpreter.state_before:
+        value = interpreter.state_before[setting] = torch_api.read_state(setting)
+        interpreter.world.guard(Kind.STATE, Function(), (setting, value), setting)
     value = function(*args, **kwargs)
     interpreter.recorder.node("call_function", function, tuple(args), kwargs, value)
     return value

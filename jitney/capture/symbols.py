@@ -144,7 +144,7 @@ class Symbols:
             leaves = {s: self._leaf(s) for s in torch_api.free_symbols(value)}
             node = leaves.get(expression)
             if node is None:
-                node = torch_api.build_expression(self.recorder.graph, value, leaves)
+                node = torch_api.build_expression(self.recorder.main, value, leaves)
                 self.recorder.note_first(node)
             node.meta.setdefault("example_value", value)
             self.nodes[expression] = node

@@ -55,7 +55,8 @@ VALUES = (int, float, complex, str, bytes, np.generic, decimal.Decimal, datetime
           datetime.time, datetime.timedelta)  # fmt: skip
 #: Of C code, and never changed.
 IMMUTABLE: tuple[type, ...] = (
-    re.Pattern, re.Match, operator.itemgetter, weakref.ReferenceType, typing.TypeVar, np.ufunc,
+    re.Pattern, re.Match, operator.itemgetter, operator.attrgetter,
+    operator.methodcaller, weakref.ReferenceType, typing.TypeVar, np.ufunc,
     *torch_api.DEVICE_PROPERTIES,
 )  # fmt: skip
 #: What comes as `Lazy`.

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 import torch
 
+from jitney import torch_api
+
 _KINDS = ("cpu", "cuda")
 
 
@@ -31,7 +33,8 @@ class Ambient:
         before = Ambient.now()
         self._set()
         try:
-            yield
+            with torch_api.preserved_modes():
+                yield
         finally:
             before._set()
 

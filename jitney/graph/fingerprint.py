@@ -17,6 +17,7 @@ import torch
 from torch import fx
 
 from jitney import torch_api
+from jitney.torch_api import names
 
 
 class Unidentified(Exception):
@@ -55,16 +56,12 @@ def _state() -> tuple[Any, ...]:
     named = tuple(
         (name, torch_api.read_state(name)) for name in (*torch_api.state_names(), "cuda_device")
     )
-    cuda = torch.backends.cuda
     return (
         *named,
         torch.get_num_threads(),
         torch.get_float32_matmul_precision(),
         torch.is_deterministic_algorithms_warn_only_enabled(),
-        cuda.flash_sdp_enabled(),
-        cuda.mem_efficient_sdp_enabled(),
-        cuda.math_sdp_enabled(),
-        cuda.cudnn_sdp_enabled(),
+        tuple(repr(torch_api.read_state(name)) for name in names.SETTERS.values()),
         torch.backends.mkldnn.enabled,  # type: ignore[attr-defined]
         torch.backends.mha.get_fastpath_enabled(),
     )

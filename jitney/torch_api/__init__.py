@@ -5,6 +5,7 @@ inside functions.
 """
 
 from jitney.torch_api.addresses import same_addresses, storage_layout
+from jitney.torch_api.attention import attention_kinds
 from jitney.torch_api.compiler import (
     DISABLED,
     backend_names,
@@ -43,6 +44,7 @@ from jitney.torch_api.forecasts import (
     laid_out_by_eager,
     suggest_memory_format,
 )
+from jitney.torch_api.functorch import batched_inputs, differentiated_arguments, flat_out_dims
 from jitney.torch_api.generators import GraphWithoutDraws, advance_generator, resident_threads
 from jitney.torch_api.masked import fill_masked_out, is_masked_tensor
 from jitney.torch_api.modes import (
@@ -156,6 +158,10 @@ __all__ = [
     "OpOverloadPacket",
     "active_modes",
     "advance_generator",
+    "attention_kinds",
+    "batched_inputs",
+    "differentiated_arguments",
+    "flat_out_dims",
     "autocast_cache_off",
     "autocast_off",
     "backend_names",

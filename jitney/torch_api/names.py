@@ -41,9 +41,19 @@ SETTINGS = frozenset(
     f"torch._C._get_{name}"
     for name in """cudnn_enabled cudnn_benchmark cudnn_deterministic cudnn_allow_tf32
     flash_sdp_enabled math_sdp_enabled mem_efficient_sdp_enabled cudnn_sdp_enabled
+    overrideable_sdp_enabled sdp_priority_order
     cublas_allow_tf32 onednn_allow_tf32 float32_matmul_precision mkldnn_enabled
     deterministic_algorithms_warn_only""".split()
 )
+
+# C functions of one argument that change what one of the `SETTINGS` reads: its name.
+SETTERS = {
+    "torch._C._set_sdp_priority_order": "torch._C._get_sdp_priority_order",
+    **{
+        f"torch._C._set_sdp_use_{kind}": f"torch._C._get_{kind}_sdp_enabled"
+        for kind in "flash math mem_efficient cudnn overrideable".split()
+    },
+}
 
 # Whether arguments override torch functions: to C it seems so while our own mode is on.
 OVERRIDE_TEST = "torch._C._has_torch_function"  # of one iterable; the others take arguments
@@ -89,6 +99,22 @@ BREAKS = {
 SET_GRAD_ENABLED = "torch._C._set_grad_enabled"
 COMPILED_MODULE_GETATTR = "torch._dynamo.eval_frame.OptimizedModule.__getattr__"
 DISABLED_FOR_COMPILERS = "torch._compile._disable_dynamo.<locals>.inner"
+VMAP = "torch._functorch.vmap.vmap_impl"
+GRAD_AND_VALUE = "torch._functorch.eager_transforms.grad_and_value_impl"
+#: Functions around these that are interpreted as they are.
+TRANSFORMS = (
+    "torch.func.vmap",
+    "torch.func.grad",
+    "torch.func.grad_and_value",
+    "torch.func.functional_call",
+    "torch._functorch.apis.vmap.<locals>.wrapped",
+    "torch._functorch.apis.grad.<locals>.wrapper",
+    "torch._functorch.apis.grad_and_value.<locals>.wrapper",
+    "torch._functorch.apis._wraps_without_dynamo_attrs",
+    "torch._functorch.apis._wraps_without_dynamo_attrs.<locals>.inner",
+    "torch._functorch.vmap._check_randomness_arg",
+    "torch._functorch.eager_transforms.grad_impl",
+)
 MASKED_FILL = "torch.masked._ops._combine_input_and_mask"
 PATCHED_MODULE_INIT = (
     "torch._dynamo.mutation_guard.install_generation_tagging_init.<locals>.patched_init"

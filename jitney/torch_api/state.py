@@ -5,11 +5,12 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 import torch
 
 from jitney.errors import CompilerBug
+from jitney.torch_api import names
 
 #: What torch says of a device: its memory, its processors. Never changed.
 DEVICE_PROPERTIES: tuple[type, ...] = tuple(
@@ -32,8 +33,10 @@ def autocast_cache_off() -> Iterator[None]:
 
 @contextmanager
 def preserved_modes() -> Iterator[None]:
-    """Grad mode and CPU/CUDA autocast are put back as they were, whatever ran inside."""
+    """Grad mode, CPU/CUDA autocast and the settings that graphs may change are put back as they
+    were, whatever ran inside."""
     grad = torch.is_grad_enabled()
+    settings = [(name, read_state(name)) for name in _SETTER_OF]
     kinds = ("cpu", "cuda")
     casts = [(torch.is_autocast_enabled(k), torch.get_autocast_dtype(k)) for k in kinds]
     try:
@@ -43,6 +46,9 @@ def preserved_modes() -> Iterator[None]:
         for kind, (enabled, dtype) in zip(kinds, casts):
             torch.set_autocast_enabled(kind, enabled)
             torch.set_autocast_dtype(kind, dtype)
+        for name, value in settings:
+            if read_state(name) != value:
+                set_state(name, value)
 
 
 @contextmanager
@@ -149,6 +155,7 @@ _STATE: dict[str, tuple[Callable[[], Any], Callable[[Any], None]]] = {
         torch._C._set_deterministic_fill_uninitialized_memory,
     ),
 }
+_SETTER_OF = {reader: setter for setter, reader in names.SETTERS.items()}
 #: What is only read, and where it matters alone: a forked process must not ask for its GPU.
 _ASKED: dict[str, Callable[[], Any]] = {"cuda_device": _cuda_device}
 
@@ -179,8 +186,11 @@ def state_reader(name: str) -> Callable[[], Any]:
 
 
 def state_setter(name: str) -> Callable[[Any], None]:
-    """The function that changes it."""
-    return _STATE[name][1]
+    """The function that changes it: a piece of state, or one of the settings with a setter."""
+    if name in _STATE:
+        return _STATE[name][1]
+    setter: Any = state_reader(_SETTER_OF[name])
+    return cast(Callable[[Any], None], setter)
 
 
 def read_state(name: str) -> Any:
@@ -190,7 +200,7 @@ def read_state(name: str) -> Any:
 
 def set_state(name: str, value: Any) -> None:
     """Makes the state what `read_state` gave."""
-    _STATE[name][1](value)
+    state_setter(name)(value)
 
 
 def active_modes() -> tuple[int, int]:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import array
 import datetime
 import operator
+import os
 import re
 import threading
 import warnings
 from collections.abc import Callable
 from decimal import Decimal
+from operator import attrgetter, methodcaller
+from pathlib import Path
 from types import MappingProxyType, SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -63,6 +66,13 @@ def _set(*items: int) -> set[int]:
         (lambda x, v: x * 2 if re.match(v, "abc") else x, re.compile("a"), re.compile("b")),
         (lambda x, v: (x, v.group(0)), re.match("a+", "aab"), re.match("a+", "ab")),
         (lambda x, v: x * v([1, 2]), operator.itemgetter(0), operator.itemgetter(1)),
+        (lambda x, v: x * v(SimpleNamespace(a=2, b=3)), attrgetter("a"), attrgetter("b")),
+        (lambda x, v: (x, v("aA")), methodcaller("upper"), methodcaller("lower")),
+        (lambda x, v: (x, v("a,b")), methodcaller("split", ","), methodcaller("split", sep="b")),
+        (lambda x, v: x * v.item(), np.float32(2.5), np.float32(1.5)),
+        (lambda x, v: (x, v.astype(np.int64) + 1, v.item()), np.int32(2), np.int32(3)),
+        (lambda x, v: (x, os.fspath(v)), "a", "b"),
+        (lambda x, v: (x, os.fspath(v)), Path("a"), Path("b")),
         (lambda x, v: x * v["a"], MappingProxyType({"a": 1}), MappingProxyType({"a": 2})),
         (lambda x, v: [x * b for _, b in v], {"a": 1}.items(), {"a": 2}.items()),
         (lambda x, v: (x, repr(v)), SimpleNamespace(a=1), SimpleNamespace(a=2)),
@@ -126,3 +136,38 @@ def test_what_a_thread_has_of_its_own(kind: Any) -> None:
     other.join()
     call(5)
     assert found == [(3.0, 3), (3.0, 3), (5.0, 5), (7.0, 7), (5.0, 5)]
+
+
+def test_a_list_in_a_methodcaller_changes() -> None:
+    kept = [1]
+    caller = methodcaller("count", kept)
+    compiled = jitney.compile(lambda x, c: x * c([[1], [2]]))
+    assert_same(compiled(X, caller), X * 1)
+    kept[0] = 3
+    assert_same(compiled(X, caller), X * 0)
+
+
+def test_getters_made_in_the_frame_are_called_without_a_break() -> None:
+    given = SimpleNamespace(a=Point(2, 3))
+
+    def f(x: torch.Tensor) -> Any:
+        both = attrgetter("a.x", "a.y")(given)
+        return methodcaller("mul", both[0])(x), both, methodcaller("sum", dim=0)(x)
+
+    compiled = jitney.compile(f, backend="eager", fullgraph=True)
+    for y in (3, 4):
+        given.a = Point(2, y)
+        assert_same(compiled(X), f(X))
+
+
+def test_text_of_a_named_tuple() -> None:
+    compiled = jitney.compile(
+        lambda x, p: (x + 1, repr(p), str(p)), backend="eager", fullgraph=True
+    )
+    for y in (3, 4):
+        assert_same(compiled(X, Point(1, y))[1:], (repr(Point(1, y)), str(Point(1, y))))
+
+
+class Point(NamedTuple):
+    x: int
+    y: int

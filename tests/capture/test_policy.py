@@ -30,6 +30,8 @@ ROWS = sorted(
         *LOOKS,
         *SETTINGS,
         *names.OVERRIDE_TESTS,
+        *names.SETTERS,
+        *names.SETTERS.values(),
     }
 )
 # Names that a class has without being an attribute of its module; versions that lack one.

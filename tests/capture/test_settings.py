@@ -7,8 +7,11 @@ from typing import Any
 
 import pytest
 import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import jitney
+from jitney.diagnostics.explain import explain
+from tests.capture.run_capture import assert_same
 
 MATMUL, CUDNN = torch.backends.cuda.matmul, torch.backends.cudnn
 
@@ -42,6 +45,10 @@ def _warning_only(on: bool) -> None:
             torch.backends.cuda.mem_efficient_sdp_enabled,
             torch.backends.cuda.enable_mem_efficient_sdp,
         ),
+        (
+            torch._C._get_overrideable_sdp_enabled,
+            torch._C._set_sdp_use_overrideable,
+        ),
         (torch.backends.cuda.cudnn_sdp_enabled, torch.backends.cuda.enable_cudnn_sdp),
         (torch.is_anomaly_enabled, torch.autograd.set_detect_anomaly),
         (lambda: torch.get_float32_matmul_precision() == "high", _precision),
@@ -62,3 +69,69 @@ def test_a_setting_is_guarded_where_it_is_asked_for(
             assert compiled(torch.zeros(1)).item() == (1 if on else -1)
     finally:
         turn(before)
+
+
+QUERY = torch.arange(256.0).reshape(1, 2, 8, 16).sin()
+FLAGS = (
+    torch.backends.cuda.flash_sdp_enabled,
+    torch.backends.cuda.math_sdp_enabled,
+    torch._C._get_sdp_priority_order,
+)
+
+
+def _attends(q: torch.Tensor, kinds: Any, ordered: bool) -> Any:
+    q = q * 2
+    with sdpa_kernel(kinds, ordered):
+        inside = [flag() for flag in FLAGS]
+        y = torch.nn.functional.scaled_dot_product_attention(q, q, q)
+    return y + 1, inside, [flag() for flag in FLAGS]
+
+
+@pytest.mark.parametrize("backend", ["eager", "jitney"])
+@pytest.mark.parametrize("ordered", [False, True])
+def test_kinds_of_attention_are_chosen_for_a_scope(backend: str, ordered: bool) -> None:
+    compiled = jitney.compile(_attends, backend=backend, fullgraph=True)
+    flash, order = torch.backends.cuda.flash_sdp_enabled(), torch._C._get_sdp_priority_order()
+    try:
+        for on in (True, True, False, True):
+            torch.backends.cuda.enable_flash_sdp(on)
+            for kinds in (SDPBackend.MATH, [SDPBackend.FLASH_ATTENTION, SDPBackend.MATH]):
+                torch._C._set_sdp_priority_order(order)
+                want = _attends(QUERY, kinds, ordered)
+                torch._C._set_sdp_priority_order(order)
+                assert_same(compiled(QUERY, kinds, ordered), want)
+    finally:
+        torch._C._set_sdp_priority_order(order)
+        torch.backends.cuda.enable_flash_sdp(flash)
+
+
+@pytest.mark.parametrize("backend", ["eager", "jitney"])
+def test_a_kind_of_attention_that_is_left_chosen(backend: str) -> None:
+    def f(x: torch.Tensor) -> Any:
+        torch.backends.cuda.enable_flash_sdp(False)
+        return x + 1, torch.backends.cuda.flash_sdp_enabled()
+
+    compiled, before = jitney.compile(f, backend=backend), torch.backends.cuda.flash_sdp_enabled()
+    try:
+        for _ in range(3):
+            torch.backends.cuda.enable_flash_sdp(True)
+            assert compiled(torch.zeros(1))[1] is False
+            assert not torch.backends.cuda.flash_sdp_enabled()
+    finally:
+        torch.backends.cuda.enable_flash_sdp(before)
+
+
+def test_a_break_and_an_error_where_a_kind_is_chosen() -> None:
+    def breaks(q: torch.Tensor) -> Any:
+        with sdpa_kernel(SDPBackend.MATH):
+            number = q.sum().item()
+            return q * number, torch.backends.cuda.flash_sdp_enabled()
+
+    assert explain(breaks)(QUERY).breaks
+    assert_same(jitney.compile(breaks)(QUERY), breaks(QUERY))
+    before = [flag() for flag in FLAGS]
+    compiled = jitney.compile(_attends)
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="backend"):
+            compiled(QUERY, SDPBackend.EFFICIENT_ATTENTION, False)
+        assert [flag() for flag in FLAGS] == before

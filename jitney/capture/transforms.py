@@ -1,0 +1,200 @@
+"""``torch.vmap`` and ``torch.func.grad``: their function is interpreted aside, on what one call of
+it is given, and the transform of its graph is one node."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from jitney import torch_api
+from jitney.capture import state
+from jitney.capture.forced import forced
+from jitney.capture.frame import BreakCapture, Frame
+from jitney.capture.symbols import SYMBOLS
+from jitney.torch_api.trees import tree_flatten, tree_unflatten
+
+if TYPE_CHECKING:
+    from jitney.capture.interpret import Interpreter
+
+_CONSTANTS = (int, float, bool, str, type(None), torch.dtype, torch.device)
+
+
+@dataclass(frozen=True, eq=False)
+class Vmapped:
+    """``call(*used, *given) -> results``: ``body``, a graph of the same arguments, is called by
+    `torch.vmap` over ``dims`` of the given."""
+
+    body: torch.fx.GraphModule
+    used: int
+    dims: tuple[int, ...]
+    out_dims: tuple[Any, ...]
+    randomness: str
+    __name__ = "vmap"
+
+    def __call__(self, *tensors: torch.Tensor) -> Any:
+        in_dims = (*[None] * self.used, *self.dims)
+        batched = torch.func.vmap(
+            self.body.forward, in_dims, self.out_dims, randomness=self.randomness
+        )
+        return batched(*tensors)
+
+
+@dataclass(frozen=True, eq=False)
+class Differentiated:
+    """``call(*used, *given) -> (gradients by those of the given that are wanted, results)`` of
+    ``body``, a graph of the same arguments, whose first result is differentiated."""
+
+    body: torch.fx.GraphModule
+    used: int
+    wanted: tuple[bool, ...]
+    __name__ = "grad"
+
+    def __call__(self, *tensors: torch.Tensor) -> Any:
+        used, given = tensors[: self.used], tensors[self.used :]
+
+        def run(by: list[torch.Tensor], others: list[torch.Tensor]) -> Any:
+            each, rest = iter(by), iter(others)
+            inputs = [next(each) if want else next(rest) for want in self.wanted]
+            value, *more = self.body.forward(*used, *inputs)
+            return value, tuple(more)
+
+        pairs = list(zip(given, self.wanted, strict=True))
+        differentiate = torch.func.grad_and_value(run, has_aux=True)
+        gradients, (value, more) = differentiate(
+            [x for x, want in pairs if want], [x for x, want in pairs if not want]
+        )
+        return (*gradients, value, *more)
+
+
+def call_vmap(
+    interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Frame | None
+) -> Any:
+    """Captures functorch's ``vmap_impl``: of a function, its dimensions, its randomness, the size
+    of chunks, then what it is given."""
+    body, in_dims, out_dims, randomness, chunk_size, *values = forced(interpreter, args)
+    in_dims, out_dims = _plain(interpreter, in_dims), _plain(interpreter, out_dims)
+    if chunk_size is not None:
+        raise BreakCapture("functorch", "vmap is called with a chunk size")
+    inputs = _plain(interpreter, tuple(values))
+    dims, flat, spec = interpreter.native(torch_api.batched_inputs, body, in_dims, inputs)
+    batched = [(x, dim) for x, dim in zip(flat, dims, strict=True) if dim is not None]
+    with interpreter.recorder.fake_mode, torch_api.without_function_modes():
+        given = [x.select(dim, 0) for x, dim in batched]
+    slices = iter(given)
+    inside = [x if dim is None else next(slices) for x, dim in zip(flat, dims, strict=True)]
+    region = _Region(interpreter, given)
+    results = region.record(body, tree_unflatten(inside, spec), kwargs)
+    places = torch_api.flat_out_dims(out_dims, results)
+    if places is None:
+        raise region.refusal("vmap is given out_dims that do not fit")
+    transform = Vmapped(
+        region.body, len(region.used), tuple([dim for _, dim in batched]), places, randomness
+    )
+    found = region.call(transform, [x for x, _ in batched])
+    return tree_unflatten(list(found), tree_flatten(results)[1])
+
+
+def call_grad(
+    interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Frame | None
+) -> Any:
+    """Captures functorch's ``grad_and_value_impl(function, argnums, has_aux, args, kwargs)``."""
+    body, argnums, has_aux, values, keywords = forced(interpreter, args)
+    argnums, inputs = _plain(interpreter, argnums), _plain(interpreter, values)
+    keywords = _plain(interpreter, keywords)
+    by = interpreter.native(torch_api.differentiated_arguments, inputs, argnums)
+    numbers = [n % len(inputs) for n in (argnums if isinstance(argnums, tuple) else (argnums,))]
+    by_leaves, by_spec = tree_flatten(by)
+    if len(set(numbers)) < len(numbers) or numbers != sorted(numbers):
+        raise BreakCapture("functorch", "grad is called with arguments out of order")
+    flat, spec = tree_flatten((inputs, keywords))
+    sizes = [len(tree_flatten(x)[0]) for x in inputs]
+    marks = [n in numbers for n, size in enumerate(sizes) for _ in range(size)]
+    marks += [False] * (len(flat) - len(marks))
+    tensors = [(x, m) for x, m in zip(flat, marks, strict=True) if isinstance(x, torch.Tensor)]
+    if sum(m for _, m in tensors) != len(by_leaves) or not all(x.is_floating_point()
+                                                              for x in by_leaves):  # fmt: skip
+        raise BreakCapture("functorch", "grad is called by what is no floating-point tensor")
+    with interpreter.recorder.fake_mode, torch_api.without_function_modes():
+        given = [x.detach().requires_grad_(m) for x, m in tensors]
+    wrapped = iter(given)
+    inside = [next(wrapped) if isinstance(x, torch.Tensor) else x for x in flat]
+    region = _Region(interpreter, given)
+    inputs, keywords = tree_unflatten(inside, spec)
+    with torch.enable_grad():
+        results = region.record(body, inputs, keywords)
+    pair = isinstance(results, tuple) and len(results) == 2
+    if not isinstance(results[0] if has_aux and pair else results, torch.Tensor):
+        raise region.refusal("grad is called of what returns no tensor")
+    transform = Differentiated(region.body, len(region.used), tuple([m for _, m in tensors]))
+    found = list(region.call(transform, [x for x, _ in tensors]))
+    gradients = tree_unflatten(found[: len(by_leaves)], by_spec)
+    rest = tree_unflatten(found[len(by_leaves) :], tree_flatten(results)[1])
+    return gradients, rest
+
+
+class _Region:
+    """A function's graph aside of the frame's; ``given``: fakes of what one call is given."""
+
+    def __init__(self, interpreter: Interpreter, given: list[torch.Tensor]) -> None:
+        self._interpreter, self._given = interpreter, given
+        self.used: list[Any] = []
+
+    def record(
+        self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Interprets a call; its results, of which ``body`` returns the leaves."""
+        interpreter, recorder = self._interpreter, self._interpreter.recorder
+        versions, modes = recorder.versions(), state.snapshot()
+        asked, recorder.strides_asked = recorder.strides_asked, False
+        checkpoints, written = len(interpreter.checkpoints), set(recorder.mutated)
+        try:
+            with recorder.aside(self._given, transform=True) as graph:
+                results = interpreter.call(function, args, kwargs, None)
+                results = _plain(interpreter, interpreter.world.force(results))
+                leaves = tree_flatten(results)[0]
+                graph.output(tuple([recorder.argument(x) for x in leaves]))
+                self.used = [value for value, _ in recorder.lifted.values()]
+        except BreakCapture:
+            interpreter.native_broke = True  # its body has been recorded: break before it
+            raise
+        known = {id(x) for x, _ in recorder.nodes.values()} | set(map(id, self._given))
+        if recorder.has_written(versions) or (recorder.mutated - written) & known:
+            raise self.refusal("what a transform is given is written to")
+        if not all(isinstance(x, torch.Tensor) for x in leaves):
+            raise self.refusal("a transformed function returns other than tensors")
+        if recorder.strides_asked or state.snapshot() != modes:
+            raise self.refusal("a transformed function asks for strides, or changes a mode")
+        if len(interpreter.checkpoints) != checkpoints:
+            raise self.refusal("a transformed function checkpoints")
+        recorder.strides_asked = asked
+        self.body = torch.fx.GraphModule(torch.nn.Module(), graph)
+        return results
+
+    def call(self, transform: Callable[..., Any], inputs: list[torch.Tensor]) -> Any:
+        """Records the node."""
+        try:
+            return self._interpreter.recorder.call(transform, (*self.used, *inputs), {})
+        except BreakCapture:
+            self._interpreter.native_broke = True
+            raise
+
+    def refusal(self, reason: str) -> BreakCapture:
+        """A break before the call."""
+        self._interpreter.native_broke = True
+        return BreakCapture("functorch", reason)
+
+
+def _plain(interpreter: Interpreter, value: Any) -> Any:
+    """Tuples, lists and dicts of tensors and constants, looked at; breaks for others."""
+    value = interpreter.world.force(value)
+    kind = type(value)
+    if kind in (tuple, list):
+        return kind([_plain(interpreter, item) for item in value])
+    if kind is dict and all(type(key) in _CONSTANTS for key in value):
+        return {key: _plain(interpreter, item) for key, item in value.items()}
+    if isinstance(value, torch.Tensor) or (kind in _CONSTANTS and kind not in SYMBOLS):
+        return value
+    raise BreakCapture("functorch", f"a transform is given a {kind.__name__}")
