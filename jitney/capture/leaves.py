@@ -163,9 +163,16 @@ def query(func: Any) -> Query | None:
     return None
 
 
+#: Of which a tensor inside a functorch transform tells what the one around it has.
+_LAYOUTS = ("stride", "is_contiguous", "storage_offset", "dim_order", "_is_view", "is_inference")
+
+
 def _ask(recorder: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if func is torch.Tensor.type and (len(args) > 1 or kwargs):
         return _converted(recorder, *args, **kwargs)
+    if recorder.in_transform and name_of(func) in _LAYOUTS:
+        reason = f"{name_of(func)}() is asked of what a transform gives a function"
+        raise BreakCapture("functorch", reason)
     if name_of(func) in ("stride", "dim_order"):
         recorder.strides_asked = True
     if name_of(func) == "storage_offset":

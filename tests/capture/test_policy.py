@@ -44,6 +44,7 @@ ELSEWHERE = {
     "builtins.range_iterator", "builtins.list_reverseiterator",
     "torch._compile._disable_dynamo.<locals>.inner", "torch._C._cuda_getDeviceCount",
     "torch._dynamo.mutation_guard.install_generation_tagging_init.<locals>.patched_init",
+    *(name for name in names.TRANSFORMS if "<locals>" in name or "_wraps" in name),
 }  # fmt: skip
 
 

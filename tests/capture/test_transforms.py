@@ -167,6 +167,21 @@ def _branches_on_a_constant(x: torch.Tensor) -> Any:
     return vmap(f)(x)
 
 
+def _without_gradients(x: torch.Tensor) -> Any:
+    with torch.no_grad():
+        y = grad(lambda v: (v * v).sum())(x), vmap(lambda r: r * torch.is_grad_enabled())(x)
+    return y, grad(lambda v: v.sin().sum() * torch.is_grad_enabled())(x)
+
+
+def _asks_for_a_layout(x: torch.Tensor) -> Any:
+    return vmap(lambda r: r * (2 if r.is_contiguous() else 3), in_dims=1)(x)
+
+
+def _in_inference(x: torch.Tensor) -> Any:
+    with torch.inference_mode():
+        return vmap(lambda r: r.sum())(x)
+
+
 def _chunks(x: torch.Tensor) -> Any:
     return vmap(lambda r: r.sum(), chunk_size=2)(x)
 
@@ -179,9 +194,11 @@ def _chunks(x: torch.Tensor) -> Any:
         _prints_values,
         _switches,
         _chunks,
+        _without_gradients,
+        _asks_for_a_layout,
+        _in_inference,
         _applies,
         _applies_inside,
-        _checkpoints,
         _branches_on_a_constant,
     ],
 )
@@ -196,6 +213,7 @@ def test_what_breaks_or_has_effects_is_eagers(f: Callable[..., Any]) -> None:
     "f",
     [
         _writes_outside,
+        _checkpoints,
         lambda x: vmap(lambda r: 3)(x),
         lambda x: vmap(lambda r: r, in_dims=5)(x),
         lambda x: vmap(torch.rand_like)(x),
