@@ -16,6 +16,7 @@ from jitney.kernels.llvm.split_ranges import Piece, split_ranges
 from jitney.kernels.llvm.split_stages import Stage, split_stages
 from jitney.kernels.llvm.stash_rows import stash_rows
 from jitney.kernels.llvm.text import FunctionText
+from jitney.kernels.llvm.unroll_chains import has_long_chains, unroll_chains
 from jitney.kernels.llvm.verify_stages import verify_stages
 from jitney.loops import visit
 from jitney.loops.index import Axis, Dim
@@ -32,6 +33,8 @@ def emit_nest(
 ) -> NodeCode:
     """The code of a nest; function names start with ``name``, tables are in the order given."""
     isa = isa_of(target)
+    if has_long_chains(nest.body):
+        nest = _unrolled(nest, schedule_nest(nest, isa, target.cores))
     plan = split_stages(nest)
     verify_stages(nest, plan)
     phases, parts, declarations, scratch = [], [], set(), 0
@@ -63,6 +66,12 @@ def emit_nest(
         shared_bytes=plan.shared_bytes,
         declarations=frozenset(declarations),
     )
+
+
+def _unrolled(nest: LoopNest, schedule: Schedule) -> LoopNest:
+    plans = _plans_by_id(nest.body, schedule)
+    lanes = {key: (plan.vector, plan.unroll) for key, plan in plans.items()}
+    return unroll_chains(nest, (schedule.vector, schedule.unroll), lambda stmt: lanes[id(stmt)])
 
 
 def emit_stage(

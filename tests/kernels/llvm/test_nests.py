@@ -267,3 +267,32 @@ def test_the_rest_of_a_row_runs_by_narrower_vectors() -> None:
     assert re.findall(r"= fadd (<. x float>|float) ", text)[:4] == [
         "<8 x float>", "<4 x float>", "<2 x float>", "float",
     ]  # fmt: skip
+
+
+WINDOWS = [
+    (2, 9, 14, 14, 7, 1),
+    (1, 16, 7, 7, 7, 1),
+    (3, 5, 13, 11, 5, 1),
+    (1, 40, 28, 28, 5, 2),
+    (1, 4, 112, 112, 3, 1),  # long loops, cut into chunks
+    (2, 64, 9, 9, 3, 1),
+]
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("channels_last", [False, True])
+@pytest.mark.parametrize("shape", WINDOWS)
+def test_windows_at_several_points_at_once(
+    shape: tuple[int, ...], channels_last: bool, target: str
+) -> None:
+    n, channels, height, width, size, step = shape
+    x, weight = randn(n, channels, height, width), randn(channels, 1, size, size)
+    x[0, 0, 0, 0], x[-1, -1, -1, -1] = torch.nan, torch.inf
+    if channels_last:
+        x = x.contiguous(memory_format=torch.channels_last)
+    tolerance = {"rtol": 2e-5, "atol": 2e-5}
+    check(
+        lambda x, w: F.conv2d(x, w, None, step, size // 2, 1, channels),
+        *(x, weight), target=TARGETS[target], **tolerance,
+    )  # fmt: skip
+    check(lambda x: F.avg_pool2d(x, 3, 1, 1), x, target=TARGETS[target], **tolerance)

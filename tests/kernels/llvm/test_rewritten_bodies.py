@@ -7,9 +7,22 @@ import torch
 from jitney.kernels.llvm.split_ranges import split_ranges
 from jitney.kernels.llvm.stash_rows import stash_rows
 from jitney.kernels.llvm.transpose_tile import best_tile
+from jitney.kernels.llvm.unroll_chains import has_long_chains, unroll_chains
 from jitney.loops import visit
 from jitney.loops.index import Axis, Index, Value, index
-from jitney.loops.ir import Const, IndexValue, Let, Load, Loop, Op, Reduce, Reduction, Ref, Store
+from jitney.loops.ir import (
+    Const,
+    IndexValue,
+    Let,
+    Load,
+    Loop,
+    LoopNest,
+    Op,
+    Reduce,
+    Reduction,
+    Ref,
+    Store,
+)
 
 I, J = Axis("i", index(64)), Axis("j", index(64))
 
@@ -57,3 +70,30 @@ def test_a_row_cut_too_often_stays_whole() -> None:
         )
         value = Op("where", (below, Const(float(k), torch.float32), value), torch.float32)
     assert len(split_ranges((Store("y", index(axis), value),), axis)) == 1
+
+
+def test_points_of_a_long_chain_run_together_link_by_link() -> None:
+    k, total = Axis("k", index(14)), Const(0.0, torch.float32)
+    value: Op | Const = total
+    for tap in range(9):
+        moved = Load("x", (index(k) + tap) * 64 + index(I), torch.float32)
+        factor = Load("w", index(I) + tap * 64, torch.float32)
+        value = Op("fma", (moved, factor, value), torch.float32)
+    nest = LoopNest("n", (k, I), (Store("y", index(k) * 64 + index(I), value),))
+    assert has_long_chains(nest.body)
+    rolled = unroll_chains(nest, (I, 1), lambda _: (None, 1))
+    assert [int(a.extent) for a in rolled.axes] == [2, 64]
+    assert len({(e.buffer, e.index) for e in visit.loads(rolled.body)}) == 9 + 15
+    firsts = [e.index for s in rolled.body[:7] for e in visit.loads((s,)) if e.buffer == "x"]
+    assert firsts == [index(rolled.axes[0]) * 448 + index(I) + 64 * at for at in range(7)]
+    assert len(visit.stores(rolled.body)) == 7
+    ragged = LoopNest("n", (Axis("k", index(13)), I), nest.body)
+    assert unroll_chains(ragged, (I, 1), lambda _: (None, 1)) is ragged
+
+
+def test_a_chain_that_reads_what_it_writes_stays() -> None:
+    value: Op | Load = Load("y", index(I), torch.float32)
+    for tap in range(9):
+        value = Op("add", (Load("y", index(I) + tap, torch.float32), value), torch.float32)
+    nest = LoopNest("n", (J, I), (Store("y", index(I), value),))
+    assert unroll_chains(nest, (I, 1), lambda _: (None, 1)) is nest
