@@ -232,3 +232,30 @@ def test_borders_of_the_image_itself(
         eager = F.pad(layout, pad, mode=mode)
         torch.testing.assert_close(ours, eager, rtol=0, atol=0, equal_nan=True)
         assert ours.stride() == eager.stride()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("corners", [False, True])
+@pytest.mark.parametrize(
+    "shape, size", [((2, 3, 7), (23,)), ((2, 3, 5, 7), (9, 16)), ((1, 2, 3, 4, 5), (6, 2, 11))]
+)
+def test_widened_rows(
+    shape: tuple[int, ...], size: tuple[int, ...], corners: bool, dtype: torch.dtype
+) -> None:
+    mode = {1: "linear", 2: "bilinear", 3: "trilinear"}[len(size)]
+
+    def widen(x: torch.Tensor) -> torch.Tensor:
+        return F.interpolate(x.relu(), size, mode=mode, align_corners=corners) * 2
+
+    x = rand(*shape).to(dtype)
+    for layout in (x, torch.cat([x, x], -1)[..., : shape[-1]], x.mT.contiguous().mT):
+        compiled = jitney.compile(widen, fullgraph=True)
+        assert_equal_to_eager(widen, compiled, (layout,), calls=1)
+
+
+def test_a_dimension_that_keeps_its_size_takes_nothing_of_its_neighbours() -> None:
+    x = rand(1, 2, 4, 5)
+    x[0, 0, 2, 2], x[0, 1, 0, 4] = torch.inf, torch.nan
+    for size in ((4, 5), (8, 5), (4, 10)):
+        ours = jitney.compile(lambda x, s=size: F.interpolate(x, s, mode="bilinear"))(x)
+        torch.testing.assert_close(ours, F.interpolate(x, size, mode="bilinear"), equal_nan=True)

@@ -20,6 +20,7 @@ from jitney.loops.lowerings.expressions import (
     mul,
     sub,
 )
+from jitney.loops.lowerings.linear_rows import by_rows, lies_in_rows
 from jitney.loops.lowerings.registry import Lowering, Refused, lowers
 from jitney.loops.lowerings.strided import StridedTensor
 
@@ -172,29 +173,47 @@ def _linear(rank: int) -> Lowering:
         """The mean of the two neighbours along each dimension, weighted by nearness."""
         if not x.dtype.is_floating_point:
             raise Refused("an interpolation of integers")
-        sizes = _sizes(b, x, rank)
+        sizes, given = _sizes(b, x, rank), _scales_of(scales, rank)
         out = b.allocate()
-        axes, position = b.axes(out.shape, strides=out.strides)
         acc = compute_dtype(x.dtype)
-        body: list[Stmt] = []
-        sides = []
-        for d, scale in enumerate(_scales_of(scales, rank)):
-            step = _linear_step(*sizes[d], scale, align_corners, acc)
-            lets, near = _neighbours(b, position[d - rank], sizes[d][0], step, align_corners, acc)
-            body.extend(lets)
-            sides.append(near)
-        total: Expr | None = None
-        for corner in itertools.product(*sides):
-            value = cast(x.load((*position[:-rank], *(at for at, _ in corner))), acc)
-            for _, weight in corner:
-                value = mul(value, weight)
-            total = value if total is None else add(total, value)
-        assert total is not None
-        body.append(Store(out.buffer, out.at(position), cast(total, out.dtype)))
-        b.emit(axes, body)
+        steps = [_linear_step(*n, s, align_corners, acc) for n, s in zip(sizes, given, strict=True)]
+
+        def between(position: Position, *place: Index) -> tuple[list[Stmt], Expr]:
+            """Statements and the mean over all dimensions but those that ``place`` gives."""
+            body: list[Stmt] = []
+            sides = []
+            for d in range(rank - len(place)):
+                at = position[d - rank]
+                lets, near = _neighbours(b, at, sizes[d], steps[d], align_corners, acc)
+                body.extend(lets)
+                sides.append(near)
+            total: Expr | None = None
+            for corner in itertools.product(*sides):
+                where = (*position[:-rank], *(at for at, _ in corner), *place)
+                value = cast(x.load(where), acc)
+                for _, weight in corner:
+                    value = mul(value, weight)
+                total = value if total is None else add(total, value)
+            assert total is not None
+            return body, total
+
+        if sizes[-1][0] < sizes[-1][1] and lies_in_rows(b, x, out):
+            source = _places(sizes[-1][1], steps[-1], align_corners, acc)
+            return by_rows(b, x, out, between, source)
+        axes, position = b.axes(out.shape, strides=out.strides)
+        body, total = between(position)
+        b.emit(axes, (*body, Store(out.buffer, out.at(position), cast(total, out.dtype))))
         return out
 
     return lowering
+
+
+def _places(want: int, step: float, align_corners: bool, acc: torch.dtype) -> torch.Tensor:
+    """Where in the input each element of a dimension lies, rounded as `_neighbours` does."""
+    place = torch.arange(want, dtype=acc)
+    if align_corners:
+        return place * step
+    return ((place + 0.5) * step - 0.5).clamp(min=0)
 
 
 def _linear_step(
@@ -206,9 +225,18 @@ def _linear_step(
 
 
 def _neighbours(
-    b: Builder, at: Index, have: int, step: float, align_corners: bool, acc: torch.dtype
+    b: Builder,
+    at: Index,
+    sizes: tuple[int, int],
+    step: float,
+    align_corners: bool,
+    acc: torch.dtype,
 ) -> tuple[list[Let], list[tuple[Index, Expr]]]:
-    """Statements, then (position, weight) of the neighbour below and of the one above."""
+    """Statements, then (position, weight) of the neighbour below and of the one above; in a
+    dimension that keeps its size both are the element itself, as eager has them on a CPU."""
+    have, want = sizes
+    if have == want and b.target.kind == "cpu":
+        return [], [(at, const(1, acc)), (at, const(0, acc))]
     place = as_expr(at, acc)
     if align_corners:
         source = mul(place, const(step, acc))
@@ -254,7 +282,7 @@ def _linear_backward(rank: int) -> Lowering:
         for d, scale in enumerate(_scales_of(scales, rank)):
             step = _linear_step(*sizes[d], scale, align_corners, grad.dtype)
             place = position[d - rank]
-            lets, near = _neighbours(b, place, sizes[d][0], step, align_corners, grad.dtype)
+            lets, near = _neighbours(b, place, sizes[d], step, align_corners, grad.dtype)
             body.extend(lets)
             sides.append(near)
         for corner in itertools.product(*sides):
