@@ -27,11 +27,8 @@ if TYPE_CHECKING:
     from jitney.capture.interpret import Interpreter
 
 C_DESCRIPTORS = (types.GetSetDescriptorType, types.MemberDescriptorType)
-C_METHODS = (
-    types.MethodDescriptorType,
-    types.WrapperDescriptorType,
-    types.ClassMethodDescriptorType,
-)
+C_METHODS = (types.MethodDescriptorType, types.WrapperDescriptorType,
+             types.ClassMethodDescriptorType)  # fmt: skip
 SCALARS = (int, float, bool, str, bytes, complex, type(None))
 LRU = type(functools.lru_cache(lambda: None))
 
@@ -243,6 +240,8 @@ def _c_member(interpreter: Interpreter, found: Any, owner: Any, name: str) -> An
         if isinstance(namespace := world.instance_dict(owner), DictShadow):
             return Lazy(namespace.original, namespace.source)
         return namespace
+    if name == "__annotations__" and known is None and getattr(owner, "__annotate__", None):
+        raise BreakCapture("annotations", "annotations of the frame's own are evaluated")
     if name == "__traceback__" and known is None:
         return traceback_of(interpreter, owner)
     shadow = world.cell(owner) if name == "cell_contents" else None

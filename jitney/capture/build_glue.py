@@ -16,7 +16,7 @@ from typing import Any, Protocol, runtime_checkable
 from jitney.capture import recipe as r
 from jitney.capture.build_resume import Point, run_tails, step_code, stopped_at
 from jitney.capture.check_guards import exact_types, write_guards
-from jitney.capture.cpython import CALLED_LIES_BELOW
+from jitney.capture.cpython import CALLED_LIES_BELOW, KEYWORDS_OR_NULL
 from jitney.capture.edit_code import list_code
 from jitney.capture.emit_fetch import FUNCTION, Writer, build_function
 from jitney.capture.guard import Guard
@@ -244,5 +244,6 @@ def _callable_slot(point: Point) -> int | None:
     if listing.names[index] == "CALL_KW":
         return depth - argument - 3
     if listing.names[index] == "CALL_FUNCTION_EX":
-        return depth - 2 - (argument & 1) - CALLED_LIES_BELOW
+        keywords = KEYWORDS_OR_NULL or argument & 1
+        return depth - 2 - keywords - CALLED_LIES_BELOW
     return None

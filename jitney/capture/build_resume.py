@@ -13,14 +13,21 @@ import dis
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import chain
 from types import CellType, CodeType, FunctionType
 from typing import Any
 
 from bytecode import FreeVar, Instr, Label
 
-from jitney.capture.cpython import CALLED_LIES_BELOW, CELLS_ARE_LOCALS, LOOP_END, OLD_CALLS
+from jitney.capture.cpython import (
+    CALLED_LIES_BELOW,
+    CELLS_ARE_LOCALS,
+    LOOP_END,
+    OLD_CALLS,
+    SPECIAL_METHODS,
+    find_special,
+)
 from jitney.capture.edit_code import NEVER_FALLS, Editor, handled_slots, jump_to, list_code
 from jitney.capture.look_ahead import AHEAD
 from jitney.errors import Unsupported
@@ -30,6 +37,7 @@ HANDLING = "<handling>"
 _KEPT = "<kept>"
 _LOAD_CELL = "LOAD_FAST" if CELLS_ARE_LOCALS else "LOAD_CLOSURE"
 _METHOD_FORMS = ("LOAD_ATTR", "LOAD_SUPER_ATTR")
+_ENTERING = ("LOAD_SPECIAL", "SWAP", "SWAP", "LOAD_SPECIAL", "CALL")
 _UNRESUMABLE = ("SEND", "YIELD_VALUE", "GET_AWAITABLE", "END_ASYNC_FOR", "CLEANUP_THROW")
 
 
@@ -246,13 +254,15 @@ def _uncalled(nulls: tuple[bool, ...]) -> _After:
 
 
 def _instruction_group(editor: Editor, index: int) -> tuple[int, int, list[Instr]]:
-    """The instruction at ``index`` with the KW_NAMES and PRECALL that belong to its CALL:
-    indices of the first and last, and copies to execute."""
+    """The instruction at ``index`` with the KW_NAMES and PRECALL that belong to its CALL, or all
+    that enters a ``with``: indices of the first and last, and copies to execute."""
     listing = list_code(editor.original)
     last = index
+    if listing.names[index : index + len(_ENTERING)] == _ENTERING:
+        last += len(_ENTERING) - 1
     while listing.names[last] in ("KW_NAMES", "PRECALL"):
         last += 1
-    first = last
+    first = index if listing.names[index] == "LOAD_SPECIAL" else last
     while first > 0 and listing.names[first - 1] in ("KW_NAMES", "PRECALL"):
         first -= 1
     copies = [editor.items[editor.position(i)].copy() for i in range(first, last + 1)]
@@ -267,6 +277,8 @@ def _native(
     name, argument = listing.names[last], listing.arguments[last]
     depth = len(point.nulls)
     instruction = instructions[-1]
+    if listing.names[point.index] == "LOAD_SPECIAL":
+        return _special(point, listing.arguments[point.index] or 0, instructions[1:])
     if name == "LOAD_METHOD" or (name in _METHOD_FORMS and not OLD_CALLS and (argument or 0) & 1):
         kept = depth + _effect("LOAD_ATTR", 0) - (2 if name == "LOAD_SUPER_ATTR" else 0) - 1
         return [_plain_load(instruction)], _uncalled(point.nulls[:kept]), None
@@ -282,6 +294,18 @@ def _native(
         return [copy], _After(_grown(point.nulls, 1)), _After(point.nulls[:-1])
     taken = _After(_grown(point.nulls, _effect(name, argument, jump=True)))
     return [copy], _After(_grown(point.nulls, _effect(name, argument, jump=False))), taken
+
+
+def _special(point: Point, argument: int, following: list[Instr]) -> tuple[list[Any], _After, None]:
+    """LOAD_SPECIAL, and what enters the ``with`` behind it: what leaves is bound, so that the NULL
+    above it is known to be there."""
+    found = _constant(partial(find_special, SPECIAL_METHODS[argument]))
+    under = [Instr("SWAP", 2), Instr("SWAP", 3), Instr("CALL", 1)]  # the call, under its argument
+    load = [found, Instr("PUSH_NULL"), *under]
+    if not following:
+        return load, _uncalled(point.nulls[:-1]), None
+    after = _After((*point.nulls[:-2], False, True, False))
+    return [*load, Instr("PUSH_NULL"), *following], after, None
 
 
 def _bound_after(point: Point, last: int) -> tuple[str, ...]:

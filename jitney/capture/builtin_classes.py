@@ -102,7 +102,8 @@ def _calling(interpreter: Interpreter, cls: Any, args: Any, kwargs: Any, site: A
     function, *values = forced(interpreter, args)
     wrap = Callback if cls is map else Predicate
     iterables = [operators.iterable(interpreter, v) for v in values]
-    return interpreter.native(cls, wrap(interpreter, function), *iterables, **kwargs)
+    keywords = forced_keywords(interpreter, kwargs)  # from 3.14 on map has one
+    return interpreter.native(cls, wrap(interpreter, function), *iterables, **keywords)
 
 
 @_class(bool)

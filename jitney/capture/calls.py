@@ -28,9 +28,9 @@ from jitney.capture.attributes import LRU, guard_lookup, is_python, know_functio
 from jitney.capture.c_methods import bound, rebind
 from jitney.capture.cached_functions import call_cached
 from jitney.capture.forced import forced, forced_keywords
-from jitney.capture.frame import BreakCapture, Frame, Lazy
+from jitney.capture.frame import BreakCapture, Frame, Lazy, Raised
 from jitney.capture.generators import FrameGenerator
-from jitney.capture.guard import ABSENT
+from jitney.capture.guard import ABSENT, Kind
 from jitney.capture.present_arguments import present
 from jitney.capture.source import Attr, DictItem, Fixed, Referent
 from jitney.capture.stand_ins import disabled_because, is_disabled, mark_of
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
 #: Methods of NumPy's numbers that give a number.
 _OF_NUMBERS = frozenset("item tolist astype conj conjugate is_integer round".split())
+_PLACEHOLDER = getattr(functools, "Placeholder", None)  # from 3.14 on
 C_CALLABLES = (
     types.BuiltinFunctionType,
     types.MethodDescriptorType,
@@ -160,7 +161,25 @@ def _call_partial(
         function = world.read(function, Attr(source, "func"))
         before = world.read(before, Attr(source, "args"))
         keywords = world.read(keywords, Attr(source, "keywords"))
-    return call(interpreter, function, (*before, *args), {**keywords, **kwargs}, site)
+    values = _places_filled(interpreter, partial, before, args)
+    return call(interpreter, function, values, {**keywords, **kwargs}, site)
+
+
+def _places_filled(interpreter: Interpreter, partial: Any, before: Any, args: Any) -> Any:
+    """A partial's positional arguments; from 3.14 on it may have left out some for the call."""
+    if _PLACEHOLDER is None:
+        return (*before, *args)
+    for value in before:
+        if type(value) is Lazy:  # none that was left out
+            interpreter.world.guard(Kind.TYPE, value.source, type(value.value))
+    places = [place for place, value in enumerate(partial.args) if value is _PLACEHOLDER]
+    if len(args) < len(places):
+        wanted = f"expected at least {len(places)}, got {len(args)}"
+        raise Raised(TypeError(f"missing positional arguments in 'partial' call; {wanted}"))
+    values = list(before)
+    for place, value in zip(places, args):
+        values[place] = value
+    return (*values, *args[len(places) :])
 
 
 def call_function(

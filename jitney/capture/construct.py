@@ -28,6 +28,7 @@ def make_function(
     closure: tuple[CellType, ...],
     state: dict[str, Any] | None,
     annotations: dict[str, Any] | None,
+    annotate: FunctionType | None,
 ) -> FunctionType:
     """A function as MAKE_FUNCTION would make it."""
     function = FunctionType(code, globals_, name, defaults, closure or None)
@@ -37,6 +38,8 @@ def make_function(
         function.__dict__.update(state)
     if annotations:
         function.__annotations__ = annotations
+    if annotate:
+        function.__annotate__ = annotate  # type: ignore[attr-defined]
     return function
 
 

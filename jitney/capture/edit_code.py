@@ -112,6 +112,12 @@ def _following(
     return after
 
 
+def _editable(code: CodeType) -> Bytecode:
+    if "BUILD_INTERPOLATION" in list_code(code).names:  # bytecode 0.19 garbles its argument
+        raise Unsupported("resume-template", "the frame of a template cannot be resumed")
+    return Bytecode.from_code(code, conserve_exception_block_stackdepth=True)
+
+
 class Editor:
     """An editable copy of a code object whose cell variables have become free variables, so that
     whoever makes the function hands the cells in; arguments and name are chosen by the caller."""
@@ -121,7 +127,7 @@ class Editor:
             raise Unsupported("resume-generator", "a generator's frame cannot be resumed")
         self.original = code
         self.cells = (*code.co_cellvars, *code.co_freevars)
-        self.body = Bytecode.from_code(code, conserve_exception_block_stackdepth=True)
+        self.body = _editable(code)
         self.items: list[Any] = [part for item in self.body for part in take_apart(item)]
         started = False
         for position, item in enumerate(self.items):

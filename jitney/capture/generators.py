@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 # An ``except`` that does not match, and what it would have to name to match the end of a generator.
 _MATCHING = frozenset(
-    ("PUSH_EXC_INFO", "CHECK_EXC_MATCH", "COPY", "POP_EXCEPT", "CALL_INTRINSIC_1")
+    ("PUSH_EXC_INFO", "CHECK_EXC_MATCH", "COPY", "POP_EXCEPT", "CALL_INTRINSIC_1", "NOT_TAKEN")
 )
 _RAISING = ("RERAISE", "CLEANUP_THROW")
 _MATCHED = ("BaseException", "GeneratorExit")

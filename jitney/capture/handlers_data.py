@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from jitney.capture import attributes, operators, subscripts
 from jitney.capture.class_tests import is_instance
-from jitney.capture.cpython import OLD_CALLS
+from jitney.capture.cpython import OLD_CALLS, VERSION
 from jitney.capture.decode import Instruction, opcode
 from jitney.capture.frame import BreakCapture, Frame, Lazy, Raised
 from jitney.capture.guard import ABSENT
@@ -125,16 +125,23 @@ def dict_merge(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
 
 @opcode("UNPACK_SEQUENCE")
 def unpack_sequence(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
-    values = _unpacked(vm, vm.pop(frame), ins.arg + 1)
+    given = vm.pop(frame)
+    values = _unpacked(vm, given, ins.arg + 1)
     if len(values) != ins.arg:
         few = len(values) < ins.arg
         message = (
             f"not enough values to unpack (expected {ins.arg}, got {len(values)})"
             if few
-            else f"too many values to unpack (expected {ins.arg})"
+            else f"too many values to unpack (expected {ins.arg}{_got(given)})"
         )
         raise Raised(ValueError(message))
     frame.stack.extend(reversed(values))
+
+
+def _got(given: Any) -> str:
+    """From 3.14 on the message tells how many items a container has."""
+    counted = VERSION >= (3, 14) and type(given) in (tuple, list, dict)
+    return f", got {len(given)}" if counted else ""
 
 
 @opcode("UNPACK_EX")
@@ -254,6 +261,9 @@ _SYMBOLS = _binary_symbols()
 
 @opcode("BINARY_OP")
 def binary_op(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
+    if _SYMBOLS[ins.arg] == "[]":
+        binary_subscr(vm, frame, ins)
+        return
     left, right = vm.popn(frame, 2)
     frame.stack.append(operators.binary(vm, _SYMBOLS[ins.arg], left, right))
 

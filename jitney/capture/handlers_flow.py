@@ -7,9 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 from jitney.capture import operators
 from jitney.capture.attributes import bind, is_python, type_lookup
-from jitney.capture.cpython import LOOP_END, OLD_CALLS
+from jitney.capture.cpython import (
+    KEYWORDS_OR_NULL,
+    LOOP_END,
+    OLD_CALLS,
+    SPECIAL_METHODS,
+    find_special,
+)
 from jitney.capture.decode import Instruction, opcode
-from jitney.capture.frame import RETURNED, YIELDED, BreakCapture, Frame, Raised
+from jitney.capture.frame import NULL, RETURNED, YIELDED, BreakCapture, Frame, Raised
 from jitney.capture.generators import FrameGenerator
 from jitney.capture.guard import ABSENT
 from jitney.capture.tracebacks import given_to
@@ -108,11 +114,12 @@ def call(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
 
 @opcode("CALL_FUNCTION_EX")
 def call_function_ex(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
-    kwargs = vm.pop(frame) if ins.arg & 1 else {}
+    kwargs: Any = vm.pop(frame) if KEYWORDS_OR_NULL or ins.arg & 1 else NULL
     args = operators.iterable(vm, vm.pop(frame))
     (function,) = frame.pop_callable()
     values = tuple(args) if isinstance(args, tuple) else vm.native(tuple, args)
-    frame.stack.append(vm.call(vm.world.force(function), values, dict(kwargs), frame))
+    keywords = {} if kwargs is NULL else dict(kwargs)
+    frame.stack.append(vm.call(vm.world.force(function), values, keywords, frame))
 
 
 @opcode("MAKE_FUNCTION")
@@ -136,7 +143,9 @@ def _set_function_attribute(vm: Interpreter, frame: Frame, attribute: int) -> No
     """Gives the function on top what is below it. The closure comes first."""
     function = frame.stack.pop()
     value = vm.pop(frame)
-    if attribute == 8:
+    if attribute == 16:
+        function.__annotate__ = value
+    elif attribute == 8:
         function = types.FunctionType(
             function.__code__, function.__globals__, function.__name__, None, value
         )
@@ -289,17 +298,35 @@ def before_with(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
     if enter is ABSENT or leave is ABSENT:
         message = f"{cls.__name__!r} object does not support the context manager protocol"
         raise Raised(TypeError(message))
-    if not is_python(enter) or not is_python(leave):
-        raise BreakCapture("c-context-manager", f"a {cls.__qualname__} is entered")
+    _refuse_manager_of_c(cls, enter, leave)
     frame.stack.append(bind(vm, leave, manager, cls, "__exit__", None))
     entered = vm.call(bind(vm, enter, manager, cls, "__enter__", None), (), {}, frame)
     frame.stack.append(entered)
 
 
+def _refuse_manager_of_c(cls: type, *methods: Any) -> None:
+    if not all(map(is_python, methods)):
+        raise BreakCapture("c-context-manager", f"a {cls.__qualname__} is entered")
+
+
+@opcode("LOAD_SPECIAL")
+def load_special(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
+    """Half of what BEFORE_WITH did: first what leaves, then what enters."""
+    manager, name = vm.pop(frame), SPECIAL_METHODS[ins.arg]
+    cls = type(manager)
+    method = type_lookup(cls, name)
+    if method is ABSENT:
+        vm.native(find_special, name, manager)
+    if name == "__exit__" and (enter := type_lookup(cls, "__enter__")) is not ABSENT:
+        _refuse_manager_of_c(cls, method, enter)
+    _refuse_manager_of_c(cls, method)
+    frame.push_callable(bind(vm, method, manager, cls, name, None))
+
+
 @opcode("WITH_EXCEPT_START")
 def with_except_start(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
     exception = frame.stack[-1]
-    leave = frame.stack[-4]
+    leave = frame.stack[-5 if SPECIAL_METHODS else -4]  # NULL above it, from 3.14 on
     args = (type(exception), exception, given_to(vm, leave, exception))
     frame.stack.append(vm.call(leave, args, {}, frame))
 

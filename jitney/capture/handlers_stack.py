@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from jitney.capture import attributes
 from jitney.capture.build_resume import original_code
+from jitney.capture.cpython import COMMON_CONSTANTS
 from jitney.capture.decode import Instruction, opcode
 from jitney.capture.frame import NULL, BreakCapture, Frame, Raised, Unread
 from jitney.capture.functions import BUILTINS, builtin
@@ -18,12 +19,14 @@ if TYPE_CHECKING:
     from jitney.capture.interpret import Interpreter
 
 
-@opcode("RESUME", "NOP", "CACHE", "EXTENDED_ARG", "PRECALL", "COPY_FREE_VARS", "GEN_START")
+@opcode(
+    "RESUME", "NOP", "NOT_TAKEN", "CACHE", "EXTENDED_ARG", "PRECALL", "COPY_FREE_VARS", "GEN_START"
+)
 def nothing(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
     return None
 
 
-@opcode("POP_TOP")
+@opcode("POP_TOP", "POP_ITER")
 @opcode("END_FOR", since=(3, 13))
 def pop_top(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
     frame.stack.pop()
@@ -55,9 +58,14 @@ def swap(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
     stack[-1], stack[-ins.arg] = stack[-ins.arg], stack[-1]
 
 
-@opcode("LOAD_CONST")
+@opcode("LOAD_CONST", "LOAD_SMALL_INT")
 def load_const(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
     frame.stack.append(ins.value)
+
+
+@opcode("LOAD_COMMON_CONSTANT")
+def load_common_constant(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
+    frame.stack.append(COMMON_CONSTANTS[ins.arg])
 
 
 @opcode("KW_NAMES")

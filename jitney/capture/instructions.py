@@ -2,6 +2,8 @@
 
 From CPython 3.13 on one instruction may load or store two locals, or turn what it compares into a
 bool. Taken apart, a frame can stop between the two: the second has the odd offset behind the first.
+From 3.14 on a local that stays until it is used may be lent to the stack. Where a frame can stop
+in between it does not stay: it is loaded as any other.
 """
 
 from __future__ import annotations
@@ -13,7 +15,9 @@ from typing import Any
 
 from bytecode import Compare, Instr
 
+_LENDING = "LOAD_FAST_BORROW"
 _PAIRS = {
+    "LOAD_FAST_BORROW_LOAD_FAST_BORROW": ("LOAD_FAST", "LOAD_FAST"),
     "LOAD_FAST_LOAD_FAST": ("LOAD_FAST", "LOAD_FAST"),
     "STORE_FAST_LOAD_FAST": ("STORE_FAST", "LOAD_FAST"),
     "STORE_FAST_STORE_FAST": ("STORE_FAST", "STORE_FAST"),
@@ -36,6 +40,8 @@ def read_instructions(code: CodeType) -> Iterator[dis.Instruction]:
                     argval=whole.argval[nth],
                     offset=whole.offset + nth,
                 )
+        elif whole.opname == _LENDING:
+            yield whole._replace(opname="LOAD_FAST", opcode=dis.opmap["LOAD_FAST"])
         elif whole.opname == "COMPARE_OP" and _TO_BOOL is not None and arg & _AS_BOOL:
             yield whole._replace(arg=arg & ~_AS_BOOL)
             yield whole._replace(
@@ -53,6 +59,8 @@ def take_apart(item: Any) -> list[Any]:
     if pair is not None:
         names: Any = item.arg
         return [Instr(one, name, location=item.location) for one, name in zip(pair, names)]
+    if item.name == _LENDING:
+        return [Instr("LOAD_FAST", item.arg, location=item.location)]
     if isinstance(item.arg, Compare) and _TO_BOOL is not None and item.arg & _AS_BOOL:
         compare = Instr(item.name, Compare(item.arg & ~_AS_BOOL), location=item.location)
         return [compare, Instr("TO_BOOL", location=item.location)]

@@ -1,6 +1,6 @@
 """Where CPython keeps what guards look at, in bytes from the start of an object.
 
-The offsets hold for 64-bit CPython 3.11 to 3.13 with the GIL; `verified` compares them with
+The offsets hold for 64-bit CPython 3.11 to 3.14 with the GIL; `verified` compares them with
 what the interpreter says of live objects before anything relies on them.
 """
 
@@ -14,12 +14,13 @@ from types import MemberDescriptorType
 from typing import Any
 
 from jitney.capture.class_flags import is_of_c
+from jitney.capture.cpython import FREE_THREADED
 
 OB_TYPE = 8
 SEQUENCE_SIZE = 16  # list, tuple; also the number of a dict's entries
-SEQUENCE_ITEMS = 24  # of a tuple, in place
+SEQUENCE_ITEMS = tuple.__basicsize__  # of a tuple, in place
 LIST_ITEMS = 24  # of a list, a pointer to them
-DICT_VERSION = 24  # changes with every store into the dict, see `count_stores`
+DICT_VERSION = 24  # changes with every store into the dict: see `count_stores`, `watch_dicts`
 _DICT_VALUES = 40  # of a dict that shares its keys with others, a pointer; else NULL
 CELL_CONTENTS = 16
 FLOAT_VALUE = 16
@@ -56,8 +57,8 @@ class _Same:
 
 
 def count_stores(owner: dict[Any, Any]) -> None:
-    """From now on every store changes the dict's version. The values of an instance's dict may lie
-    in the instance, and CPython 3.13 counts no store there: they are moved out of it."""
+    """From now on every store into the dict is counted. The values of an instance's dict may lie in
+    the instance, and from 3.13 on CPython tells of no store there: they are moved out of it."""
     if not _VALUES_IN_INSTANCES or not read_word(id(owner) + _DICT_VALUES):
         return
     for key in owner:
@@ -103,7 +104,7 @@ def verified() -> bool:
     """Whether live objects are laid out as said here."""
     if sys.implementation.name != "cpython" or sys.maxsize < 2**62:
         return False
-    if not HAS_DICT_VERSION or not getattr(sys, "_is_gil_enabled", lambda: True)():
+    if FREE_THREADED:
         return False
 
     class Sample:
@@ -134,20 +135,4 @@ def verified() -> bool:
     pairs.append((id(data) + BYTES_DATA, int.from_bytes(data, "little")))
     if any(read_word(address) != value for address, value in pairs):
         return False
-    return _versions_change(holder) and dict_pointer(holder) is not None
-
-
-def _versions_change(holder: Any) -> bool:
-    state, versions = holder.__dict__, []
-    count_stores(state)
-    for change in ("holder.x = 1", "holder.x = 2", "state['y'] = 1", "del holder.x", "0"):
-        exec(change, {"holder": holder, "state": state})
-        versions.append(read_word(id(state) + DICT_VERSION))
-    cls: Any = type(holder)
-    members = class_dict(cls)
-    if members is None:
-        return False
-    before = read_word(id(members) + DICT_VERSION)
-    cls.added = 1
-    changed = read_word(id(members) + DICT_VERSION) != before
-    return changed and len(set(versions)) == 4 and versions[3] == versions[4]
+    return dict_pointer(holder) is not None

@@ -31,7 +31,7 @@ from jitney.capture.source import (
     keeps_order,
     stored_item,
 )
-from jitney.capture.watch_dicts import watcher
+from jitney.capture.watch_dicts import newest_version, watcher
 
 SCALARS = (int, float, bool, str, type(None))
 CONTAINERS = (dict, list, tuple)
@@ -47,13 +47,6 @@ class Place:
     value: Any
     slot: int | None = None
     fixed: bool = True
-
-
-def newest_version() -> int:
-    """What no version of a dict is above before the next change of any dict."""
-    fresh = {}
-    fresh[0] = 0
-    return layouts.read_word(id(fresh) + layouts.DICT_VERSION)
 
 
 @dataclass

@@ -50,6 +50,7 @@ PURE_TYPES = (
     "builtins.object builtins.BaseException builtins.Exception builtins.code builtins.property "
     "builtins.function builtins.type builtins.super builtins.method builtins.NoneType "
     "builtins.cell builtins.classmethod builtins.staticmethod types.GenericAlias types.UnionType "
+    "typing.Union "
     "re.Pattern re.Match builtins.odict_keys builtins.odict_values builtins.odict_items "
     "torch.Size torch.dtype torch.device torch.finfo torch.iinfo builtins.ellipsis "
     "builtins.list_iterator builtins.tuple_iterator builtins.dict_keyiterator builtins.enumerate "

@@ -168,6 +168,7 @@ class Rebuilder:
         if not self.vm.is_owned(value):
             return r.Constant(value)
         state = dict(value.__dict__)
+        annotate = getattr(value, "__annotate__", None)
         return r.MakeFunction(
             value.__code__,
             r.Constant(value.__globals__),
@@ -177,7 +178,8 @@ class Rebuilder:
             self.of(value.__kwdefaults__) if value.__kwdefaults__ else None,
             self._all(value.__closure__ or ()),
             self.of(state) if state else None,
-            self.of(value.__annotations__) if value.__annotations__ else None,
+            None if annotate or not value.__annotations__ else self.of(value.__annotations__),
+            self.of(annotate) if annotate else None,
         )
 
     def _cell(self, value: types.CellType) -> r.Recipe:

@@ -90,6 +90,7 @@ class MakeFunction(Recipe):
     closure: tuple[Recipe, ...]
     state: Recipe | None = None  # its __dict__
     annotations: Recipe | None = None
+    annotate: Recipe | None = None  # what makes them when they are asked for, from 3.14 on
 
 
 @dataclass(frozen=True, eq=False)

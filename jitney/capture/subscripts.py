@@ -105,8 +105,25 @@ def default_item(vm: Interpreter, container: Any, index: Any) -> Any:
     if factory is None:
         raise Raised(KeyError(index))
     value = vm.world.force(vm.call(factory, (), {}, None))
+    if not _STORES_BY_METHOD:
+        return vm.native(dict.setdefault, container, _plain_index(vm, container, index), value)
     set_item(vm, container, index, value, None)
     return value
+
+
+def _stores_by_method() -> bool:
+    """Whether a defaultdict keeps what it makes by a subclass's ``__setitem__``, which
+    CPython 3.14.10 does not do."""
+
+    class Deaf(collections.defaultdict[Any, Any]):
+        def __setitem__(self, key: Any, value: Any) -> None:
+            return None
+
+    made = Deaf(int)
+    return made[0] == 0 and not made
+
+
+_STORES_BY_METHOD = _stores_by_method()
 
 
 def _plain_index(vm: Interpreter, container: Any, index: Any) -> Any:

@@ -89,6 +89,7 @@ class RecipeWriter:
                     f"({self._sequence(recipe.closure)})",
                     self.optional(recipe.state),
                     self.optional(recipe.annotations),
+                    self.optional(recipe.annotate),
                 )
             case r.MakeObject():
                 return self._call(

@@ -13,6 +13,7 @@ from jitney.capture.arm_guards import Arm, arm_guards
 from jitney.capture.build_glue import Armed, Glue
 from jitney.capture.native_check import SLOTS, make_pick, tensor_layout
 from jitney.capture.source import Roots
+from jitney.capture.watch_dicts import versions_change
 from jitney.run.entry import Entry
 
 MOST_ARMS = 64
@@ -22,7 +23,7 @@ MOST_ARMINGS = 500  # then an entry is left to its Python check
 
 def is_supported() -> bool:
     """Whether this interpreter and this torch are laid out as native checks need."""
-    return layouts.verified() and tensor_layout() is not None
+    return layouts.verified() and versions_change() and tensor_layout() is not None
 
 
 @dataclass(frozen=True)

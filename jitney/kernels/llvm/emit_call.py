@@ -48,8 +48,7 @@ def large_results(program: LoopProgram, segment: Segment) -> dict[str, LargeResu
     return found
 
 
-#: PyTupleObject: reference count, type, length, then the items.
-_TUPLE_ITEMS = 24
+_TUPLE_ITEMS = tuple.__basicsize__  # the words of a tuple before its items
 
 _DECLARE = (
     "declare i32 @aoti_torch_empty_strided(i64, ptr, ptr, i32, i32, i32, ptr)",
