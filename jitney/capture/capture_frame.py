@@ -80,6 +80,7 @@ def capture_frame(
             log.emit("capture_as_eager", where=function.__qualname__, reason=cause.reason)
         finally:
             state.restore(before)
+            vm.forget()
     assert cause is not None
     raise Unsupported(cause.kind, cause.reason, cause.hint)
 

@@ -64,6 +64,12 @@ class Interpreter:
         self.checkpoints: list[Checkpoint] = []
         self.generators: list[FrameGenerator] = []
 
+    def forget(self) -> None:
+        """Lets go of the user's objects now, not when cycles are collected: a generator that is
+        given to a resume function ends with its last user."""
+        self.world.__dict__.clear()
+        self.__dict__.clear()
+
     def where(self) -> str:
         """The user's line that runs now."""
         return self.frames[-1].where() if self.frames else ""

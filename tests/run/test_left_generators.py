@@ -6,6 +6,7 @@ import gc
 from collections.abc import Iterator
 from typing import Any
 
+import pytest
 import torch
 
 import jitney
@@ -25,6 +26,15 @@ def opaque(v: Any) -> Any:
     return v
 
 
+@pytest.fixture
+def uncollected() -> Iterator[None]:
+    """Cycles stay."""
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.usefixtures("uncollected")
 def test_no_entry_keeps_a_generator() -> None:
     """It crosses a graph break as an argument of the resume function."""
 
@@ -38,5 +48,20 @@ def test_no_entry_keeps_a_generator() -> None:
     for _ in range(6):
         NOTES.clear()
         compiled(torch.ones(3))
-        gc.collect()
+        assert NOTES == ["walked"]
+
+
+@pytest.mark.usefixtures("uncollected")
+def test_no_capture_keeps_a_generator_that_it_was_given() -> None:
+    def f(x: Any, values: Any) -> Any:
+        for v in values:
+            x = x + v
+            if x.sum() > 3:  # breaks
+                break
+        return x
+
+    compiled = jitney.compile(f, backend="eager")
+    for _ in range(4):
+        NOTES.clear()
+        compiled(torch.ones(2), walk([1, 2, 3]))
         assert NOTES == ["walked"]
