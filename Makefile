@@ -10,6 +10,8 @@ NEWEST := .venv/py312
 TORCH ?= torch==2.13.0
 TORCH_NEWEST ?= torch==2.15.0
 PYTEST := -m pytest -m "not slow" -n 2 --dist worksteal
+# Two processes of several threads each: threads that wait must not spin.
+test test-newest: export OMP_WAIT_POLICY := passive
 
 .PHONY: demo test test-newest check slow gpu bench clean
 
