@@ -258,6 +258,7 @@ def _fspath(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, sit
         return interpreter.native(function, *values, **forced_keywords(interpreter, kwargs))
     text = interpreter.world.force(interpreter.call(hook, (values[0],), {}, None))
     if not isinstance(text, str | bytes):
+        interpreter.native_broke = True  # it has been called: break before it
         raise BreakCapture("callback", "__fspath__ does not give a text")
     return text
 

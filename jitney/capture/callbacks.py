@@ -6,6 +6,7 @@ the frame has changed. Where it cannot be interpreted, the call breaks.
 
 from __future__ import annotations
 
+import operator
 import string
 import types
 from collections import defaultdict, deque
@@ -33,6 +34,7 @@ _UNBOUND = (types.MethodDescriptorType, types.WrapperDescriptorType)
 _FORMATTING = ("format", "format_map", "translate", "__mod__", "__rmod__")
 _COMPARING_METHODS = ("count", "index", "remove", "sort")
 _COMPARING_MODULES = ("_bisect", "_heapq")
+_COMPARING_FUNCTIONS = (operator.countOf, operator.indexOf)
 
 
 def asks_python(interpreter: Interpreter, values: Iterable[Any], hooks: Sequence[str]) -> str:
@@ -101,7 +103,10 @@ def refuse_callbacks(interpreter: Interpreter, function: Any, args: Sequence[Any
             raise BreakCapture("callback", "str.format reads attributes or items")
     elif isinstance(owner, CONTAINERS) and name in _COMPARING_METHODS:
         refuse_python(interpreter, (owner, *args), COMPARISONS)
-    elif getattr(function, "__module__", "") in _COMPARING_MODULES:
+    elif (
+        getattr(function, "__module__", "") in _COMPARING_MODULES
+        or function in _COMPARING_FUNCTIONS
+    ):
         refuse_python(interpreter, args, COMPARISONS)
     else:
         refuse_python(interpreter, [a for a in args if not isinstance(a, CONTAINERS)], NUMBERS)

@@ -124,8 +124,6 @@ class _Copier:
         if not _is_plain(interpreter, value, "__deepcopy__"):
             raise BreakCapture("deepcopy", f"deepcopy of a {kind.__qualname__}")
         namespace = interpreter.world.force(interpreter.get_attr(value, "__dict__"))
-        if "__deepcopy__" in namespace:
-            raise BreakCapture("deepcopy", f"deepcopy of a {kind.__qualname__}")
         made = self._keep(value, _new(interpreter, kind))
         for name, item in list(namespace.items()):
             made.__dict__[self.copy(name)] = self.copy(item)
@@ -156,4 +154,5 @@ def _is_plain(interpreter: Interpreter, value: Any, own: str) -> bool:
         if found is not object.__dict__.get(hook, ABSENT):
             return False
         guard_lookup(interpreter, kind, hook, found, source)
-    return True
+    namespace = interpreter.world.force(interpreter.get_attr(value, "__dict__"))
+    return namespace.keys().isdisjoint((own, *_HOOKS))

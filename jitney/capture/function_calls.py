@@ -186,8 +186,10 @@ def _attention_kinds(
     """``torch.nn.attention.sdpa_kernel`` of known kinds; others raise by its own code."""
     kinds = interpreter.world.force(args[0] if args else kwargs.get("backends"))
     known = isinstance(kinds, list | torch.nn.attention.SDPBackend)
-    scope = torch_api.attention_kinds if known else function
-    return interpreter.call_python(scope, args, kwargs, None)
+    scope: Any = torch_api.attention_kinds
+    if not hasattr(function, "__wrapped__"):  # its generator, of the same name
+        scope = scope.__wrapped__
+    return interpreter.call_python(scope if known else function, args, kwargs, None)
 
 
 def _module_init(

@@ -163,16 +163,24 @@ def query(func: Any) -> Query | None:
     return None
 
 
-#: Of which a tensor inside a functorch transform tells what the one around it has.
-_LAYOUTS = ("stride", "is_contiguous", "storage_offset", "dim_order", "_is_view", "is_inference")
+#: Of which a tensor inside a functorch transform tells what the one around it has, or what the
+#: transform's level has of it: fakes know no levels.
+_OF_LEVELS = frozenset(
+    """stride is_contiguous storage_offset dim_order _is_view is_inference requires_grad is_leaf
+    output_nr retains_grad""".split()
+)
+
+
+def _refuse_levels(recorder: Any, name: str) -> None:
+    if recorder.in_transform and name in _OF_LEVELS:
+        reason = f"{name} is asked of a tensor in a function that vmap or grad calls"
+        raise BreakCapture("functorch", reason)
 
 
 def _ask(recorder: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if func is torch.Tensor.type and (len(args) > 1 or kwargs):
         return _converted(recorder, *args, **kwargs)
-    if recorder.in_transform and name_of(func) in _LAYOUTS:
-        reason = f"{name_of(func)}() is asked of what a transform gives a function"
-        raise BreakCapture("functorch", reason)
+    _refuse_levels(recorder, name_of(func))
     if name_of(func) in ("stride", "dim_order"):
         recorder.strides_asked = True
     if name_of(func) == "storage_offset":
@@ -203,6 +211,7 @@ def _property(recorder: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str,
     if name is None:  # a Python property of torch.Tensor
         name = getattr(getattr(func.__self__, "fget", None), "__name__", "?")
     if name in QUERIES:
+        _refuse_levels(recorder, name)
         return func(*args, **kwargs)
     fake = args[0]
     if name in VIEWS:

@@ -144,14 +144,20 @@ def compare(interpreter: Interpreter, symbol: str, left: Any, right: Any) -> Any
 
 
 def _same_items(interpreter: Interpreter, left: Sequence[Any], right: Sequence[Any]) -> bool:
-    return len(left) == len(right) and all(
-        is_or_equals(interpreter, a, b) for a, b in zip(left, right, strict=True)
-    )
+    if isinstance(left, list) and len(left) != len(right):  # tuples look at their items first
+        return False
+    pairs = zip(left, right, strict=False)
+    return all(is_or_equals(interpreter, a, b) for a, b in pairs) and len(left) == len(right)
 
 
 def is_or_equals(interpreter: Interpreter, left: Any, right: Any) -> bool:
     """How containers compare their items."""
-    return left is right or truth(interpreter, compare(interpreter, "==", left, right))
+    interpreter.world.compared(left, right)
+    try:
+        return left is right or truth(interpreter, compare(interpreter, "==", left, right))
+    except BreakCapture:
+        interpreter.native_broke = True  # other items have been compared: break before them
+        raise
 
 
 def unary(interpreter: Interpreter, name: str, value: Any) -> Any:
@@ -214,7 +220,8 @@ def contains(interpreter: Interpreter, container: Any, item: Any) -> bool:
         callbacks.refuse_key(interpreter, item, container)
         item = concrete_key(item)
     elif callbacks.asks_python(interpreter, (container, item), callbacks.COMPARISONS):
-        return any(is_or_equals(interpreter, x, item) for x in container)
+        kind: Any = next(kind for kind in _LISTS if isinstance(container, kind))
+        return any(is_or_equals(interpreter, x, item) for x in kind.__iter__(container))
     return bool(interpreter.native(operator.contains, container, item))
 
 

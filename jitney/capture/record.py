@@ -94,8 +94,8 @@ class Recorder:
 
     def note_first(self, node: torch.fx.Node) -> None:
         """Placeholders go before the first node that computes."""
-        if self._first is None:
-            self._first = next(n for n in self.graph.nodes if n.op != "placeholder")
+        if self._first is None and node.graph is self.main:
+            self._first = next(n for n in self.main.nodes if n.op != "placeholder")
 
     def _trace(self) -> str:
         return "".join(

@@ -199,7 +199,7 @@ class World:
 
     def _guard_object(self, value: Any, cls: type, source: Source) -> None:
         """What is assumed of an object as a whole; attributes are guarded when they are read."""
-        if isinstance(value, IMMUTABLE):
+        if isinstance(value, IMMUTABLE) or torch_api.is_enum_of_c(cls):
             self.guard(Kind.IS, source, value)
             return
         self.guard(Kind.TYPE, source, cls)

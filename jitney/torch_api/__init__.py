@@ -5,7 +5,7 @@ inside functions.
 """
 
 from jitney.torch_api.addresses import same_addresses, storage_layout
-from jitney.torch_api.attention import attention_kinds
+from jitney.torch_api.attention import attention_kinds, is_enum_of_c
 from jitney.torch_api.compiler import (
     DISABLED,
     backend_names,
@@ -162,6 +162,7 @@ __all__ = [
     "batched_inputs",
     "differentiated_arguments",
     "flat_out_dims",
+    "is_enum_of_c",
     "autocast_cache_off",
     "autocast_off",
     "backend_names",

@@ -22,3 +22,9 @@ def attention_kinds(backends: Any, set_priority: bool = False) -> Iterator[dict[
         yield {}
     finally:
         attention._sdpa_kernel(before, set_priority)
+
+
+def is_enum_of_c(cls: type) -> bool:
+    """Whether it is an enumeration that pybind11 made, as `SDPBackend` is: its members never
+    change."""
+    return type(cls).__name__ == "pybind11_type" and "__members__" in cls.__dict__

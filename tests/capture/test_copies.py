@@ -111,3 +111,15 @@ def test_a_tensor_is_copied_by_eager() -> None:
         return copy.deepcopy([x])[0] + 1
 
     assert_same(jitney.compile(f)(X), X + 1)
+
+
+def test_an_object_that_says_itself_how_it_is_copied() -> None:
+    class Plain:
+        pass
+
+    def f(x: torch.Tensor, given: Any) -> Any:
+        return x, copy.copy(given), copy.deepcopy(given)
+
+    given = Plain()
+    given.__reduce_ex__ = lambda version: (int, ("3",))  # type: ignore[attr-defined]
+    assert jitney.compile(f, backend="eager")(X, given)[1:] == f(X, given)[1:] == (3, 3)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import operator
 from typing import Any
 
 import pytest
@@ -81,3 +82,73 @@ def test_a_comparison_that_changes_the_list() -> None:
         return calls(function)
 
     assert_same(limited(jitney.compile(f, backend="eager")), limited(f))
+
+
+def test_the_item_itself_is_found_without_a_comparison() -> None:
+    def f(x: torch.Tensor, items: list[Any], wanted: Any) -> Any:
+        return x, items.count(wanted), wanted in items
+
+    class Never(Item):
+        def __eq__(self, other: object) -> bool:
+            return False
+
+    compiled = jitney.compile(f, backend="eager")
+    items = [Never(1), Never(1)]
+    for wanted in (Never(1), items[0], items[1]):
+        assert_same(compiled(X, items, wanted), f(X, items, wanted))
+
+
+def test_a_comparison_that_breaks_is_made_once() -> None:
+    class Noted:
+        def __init__(self) -> None:
+            self.seen = 0
+
+        def __eq__(self, other: object) -> Any:
+            self.seen += 1
+            return X > 100
+
+    def f(x: torch.Tensor, items: list[Any]) -> Any:
+        try:
+            return x, items.index(5)
+        except RuntimeError:
+            return x, [item.seen for item in items]
+
+    assert_same(jitney.compile(f, backend="eager")(X, [Noted()]), f(X, [Noted()]))
+
+
+@pytest.mark.parametrize("search", [operator.countOf, operator.indexOf])
+def test_searches_of_the_operator_module(search: Any) -> None:
+    def f(x: torch.Tensor, items: list[Any], wanted: Any) -> Any:
+        return x, search(items, wanted)
+
+    compiled = jitney.compile(f, backend="eager")
+    for numbers in ((1, 2), (2, 2), (1, 2)):
+        items = [Item(n) for n in (*numbers, 2)]
+        assert_same(compiled(X, items, Item(2)), f(X, items, Item(2)))
+
+
+def test_a_list_that_iterates_otherwise() -> None:
+    class Other(list[Any]):
+        def __iter__(self) -> Any:
+            return iter([Item(9)])
+
+    def f(x: torch.Tensor, items: Any) -> Any:
+        return x, Item(1) in items, Item(9) in items
+
+    items = Other([Item(1)])
+    assert_same(jitney.compile(f, backend="eager")(X, items), f(X, items))
+
+
+def test_tuples_compare_items_before_lengths() -> None:
+    def f(x: torch.Tensor, kind: Any) -> Any:
+        seen: list[Any] = []
+
+        class Noted:
+            def __eq__(self, other: object) -> bool:
+                seen.append(1)
+                return True
+
+        return x, kind([Noted()]) == kind([1, 2]), kind([Noted()]) == kind([1]), seen
+
+    for kind in (list, tuple):
+        assert_same(jitney.compile(f, backend="eager")(X, kind), f(X, kind))

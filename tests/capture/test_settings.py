@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +12,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import jitney
 from jitney.diagnostics.explain import explain
-from tests.capture.run_capture import assert_same
+from tests.capture.run_capture import X, assert_same
 
 MATMUL, CUDNN = torch.backends.cuda.matmul, torch.backends.cudnn
 
@@ -135,3 +136,43 @@ def test_a_break_and_an_error_where_a_kind_is_chosen() -> None:
         with pytest.raises(RuntimeError, match="backend"):
             compiled(QUERY, SDPBackend.EFFICIENT_ATTENTION, False)
         assert [flag() for flag in FLAGS] == before
+
+
+def test_kinds_of_attention_that_are_given() -> None:
+    def f(x: torch.Tensor, kinds: Any) -> Any:
+        with sdpa_kernel(kinds):
+            cuda = torch.backends.cuda
+            return x * 2, cuda.flash_sdp_enabled(), cuda.math_sdp_enabled()
+
+    flash, math = SDPBackend.FLASH_ATTENTION, SDPBackend.MATH
+    compiled = jitney.compile(f, backend="eager")
+    for kinds in (flash, math, [flash, math], [math, math], [math, flash], [flash]):
+        assert compiled(X, kinds)[1:] == f(X, kinds)[1:]
+
+
+def test_a_function_that_kinds_of_attention_decorate() -> None:
+    @sdpa_kernel(SDPBackend.MATH)
+    def f(x: torch.Tensor) -> Any:
+        return x * 2, torch.backends.cuda.flash_sdp_enabled()
+
+    compiled = jitney.compile(f, backend="eager")
+    assert compiled(X)[1] is f(X)[1] is False
+    assert torch.backends.cuda.flash_sdp_enabled()
+
+
+def test_a_path_that_is_no_text_is_asked_once() -> None:
+    class Counted:
+        asked = 0
+
+        def __fspath__(self) -> Any:
+            self.asked += 1
+            return 3
+
+    def f(x: torch.Tensor, path: Any) -> Any:
+        try:
+            os.fspath(path)
+        except TypeError:
+            return x, path.asked
+        return x, -1
+
+    assert_same(jitney.compile(f, backend="eager")(X, Counted()), f(X, Counted()))

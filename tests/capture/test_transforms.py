@@ -64,7 +64,6 @@ TRANSFORMED: list[Any] = [
     lambda x, y, w: vmap(grad(lambda r: _layer(w, r).sum()))(x),
     lambda x, y, w: grad(lambda v: vmap(lambda r: _layer(v, r))(x).sum())(w),
     lambda x, y, w: vmap(grad(lambda p, r: _layer(p, r).sum()), in_dims=(None, 0))(w, x),
-    lambda x, y, w: grad(lambda v: v.sum() if v.requires_grad else (v * v).sum())(x),
     lambda x, y, w: grad(lambda v: (v.detach() * v).sum())(x),
     lambda x, y, w: grad(lambda v: y.sum() + 0 * v.sum())(x),
 ]
@@ -278,3 +277,31 @@ def test_under_another_backend() -> None:
         return vmap(grad(lambda r: _layer(W, r).sum()))(x) + 1
 
     assert_same(jitney.compile(f, backend="aot_eager", fullgraph=True)(X), f(X))
+
+
+def test_what_autograd_knows_of_a_level_is_eagers() -> None:
+    def f(x: torch.Tensor, w: torch.Tensor) -> Any:
+        def scaled(r: torch.Tensor) -> torch.Tensor:
+            return r * (2 if r.requires_grad else 3) * (5 if (r * w[0]).is_leaf else 7)
+
+        return vmap(scaled)(x), grad(lambda a: scaled(a).sum())(x)
+
+    for requires in (False, True):
+        x, w = X.clone().requires_grad_(requires), W.clone().requires_grad_(requires)
+        assert_equal(jitney.compile(f, backend="eager")(x, w), f(x, w))
+
+
+def test_a_size_is_kept_before_anything_is_computed() -> None:
+    def f(x: torch.Tensor) -> Any:
+        seen = []
+
+        def noted(r: torch.Tensor) -> torch.Tensor:
+            seen.append(r.shape[0])
+            return r * 2
+
+        return vmap(noted)(x), seen, vmap(lambda r: r * r.shape[0])(x)
+
+    compiled = jitney.compile(f, backend="eager", dynamic=True)
+    for n in (3, 5):
+        x = torch.ones(n, n + 1)
+        assert_equal(compiled(x), f(x))
