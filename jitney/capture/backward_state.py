@@ -48,6 +48,7 @@ def world_of_backward(interpreter: Interpreter, context: Any) -> Iterator[World]
     finally:
         interpreter.world = outer
         world.guard_presence()
+        world.guard_keys()
         outer.guards.update({k: g for k, g in world.guards.items() if k not in outer.guards})
 
 

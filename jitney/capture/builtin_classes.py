@@ -92,7 +92,19 @@ def _container(interpreter: Interpreter, cls: Any, args: Any, kwargs: Any, site:
         values = [interpreter.native(list, v) for v in values]
         for value in values:
             callbacks.refuse_python(interpreter, value, callbacks.HASHES)
+    elif issubclass(cls, dict):
+        values = [_of_pairs(interpreter, v) for v in values]
     return interpreter.native(cls, *values, **keywords)
+
+
+def _of_pairs(interpreter: Interpreter, value: Any) -> Any:
+    """What a dict is made of: pairs in a list, their keys looked at; a dict, a factory as it is."""
+    if isinstance(value, dict) or callable(value) or value is None:
+        return value
+    pairs = interpreter.native(list, value)
+    keys = [p[0] for p in pairs if isinstance(p, tuple | list) and len(p) == 2]
+    callbacks.refuse_python(interpreter, keys, callbacks.HASHES)
+    return pairs
 
 
 @_class(map, filter)

@@ -35,6 +35,11 @@ _FORMATTING = ("format", "format_map", "translate", "__mod__", "__rmod__")
 _COMPARING_METHODS = ("count", "index", "remove", "sort")
 _COMPARING_MODULES = ("_bisect", "_heapq")
 _COMPARING_FUNCTIONS = (operator.countOf, operator.indexOf)
+#: Methods of dicts and sets that make or look up keys from what their arguments give.
+_OF_MANY_KEYS = frozenset(
+    """update union difference difference_update intersection intersection_update issubset
+    issuperset isdisjoint symmetric_difference symmetric_difference_update""".split()
+)
 
 
 def asks_python(interpreter: Interpreter, values: Iterable[Any], hooks: Sequence[str]) -> str:
@@ -52,6 +57,9 @@ def asks_python(interpreter: Interpreter, values: Iterable[Any], hooks: Sequence
 
 def refuse_python(interpreter: Interpreter, values: Iterable[Any], hooks: Sequence[str]) -> None:
     """Breaks where `asks_python` finds something."""
+    values = list(values)
+    if hooks is HASHES:
+        interpreter.world.hashed(held(values))
     found = asks_python(interpreter, values, hooks)
     if found:
         interpreter.native_broke = True  # an iterator may have been drained to see
@@ -85,6 +93,19 @@ def refuse_key(interpreter: Interpreter, key: Any, container: Any) -> None:
         refuse_python(interpreter, (key, *keys), HASHES)
 
 
+def drained(interpreter: Interpreter, function: Any, args: list[Any]) -> list[Any]:
+    """``args``, with lists for iterators from which C code would make keys."""
+    owner, name = getattr(function, "__self__", None), getattr(function, "__name__", "")
+    if isinstance(function, _UNBOUND) and args:
+        owner = args[0]
+    classes = isinstance(owner, type) and issubclass(owner, dict) and name == "fromkeys"
+    if not classes and not (isinstance(owner, dict | set | frozenset) and name in _OF_MANY_KEYS):
+        return args
+    count = 1 if classes else len(args)
+    many = [interpreter.native(list, a) if isinstance(a, Iterator) else a for a in args[:count]]
+    return [*many, *args[count:]]
+
+
 def refuse_callbacks(interpreter: Interpreter, function: Any, args: Sequence[Any]) -> None:
     """Breaks where the C function ``function`` would call Python code for these arguments."""
     owner, name = getattr(function, "__self__", None), getattr(function, "__name__", "")
@@ -93,6 +114,14 @@ def refuse_callbacks(interpreter: Interpreter, function: Any, args: Sequence[Any
     if isinstance(owner, dict | set | frozenset):
         if args and not isinstance(args[0], CONTAINERS):
             refuse_key(interpreter, args[0], owner)
+        else:
+            interpreter.world.hashed(held((owner, *args)))
+    elif isinstance(owner, type) and issubclass(owner, dict):  # fromkeys
+        refuse_python(interpreter, args[:1], HASHES)
+    elif name == "_count_elements":  # of collections.Counter
+        if not isinstance(args[1], (str, bytes, *CONTAINERS)):
+            raise BreakCapture("callback", "collections.Counter counts what an iterator gives")
+        refuse_python(interpreter, args[1], HASHES)
     elif isinstance(owner, str | bytes) and name in _FORMATTING:
         tuples = name == "__mod__" and isinstance(args[0], tuple)
         refuse_python(interpreter, tuple.__iter__(args[0]) if tuples else args, TEXTS)

@@ -262,6 +262,7 @@ def _bound_inside(interpreter: Interpreter, function: Any) -> Any:
 def call_native(interpreter: Interpreter, function: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     """Calls pure C code for real; what it could misread is refused or made concrete first."""
     values, keywords = forced(interpreter, args), forced_keywords(interpreter, kwargs)
+    values = callbacks.drained(interpreter, function, values)
     callbacks.refuse_callbacks(interpreter, function, [*values, *keywords.values()])
     values = [present(interpreter, function, i, v) for i, v in enumerate(values)]
     keywords = {k: present(interpreter, function, k, v) for k, v in keywords.items()}

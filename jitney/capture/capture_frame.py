@@ -157,6 +157,7 @@ def _close(
         keep_results(vm, graph)
     add_input_guards(vm, inputs)
     vm.world.guard_presence()
+    vm.world.guard_keys()
     guard_places(vm)
     guard_gpu(vm)
     forget_idle_strides(vm)

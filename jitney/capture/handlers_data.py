@@ -103,8 +103,8 @@ def list_extend(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
 
 @opcode("SET_UPDATE")
 def set_update(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
-    value = operators.iterable(vm, vm.pop(frame))
-    vm.native(set.update, _filled(vm, frame, ins), value)
+    values = vm.native(list, operators.iterable(vm, vm.pop(frame)))
+    vm.native(set.update, _filled(vm, frame, ins), [subscripts.key(vm, v) for v in values])
 
 
 @opcode("DICT_UPDATE")

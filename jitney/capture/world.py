@@ -19,6 +19,7 @@ import threading
 import types
 import typing
 import weakref
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -95,6 +96,7 @@ class World:
         self.where = lambda: ""
         self.noted: set[Source] | None = None  # what is read or written meanwhile
         self.cells_read: list[tuple[types.CellType, Any]] = []  # of the frame's own
+        self.keys: dict[int, Source] = {}  # of what was hashed by what it is, by id
 
     # ------------------------------------------------------------ guards
 
@@ -276,6 +278,20 @@ class World:
             return
         pair = (one.source, other.source)
         self.guard(Kind.DISTINCT, pair[0], pair, pair)
+
+    def hashed(self, values: Iterable[Any]) -> None:
+        """``values`` are keys: known objects that equal themselves alone stay distinct."""
+        for value in values:
+            known = self.inside.get(id(value))
+            alone = isinstance(value, torch.Tensor) or type(value).__hash__ is object.__hash__
+            if known is not None and alone and not is_identity(value):
+                self.keys[id(value)] = known.source
+
+    def guard_keys(self) -> None:
+        """Those that were `hashed` stay distinct."""
+        keys = tuple(self.keys.values())
+        if len(keys) > 1:
+            self.guard(Kind.DISTINCT, keys[0], keys, keys)
 
     def guard_presence(self) -> None:
         """What was got and never looked at is there in later calls, too."""

@@ -1,0 +1,88 @@
+"""Objects that equal themselves alone, as keys of dicts and sets: two of them stay two."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
+import torch
+
+import jitney
+
+
+class Thing:
+    pass
+
+
+def added(items: Iterable[Any]) -> int:
+    seen = set()
+    for item in items:
+        seen.add(item)
+    return len(seen)
+
+
+def stored(items: Iterable[Any]) -> int:
+    seen = {}
+    for position, item in enumerate(items):
+        seen[item] = position
+    return len(seen)
+
+
+def updated(made: Any, items: Any) -> int:
+    made.update(items)
+    return len(made)
+
+
+COUNTS: dict[str, Callable[[list[Any]], Any]] = {
+    "set": lambda k: len(set(k)),
+    "frozenset": lambda k: len(frozenset(k)),
+    "display": lambda k: len({k[0], k[1]}),
+    "unpacked": lambda k: len({*k}),
+    "comprehension": lambda k: len({i for i in k}),  # noqa: C416
+    "dict comprehension": lambda k: len({i: 1 for i in k}),  # noqa: C420
+    "in tuples": lambda k: len({(1, i) for i in k}),
+    "fromkeys": lambda k: len(dict.fromkeys(k)),
+    "fromkeys of a generator": lambda k: len(dict.fromkeys(i for i in k)),
+    "dict of pairs": lambda k: len(dict([(k[0], 1), (k[1], 2)])),  # noqa: C406
+    "dict of a zip": lambda k: len(dict(zip(k, (1, 2), strict=True))),
+    "ordered": lambda k: len(collections.OrderedDict((i, 1) for i in k)),
+    "counter": lambda k: len(collections.Counter(k)),
+    "added": added,
+    "stored": stored,
+    "updated": lambda k: updated({k[0]}, k[1:]),
+    "updated by a generator": lambda k: updated(set(), (i for i in k)),
+    "dict updated by a zip": lambda k: updated({}, zip(k, (1, 2), strict=True)),
+    "in": lambda k: 1 if k[0] in {k[1]} else 5,
+    "get": lambda k: {k[0]: 1}.get(k[1], 7),
+    "setdefault": lambda k: {k[0]: 1}.setdefault(k[1], 7),
+    "pop": lambda k: {k[0]: 3}.pop(k[1], 9),
+    "issubset": lambda k: 1 if {k[0]}.issubset(iter(k[1:])) else 5,
+    "and": lambda k: len({k[0]} & {k[1]}),
+    "or": lambda k: len({k[0]: 1} | {k[1]: 2}),
+}
+
+
+@pytest.mark.parametrize("make", [Thing, lambda: torch.nn.Linear(1, 1), lambda: torch.ones(2)])
+@pytest.mark.parametrize("name", COUNTS)
+def test_keys_that_become_one(name: str, make: Callable[[], Any]) -> None:
+    count = COUNTS[name]
+
+    def f(x: torch.Tensor, items: list[Any]) -> torch.Tensor:
+        return x + count(items)
+
+    compiled, x = jitney.compile(f, backend="eager"), torch.ones(1)
+    a, b = make(), make()
+    for items in ([a, b], [b, b], [a, a], [b, a]):
+        assert torch.equal(compiled(x, items), f(x, items))
+
+
+def test_an_iterator_that_is_a_value_is_not_read() -> None:
+    def f(x: torch.Tensor, items: list[int]) -> torch.Tensor:
+        made = {"a": iter(items)}
+        made.setdefault("b", iter(items))
+        return x + next(made["a"]) + next(made["b"])
+
+    x = torch.ones(1)
+    assert torch.equal(jitney.compile(f, backend="eager")(x, [2, 3]), f(x, [2, 3]))
