@@ -321,8 +321,11 @@ def index_text(value: Index, names: dict[Atom, str]) -> str:
 
 
 def _atom_text(atom: Atom, names: dict[Atom, str]) -> str:
-    if isinstance(atom, FloorDiv | Mod):
-        sign = "//" if isinstance(atom, FloorDiv) else "%"
-        top, bottom = index_text(atom.numerator, names), index_text(atom.denominator, names)
-        return f"(({top}) {sign} ({bottom}))"
-    return names[atom]
+    if not isinstance(atom, FloorDiv | Mod):
+        return names[atom]
+    top, bottom = index_text(atom.numerator, names), index_text(atom.denominator, names)
+    low, least = atom.numerator.bounds()[0], atom.denominator.bounds()[0]
+    if low is not None and low >= 0 and least is not None and least > 0:
+        return f"(({top}) {'//' if isinstance(atom, FloorDiv) else '%'} ({bottom}))"
+    name = "floordiv" if isinstance(atom, FloorDiv) else "remainder_int"  # Triton's own truncate
+    return f"dm.{name}({top}, {bottom})"
