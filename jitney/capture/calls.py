@@ -283,11 +283,23 @@ def call_class(
     hook = type_lookup(meta, "__call__")
     if is_python(hook) and not policy.is_plain_metaclass(meta):
         return call_function(interpreter, hook, (cls, *args), kwargs, site)
+    if not isinstance(hook, types.WrapperDescriptorType | types.FunctionType):
+        return _call_hook(interpreter, meta, hook, args, kwargs, site)
     if policy.is_native_class(cls):
         return call_native(interpreter, cls, args, kwargs)
     if issubclass(cls, torch.Tensor):
         return torch_calls.call_tensor_class(interpreter, cls, args, kwargs)
     return _instantiate(interpreter, cls, args, kwargs, site)
+
+
+def _call_hook(
+    interpreter: Interpreter, meta: type, hook: Any, args: Any, kwargs: Any, site: Frame | None
+) -> Any:
+    """A metaclass's ``__call__`` that is no method: that of a `typing.TypedDict` is `dict`."""
+    if hasattr(type(hook), "__get__"):
+        raise BreakCapture("c-class", f"{meta.__qualname__}.__call__ is a {type(hook).__name__}")
+    guard_lookup(interpreter, meta, "__call__", hook, None)
+    return interpreter.call(hook, tuple(args), kwargs, site)
 
 
 def _instantiate(

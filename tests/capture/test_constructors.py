@@ -1,8 +1,9 @@
-"""Constructors that call their base's behind a graph break, and torch's distributions, which do."""
+"""Constructors that call their base's behind a graph break, torch's distributions, which do, and
+classes whose metaclass makes something else."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypedDict
 
 import pytest
 import torch
@@ -108,3 +109,97 @@ def test_distributions(function: Any) -> None:
         return out, torch.autograd.grad(out.sum(), (x, y)), torch.rand(1)
 
     assert_same(run(compiled), run(function))
+
+
+class Options(TypedDict, total=False):
+    scale: float
+    x: torch.Tensor
+
+
+class Made:
+    """Whatever a metaclass's classes are called with."""
+
+    def __init__(self, *values: Any) -> None:
+        self.values = values
+
+
+class Making(type):
+    __call__: Any = Made
+
+
+class MakingOne(type):
+    __call__: Any = staticmethod(Made)
+
+
+class Counting:
+    """Callable, and no descriptor: a metaclass's classes are not given to it."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __call__(self, value: int) -> int:
+        if value < 0:
+            raise ValueError("negative")
+        self.calls += 1
+        return value * self.calls
+
+
+class Counted(type):
+    __call__: Any = Counting()
+
+
+class A(metaclass=Making):
+    pass
+
+
+class B(metaclass=MakingOne):
+    pass
+
+
+class C(metaclass=Counted):
+    pass
+
+
+def test_a_typed_dict_is_a_dict() -> None:
+    def f(x: torch.Tensor, scale: float) -> Any:
+        made, other = Options(scale=scale, x=x), Options({"x": x * scale})
+        made["scale"] += 1
+        return made, other, type(made) is dict, made["x"] is x, x * made["scale"]
+
+    compiled = jitney.compile(f, fullgraph=True)
+    for size, scale in ((2, 3.0), (2, 4.0), (5, 4.0)):
+        x = torch.arange(float(size)).requires_grad_()
+        got, want = compiled(x, scale), f(x, scale)
+        assert type(got[0]) is type(got[1]) is dict
+        assert got[0]["x"] is x
+        assert_same(got, want)
+        gradients = [torch.autograd.grad(r[1]["x"].sum() + r[-1].sum(), x)[0] for r in (got, want)]
+        assert_same(*gradients)
+
+
+def test_what_a_metaclass_calls_that_is_no_method(monkeypatch: pytest.MonkeyPatch) -> None:
+    def f(x: torch.Tensor, n: int) -> Any:
+        try:
+            number = C(n)
+        except ValueError as error:
+            number = str(error)
+        a: Any = A(x, n)
+        b: Any = B(x)
+        return type(a) is Made, a.values, a.values[0] is x, type(b) is Made, b.values, number, x + 1
+
+    compiled, x = jitney.compile(f), torch.ones(2)
+
+    def both(n: int) -> None:
+        results = []
+        for function in (f, compiled):
+            Counted.__call__.calls = 3
+            results.append((function(x, n), Counted.__call__.calls))
+        assert_same(*results)
+
+    for n in (2, 2, 5, -1):
+        both(n)
+    monkeypatch.setattr(Making, "__call__", lambda cls, *values: Made(cls.__name__, *values[::-1]))
+    with pytest.raises(AssertionError):
+        assert_same(f(x, 2)[1], (x, 2))
+    got, want = compiled(x, 2), f(x, 2)
+    assert got[1][:2] == want[1][:2] == ("A", 2)
