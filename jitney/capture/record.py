@@ -235,6 +235,7 @@ class Recorder:
         leaves.refuse_redefined_input(func, node_args)
         leaves.refuse_numpy_types(func, *args, *kwargs.values())
         leaves.refuse_booleans(func, args, kwargs)
+        leaves.refuse_new_leaves(func, kwargs)
         leaves.refuse_masked_values(func, args, kwargs)
         node_kwargs = {k: self.argument(v) for k, v in kwargs.items()}
         changed = leaves.written(func, args, kwargs) if write else []

@@ -64,6 +64,36 @@ def test_values_with_a_gradient_put_by_a_mask_stop_only_there(rows: int) -> None
     assert [b.kind for b in made.breaks] == ["data-dependent"] and not made.fallbacks
 
 
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda x: torch.ones(3, requires_grad=True),
+        lambda x: torch.tensor([1.0, 2.0, 3.0], requires_grad=True),
+        lambda x: torch.zeros_like(x, requires_grad=True),
+        lambda x: x.new_ones(3, requires_grad=x.requires_grad),
+        lambda x: torch.rand(3, requires_grad=True),
+    ],
+)
+def test_tensors_made_to_get_a_gradient_get_it(make: Any) -> None:
+    def f(x: torch.Tensor) -> Any:
+        made = make(x)
+        return (x * made).sum(), made, x + 1
+
+    def penalty(x: torch.Tensor) -> torch.Tensor:
+        made = make(x)
+        return torch.autograd.grad((x * made).sum(), made)[0] + x
+
+    x = X.clone().requires_grad_()
+    total, made, other = jitney.compile(f)(x)
+    assert made.requires_grad and made.is_leaf and other.requires_grad
+    total.backward()
+    assert torch.equal(made.grad, X) and torch.equal(x.grad, made)
+    assert torch.equal(jitney.compile(penalty)(x), X * 2)
+    end = broken(f, x)
+    assert end.kind == "tensor-constructor" and "requires a gradient" in end.reason
+    assert capture(lambda x: x * torch.ones(3, requires_grad=x.requires_grad), X)
+
+
 def inner(x: torch.Tensor, k: int) -> Any:
     z = x * k
     return z.sum().item(), z
