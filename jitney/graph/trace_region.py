@@ -111,7 +111,7 @@ def _fake_inputs(
         values.append(value)
     _refuse(values)
     modes = [m for m in map(torch_api.fake_mode_of, values) if m is not None]
-    fake_mode = fake_mode or (modes[0] if modes else torch_api.new_fake_mode())
+    fake_mode = fake_mode or (modes[0] if modes else torch_api.new_fake_mode(values))
     fakes = [
         fake_mode.from_tensor(v)
         if isinstance(v, torch.Tensor) and torch_api.fake_mode_of(v) is None

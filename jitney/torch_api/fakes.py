@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
@@ -11,12 +11,14 @@ import torch
 from jitney.torch_api.modes import dispatch_modes_off
 
 
-def new_fake_mode(symbolic: bool = False) -> Any:
-    """A FakeTensorMode of its own, with a ShapeEnv."""
+def new_fake_mode(values: Iterable[Any] = ()) -> Any:
+    """A FakeTensorMode of its own, with the ShapeEnv that knows the symbols among ``values``."""
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-    return FakeTensorMode(shape_env=ShapeEnv(), static_shapes=not symbolic)
+    nodes = [v.node for v in values if isinstance(v, torch.SymInt | torch.SymFloat | torch.SymBool)]
+    known = [n.shape_env for n in nodes if getattr(n, "shape_env", None) is not None]
+    return FakeTensorMode(shape_env=known[0] if known else ShapeEnv(), static_shapes=True)
 
 
 def fake_mode_of(value: Any) -> Any:

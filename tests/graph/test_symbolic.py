@@ -9,6 +9,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 from torch.nn import functional as F
 
+import jitney
+from jitney.diagnostics.report import report
+from jitney.events import log
 from jitney.graph.trace_region import trace_region
 from tests.graph.regions import stitched
 
@@ -51,3 +54,18 @@ def test_many_sizes(requires_grad: bool) -> None:
             (got,) = torch.autograd.grad((actual[0] * weight).sum(), w)
             (want,) = torch.autograd.grad((expected[0] * weight).sum(), w)
             torch.testing.assert_close(got, want)
+
+
+def test_a_number_alone_is_given() -> None:
+    sizes = torch.tensor([3, 1])
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        n = x.amax().item()
+        return torch.arange(n) * 2 + torch.ones(n // 2).sum()
+
+    compiled = jitney.compile(f)
+    log.clear()
+    for _ in range(4):
+        assert torch.equal(compiled(sizes), f(sizes))
+        sizes = sizes + 2
+    assert not report(log.events()).fallbacks
