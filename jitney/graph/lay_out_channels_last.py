@@ -70,7 +70,9 @@ def _suits(node: fx.Node) -> bool:
         return False
     if out.device.type != "cpu" or out.dtype not in (torch.float32, torch.float64):
         return False
-    if transposed or out.dim() != 4 or max(stride) > _LARGEST_STRIDE:
+    if transposed or out.dim() != 4:
+        return False
+    if any(isinstance(step, fx.Node) or step > _LARGEST_STRIDE for step in stride):
         return False
     return not any(isinstance(s, torch.SymInt) for s in (*out.shape[1:], *weight.meta["val"].shape))
 

@@ -69,3 +69,16 @@ def test_a_number_alone_is_given() -> None:
         assert torch.equal(compiled(sizes), f(sizes))
         sizes = sizes + 2
     assert not report(log.events()).fallbacks
+
+
+def test_convolutions_with_symbolic_steps_are_calls_inside_the_graph() -> None:
+    w, v = torch.randn(4, 3, 2, 2), torch.randn(2, 4, 1, 1)
+
+    def f(x: torch.Tensor, step: int) -> torch.Tensor:
+        return F.conv2d(F.conv2d(x, w, None, step).relu(), v, None, step, step, step)
+
+    log.clear()
+    compiled, x = jitney.compile(f), torch.randn(1, 3, 12, 12)
+    for step in (1, 2, 3, 4):
+        torch.testing.assert_close(compiled(x, step), f(x, step))
+    assert not report(log.events()).fallbacks

@@ -59,6 +59,8 @@ def convolution(
         raise Refused("a transposed convolution")
     if not all(size.is_const and size.const for size in (*weight.shape, *x.shape[1:])):
         raise Refused("a convolution with symbolic channels or image")
+    if not all(isinstance(number, int) for number in (*stride, *padding, *dilation)):
+        raise Refused("a convolution with symbolic steps")
     if out.numel.is_const and out.numel.const == 0:
         return out
     window = Window(
