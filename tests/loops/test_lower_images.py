@@ -170,6 +170,25 @@ def test_linear_resampling_in_double_precision(options: dict[str, Any]) -> None:
     torch.testing.assert_close(x.grad, y.grad, rtol=1e-13, atol=1e-13)
 
 
+@pytest.mark.parametrize("scale", [1.1, 2.2])
+@pytest.mark.parametrize(
+    "layout", [torch.contiguous_format, torch.channels_last, torch.channels_last_3d]
+)
+def test_nearest_by_a_scale_that_rounds_to_one_or_two(
+    layout: torch.memory_format, scale: float
+) -> None:
+    """Which element eager takes then goes with its kernel: by dimensions, layout, direction."""
+    ranks = {torch.channels_last: (2,), torch.channels_last_3d: (3,)}.get(layout, (1, 2, 3))
+    for rank in ranks:
+        x = rand(2, 4, *(2, 3)[: rank - 1], 4 if scale > 2 else 8).contiguous(memory_format=layout)
+
+        def resample(x: torch.Tensor, rank: int = rank) -> torch.Tensor:
+            return F.interpolate(x, scale_factor=(*[1.0] * (rank - 1), scale)) * 2
+
+        compiled = jitney.compile(resample, fullgraph=True)
+        assert_equal_to_eager(resample, compiled, (x.requires_grad_(),), training=True, calls=1)
+
+
 def test_nearest_gradient() -> None:
     backward = torch.ops.aten.upsample_nearest2d_backward
     check(lambda grad: backward(grad, [16, 20], [2, 3, 8, 10]), rand(2, 3, 16, 20))

@@ -79,6 +79,8 @@ def _nearest_source(
         if _is_ratio(have, want, step, offset):
             source.append(floor_div(at * have, index(want)))
             continue
+        if want in (have, have * 2):
+            raise Refused("a scale that some of eager's kernels take and some replace by 1 or 2")
         if dtype is torch.float64:
             raise Refused("a scale that is not the ratio of the sizes, in double precision")
         where = add(as_expr(at, torch.float32), const(offset, torch.float32))
