@@ -360,6 +360,13 @@ def _bounds(a: Index) -> Bounds:
     return low, high
 
 
+def is_unsigned(atom: FloorDiv | Mod) -> bool:
+    """Whether bounds show that nothing in it is negative: a machine's own division, which may
+    truncate, then gives the same."""
+    low, _ = atom.numerator.bounds()
+    return low is not None and low >= 0 and _positive(atom.denominator.bounds())
+
+
 def _times(a: Bounds, b: Bounds) -> Bounds:
     if None not in a and None not in b:
         products = [x * y for x in a for y in b]  # type: ignore[operator]

@@ -177,6 +177,14 @@ def test_a_typed_dict_is_a_dict() -> None:
         assert_same(*gradients)
 
 
+def test_what_a_metaclass_calls_is_called_inside_the_graph() -> None:
+    def f(x: torch.Tensor, n: int) -> Any:
+        made: Any = A(x, n)
+        return type(made) is Made, made.values[0] * made.values[1]
+
+    assert_same(jitney.compile(f, fullgraph=True)(torch.ones(2), 3), f(torch.ones(2), 3))
+
+
 def test_what_a_metaclass_calls_that_is_no_method(monkeypatch: pytest.MonkeyPatch) -> None:
     def f(x: torch.Tensor, n: int) -> Any:
         try:

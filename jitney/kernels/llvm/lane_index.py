@@ -10,7 +10,17 @@ import torch
 from jitney.kernels.llvm.conversions import broadcast
 from jitney.kernels.llvm.operations import emit_op, i_add, i_mul
 from jitney.kernels.llvm.ssa import Ssa, constant, iota
-from jitney.loops.index import Atom, Axis, Dim, FloorDiv, Index, Mod, Value, index
+from jitney.loops.index import (
+    Atom,
+    Axis,
+    Dim,
+    FloorDiv,
+    Index,
+    Mod,
+    Value,
+    index,
+    is_unsigned,
+)
 
 if TYPE_CHECKING:
     from jitney.kernels.llvm.expressions import Scope
@@ -167,9 +177,7 @@ class LaneIndex:
 
     def _division(self, atom: FloorDiv | Mod) -> str:
         top, bottom = self.uniform(atom.numerator), self.uniform(atom.denominator)
-        low, _ = atom.numerator.bounds()
-        least, _ = atom.denominator.bounds()
-        if low is not None and low >= 0 and least is not None and least > 0:
+        if is_unsigned(atom):
             code = "udiv" if isinstance(atom, FloorDiv) else "urem"
             return self._text.pure(f"{code} i64 {top}, {bottom}")
         op = "floordiv" if isinstance(atom, FloorDiv) else "remainder"

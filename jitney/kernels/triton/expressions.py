@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 import torch
 
 from jitney.errors import CompilerBug
-from jitney.loops.index import Atom, Axis, FloorDiv, Index, Mod, index
+from jitney.loops.index import Atom, Axis, FloorDiv, Index, Mod, index, is_unsigned
 from jitney.loops.ir import Const, Expr, IndexValue, Op, Ref, Stmt
 from jitney.loops.lowerings.expressions import HALF
 from jitney.loops.visit import body_exprs, expr_nodes, stores
@@ -324,8 +324,7 @@ def _atom_text(atom: Atom, names: dict[Atom, str]) -> str:
     if not isinstance(atom, FloorDiv | Mod):
         return names[atom]
     top, bottom = index_text(atom.numerator, names), index_text(atom.denominator, names)
-    low, least = atom.numerator.bounds()[0], atom.denominator.bounds()[0]
-    if low is not None and low >= 0 and least is not None and least > 0:
+    if is_unsigned(atom):
         return f"(({top}) {'//' if isinstance(atom, FloorDiv) else '%'} ({bottom}))"
     name = "floordiv" if isinstance(atom, FloorDiv) else "remainder_int"  # Triton's own truncate
     return f"dm.{name}({top}, {bottom})"
