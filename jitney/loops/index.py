@@ -214,6 +214,10 @@ class Index:
         """Inclusive least and greatest value; None where no bound is known."""
         return _bounds(self)
 
+    def length(self) -> int:
+        """How many atoms it is written with, those inside divisions included."""
+        return _length(self)
+
     def evaluate(self, values: Callable[[Atom], int] | Mapping[Atom, int]) -> int:
         """The integer it is once every axis, dim and value has one."""
         look = values.__getitem__ if isinstance(values, Mapping) else values
@@ -358,6 +362,17 @@ def _bounds(a: Index) -> Bounds:
         low = None if low is None or part[0] is None else low + part[0]
         high = None if high is None or part[1] is None else high + part[1]
     return low, high
+
+
+@lru_cache(maxsize=65536)
+def _length(a: Index) -> int:
+    inside = [
+        atom.numerator.length() + atom.denominator.length()
+        for monomial, _ in a.terms
+        for atom in monomial
+        if isinstance(atom, FloorDiv | Mod)
+    ]
+    return sum(len(monomial) for monomial, _ in a.terms) + sum(inside)
 
 
 def is_unsigned(atom: FloorDiv | Mod) -> bool:

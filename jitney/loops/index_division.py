@@ -28,10 +28,10 @@ def floor_div(a: Index, b: Index) -> Index:
         return a
     if a.is_const and b.is_const and b.const != 0:
         return index(a.const // b.const)
-    whole, rest = _split_multiple(a, b)
+    whole, rest = split_multiple(a, b)
     if whole is not None and (whole.terms or whole.const):
         return whole + floor_div(rest, b)
-    if _in_range(a, b):
+    if in_range(a, b):
         return index(0)
     if b.is_const and b.const > 0 and all(c < 0 for _, c in a.terms):
         return -floor_div(b.const - 1 - a, b)  # rounded up: whose bounds are known
@@ -40,7 +40,7 @@ def floor_div(a: Index, b: Index) -> Index:
         return floor_div(_divided(a, shared), _divided(b, shared))
     step = _step_below(a, b)
     if step is not None:
-        return floor_div(_split_multiple(a, step)[0] or a, _exact(b, step))
+        return floor_div(split_multiple(a, step)[0] or a, _exact(b, step))
     if len(a.terms) == 1 and not a.const and a.terms[0][1] == 1 and len(a.terms[0][0]) == 1:
         inner = a.terms[0][0][0]
         if isinstance(inner, FloorDiv) and b.is_const and inner.denominator.is_const:
@@ -53,10 +53,10 @@ def modulo(a: Index, b: Index) -> Index:
     """``a % b`` with multiples of ``b`` dropped."""
     if a.is_const and b.is_const and b.const != 0:
         return index(a.const % b.const)
-    _, rest = _split_multiple(a, b)
+    _, rest = split_multiple(a, b)
     if rest != a:
         return modulo(rest, b)
-    if _in_range(a, b):
+    if in_range(a, b):
         return a
     plain = _without_remainders(a, b)
     if plain != a:
@@ -66,7 +66,7 @@ def modulo(a: Index, b: Index) -> Index:
         return modulo(_divided(a, shared), _divided(b, shared)) * shared
     step = _step_below(a, b)
     if step is not None:
-        whole, low = _split_multiple(a, step)
+        whole, low = split_multiple(a, step)
         return modulo(whole or a, _exact(b, step)) * step + low
     return index(Mod(a, b))
 
@@ -76,14 +76,14 @@ def _without_remainders(a: Index, b: Index) -> Index:
     for monomial, c in a.terms:
         atom = monomial[0]
         if len(monomial) == 1 and isinstance(atom, Mod):
-            whole, rest = _split_multiple(atom.denominator, b)
+            whole, rest = split_multiple(atom.denominator, b)
             if whole is not None and rest == Index():
                 others = Index(tuple(term for term in a.terms if term != (monomial, c)), a.const)
                 return _without_remainders(others + atom.numerator * c, b)
     return a
 
 
-def _split_multiple(a: Index, b: Index) -> tuple[Index | None, Index]:
+def split_multiple(a: Index, b: Index) -> tuple[Index | None, Index]:
     """``a`` as ``whole * b + rest`` with the terms of ``a`` that are multiples of ``b``."""
     if b.is_const:
         if b.const <= 0:
@@ -133,20 +133,20 @@ def _step_below(a: Index, b: Index) -> Index | None:
     for step in sorted(steps, key=Index.hint, reverse=True):
         if step == b or (step.is_const and step.const <= 1):
             continue
-        whole, rest = _split_multiple(a, step)
-        if whole is not None and whole.terms and rest != a and _in_range(rest, step):
+        whole, rest = split_multiple(a, step)
+        if whole is not None and whole.terms and rest != a and in_range(rest, step):
             return step
     return None
 
 
 def _exact(b: Index, step: Index) -> Index:
     """``b // step`` where it divides evenly."""
-    whole, _ = _split_multiple(b, step)
+    whole, _ = split_multiple(b, step)
     assert whole is not None
     return whole
 
 
-def _in_range(a: Index, b: Index) -> bool:
+def in_range(a: Index, b: Index) -> bool:
     """Whether ``0 <= a < b`` for certain."""
     low, _ = a.bounds()
     if low is None or low < 0:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from jitney.loops import ir, visit
 from jitney.loops.can_fuse import can_inline
-from jitney.loops.decision import Decision, yes
+from jitney.loops.decision import Decision, no, yes
 from jitney.loops.fuse_epilogues import absorb_epilogue
 from jitney.loops.fusion_state import HOLE, FusionState
 from jitney.loops.gathered_loads import gathered_loads
@@ -26,6 +26,7 @@ from jitney.loops.score_fusion import (
     GPU_ROW,
     expr_cost,
     full_loads,
+    has_long_index,
     worth_inlining,
 )
 from jitney.loops.target import Target
@@ -106,7 +107,10 @@ def _should_inline(
 ) -> bool:
     """Legal and worth it."""
     legal = can_inline(state, at, simple)
-    if legal and on_gpu and _once_per_row(state, simple):
+    long = has_long_index((*(let.value for let in simple.lets), simple.store.value))
+    if legal and long:
+        legal = no(long.reason)
+    elif legal and on_gpu and _once_per_row(state, simple):
         legal = yes("its reader keeps whole rows in registers")
     elif legal and on_gpu and _reads_only_rows(state, simple, sites):
         legal = yes("it reads one number a row: less than its result is")

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 from jitney.loops.index import Axis, Index
+from jitney.loops.index_division import in_range, split_multiple
 
 _ONE = Index((), 1)
 
@@ -51,12 +52,27 @@ def invert_index(
         return None
     offset = where.substitute(dict.fromkeys(axes, 0))
     rest = target - offset
-    values = [(axis, Index()) for axis in axes if axis.extent == _ONE]
-    for position, (axis, stride) in enumerate(digits):
-        values.append((axis, rest // stride))
-        if position + 1 < len(digits):
-            rest = rest % stride
-    return tuple(values)
+    values = _digits_apart(rest, digits)
+    if values is None:
+        values = []
+        for position, (axis, stride) in enumerate(digits):
+            values.append((axis, rest // stride))
+            if position + 1 < len(digits):
+                rest = rest % stride
+    return (*((axis, Index()) for axis in axes if axis.extent == _ONE), *values)
+
+
+def _digits_apart(
+    rest: Index, digits: tuple[tuple[Axis, Index], ...]
+) -> list[tuple[Axis, Index]] | None:
+    """The digits of ``rest`` where its terms show them: multiples of the strides, each in its
+    axis's range. Divisions would need to know that strides such as ``s + 5`` are positive."""
+    values = []
+    for axis, stride in digits:
+        whole, rest = split_multiple(rest, stride)
+        values.append((axis, whole or Index()))
+    apart = rest == Index() and all(in_range(value, axis.extent) for axis, value in values)
+    return values if apart else None
 
 
 def same_iteration(

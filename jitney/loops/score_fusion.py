@@ -17,6 +17,7 @@ STORE = 3.0
 GATHER = 12.0  # one element of a load whose lanes do not lie together, on a CPU
 LAUNCH = 4000.0  # one more kernel: about 2 µs of one core
 MOST_OPS = 96  # an inlined expression larger than this is stored instead
+MOST_ATOMS = 64  # a value with a longer index is stored: each reader would write it out again
 MOST_STREAMS = 24  # distinct buffers one nest may touch
 FEW_LANES = 8  # fewer points along memory are no vector
 GPU_ROW = 16384  # elements of a row one GPU program keeps in registers
@@ -27,6 +28,16 @@ _CHEAP = frozenset(
     "floor ceil trunc round isnan isinf signbit fmax fmin shl shr copysign sign".split()
 )
 _MIDDLING = frozenset("div sqrt rsqrt reciprocal floordiv truncdiv remainder fmod hypot".split())
+
+
+def has_long_index(exprs: tuple[ir.Expr, ...]) -> Decision:
+    """Whether an index is too long to be repeated. One that divides holds what it divides twice;
+    in a chain of values that look each other up so, the last one's doubles with every link."""
+    places = [e.index for e in visit.expr_nodes(exprs) if isinstance(e, ir.Load | ir.IndexValue)]
+    longest = max((place.length() for place in places), default=0)
+    if longest > MOST_ATOMS:
+        return yes(f"an index is {longest} atoms long, more than {MOST_ATOMS}")
+    return no(f"no index is longer than {MOST_ATOMS} atoms")
 
 
 def op_cost(op: ir.Op) -> float:

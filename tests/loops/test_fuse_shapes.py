@@ -7,7 +7,8 @@ import torch
 from torch.nn import functional as F
 
 from jitney.events import log
-from jitney.loops import ir
+from jitney.loops import ir, visit
+from jitney.loops.score_fusion import MOST_ATOMS
 from tests.loops.programs import kernels, same_after_passes
 
 
@@ -175,3 +176,15 @@ def test_no_nest_walks_memory_two_channels_at_a_time():
     fused = same_after_passes(lambda x, w: F.group_norm(x, 8, w, w), (x, torch.randn(16)))
     assert kernels(fused) == ["LoopNest"] * 3
     assert [int(node.axes[-1].extent) for node in fused.nodes] == [16, 8, 16]
+
+
+def test_values_that_look_each_other_up_are_stored_before_their_indices_grow_long():
+    def turned(x):
+        for _ in range(12):
+            x = x.t().reshape(10, 14).sin()
+        return x
+
+    fused = same_after_passes(turned, (torch.randn(10, 14),))
+    assert 1 < len(kernels(fused)) < 12
+    longest = max(e.index.length() for n in fused.nodes for e in visit.loads(n.body))
+    assert longest < 10 * MOST_ATOMS

@@ -155,6 +155,21 @@ def test_invert_index_finds_the_point():
     assert invert_index(index(s) + index(d), (s, d), index(0)) is None
 
 
+def test_invert_index_needs_no_signs_where_terms_show_the_digits():
+    n = Dim("n", low=-100)
+    rows, columns = index(n) + 5, index(n) + 7
+    store = Axis("c", index(3)), Axis("h", rows), Axis("w", columns)
+    load = Axis("i", index(3)), Axis("j", rows), Axis("k", columns)
+
+    def at(c, h, w):
+        return index(c) * rows * columns + index(h) * columns + index(w)
+
+    found = dict(invert_index(at(*store), store, at(*load)) or ())
+    assert found == {a: index(b) for a, b in zip(store, load, strict=True)}
+    turned = dict(invert_index(at(*store), store, at(load[0], load[1], 2)) or ())
+    assert turned[store[2]] != index(2)  # nothing says that there are three columns
+
+
 def test_masks_narrow_axes():
     i = Axis("i", index(16))
     position = ir.IndexValue(index(i), I64)
