@@ -125,11 +125,14 @@ class Symbols:
             self.origin.setdefault(value.node.expr, (source, value))
 
     def learn_tensor(self, fake: torch.Tensor, source: Source) -> None:
-        """Notes the symbols among a tensor's sizes and strides."""
+        """Notes the symbols among a tensor's sizes and strides, and its offset."""
         for what, extents in (("size", fake.size()), ("stride", fake.stride())):
             for dim, extent in enumerate(extents):
                 if isinstance(extent, torch.SymInt):
                     self.learn(extent, SizeOf(source, what, dim))
+        offset = fake.storage_offset()
+        if isinstance(offset, torch.SymInt):
+            self.learn(offset, SizeOf(source, "storage_offset"))
 
     def node_of(self, value: Any) -> Any:
         """The node of a SymInt, SymFloat or SymBool; a number if it is one."""

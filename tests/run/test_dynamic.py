@@ -365,3 +365,13 @@ def test_rows_of_wider_tensors(entries, reports_eager):
     assert not reports_eager
     x, w = torch.randn(4, 1).expand(4, 5), torch.randn(3, 5).t()
     assert_equal(compiled(x, w), f(x, w))
+
+
+def test_an_offset_is_read_off_its_tensor() -> None:
+    def f(x: torch.Tensor) -> tuple[int, torch.Tensor]:
+        return x.storage_offset(), x * x.storage_offset()
+
+    compiled = jitney.compile(f, fullgraph=True, dynamic=True)
+    for size, start in ((4, 3), (6, 3), (6, 5), (7, 0), (5, 2)):
+        x = torch.arange(20.0)[start : start + size]
+        assert_equal(compiled(x), f(x))
