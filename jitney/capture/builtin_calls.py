@@ -16,6 +16,7 @@ import torch
 
 from jitney.capture import attributes, callbacks, deferred, operators, polyfills
 from jitney.capture.attributes import is_python, type_lookup
+from jitney.capture.finalizers import refuse_finalizer
 from jitney.capture.forced import forced, forced_keywords
 from jitney.capture.frame import BreakCapture, Frame, Raised, Unread
 from jitney.capture.guard import ABSENT, Kind
@@ -185,7 +186,9 @@ def _object_init(
 
 @builtin(object.__new__)
 def _object_new(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Any) -> Any:
-    made = interpreter.native(object.__new__, interpreter.world.force(args[0]))
+    cls = interpreter.world.force(args[0])
+    refuse_finalizer(interpreter, cls)
+    made = interpreter.native(object.__new__, cls)
     interpreter.owned[id(made)] = made
     return made
 
@@ -197,6 +200,7 @@ def _container_new(
     values = forced(interpreter, args)
     if len(values) > 1:
         values[1] = operators.iterable(interpreter, values[1])
+    refuse_finalizer(interpreter, values[0])
     made = interpreter.native(function, *values)
     interpreter.owned[id(made)] = made
     return made

@@ -27,6 +27,7 @@ from jitney.capture import (
 from jitney.capture.attributes import LRU, guard_lookup, is_python, know_function, type_lookup
 from jitney.capture.c_methods import bound, rebind
 from jitney.capture.cached_functions import call_cached
+from jitney.capture.finalizers import refuse_finalizer
 from jitney.capture.forced import forced, forced_keywords
 from jitney.capture.frame import BreakCapture, Frame, Lazy, Raised
 from jitney.capture.generators import FrameGenerator
@@ -339,6 +340,7 @@ def new_instance(
     kwargs: dict[str, Any],
 ) -> Any:
     """``cls.__new__`` of a C base: object, a container, an exception."""
+    refuse_finalizer(interpreter, cls)
     if new is object.__new__:
         if (args or kwargs) and type_lookup(cls, "__init__") is object.__init__:
             raise BreakCapture("arguments", f"{cls.__name__}() takes no arguments")

@@ -13,6 +13,7 @@ import torch
 from jitney.capture import callbacks
 from jitney.capture.attributes import guard_lookup, type_lookup
 from jitney.capture.class_flags import is_heap_type
+from jitney.capture.finalizers import refuse_finalizer
 from jitney.capture.forced import forced
 from jitney.capture.frame import BreakCapture, Frame
 from jitney.capture.guard import ABSENT, Kind
@@ -131,6 +132,7 @@ class _Copier:
 
 
 def _new(interpreter: Interpreter, kind: type) -> Any:
+    refuse_finalizer(interpreter, kind)
     made = interpreter.native(object.__new__, kind)
     interpreter.owned[id(made)] = made
     return made

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from types import CellType, CodeType, FunctionType, MappingProxyType, MethodType
 from typing import Any
@@ -191,12 +192,13 @@ class Arming:
         return changed or self.habits.busy.get(id(value), 0) > 2
 
     def _settle(self, slot: int, value: Any, source: Source) -> Place:
-        """What a slot holds: scalars, tensors and containers stay in it, and iterators, which may
-        hold a generator whose ``finally`` waits for the last reference; of anything else the
-        identity is checked, which makes it stable."""
+        """What a slot holds: scalars, tensors and containers stay in it, and what may wait for its
+        last reference: iterators and context managers (of a generator with a ``finally``), objects
+        with a ``__del__``; of anything else the identity is checked, which makes it stable."""
         cls = type(value)
         varies = isinstance(value, torch.Tensor) or cls in (*CONTAINERS, *SCALARS, CellType)
         varies = varies or hasattr(cls, "__next__") and not is_heap_type(cls)
+        varies = varies or hasattr(cls, "__del__") or issubclass(cls, AbstractContextManager)
         if varies and not isinstance(value, torch.nn.Parameter):
             return Place(value, slot, fixed=False)
         self.add(Op.IS, slot, id(value))

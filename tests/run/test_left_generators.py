@@ -1,9 +1,12 @@
-"""A generator that a compiled function lets go of ends there, as in eager."""
+"""A generator or an object with a ``__del__`` that a compiled function lets go of ends there, as in
+eager."""
 
 from __future__ import annotations
 
+import copy
 import gc
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -65,3 +68,61 @@ def test_no_capture_keeps_a_generator_that_it_was_given() -> None:
         NOTES.clear()
         compiled(torch.ones(2), walk([1, 2, 3]))
         assert NOTES == ["walked"]
+
+
+class Ending:
+    """It notes its end."""
+
+    def __del__(self, note: Any = NOTES.append) -> None:
+        note("ended")
+
+
+def _made(x: Any) -> Any:
+    ending = Ending()
+    return x * 2 if ending else x
+
+
+def _made_by_new(x: Any) -> Any:
+    ending = object.__new__(Ending)
+    return x * 2 if ending else x
+
+
+def _copied(x: Any) -> Any:
+    ending = [copy.copy(FIRST), copy.deepcopy(FIRST)]
+    return x * len(ending)
+
+
+FIRST = Ending()
+
+
+@pytest.mark.usefixtures("uncollected")
+@pytest.mark.parametrize(("f", "ends"), [(_made, 1), (_made_by_new, 1), (_copied, 2)])
+def test_an_object_ends_once_in_each_call(f: Any, ends: int) -> None:
+    compiled = jitney.compile(f, backend="eager")
+    for _ in range(6):
+        NOTES.clear()
+        assert compiled(torch.ones(3)).tolist() == [2.0] * 3
+        assert NOTES == ["ended"] * ends
+
+
+@pytest.mark.usefixtures("uncollected")
+def test_no_entry_keeps_a_context_manager() -> None:
+    @contextmanager
+    def noted() -> Iterator[int]:
+        try:
+            yield 3
+        finally:
+            NOTES.append("left")
+
+    def f(x: Any) -> Any:
+        manager = noted()
+        k = manager.__enter__()
+        y = x * k
+        print("a break", end="")
+        return y
+
+    compiled = jitney.compile(f, backend="eager")
+    for _ in range(6):
+        NOTES.clear()
+        compiled(torch.ones(3))
+        assert NOTES == ["left"]
