@@ -262,9 +262,10 @@ class Recorder:
                 ) from error
         self.gpu_asked |= self._remembered.named_gpu
         if not write and not leaves.holds_tensor(value):
-            if value is None:
+            if value is not None:
+                return value
+            if not torch_api.is_assertion(func):
                 raise BreakCapture("torch-call", f"{leaves.name_of(func)} is not captured")
-            return value
         leaves.refuse_hidden_state(func, value)
         leaves.refuse_layouts(func, (*args, *kwargs.values()), value)
         node = self.node(op, target, node_args, node_kwargs, value)

@@ -26,7 +26,8 @@ def can_repeat(node: fx.Node) -> bool:
     without dropout."""
     if node.op != "call_function" or not isinstance(node.target, torch_api.OpOverload):
         return True
-    return not (_acts(node.target) or draws_random(node.target, node.args, node.kwargs))
+    acts = _acts(node.target) and not torch_api.is_assertion(node.target)
+    return not (acts or draws_random(node.target, node.args, node.kwargs))
 
 
 def draws_random(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:

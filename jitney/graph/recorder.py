@@ -265,6 +265,8 @@ class Recorder(torch_api.dispatch_mode_class()):  # type: ignore[misc]
         out = self._fake_result(func, args, kwargs, view)
         if torch_api.is_layout_unforeseen(func):
             out = torch_api.laid_out_by_eager(func, args, kwargs, out)
+        if torch_api.is_assertion(func):
+            self._call(func, args, kwargs, None)
         if not isinstance(out, torch.Tensor | tuple | list | torch.SymInt | torch.SymFloat):
             return out
         if isinstance(out, torch.SymInt | torch.SymFloat) and self.symbols.knows(out):

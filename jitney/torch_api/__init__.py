@@ -84,6 +84,7 @@ from jitney.torch_api.ops import (
     find_op,
     graph_module,
     has_side_effects,
+    is_assertion,
     is_composite,
     is_data_dependent,
 )
@@ -206,6 +207,7 @@ __all__ = [
     "impl_address",
     "inductor_with",
     "is_allowed_in_graph",
+    "is_assertion",
     "is_batched",
     "is_compiled_class",
     "is_composite",

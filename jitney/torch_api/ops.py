@@ -68,7 +68,13 @@ def graph_module(root: dict[str, Any], graph: torch.fx.Graph) -> torch.fx.GraphM
 
 def has_side_effects(op: Any) -> bool:
     """Whether an op must not be dropped though nothing reads its value (asserts, prints)."""
-    return op in torch.fx.node._side_effectful_functions
+    return op in torch.fx.node._side_effectful_functions or is_assertion(op)
+
+
+def is_assertion(op: Any) -> bool:
+    """Whether an op gives nothing, and raises where its one element is zero."""
+    packet = torch.ops.aten._assert_async
+    return op in (torch._assert_async, packet.default, packet.msg)
 
 
 def find_op(name: str) -> Any:

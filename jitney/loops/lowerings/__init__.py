@@ -5,6 +5,7 @@ from __future__ import annotations
 from jitney.loops.lowerings import (  # noqa: F401  (each fills the table)
     activations,
     adaptive_pooling,
+    assertions,
     attention,
     batch_norm,
     borders,
