@@ -63,3 +63,19 @@ def test_a_loss_of_two_dtypes_has_eagers() -> None:
     loss = F.huber_loss(x, w)
     compiled = jitney.compile(F.huber_loss)(x, w)
     assert compiled.dtype is loss.dtype and torch.allclose(compiled, loss)
+
+
+@pytest.mark.parametrize("pad", [(1, 2), (18, 17), (1, 0, 2, 1)])
+@pytest.mark.parametrize("mode", ["reflect", "replicate"])
+def test_borders_of_booleans(mode: str, pad: tuple[int, ...]) -> None:
+    x = torch.arange(800).reshape(2, 20, 20) % 3 == 0
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return F.pad(x, pad, mode=mode)
+
+    with pytest.raises(NotImplementedError) as expected:
+        f(x)
+    with pytest.raises(NotImplementedError) as raised:
+        jitney.compile(f)(x)
+    assert str(raised.value) == str(expected.value)
+    assert torch.equal(jitney.compile(f)(x.int()), f(x.int()))

@@ -52,6 +52,8 @@ def _inside(
 def _border_pad(rank: int, border: Border) -> Lowering:
     def lowering(b: Builder, x: StridedTensor, pad: Sequence[Size]) -> StridedTensor:
         """Each element is one of the image."""
+        if x.dtype is torch.bool:
+            raise Refused("eager has no such kernel, and raises")
         out = b.allocate()
         axes, position = b.axes(out.shape, strides=out.strides)
         lets, source = _inside(b, position[-rank:], x.shape[-rank:], pad, border)
