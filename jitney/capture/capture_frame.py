@@ -117,6 +117,7 @@ def _attempt(
     except Raised as raised:
         if vm.said_compiling:
             raise
+        _refuse_left_generators(vm, rebuilder)
         # The user's exception leaves the frame: run the instruction that raises it for real.
         step = vm.raised_at.get(id(raised.exception), (0, None))[0]
         raise Restart(step, _cause(raised)) from None

@@ -126,3 +126,54 @@ def test_no_entry_keeps_a_context_manager() -> None:
         NOTES.clear()
         compiled(torch.ones(3))
         assert NOTES == ["left"]
+
+
+def raises(x: Any) -> Any:
+    for _ in walk([x, x]):
+        raise ValueError
+
+
+def raises_within(x: Any) -> Any:
+    for _ in walk([x]):
+        raises(x)
+
+
+def keeps_it(x: Any) -> Any:
+    kept = walk([x, x])
+    next(kept)
+    raise ValueError
+
+
+def notes(x: Any, call: Any) -> Any:
+    try:
+        call(x)
+    except ValueError:
+        NOTES.append("caught")
+    NOTES.append("after")
+    return x + 1
+
+
+def notes_while_kept(x: Any, call: Any) -> Any:
+    try:
+        call(x)
+    except ValueError as error:
+        kept = error
+    NOTES.append("after")
+    del kept
+    return x + 1
+
+
+@pytest.mark.parametrize("call", [raises, raises_within, keeps_it])
+def test_a_generator_ends_when_an_exception_leaves_its_frame(call: Any) -> None:
+    def outcome(function: Any, *args: Any) -> Any:
+        NOTES.clear()
+        try:
+            function(torch.ones(2), *args)
+        except ValueError:
+            NOTES.append("raised")
+        return [*NOTES]
+
+    for function, args in ((call, ()), (notes, (call,)), (notes_while_kept, (call,))):
+        compiled = jitney.compile(function, backend="eager")
+        for _ in range(3):
+            assert outcome(compiled, *args) == outcome(function, *args)
