@@ -132,9 +132,9 @@ def _missing(owner: Any, name: str) -> AttributeError:
 
 
 def dict_get(
-    interpreter: Interpreter, namespace: DictShadow | dict[str, Any] | None, name: str
+    interpreter: Interpreter, namespace: DictShadow | dict[Any, Any] | None, name: Any
 ) -> Any:
-    """A name in an instance's namespace, ABSENT if it is not there."""
+    """A name in an instance's namespace, a key of a dict; ABSENT if it is not there."""
     if namespace is None:
         return ABSENT
     if isinstance(namespace, DictShadow):

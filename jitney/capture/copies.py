@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from jitney.capture import callbacks
-from jitney.capture.attributes import guard_lookup, type_lookup
+from jitney.capture.attributes import dict_get, guard_lookup, type_lookup
 from jitney.capture.class_flags import is_heap_type
 from jitney.capture.finalizers import refuse_finalizer
 from jitney.capture.forced import forced
-from jitney.capture.frame import BreakCapture, Frame
+from jitney.capture.frame import BreakCapture, Frame, Lazy
 from jitney.capture.guard import ABSENT, Kind
 from jitney.capture.symbols import SYMBOLS
 
@@ -138,13 +138,21 @@ def _new(interpreter: Interpreter, kind: type) -> Any:
     return made
 
 
+def _has_reduction(interpreter: Interpreter, kind: type) -> bool:
+    """Whether the program has told ``copyreg`` how to copy the class; which is guarded."""
+    table = interpreter.get_attr(copyreg, "dispatch_table")
+    if type(table) is Lazy:
+        table = interpreter.world.dict_shadow(table.value, table.source)
+    return dict_get(interpreter, table, kind) is not ABSENT
+
+
 def _is_plain(interpreter: Interpreter, value: Any, own: str) -> bool:
     """Whether it is copied by its ``__dict__`` alone, not by ``own``; which is guarded of its
     class."""
     kind = type(value)
     if not all(is_heap_type(base) for base in kind.__mro__[:-1]) or type(kind) is not type:
         return False
-    if kind in copyreg.dispatch_table or "__dict__" not in dir(kind):
+    if "__dict__" not in dir(kind) or _has_reduction(interpreter, kind):
         return False
     if any(base.__dict__.get("__slots__") for base in kind.__mro__[:-1]):
         return False

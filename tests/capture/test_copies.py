@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import copyreg
 import dataclasses
 import enum
 from collections.abc import Callable
@@ -123,3 +124,44 @@ def test_an_object_that_says_itself_how_it_is_copied() -> None:
     given = Plain()
     given.__reduce_ex__ = lambda version: (int, ("3",))  # type: ignore[attr-defined]
     assert jitney.compile(f, backend="eager")(X, given)[1:] == f(X, given)[1:] == (3, 3)
+
+
+class Reduced:
+    """Whose copies the program decides by ``copyreg``."""
+
+    def __init__(self, size: int = 1) -> None:
+        self.size = size
+
+
+@pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy])
+def test_what_copyreg_is_told_after_a_compile(duplicate: Any) -> None:
+    kept = Reduced()
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return x * duplicate(kept).size
+
+    compiled, x = jitney.compile(f, backend="eager"), torch.ones(2)
+    assert torch.equal(compiled(x), x)
+    copyreg.pickle(Reduced, lambda value: (Reduced, (50,)))
+    try:
+        assert torch.equal(compiled(x), x * 50)
+    finally:
+        del copyreg.dispatch_table[Reduced]
+    assert torch.equal(compiled(x), x)
+
+
+def test_what_copyreg_is_told_between_two_copies() -> None:
+    kept = Reduced()
+
+    def f(x: torch.Tensor) -> Any:
+        before = copy.copy(kept).size
+        copyreg.pickle(Reduced, lambda value: (Reduced, (50,)))
+        after = copy.copy(kept).size
+        del copyreg.dispatch_table[Reduced]
+        return x * before, after, copy.deepcopy(kept).size
+
+    compiled, x = jitney.compile(f, backend="eager"), torch.ones(2)
+    for _ in range(2):
+        found, *sizes = compiled(x)
+        assert sizes == [50, 1]
+        assert torch.equal(found, x)
