@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import collections
 import functools
+import itertools
 import os
 import sys
 import types
@@ -19,6 +20,7 @@ from jitney.capture.attributes import is_python, type_lookup
 from jitney.capture.finalizers import refuse_finalizer
 from jitney.capture.forced import forced, forced_keywords
 from jitney.capture.frame import BreakCapture, Frame, Raised, Unread
+from jitney.capture.generators import Callback
 from jitney.capture.guard import ABSENT, Kind
 from jitney.capture.symbols import SYMBOLS, concrete
 from jitney.capture.tracebacks import traceback_of
@@ -101,6 +103,16 @@ _HANDLERS[builtins.max] = _polyfill_with_key(polyfills.max_)
 _HANDLERS[builtins.any] = _polyfill(polyfills.any_)
 _HANDLERS[builtins.all] = _polyfill(polyfills.all_)
 _HANDLERS[functools.reduce] = _polyfill(polyfills.reduce_)
+
+
+@builtin(itertools.chain.from_iterable)
+def _chain(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Any) -> Any:
+    """What the iterators go over is asked for it by our ``iter``."""
+    values = forced(interpreter, args)
+    if len(values) != 1 or kwargs:
+        return interpreter.native(function, *values, **kwargs)  # raises eager's TypeError
+    inner = map(Callback(interpreter, builtins.iter), operators.iterable(interpreter, values[0]))
+    return interpreter.native(function, inner)
 
 
 @builtin(builtins.sum)

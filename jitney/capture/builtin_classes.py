@@ -94,7 +94,10 @@ def _container(interpreter: Interpreter, cls: Any, args: Any, kwargs: Any, site:
             callbacks.refuse_python(interpreter, value, callbacks.HASHES)
     elif issubclass(cls, dict):
         values = [_of_pairs(interpreter, v) for v in values]
-    return interpreter.native(cls, *values, **keywords)
+    made = interpreter.native(cls, *values, **keywords)
+    if cls is collections.OrderedDict:  # it may be given attributes
+        interpreter.owned[id(made)] = made
+    return made
 
 
 def _of_pairs(interpreter: Interpreter, value: Any) -> Any:

@@ -6,7 +6,6 @@ import collections
 import functools
 import types
 import weakref
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,6 +17,7 @@ from jitney.capture import (
     builtin_classes,
     callbacks,
     module_calls,
+    numpy_calls,
     operator_calls,
     policy,
     polyfills,
@@ -37,12 +37,11 @@ from jitney.capture.source import Attr, DictItem, Fixed, Referent
 from jitney.capture.stand_ins import disabled_because, is_disabled, mark_of
 from jitney.capture.subscripts import LAZY_METHODS, LazyMethod, default_item, dict_item, key
 from jitney.capture.substitutes import substitute_of
+from jitney.capture.world import NUMPY_FUNCTIONS
 
 if TYPE_CHECKING:
     from jitney.capture.interpret import Interpreter
 
-#: Methods of NumPy's numbers that give a number.
-_OF_NUMBERS = frozenset("item tolist astype conj conjugate is_integer round".split())
 _PLACEHOLDER = getattr(functools, "Placeholder", None)  # from 3.14 on
 C_CALLABLES = (
     types.BuiltinFunctionType,
@@ -116,40 +115,11 @@ def _call_instance(
         return getter(interpreter, owner, args, kwargs)
     if policy.is_pure_callable(owner):
         return call_native(interpreter, owner, args, kwargs)
-    if isinstance(owner, np.ufunc):
-        return _call_ufunc(interpreter, owner, args, kwargs)
+    if isinstance(owner, NUMPY_FUNCTIONS):
+        return numpy_calls.call_function(interpreter, owner, args, kwargs)
     if found is ABSENT:
         raise BreakCapture("not-callable", f"a {cls.__name__} is called")
     raise BreakCapture("c-call", f"a {cls.__module__}.{cls.__qualname__} object is called")
-
-
-def _call_ufunc(
-    interpreter: Interpreter, function: np.ufunc, args: Any, kwargs: dict[str, Any]
-) -> Any:
-    """Numbers to a number; arrays, what NumPy would warn of, and functions that are not NumPy's own
-    (``frompyfunc`` makes them of Python code) are eager's."""
-    values = forced(interpreter, args)
-    plain = [type(v) in (int, float, bool) or isinstance(v, np.number) for v in values]
-    is_numpys = getattr(np, function.__name__, None) is function
-    if is_numpys and not kwargs and all(plain):
-        with np.errstate(all="raise"), suppress(ArithmeticError, TypeError, ValueError):
-            value = function(*values)
-            if isinstance(value, np.number | np.bool_):
-                return value
-    raise BreakCapture("c-call", f"numpy.{function.__name__} of other than plain numbers")
-
-
-def _call_number(interpreter: Interpreter, method: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    """A method of one of NumPy's numbers, which never change: ``item``, ``astype``."""
-    values, keywords = forced(interpreter, args), forced_keywords(interpreter, kwargs)
-    plain = (int, float, bool, str, type, np.dtype, np.number, np.bool_)
-    if method.__name__ in _OF_NUMBERS and all(
-        isinstance(v, plain) for v in (*values, *keywords.values())
-    ):
-        value = interpreter.native(method, *values, **keywords)
-        if isinstance(value, (int, float, complex, np.number, np.bool_)):
-            return value
-    raise BreakCapture("c-call", f"numpy.{type(method.__self__).__name__}.{method.__name__}")
 
 
 def _call_partial(
@@ -238,7 +208,7 @@ def call_c(
     if isinstance(owner, collections.defaultdict) and function.__name__ == "__missing__":
         return default_item(interpreter, owner, interpreter.world.force(*args))
     if isinstance(owner, np.number | np.bool_):
-        return _call_number(interpreter, function, args, kwargs)
+        return numpy_calls.call_method(interpreter, function, args, kwargs)
     if searches.searches(interpreter, function, args) and not kwargs:
         return searches.search(interpreter, function, args)
     is_own = owner is not None and interpreter.is_owned(owner)
@@ -288,8 +258,10 @@ def call_class(
         return _call_hook(interpreter, meta, hook, args, kwargs, site)
     if policy.is_native_class(cls):
         return call_native(interpreter, cls, args, kwargs)
-    if issubclass(cls, torch.Tensor):
+    if issubclass(cls, torch.Tensor) or isinstance(cls, type(torch.FloatTensor)):
         return torch_calls.call_tensor_class(interpreter, cls, args, kwargs)
+    if issubclass(cls, np.number | np.bool_):
+        return numpy_calls.make_number(interpreter, cls, args, kwargs)
     return _instantiate(interpreter, cls, args, kwargs, site)
 
 

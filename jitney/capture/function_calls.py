@@ -208,6 +208,7 @@ HANDLERS: dict[str, Handler] = {
     names.VMAP: transforms.call_vmap,
     names.GRAD_AND_VALUE: transforms.call_grad,
     **dict.fromkeys(names.TRANSFORMS, _interpreted),
+    **dict.fromkeys(("torch.jit.annotate", names.JIT_UNWRAP), _interpreted),
     "torch.nn.attention.sdpa_kernel": _attention_kinds,
     names.COMPILED_MODULE_GETATTR: _interpreted,
     "torch.compiler.is_compiling": _is_compiling,

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from types import FunctionType
 from typing import Any
 
+import numpy as np
 import torch
 
 from jitney import torch_api
@@ -406,12 +407,17 @@ def _from_numpy(value: Any) -> bool:
 
 def other_argument(value: Any) -> Any:
     """An argument that is no tensor, plain number or container: enumerations of torch's pass, and
-    Python's number types as dtypes. Subclasses (NumPy's float64) become what torch sees."""
+    Python's number types as dtypes. Subclasses and NumPy's numbers become what torch sees; not
+    those that it takes for others (complex ones for their real part, booleans for floats)."""
     if isinstance(value, enum.Enum) and isinstance(value, int | str | float):
         return value
     for plain, convert in _CONVERT.items():
         if isinstance(value, plain):
             return convert(value)
+    if isinstance(value, np.floating | np.integer):
+        number = value.item()
+        if type(number) is float or (type(number) is int and number.bit_length() < 64):
+            return number
     if value in (int, float, bool):
         return value
     raise BreakCapture("torch-argument", f"a {type(value).__name__} is given to a torch function")

@@ -39,7 +39,7 @@ PURE_OBJECT = frozenset(
     "__eq__ __ne__ __hash__ __repr__ __str__ __format__ __init__ __lt__ __le__ __gt__ __ge__ "
     "__sizeof__ __init_subclass__ __subclasshook__".split()
 )
-IMPURE = frozenset("itertools.tee _operator.attrgetter _operator.methodcaller".split())
+IMPURE = frozenset("_operator.attrgetter _operator.methodcaller".split())
 
 # Types whose C methods only touch the object itself.
 PURE_TYPES = (

@@ -142,6 +142,9 @@ class Rebuilder:
         return r.Apply(torch.Size, (r.MakeTuple(items),))
 
     def _ordered(self, value: Any) -> r.Recipe:
+        state = self._state(value)
+        if state:
+            return r.MakeObject(collections.OrderedDict, (), self._dict(value), state, ())
         return r.Apply(collections.OrderedDict, (self._dict(value),))
 
     def _default(self, value: Any) -> r.Recipe:

@@ -40,8 +40,6 @@ _ORDERED_VIEWS: tuple[Callable[..., Any], ...] = (
 )  # fmt: skip
 #: Over tuples, which never change: what it has given is not kept for it.
 _DRAINED = type(iter(()))
-
-
 _TEE: type = type(itertools.tee(())[0])
 
 
@@ -56,6 +54,8 @@ def iterator_recipe(rebuilder: Rebuilder, value: Any) -> r.Recipe:
         return _noticing(rebuilder, value, collections.OrderedDict, _view_of_ordered(value))
     if type(value) in _NOTICING:
         return _noticing(rebuilder, value, *_NOTICING[type(value)])
+    if type(value) is _TEE:
+        raise CannotRebuild("an iterator that shares another one with others")
     parts = None if type(value) is _DRAINED else _parts(value)
     if parts is None:
         rest = _rest(rebuilder, value)
@@ -78,8 +78,6 @@ def iterator_recipe(rebuilder: Rebuilder, value: Any) -> r.Recipe:
 def _parts(value: Any) -> tuple[Any, ...] | None:
     """What pickling it would keep: (what makes it, of what, its state if it has one); None where
     that is a copy of what is left."""
-    if type(value) is _TEE:  # its state is no value
-        return None
     deprecated = type(value).__module__ == "itertools" and sys.version_info >= (3, 12)
     with warnings.catch_warnings() if deprecated else contextlib.nullcontext():
         if deprecated:

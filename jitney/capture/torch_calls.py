@@ -164,5 +164,23 @@ def _call_custom_op(
 def call_tensor_class(
     interpreter: Interpreter, cls: type, args: Any, kwargs: dict[str, Any]
 ) -> Any:
-    """``torch.Tensor(…)``, ``nn.Parameter(…)``: no torch function mode sees these."""
+    """``torch.Tensor(…)``, ``torch.LongTensor(…)``, ``nn.Parameter(…)``: no torch function mode
+    sees these. Of sizes, or of numbers in lists, the first two are as new functions make them."""
+    values = forced(interpreter, args)
+    if (cls is torch.Tensor or not issubclass(cls, torch.Tensor)) and not kwargs:
+        what: Any = {"dtype": cls.dtype, "device": cls().device}  # type: ignore[attr-defined]
+        if cls is torch.Tensor:
+            what["dtype"] = torch.get_default_dtype()
+        if all(type(v) in (int, torch.SymInt) for v in values):
+            return interpreter.torch_call(torch.empty, values or [0], **what)
+        if len(values) == 1 and type(values[0]) is torch.Size:
+            return interpreter.torch_call(torch.empty, values[0], **what)
+        if len(values) == 1 and isinstance(values[0], list | tuple) and _is_numbers(values[0]):
+            return interpreter.torch_call(torch.tensor, values[0], **what)
     raise BreakCapture("tensor-constructor", f"{cls.__name__}(…) is called", "use torch.tensor")
+
+
+def _is_numbers(value: Any) -> bool:
+    if type(value) in (list, tuple):
+        return all(map(_is_numbers, value))
+    return type(value) in (int, float, bool, torch.SymInt, torch.SymFloat)

@@ -54,10 +54,12 @@ BY_VALUE = (torch.device, torch.Size, range, slice)
 #: Whose subclasses' instances (and NumPy's numbers) C code takes for numbers, texts and dates.
 VALUES = (int, float, complex, str, bytes, np.generic, decimal.Decimal, datetime.date,
           datetime.time, datetime.timedelta)  # fmt: skip
+#: NumPy's functions of single numbers, and of what they make an array of.
+NUMPY_FUNCTIONS: tuple[type, ...] = (np.ufunc, type(np.prod))
 #: Of C code, and never changed.
 IMMUTABLE: tuple[type, ...] = (
     re.Pattern, re.Match, operator.itemgetter, operator.attrgetter,
-    operator.methodcaller, weakref.ReferenceType, typing.TypeVar, np.ufunc,
+    operator.methodcaller, weakref.ReferenceType, typing.TypeVar, *NUMPY_FUNCTIONS,
     *torch_api.DEVICE_PROPERTIES,
 )  # fmt: skip
 #: What comes as `Lazy`.

@@ -115,6 +115,7 @@ TRANSFORMS = (
     "torch._functorch.vmap._check_randomness_arg",
     "torch._functorch.eager_transforms.grad_impl",
 )
+JIT_UNWRAP = "torch.jit._script._unwrap_optional"
 MASKED_FILL = "torch.masked._ops._combine_input_and_mask"
 PATCHED_MODULE_INIT = (
     "torch._dynamo.mutation_guard.install_generation_tagging_init.<locals>.patched_init"

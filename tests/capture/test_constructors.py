@@ -3,6 +3,7 @@ classes whose metaclass makes something else."""
 
 from __future__ import annotations
 
+import collections
 from typing import Any, TypedDict
 
 import pytest
@@ -158,6 +159,69 @@ class B(metaclass=MakingOne):
 
 class C(metaclass=Counted):
     pass
+
+
+LEGACY: list[Any] = [
+    lambda x: torch.Tensor([1, 2.5]) + x,
+    lambda x: torch.Tensor(((1, True), [x.shape[0], 4])),
+    lambda x: (torch.Tensor([]), torch.Tensor([[]]), torch.Tensor()),
+    lambda x: torch.LongTensor([1, -2]),
+    lambda x: (torch.ByteTensor([3]), torch.BoolTensor([[2, 0]]), torch.HalfTensor([1.1])),
+    lambda x: [t.zero_() for t in (torch.Tensor(2, 3), torch.FloatTensor(x.shape[0]))],
+    lambda x: [t.zero_() for t in (torch.Tensor(x.shape), torch.DoubleTensor(1, 2))],
+    lambda x: torch.Tensor([1.0]).requires_grad,
+]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("f", LEGACY)
+def test_constructors_of_old_make_what_new_functions_make(f: Any, dtype: torch.dtype) -> None:
+    torch.set_default_dtype(dtype)
+    try:
+        compiled = jitney.compile(f, fullgraph=True)
+        for size in (2, 2, 2):
+            x = torch.arange(float(size))
+            assert_same(compiled(x), f(x))
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+def test_constructors_of_old_that_are_left_to_eager() -> None:
+    def f(x: torch.Tensor) -> Any:
+        alias = torch.Tensor(x)
+        x.add_(1)
+        return alias, torch.Tensor(range(3)), torch.LongTensor((x[:2]).long())
+
+    def raises(x: torch.Tensor) -> Any:
+        return torch.ByteTensor([2**70]) + x
+
+    compiled, x, y = jitney.compile(f), torch.ones(3), torch.ones(3)
+    assert_same(compiled(x), f(y))
+    for call in (raises, jitney.compile(raises)):
+        with pytest.raises((RuntimeError, ValueError), match="verflow"):
+            call(x)
+
+
+def test_an_ordered_dict_has_attributes() -> None:
+    m = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2))
+
+    def f(x: torch.Tensor) -> Any:
+        state = m.state_dict()
+        made: Any = collections.OrderedDict(b=x, a=1)
+        made.note = x + 1
+        del made.note
+        made.other = [x]
+        return state, dict(state._metadata), made, made.other, state["0.weight"] @ x
+
+    compiled, x = jitney.compile(f, fullgraph=True), torch.ones(2)
+    for _ in range(2):
+        found, expected = compiled(x), f(x)
+        assert type(found[0]) is collections.OrderedDict
+        assert found[0]._metadata == expected[0]._metadata
+        assert vars(found[2]) == {"other": [x]}
+        assert found[2].other is found[3]
+        assert found[0]["0.weight"].data_ptr() == m[0].weight.data_ptr()
+        assert_same(found, expected)
 
 
 def test_a_typed_dict_is_a_dict() -> None:

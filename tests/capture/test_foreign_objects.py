@@ -103,6 +103,10 @@ UFUNCS: list[Callable[[torch.Tensor], Any]] = [
     lambda x: x * -(np.log(float(10)) / 3),
     lambda x: (x + float(np.lcm(4, 6)), np.lcm(4, 6), np.isfinite(1.0)),
     lambda x: x + 1 if np.greater(np.exp(1), 2) else x - 1,
+    lambda x: (x * np.prod(x.shape), np.prod(x.shape, dtype=np.int32), np.mean([1, 2.5])),
+    lambda x: (x * np.float32(0.1), np.int16(3) - x, np.linalg.norm([3.0, 4.0]) * x),
+    lambda x: (x ** np.int8(-2), x.clamp(max=np.float16(1.5)), x[np.int64(1)], x / np.uint64(3)),
+    lambda x: torch.full_like(x.int(), np.float32(2.5)) + np.int64(2**40),
 ]
 
 
@@ -133,6 +137,20 @@ def test_what_numpy_warns_of_is_eagers() -> None:
             assert_same(compiled(X), f(X))
         with pytest.warns(RuntimeWarning, match="divide by zero"):
             compiled(X)
+
+
+def test_numbers_that_torch_takes_for_others_are_eagers() -> None:
+    for number in (np.bool_(True), np.complex64(2 + 1j), np.uint64(2**63)):
+        compiled = jitney.compile(lambda x, n=number: x.int() * n)
+        assert_same(compiled(X), X.int() * number)
+
+
+@pytest.mark.parametrize("f", [lambda x: x * np.mean([]), lambda x: x + np.float16(1e6)])
+def test_what_numpy_warns_of_in_a_list_is_eagers(f: Callable[[torch.Tensor], Any]) -> None:
+    compiled = jitney.compile(f)
+    for _ in range(2):
+        with pytest.warns(RuntimeWarning, match="empty slice|overflow"):
+            assert_same(compiled(X), f(X))
 
 
 def test_numpy_functions_of_python_code_run_at_every_call() -> None:

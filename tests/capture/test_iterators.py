@@ -109,6 +109,41 @@ def _grows(kind: Callable[[], Any], add: Callable[[Any], None], breaks: bool) ->
     return grow
 
 
+def shared(log: list[Any]) -> None:
+    a, b = itertools.tee(log.append(n) or n for n in range(3))
+    next(b)
+    log += [p + q for p, q in zip(a, b)]
+
+
+def shared_behind_a_break(log: list[Any]) -> None:
+    one = iter(log.append(n) or n for n in range(4))
+    a, b, c = itertools.tee(one, 3)
+    log += [next(a), next(b)]
+    jitney.graph_break()
+    log += [next(one), list(a), list(b), list(c), type(a).__name__]
+
+
+def chained(log: list[Any]) -> None:
+    log += itertools.chain.from_iterable(Indexed() if n else "ab" for n in range(2))
+    kept = itertools.chain.from_iterable([[1, 2], (3,)])
+    log.append(next(kept))
+    jitney.graph_break()
+    log += [type(kept).__name__, *kept]
+
+
+class Indexed:
+    """Iterated by its items."""
+
+    def __getitem__(self, place: int) -> int:
+        if place > 2:
+            raise IndexError
+        return place * 10
+
+
+PROGRAMS += [
+    pytest.param(program, (), {}, id=program.__name__)
+    for program in (shared, shared_behind_a_break, chained)
+]
 CHANGING = {
     "dict": (lambda: {"a": 1, "b": 2}, lambda d: d.update(c=3)),
     "set": (lambda: {1, 2}, lambda s: s.add(30)),
@@ -261,3 +296,17 @@ def test_values_of_an_ordered_dict_are_stored_in_its_loop() -> None:
         return log
 
     _same(f, lambda: (collections.OrderedDict(a=1, b=2, c=3),))
+
+
+@pytest.mark.parametrize("program", [shared, chained])
+def test_iterators_of_iterators_are_in_the_graph(program: Any) -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        log: list[Any] = []
+        if program is shared:
+            shared(log)
+        else:
+            log += itertools.chain.from_iterable([Indexed(), [x, x]])
+        return x + len(log)
+
+    x = torch.ones(2)
+    assert torch.equal(jitney.compile(f, backend="eager", fullgraph=True)(x), f(x))

@@ -124,3 +124,15 @@ def test_text_and_keys_of_symbolic_sizes() -> None:
 
     found = jitney.compile(f, backend="eager", dynamic=True)(X, 3)
     assert found[1:] == f(X, 3)[1:]
+
+
+def test_annotations_for_scripts_are_in_the_graph() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        parts = torch.jit.annotate(list[torch.Tensor], [])
+        if torch.jit.is_scripting() or torch.jit.is_tracing():
+            return x
+        parts.append(torch.jit._unwrap_optional(x))
+        return parts[0] * 2
+
+    x = torch.ones(2)
+    assert torch.equal(jitney.compile(f, backend="eager", fullgraph=True)(x), f(x))

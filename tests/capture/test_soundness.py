@@ -216,8 +216,8 @@ def test_numpy_numbers_enter_the_graph_as_pythons() -> None:
         (lambda x: id(x), "id"),
         (lambda x: hash(x), "hash"),
         (lambda x: torch.nn.Parameter(x), "tensor-constructor"),
-        (lambda x: torch.Tensor([1.0]), "tensor-constructor"),
-        (lambda x: torch.FloatTensor([1.0]), None),
+        (lambda x: torch.Tensor(x), "tensor-constructor"),
+        (lambda x: torch.LongTensor([SHIFT]), "tensor-constructor"),
         (lambda x: torch.from_numpy(np.ones(2)), None),
         (lambda x: torch.tensor([SHIFT]), "numpy-number"),  # of float64, not float32
         (lambda x: x.new_tensor(data=SHIFT), "numpy-number"),
