@@ -59,7 +59,8 @@ def _numbers(graph: fx.Graph) -> set[fx.Node]:
     found: set[fx.Node] = set()
     for node in graph.nodes:
         value = node.meta.get("example_value")
-        from_numbers = bool(node.args) and found.issuperset(node.all_input_nodes)
+        inputs = node.all_input_nodes  # a setting has none: `_set_grad_enabled(False)` stays
+        from_numbers = bool(inputs) and found.issuperset(inputs)
         if isinstance(value, _NUMBERS) or (value is None and from_numbers):
             found.add(node)
     return found

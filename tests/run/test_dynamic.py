@@ -375,3 +375,19 @@ def test_an_offset_is_read_off_its_tensor() -> None:
     for size, start in ((4, 3), (6, 3), (6, 5), (7, 0), (5, 2)):
         x = torch.arange(20.0)[start : start + size]
         assert_equal(compiled(x), f(x))
+
+
+def test_settings_stay_where_numbers_are_computed_apart() -> None:
+    def f(x: torch.Tensor, k: float) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, float]:
+        with torch.no_grad():
+            y = x * k
+        with torch.autocast("cpu", torch.bfloat16):
+            z = x @ x
+        return y, z, x * k, k * 2
+
+    compiled = jitney.compile(f, fullgraph=True)
+    x = torch.randn(3, 3, requires_grad=True)
+    for k in (1.5, 2.5, 3.5):
+        y, z, scaled, doubled = compiled(x, k)
+        assert (y.requires_grad, z.dtype, doubled) == (False, torch.bfloat16, k * 2)
+        assert_equal((y, z, scaled), f(x, k)[:3])
