@@ -130,20 +130,16 @@ def scalar_type(dtype: torch.dtype) -> int:
     return _SCALAR_TYPES[dtype]
 
 
+#: In the order of the C++ enum; an older torch lacks the last ones.
+_IN_ORDER = (
+    "uint8 int8 int16 int32 int64 float16 float32 float64 complex32 complex64 complex128 bool "
+    "qint8 quint8 qint32 bfloat16 quint4x2 quint2x4 bits1x8 bits2x4 bits4x2 bits8 bits16 "
+    "float8_e5m2 float8_e4m3fn float8_e5m2fnuz float8_e4m3fnuz uint16 uint32 uint64 "
+    "uint1 uint2 uint3 uint4 uint5 uint6 uint7 int1 int2 int3 int4 int5 int6 int7 "
+    "float8_e8m0fnu float4_e2m1fn_x2 bcomplex32"
+)
 _SCALAR_TYPES = {
-    torch.uint8: 0,
-    torch.int8: 1,
-    torch.int16: 2,
-    torch.int32: 3,
-    torch.int64: 4,
-    torch.float16: 5,
-    torch.float32: 6,
-    torch.float64: 7,
-    torch.complex64: 9,
-    torch.complex128: 10,
-    torch.bool: 11,
-    torch.bfloat16: 15,
-    torch.uint16: 27,
-    torch.uint32: 28,
-    torch.uint64: 29,
+    getattr(torch, name): number
+    for number, name in enumerate(_IN_ORDER.split())
+    if hasattr(torch, name)
 }
