@@ -174,7 +174,7 @@ def _call(b: Builder, values: Lowered, live: Liveness) -> Any:
     if target is getitem:
         return args[0][args[1]]
     if target is aten.copy_.default:
-        return _write_back(b, args[0], args[1])
+        return _copied_into(b, args[0], args[1])
     if isinstance(b.fake, torch.SymFloat | float):
         return _scalar_call(target, args)
     if not isinstance(target, OpOverload):
@@ -277,6 +277,17 @@ def _materialised(b: Builder, view: StridedTensor | None, fake: torch.Tensor | N
     if view is None or fake is None:
         return None
     return b.extern(aten.clone.default, (view,), {}, [fake], "no memory of ours behind an alias")[0]
+
+
+def _copied_into(b: Builder, destination: StridedTensor, value: StridedTensor) -> StridedTensor:
+    """``aten.copy_`` to an input, by the library where no nest holds its dtype."""
+    try:
+        _check_tensors(b, (destination, value), {})
+    except Refused as refusal:
+        if value != destination:
+            b.extern(b.node.target, (destination, value), {}, (), str(refusal), (destination,))
+        return destination
+    return _write_back(b, destination, value)
 
 
 def _write_back(b: Builder, destination: StridedTensor, value: StridedTensor) -> StridedTensor:

@@ -171,3 +171,30 @@ def test_unset_memory_is_filled_where_algorithms_are_deterministic() -> None:
     assert not compiled(x)[1]
     torch_api.set_state("filled_memory", True)
     assert_equal(compiled(x), unset(x))
+
+
+def written_slices(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    x[1:] = y
+    return x[0]
+
+
+def written_numbers(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    x[1:] = y * 2
+    x.mul_(y[0])
+    return x[0] + y
+
+
+@pytest.mark.parametrize(
+    ("f", "dtype"),
+    [
+        (written_slices, torch.float8_e5m2),
+        (written_slices, torch.uint16),
+        (written_numbers, torch.complex64),
+        (written_numbers, torch.complex128),
+    ],
+)
+def test_writes_to_inputs_whose_dtype_no_nest_holds(f: Any, dtype: torch.dtype) -> None:
+    compiled = jitney.compile(f, options={"eager_on_bug": False})
+    for rows in (4, 5, 4):
+        x, y = (torch.randn(n, 3).abs().to(dtype) for n in (rows, rows - 1))
+        assert_equal_to_eager(f, compiled, (x, y))
