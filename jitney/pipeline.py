@@ -19,6 +19,7 @@ from jitney.capture.walk_guards import EntryCheck
 from jitney.errors import CompilerBug, Unsupported
 from jitney.events import log
 from jitney.gc_paused import gc_paused
+from jitney.graph.keep_settings import keep_settings
 from jitney.region_pipeline import GraphCompiler
 from jitney.run.entry import Entry, Request
 from jitney.run.session import Session
@@ -68,7 +69,7 @@ def _start_backend(
     with log.stage("backend", function=name), torch_api.tracing(capture.tracing_context):
         if isinstance(backend, GraphCompiler):
             return backend.start(capture.graph, inputs)
-        graph = backend(capture.graph, inputs)
+        graph = keep_settings(capture.graph, backend(capture.graph, inputs))
     return lambda: graph
 
 

@@ -20,6 +20,7 @@ from jitney.graph.compute_scalars_apart import compute_scalars_apart
 from jitney.graph.drop_tangents import drop_tangents
 from jitney.graph.eager_gradients import EagerGradients
 from jitney.graph.fold_attention_masks import fold_attention_masks
+from jitney.graph.keep_settings import keep_settings
 from jitney.graph.mark_leases import mark_leases
 from jitney.graph.mark_static import mark_static
 from jitney.graph.mark_statistics import mark_statistics
@@ -82,7 +83,7 @@ class GraphCompiler:
 
 def _eager_graph(gm: torch.fx.GraphModule, reason: Unsupported) -> Callable[..., Any]:
     log.emit("eager_graph", reason_kind=reason.kind, reason=str(reason))
-    return gm.forward
+    return keep_settings(gm, gm.forward)
 
 
 @contextmanager

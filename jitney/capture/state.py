@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from jitney import torch_api
 from jitney.capture.frame import BreakCapture
 from jitney.capture.guard import Kind
@@ -46,6 +48,7 @@ def apply(
     """Changes the state while capturing and in the graph."""
     if any(type(a).__name__ == "SymInt" for a in args):
         raise BreakCapture("symbolic-state", f"{change} depends on a size")
+    args = [bool(a) if isinstance(a, torch.SymBool) else a for a in args]  # guards the sizes
     setting = names.SETTERS.get(change)
     if setting is not None and setting not in interpreter.state_before:
         value = interpreter.state_before[setting] = torch_api.read_state(setting)

@@ -9,6 +9,7 @@ from torch import fx
 
 from jitney.errors import LeftToEager
 from jitney.events import log
+from jitney.graph.keep_settings import keep_settings
 
 
 def rerun_eagerly(
@@ -32,7 +33,7 @@ def rerun_eagerly(
         graph = source()
         assert graph is not None
         try:
-            return _NamingLines(graph).run(*inputs)
+            return keep_settings(graph, _NamingLines(graph).run)(*inputs)
         except Exception as error:  # noqa: BLE001 - raised again, without FX's frames
             raise error.with_traceback(None) from None
 

@@ -34,8 +34,8 @@ def autocast_cache_off() -> Iterator[None]:
 @contextmanager
 def preserved_modes() -> Iterator[None]:
     """Grad mode, CPU/CUDA autocast and the settings that graphs may change are put back as they
-    were, whatever ran inside."""
-    grad = torch.is_grad_enabled()
+    were, whatever ran inside, and scopes of autocast that it began and did not end are over."""
+    grad, scopes = torch.is_grad_enabled(), _autocast_scopes()
     settings = [(name, read_state(name)) for name in _SETTER_OF]
     kinds = ("cpu", "cuda")
     casts = [(torch.is_autocast_enabled(k), torch.get_autocast_dtype(k)) for k in kinds]
@@ -46,9 +46,23 @@ def preserved_modes() -> Iterator[None]:
         for kind, (enabled, dtype) in zip(kinds, casts):
             torch.set_autocast_enabled(kind, enabled)
             torch.set_autocast_dtype(kind, dtype)
+        for _ in range(_autocast_scopes() - scopes):
+            if torch.autocast_decrement_nesting() == 0:
+                torch.clear_autocast_cache()
         for name, value in settings:
             if read_state(name) != value:
                 set_state(name, value)
+
+
+def _autocast_scopes() -> int:
+    """How many are open: casts of parameters are kept until the last one is over."""
+    torch.autocast_increment_nesting()
+    return torch.autocast_decrement_nesting()
+
+
+def is_setting(function: object) -> bool:
+    """Whether it is one of the torch functions that graphs change modes or settings by."""
+    return any(function is changes for changes in _CHANGES)
 
 
 @contextmanager
@@ -155,6 +169,14 @@ _STATE: dict[str, tuple[Callable[[], Any], Callable[[Any], None]]] = {
         torch._C._set_deterministic_fill_uninitialized_memory,
     ),
 }
+_CHANGES: tuple[object, ...] = (
+    torch._C._set_grad_enabled,
+    torch.set_autocast_enabled,
+    torch.set_autocast_dtype,
+    torch.set_autocast_cache_enabled,
+    torch.autocast_increment_nesting,
+    *(operator.attrgetter(name.removeprefix("torch."))(torch) for name in names.SETTERS),
+)
 _SETTER_OF = {reader: setter for setter, reader in names.SETTERS.items()}
 #: What is only read, and where it matters alone: a forked process must not ask for its GPU.
 _ASKED: dict[str, Callable[[], Any]] = {"cuda_device": _cuda_device}

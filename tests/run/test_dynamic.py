@@ -391,3 +391,17 @@ def test_settings_stay_where_numbers_are_computed_apart() -> None:
         y, z, scaled, doubled = compiled(x, k)
         assert (y.requires_grad, z.dtype, doubled) == (False, torch.bfloat16, k * 2)
         assert_equal((y, z, scaled), f(x, k)[:3])
+
+
+def test_settings_that_sizes_decide() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        many = x.shape[0] > 4
+        with torch.autocast("cpu", torch.bfloat16, enabled=many), torch.set_grad_enabled(not many):
+            return x @ x
+
+    compiled = jitney.compile(f, dynamic=True, fullgraph=True)
+    for n in (3, 4, 5, 6, 4):
+        x = torch.randn(n, n, requires_grad=True)
+        ours, eagers = compiled(x), f(x)
+        assert (ours.dtype, ours.requires_grad) == (eagers.dtype, eagers.requires_grad)
+        assert_equal(ours, eagers)

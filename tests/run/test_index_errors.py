@@ -139,3 +139,24 @@ def test_an_error_of_a_graph_that_runs_eagerly_is_raised_and_not_printed(capfd):
     with pytest.raises((RuntimeError, NotImplementedError), match="std and var only support"):
         jitney.compile(lambda x: x.std())(flags)
     assert not capfd.readouterr().err
+
+
+def indexed_in_blocks(x: Tensor, i: Tensor) -> Tensor:
+    with torch.autocast("cpu", torch.bfloat16), torch.no_grad():
+        return (x @ x.t())[i]
+
+
+@pytest.mark.parametrize("backend", ["jitney", "eager", "aot_eager"])
+def test_blocks_that_an_error_leaves_are_over(backend: str) -> None:
+    compiled = jitney.compile(indexed_in_blocks, backend=backend)
+    good = torch.tensor([1, 2, 0])
+    for i in (good, BAD, BAD, good):
+        if i is BAD:
+            with pytest.raises(IndexError):
+                compiled(TABLE, i)
+        else:
+            assert compiled(TABLE, i).dtype == torch.bfloat16
+        torch.autocast_increment_nesting()
+        open_scopes = torch.autocast_decrement_nesting()
+        assert (torch.is_grad_enabled(), torch.is_autocast_enabled("cpu")) == (True, False)
+        assert open_scopes == 0
