@@ -1,4 +1,4 @@
-"""A captured graph run as it is: its ``no_grad`` and autocast blocks are calls that change modes."""
+"""A captured graph run as it is: ``no_grad`` and autocast blocks are calls that change modes."""
 
 from __future__ import annotations
 
