@@ -26,6 +26,7 @@ from jitney.capture.frame import BreakCapture, Frame
 from jitney.capture.guard import Kind
 from jitney.capture.rebuild import CannotRebuild, Rebuilder
 from jitney.capture.source import Below, Fixed, Referent
+from jitney.capture.symbols import concrete_key
 
 if TYPE_CHECKING:
     from jitney.capture.interpret import Interpreter
@@ -110,10 +111,13 @@ def call_cached(
     world.read(inner, Fixed(inner))
     if handler is not None or function.cache_parameters()["maxsize"] == 0:
         return interpreter.call(inner, args, kwargs, site)
+    # A cache is asked for numbers: a symbol's is assumed.
+    args = tuple([concrete_key(world.force(a)) for a in args])
+    kwargs = {k: concrete_key(world.force(v)) for k, v in kwargs.items()}
     call = CachedCall(
         function,
-        tuple([_key(interpreter, world.force(a)) for a in args]),
-        {k: _key(interpreter, world.force(v)) for k, v in kwargs.items()},
+        tuple([_key(interpreter, a) for a in args]),
+        {k: _key(interpreter, v) for k, v in kwargs.items()},
     )
     if not call.is_cached():
         made = _made_without_effects(interpreter, inner, args, kwargs)

@@ -164,3 +164,21 @@ def test_what_runs_natively_needs_no_break() -> None:
         return x + 1 if search("a+", "caat") else x
 
     torch.testing.assert_close(jitney.compile(f, fullgraph=True)(X), X + 1)
+
+
+def test_sizes_that_differ_from_call_to_call() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return (x * scale(x.shape[0])).view(doubled(shape=x.shape))
+
+    @functools.lru_cache
+    def doubled(*, shape: tuple[int, ...]) -> list[int]:
+        return [shape[0] // 2, 2, *shape[1:]]
+
+    seen: list[torch.fx.GraphModule] = []
+    compiled = jitney.compile(f, backend=graphs(seen), fullgraph=True)
+    for rows in (2, 4, 6, 8, 4):
+        x = torch.randn(rows, 3)
+        torch.testing.assert_close(compiled(x), f(x))
+    assert len(seen) == 4
+    STATE["scale"] = 5  # what is in the cache stays what it was
+    torch.testing.assert_close(compiled(x), f(x))
