@@ -22,7 +22,7 @@ from jitney.capture.forced import forced, forced_keywords
 from jitney.capture.frame import BreakCapture, Frame, Raised, Unread
 from jitney.capture.generators import Callback
 from jitney.capture.guard import ABSENT, Kind
-from jitney.capture.symbols import SYMBOLS, concrete
+from jitney.capture.symbols import SYMBOLS, concrete, counted
 from jitney.capture.tracebacks import traceback_of
 
 if TYPE_CHECKING:
@@ -333,6 +333,8 @@ def _number(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, sit
         return interpreter.call(hook, tuple(values), keywords, site)
     if function is builtins.round and len(values) + len(keywords) > 1:  # symbols ignore digits
         values, keywords = [*map(concrete, values)], {k: concrete(v) for k, v in keywords.items()}
+    elif function is builtins.round:
+        values = [*map(counted, values)]
     return interpreter.native(function, *values, **keywords)
 
 

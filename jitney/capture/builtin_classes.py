@@ -16,7 +16,7 @@ from jitney.capture.builtin_calls import Handler
 from jitney.capture.forced import forced, forced_keywords
 from jitney.capture.frame import BreakCapture, Unread
 from jitney.capture.generators import Callback, FrameGenerator, Predicate
-from jitney.capture.symbols import NUMBERS, SYMBOLS, concrete
+from jitney.capture.symbols import NUMBERS, SYMBOLS, concrete, counted
 
 if TYPE_CHECKING:
     from jitney.capture.interpret import Interpreter
@@ -133,7 +133,7 @@ def _convert(interpreter: Interpreter, cls: Any, args: Any, kwargs: Any, site: A
         keywords = forced_keywords(interpreter, kwargs)
         return interpreter.native(cls, *values, **keywords)
     if values and isinstance(values[0], SYMBOLS):
-        return torch.sym_int(values[0]) if cls is int else torch.sym_float(values[0])
+        return torch.sym_int(counted(values[0])) if cls is int else torch.sym_float(values[0])
     if values:
         for name in (f"__{cls.__name__}__", "__index__"):
             hook = type_lookup(type(values[0]), name)

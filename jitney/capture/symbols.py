@@ -65,6 +65,15 @@ def concrete(value: Any) -> Any:
     return bool(value) if isinstance(value, torch.SymBool) else value
 
 
+def counted(value: Any) -> Any:
+    """What ``int`` and ``round`` make whole: a fraction of sizes as the number it has now, since
+    sizes in nests are products and whole quotients of sizes."""
+    if isinstance(value, torch.SymFloat):
+        if all(symbol.is_integer for symbol in torch_api.free_symbols(value)):
+            return concrete(value)
+    return value
+
+
 def concrete_key(value: Any) -> Any:
     """A key that C code may hash: symbols, in tuples too, as the numbers they have now."""
     if not isinstance(value, tuple):

@@ -405,3 +405,15 @@ def test_settings_that_sizes_decide() -> None:
         ours, eagers = compiled(x), f(x)
         assert (ours.dtype, ours.requires_grad) == (eagers.dtype, eagers.requires_grad)
         assert_equal(ours, eagers)
+
+
+@pytest.mark.parametrize("share", [lambda n: int(n * 0.5), lambda n: max(1, round(n * 0.3))])
+def test_a_share_of_a_size_is_a_number(share, reports_eager) -> None:
+    def f(x: torch.Tensor) -> tuple[torch.Tensor, int]:
+        return x.topk(share(x.shape[0]), 0).values * 2, share(x.shape[0])
+
+    compiled = jitney.compile(f, fullgraph=True)
+    for n in (8, 9, 11, 8, 12):
+        x = torch.randn(n, 3)
+        assert_equal(compiled(x), f(x))
+    assert not reports_eager
