@@ -20,17 +20,6 @@ from jitney.torch_api import names
 if TYPE_CHECKING:
     from jitney.capture.interpret import Interpreter
 
-# C function -> whether it becomes a node of the graph.
-CHANGES = {
-    names.SET_GRAD_ENABLED: True,
-    "torch.set_autocast_enabled": True,
-    "torch.set_autocast_dtype": True,
-    "torch.set_autocast_cache_enabled": True,
-    "torch.autocast_increment_nesting": True,
-    "torch.autocast_decrement_nesting": True,
-    "torch.clear_autocast_cache": True,
-}
-
 
 def snapshot() -> dict[str, Any]:
     """All tracked state, by name."""
@@ -39,7 +28,7 @@ def snapshot() -> dict[str, Any]:
 
 def change_of(name: str) -> str | None:
     """The name itself if the C function changes tracked state."""
-    return name if name in CHANGES or name in names.SETTERS else None
+    return name if name in (*names.MODE_CHANGES, *names.SETTERS) else None
 
 
 def apply(

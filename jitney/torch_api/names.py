@@ -97,6 +97,16 @@ BREAKS = {
 
 # Functions that capture treats each in its own way.
 SET_GRAD_ENABLED = "torch._C._set_grad_enabled"
+# C functions that change modes: nodes of graphs, with those of `SETTERS`.
+MODE_CHANGES = (
+    SET_GRAD_ENABLED,
+    "torch.set_autocast_enabled",
+    "torch.set_autocast_dtype",
+    "torch.set_autocast_cache_enabled",
+    "torch.autocast_increment_nesting",
+    "torch.autocast_decrement_nesting",
+    "torch.clear_autocast_cache",
+)
 COMPILED_MODULE_GETATTR = "torch._dynamo.eval_frame.OptimizedModule.__getattr__"
 DISABLED_FOR_COMPILERS = "torch._compile._disable_dynamo.<locals>.inner"
 VMAP = "torch._functorch.vmap.vmap_impl"

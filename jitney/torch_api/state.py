@@ -169,13 +169,9 @@ _STATE: dict[str, tuple[Callable[[], Any], Callable[[Any], None]]] = {
         torch._C._set_deterministic_fill_uninitialized_memory,
     ),
 }
-_CHANGES: tuple[object, ...] = (
-    torch._C._set_grad_enabled,
-    torch.set_autocast_enabled,
-    torch.set_autocast_dtype,
-    torch.set_autocast_cache_enabled,
-    torch.autocast_increment_nesting,
-    *(operator.attrgetter(name.removeprefix("torch."))(torch) for name in names.SETTERS),
+_CHANGES: tuple[object, ...] = tuple(
+    operator.attrgetter(name.removeprefix("torch."))(torch)
+    for name in (*names.MODE_CHANGES, *names.SETTERS)
 )
 _SETTER_OF = {reader: setter for setter, reader in names.SETTERS.items()}
 #: What is only read, and where it matters alone: a forked process must not ask for its GPU.

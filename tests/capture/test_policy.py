@@ -11,9 +11,9 @@ import torch
 import jitney
 from jitney.capture import policy_table as t
 from jitney.capture.function_calls import HANDLERS
-from jitney.capture.state import CHANGES
 from jitney.capture.torch_calls import LOOKS, SETTINGS
 from jitney.torch_api import names
+from jitney.torch_api.names import MODE_CHANGES
 
 ROWS = sorted(
     {
@@ -25,7 +25,7 @@ ROWS = sorted(
         *t.PURE_TYPES,
         *t.NATIVE_CLASSES,
         *HANDLERS,
-        *CHANGES,
+        *MODE_CHANGES,
         *names.C_ANSWERS,
         *LOOKS,
         *SETTINGS,
