@@ -107,8 +107,8 @@ def _should_inline(
 ) -> bool:
     """Legal and worth it."""
     legal = can_inline(state, at, simple)
-    long = has_long_index((*(let.value for let in simple.lets), simple.store.value))
-    if legal and long:
+    exprs = (*(let.value for let in simple.lets), simple.store.value)
+    if legal and (long := has_long_index(exprs)):
         legal = no(long.reason)
     elif legal and on_gpu and _once_per_row(state, simple):
         legal = yes("its reader keeps whole rows in registers")
