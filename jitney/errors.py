@@ -44,8 +44,8 @@ class Unsupported(JitneyError):
 
 class LeftToEager(JitneyError):
     """A check of a compiled graph found what eager answers otherwise: an index outside its
-    dimension, numbers a transformed convolution would spread. `rerun_eagerly` has eager run
-    instead; nobody but a direct caller of a compiled graph sees it."""
+    dimension, numbers a transformed convolution would spread, a leaf to be written to. Eager runs
+    instead (`rerun_eagerly`); nobody but a direct caller of a compiled graph sees it."""
 
     id = "left-to-eager"
 

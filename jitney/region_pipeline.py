@@ -118,7 +118,8 @@ def _load_region(
                 backward, unlikely, partial(backward_without, again, options)
             )
     call = stitch(built.facts, built.forward.load(), backward, eager)
-    return rerun_eagerly(lambda: gm, call) if built.forward.checks else call
+    may_stop = built.forward.checks or built.facts.copied
+    return rerun_eagerly(lambda: gm, call) if may_stop else call
 
 
 def start_region(

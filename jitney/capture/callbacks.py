@@ -78,12 +78,11 @@ def refuse_lookups(interpreter: Interpreter, value: Any) -> None:
 
 
 def refuse_symbolic_text(values: Iterable[Any]) -> None:
-    """Assumes the numbers of the symbols that text is made of: they print as such from then on,
-    but for floats, where it breaks."""
+    """Assumes the numbers of the symbols that text is made of: sizes print as such from then on.
+    Breaks for what does not."""
     for part in held(values):
-        if isinstance(part, torch.SymFloat):
-            raise BreakCapture("symbolic-text", "a symbolic float becomes text")
-        concrete(part)
+        if isinstance(part, SYMBOLS) and str(part) != str(concrete(part)):
+            raise BreakCapture("symbolic-text", "a symbolic number becomes text")
 
 
 def refuse_key(interpreter: Interpreter, key: Any, container: Any) -> None:
@@ -132,6 +131,9 @@ def refuse_callbacks(interpreter: Interpreter, function: Any, args: Sequence[Any
             raise BreakCapture("callback", "str.format reads attributes or items")
     elif isinstance(owner, CONTAINERS) and name in _COMPARING_METHODS:
         refuse_python(interpreter, (owner, *args), COMPARISONS)
+    elif isinstance(owner, CONTAINERS) and name in TEXTS:
+        refuse_python(interpreter, (owner,), TEXTS)
+        refuse_symbolic_text((owner,))
     elif (
         getattr(function, "__module__", "") in _COMPARING_MODULES
         or function in _COMPARING_FUNCTIONS

@@ -105,15 +105,15 @@ class _Outputs:
     def _view(
         self, base: Input | Result, owner: torch.Tensor, output: torch.Tensor, root: fx.Node
     ) -> View:
-        follows = output.grad_fn is not None or not torch.is_grad_enabled()
-        if output.requires_grad and not (owner.requires_grad and follows):
+        if output.grad_fn is not None:
+            _refuse_other_gradients(output, owner)
+        elif output.requires_grad and not owner.requires_grad:
             raise Unsupported("grad-of-view", "a view that requires grad where its base does not")
-        if output.requires_grad and _has_own_gradient(output, owner):
-            raise Unsupported("grad-of-view", "a view whose gradient its author wrote")
+        grad = output.grad_fn is not None if output.requires_grad else None
         steps = self._steps(output, root)
         detached = not output.requires_grad and (owner.requires_grad or not steps)
         uncounted = not output.requires_grad and not torch_api.counts_with(output, owner)
-        return View(base, steps, detached, uncounted)
+        return View(base, steps, detached, uncounted, grad)
 
     def _own_result(self, output: torch.Tensor) -> Result:
         value = self.layer.value(output)
@@ -178,11 +178,15 @@ def _is_view_step(node: fx.Node) -> bool:
     return isinstance(node.target, torch_api.OpOverload) and op_kind(node.target) is OpKind.VIEW
 
 
-def _has_own_gradient(view: torch.Tensor, base: torch.Tensor) -> bool:
-    """Whether a `torch.autograd.Function` is among what made ``view`` of ``base``."""
+def _refuse_other_gradients(view: torch.Tensor, base: torch.Tensor) -> None:
+    """Unsupported unless the gradient of ``view`` goes to ``base``, as that of its view ops does:
+    not where a `torch.autograd.Function` is among them, or one was taken without grad."""
     step: Any = view.grad_fn
     while step is not None and step is not base.grad_fn:
         if isinstance(getattr(step, "rule", None), CustomGradient):
-            return True
+            raise Unsupported("grad-of-view", "a view whose gradient its author wrote")
+        if getattr(step, "variable", None) is base:
+            return
         step = step.next_functions[0][0] if step.next_functions else None
-    return False
+    if step is None:
+        raise Unsupported("grad-of-view", "a view whose gradient does not go to its base")

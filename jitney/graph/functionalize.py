@@ -46,11 +46,6 @@ class Direct:
         """Whether inputs that require grad are cloned, so that mutating them is differentiable."""
         return False
 
-    def written_without_grad(self, tensor: torch.Tensor) -> bool:
-        """Whether an input that requires grad was only written to under no_grad (in a direct
-        trace autograd refuses anything else)."""
-        return True
-
 
 class Functionalized(Direct):
     """The graph runs on functional tensors, under torch's functionalization mode."""
@@ -66,6 +61,3 @@ class Functionalized(Direct):
 
     def clones_inputs(self) -> bool:
         return True
-
-    def written_without_grad(self, tensor: torch.Tensor) -> bool:
-        return torch_api.written_under_no_grad(tensor)

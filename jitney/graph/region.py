@@ -51,13 +51,15 @@ class View:
     """``base`` with view ops taken again at run time, so that aliasing and autograd are eager's.
 
     ``detached``: then detached from autograd; ``uncounted``: so that writes to it count as none of
-    ``base``. No steps: an alias of ``base``.
+    ``base``; ``grad``: the grad mode they are taken in, None where it is the same. No steps: an
+    alias of ``base``.
     """
 
     base: Result | Input
     steps: tuple[ViewStep, ...]
     detached: bool
     uncounted: bool = False
+    grad: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -137,6 +139,11 @@ class RegionFacts:
         """The differentiable results, in the order the backward graph takes their gradients."""
         known = [(r.tangent, i) for i, r in enumerate(self.results) if r.tangent is not None]
         return tuple(index for _, index in sorted(known))
+
+    @property
+    def copied(self) -> tuple[tuple[int, Result], ...]:
+        """The inputs that the epilogue writes differentiably, and with what."""
+        return tuple((m.input, m.value) for m in self.mutations if m.value is not None)
 
 
 @dataclass(frozen=True)

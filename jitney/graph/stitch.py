@@ -16,6 +16,7 @@ import torch
 
 from jitney import torch_api
 from jitney.capture.build_glue import Bindable
+from jitney.errors import LeftToEager
 from jitney.graph.autograd_node import Backward, autograd_function
 from jitney.graph.eager_gradients import EagerGradients
 from jitney.graph.region import (
@@ -47,12 +48,12 @@ def stitch(
     if backward is not None and eager is not None:
         run = autograd_function(facts, forward, backward, eager)
         if not facts.grad_enabled:  # the graph itself enables grad for what it differentiates
-            return torch.enable_grad()(_Epilogue(facts, run).function())
+            return torch.enable_grad()(_Epilogue(facts, run, grad=True).function())
     plain = facts.outputs == tuple(Result(i) for i in range(len(facts.outputs)))
     silent = all(m.value is None and not m.counted for m in facts.mutations)
     if plain and len(facts.results) == len(facts.outputs) and silent:
         return run
-    return _Epilogue(facts, run).function()
+    return _Epilogue(facts, run, facts.grad_enabled).function()
 
 
 @dataclass(frozen=True)
@@ -67,11 +68,16 @@ class Stitched:
 
 
 class _Epilogue:
-    """Writes the source of the function round ``run``."""
+    """Writes the source of the function round ``run``, which is called in the mode ``grad``."""
 
-    def __init__(self, facts: RegionFacts, run: Compiled) -> None:
-        self.facts = facts
-        self.names: dict[str, Any] = {"run": run, "bump_versions": torch_api.bump_versions}
+    def __init__(self, facts: RegionFacts, run: Compiled, grad: bool) -> None:
+        self.facts, self.grad = facts, grad
+        self.names: dict[str, Any] = {
+            "run": run,
+            "bump_versions": torch_api.bump_versions,
+            "refuses_writes": torch_api.refuses_writes,
+            "LeftToEager": LeftToEager,
+        }
         self.counted = [m.input for m in facts.mutations if m.value is None and m.counted]
         self.used: set[int] = set()
 
@@ -97,7 +103,11 @@ class _Epilogue:
     def _define(
         self, parameters: str, written: str, body: list[str], names: dict[str, Any]
     ) -> Compiled:
-        lines = [f"def call({parameters}):", f"    r = run({parameters})"]
+        refused = [f"refuses_writes({self._input(index)})" for index, _ in self.facts.copied]
+        lines = [f"def call({parameters}):"]
+        if refused:
+            lines.append(f"    if {' or '.join(refused)}: raise LeftToEager('a write is refused')")
+        lines.append(f"    r = run({parameters})")
         if self.counted:
             lines.append(f"    bump_versions({written})")
         names = dict(names)
@@ -108,10 +118,8 @@ class _Epilogue:
     def _body(self) -> list[str]:
         """All after the versions of inputs that ``run`` has written are raised."""
         lines = []
-        for mutation in self.facts.mutations:
-            if mutation.value is not None:
-                made = self._output(Result(mutation.value.index))
-                lines.append(f"    {self._input(mutation.input)}.copy_({made})")
+        for index, value in self.facts.copied:
+            lines.append(f"    {self._input(index)}.copy_({self._output(value)})")
         for position, rule in enumerate(self.facts.outputs):
             lines.append(f"    o{position} = {self._output(rule)}")
         outputs = "".join(f"o{position}, " for position in range(len(self.facts.outputs)))
@@ -135,15 +143,23 @@ class _Epilogue:
     def _view(self, rule: View) -> str:
         text = self._output(rule.base)
         for step in rule.steps:
-            text = self._step(text, step)
+            text = self._step(text, step, rule.grad)
         if rule.uncounted:
             return f"{text}.data"
         if rule.detached:
             return f"{text}.detach()"
-        return text if rule.steps else f"{text}.view_as({text})"
+        if rule.steps:
+            return text
+        return f"{self._operation(torch.Tensor.view_as, rule.grad)}({text}, {text})"
 
-    def _step(self, base: str, step: ViewStep) -> str:
-        operation = self._constant(torch_api.find_op(step.target))
+    def _operation(self, function: Callable[..., Any], grad: bool | None) -> str:
+        """The name of ``function``, called in the grad mode ``grad``."""
+        if grad is not None and grad is not self.grad:
+            function = torch.set_grad_enabled(grad)(function)
+        return self._constant(function)
+
+    def _step(self, base: str, step: ViewStep, grad: bool | None) -> str:
+        operation = self._operation(torch_api.find_op(step.target), grad)
         arguments = [base, *(self._argument(a) for a in step.args)]
         arguments += [f"{name}={self._argument(value)}" for name, value in step.kwargs]
         text = f"{operation}({', '.join(arguments)})"

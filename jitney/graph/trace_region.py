@@ -64,7 +64,7 @@ def trace_region(
 @dataclass
 class _Trace:
     """One run of the graph: the inputs' fakes (``leaves`` for autograd), what the graph was
-    ``fed``, and how often each of that had been written to."""
+    ``fed``, how often each of that had been written to, and what autograd knew of it."""
 
     given: tuple[Any, ...]
     placeholders: list[fx.Node] = field(default_factory=list)
@@ -72,6 +72,7 @@ class _Trace:
     fed: list[Any] = field(default_factory=list)
     fed_nodes: list[fx.Node | None] = field(default_factory=list)
     versions: list[int] = field(default_factory=list)
+    histories: list[Any] = field(default_factory=list)
     attributes: dict[str, torch.Tensor] = field(default_factory=dict)
 
 
@@ -154,6 +155,7 @@ def _feed(
             trace.fed.append(fake)
             trace.fed_nodes.append(None)
             trace.versions.append(0)
+            trace.histories.append(None)
             continue
         leaf = tensor = layer.feed(fake)
         if value.requires_grad:
@@ -164,6 +166,7 @@ def _feed(
         trace.leaves.append(leaf if value.requires_grad else None)
         trace.fed.append(tensor)
         trace.versions += torch_api.versions([tensor])
+        trace.histories.append(tensor.grad_fn)
         trace.fed_nodes.append(recorder.node_of(layer.value(tensor)))
     return trace
 
@@ -212,11 +215,12 @@ def _describe_mutations(
             continue
         if storages[value.untyped_storage()._cdata] > 1:
             raise Unsupported("overlap", "an input that is written to overlaps another input")
-        counted = torch_api.versions([fed]) != [trace.versions[index]]
-        silent = value.requires_grad and (not counted or layer.written_without_grad(fed))
-        if fed.requires_grad and not silent:
+        if value.is_inference() and not torch.is_inference_mode_enabled():
+            raise Unsupported("inference", "an inference tensor is written to without its mode")
+        if fed.grad_fn is not trace.histories[index]:
             mutations.append(Mutation(index, results.add(node, fed)))
-        else:
+        else:  # autograd has not seen the write: under no_grad, or through detach
+            counted = torch_api.versions([fed]) != [trace.versions[index]]
             mutations.append(Mutation(index, counted=counted))
             copies.append((trace.placeholders[index], node))
     for name, tensor in trace.attributes.items():

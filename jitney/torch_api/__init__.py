@@ -62,7 +62,6 @@ from jitney.torch_api.modes import (
     transform_is_active,
     without_function_modes,
     without_torch_function,
-    written_under_no_grad,
 )
 from jitney.torch_api.native import (
     c_symbol,
@@ -141,6 +140,7 @@ from jitney.torch_api.tensors import (
     node_apply,
     not_differentiable,
     overlaps,
+    refuses_writes,
     span,
     tensor_at,
     versions,
@@ -255,6 +255,7 @@ __all__ = [
     "shape_expression_names",
     "span",
     "recurrent_op",
+    "refuses_writes",
     "state_names",
     "state_reader",
     "state_setter",
@@ -280,5 +281,4 @@ __all__ = [
     "was_symbolic",
     "without_function_modes",
     "without_torch_function",
-    "written_under_no_grad",
 ]

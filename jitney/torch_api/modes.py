@@ -89,12 +89,6 @@ def from_functional(tensor: torch.Tensor) -> torch.Tensor:
     return inner
 
 
-def written_under_no_grad(tensor: torch.Tensor) -> bool:
-    """Whether every write to a functional tensor happened under no_grad."""
-    check = torch._functionalize_are_all_mutations_under_no_grad_or_inference_mode
-    return bool(check(tensor.elem))  # type: ignore[attr-defined]
-
-
 def make_infra_mode(mode: Any, node_of: Callable[[torch.Tensor], Any]) -> None:
     """Gives a dispatch mode the tracer's place: below functionalization, above fake tensors.
 

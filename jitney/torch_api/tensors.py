@@ -33,6 +33,18 @@ def bump_versions(tensors: tuple[torch.Tensor, ...]) -> None:
         torch._C._increment_version([t for t in tensors if not t.is_inference()])
 
 
+def refuses_writes(tensor: torch.Tensor) -> bool:
+    """Whether autograd may refuse a write to ``tensor`` that it would have to differentiate: to a
+    leaf, to a view of one, to a view made under no_grad or with others of its kind."""
+    if tensor.requires_grad and tensor.is_leaf:
+        return True
+    base = tensor._base
+    if base is None:
+        return False
+    made = torch._C._autograd._get_creation_meta(tensor)  # type: ignore[attr-defined]
+    return base.requires_grad and base.is_leaf or made.name != "DEFAULT"
+
+
 def keeps_graph() -> bool:
     """Whether the backward pass under way retains its graph."""
     return bool(torch._C._autograd._get_current_graph_task_keep_graph())  # type: ignore[attr-defined]

@@ -233,3 +233,22 @@ def test_a_subclass_of_defaultdict_keeps_its_factory() -> None:
         return dict(made), x + 1
 
     assert_same(jitney.compile(f, backend="eager")(torch.ones(2)), f(torch.ones(2)))
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda n, x: f"{[(n, 1)]!r:>12}",
+        lambda n, x: f"{(n % 5, n)} {n % 5:>3}",
+        lambda n, x: (x.shape[0], n).__repr__(),
+        lambda n, x: list.__str__([n + x.shape[0]]),
+        lambda n, x: "{0!r:>9}".format((n // 2,)),  # noqa: UP032
+    ],
+)
+def test_text_of_what_is_computed_from_symbols_shows_numbers(write: Any) -> None:
+    def f(x: torch.Tensor, z: float) -> Any:
+        return write(int(z) % 7, x), x + 1
+
+    compiled = jitney.compile(f, backend="eager")
+    for size, z in ((3, 2.5), (4, 3.5), (6, 9.5), (3, 4.5)):
+        assert compiled(torch.ones(size), z)[0] == f(torch.ones(size), z)[0]

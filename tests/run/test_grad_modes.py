@@ -1,0 +1,113 @@
+"""What autograd knows of writes and of views taken under another grad mode, or refuses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any
+
+import pytest
+import torch
+
+import jitney
+from tests.equal import assert_equal
+
+
+@jitney.disable
+def left() -> None:
+    """A break."""
+
+
+def behind_a_break(p: torch.Tensor, y: torch.Tensor) -> Any:
+    with torch.no_grad():
+        left()
+        y = y * 2
+    return p[1:], p.chunk(2)[0], y
+
+
+def enabled(p: torch.Tensor, y: torch.Tensor) -> Any:
+    with torch.enable_grad():
+        return p[1:], p.view(-1), y * p
+
+
+def not_enabled(p: torch.Tensor, y: torch.Tensor) -> Any:
+    with torch.no_grad():
+        views = p[1:], p.view(-1), p.view_as(p)
+    return *views, y * p
+
+
+def of_a_view_without(p: torch.Tensor, y: torch.Tensor) -> Any:
+    with torch.no_grad():
+        v = p[1:]
+    return v[0], v, y * p
+
+
+@pytest.mark.parametrize("around", [nullcontext, torch.no_grad])
+@pytest.mark.parametrize("function", [behind_a_break, enabled, not_enabled, of_a_view_without])
+def test_a_view_has_the_gradient_of_where_it_was_taken(
+    function: Callable[..., Any], around: Any
+) -> None:
+    found = []
+    for call in (function, jitney.compile(function)):
+        p = torch.nn.Parameter(torch.arange(12.0).view(4, 3))
+        with around():
+            views = call(p, torch.ones(3))
+        known = [(v.requires_grad, v.is_leaf, v.grad_fn is None) for v in views]
+        for view in views:
+            if view.grad_fn is not None:
+                view.exp().sum().backward()
+        found.append((known, p.grad))
+    assert_equal(found[1], found[0])
+
+
+def through_detach(x: torch.Tensor, p: torch.Tensor) -> None:
+    x.mul_(2)
+    p.detach().mul_(3)
+
+
+def test_a_leaf_is_written_through_detach_beside_a_strided_write() -> None:
+    found = []
+    for call in (through_detach, jitney.compile(through_detach)):
+        x, p = torch.ones(5, 6)[1:, ::2], torch.nn.Parameter(torch.ones(4, 3))
+        call(x, p)
+        found.append((x, p.detach(), p._version))
+    assert_equal(found[1], found[0])
+
+
+def written_between(x: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    b.mul_(2)
+    x.add_(1)
+    b.add_(5)
+    return x * b
+
+
+REFUSED: list[Callable[[], torch.Tensor]] = [
+    lambda: torch.ones(3, requires_grad=True),
+    lambda: torch.ones(4, 3, requires_grad=True)[0],
+    lambda: (torch.ones(4, 3, requires_grad=True) * 1).unbind(0)[0],
+]
+
+
+@pytest.mark.parametrize("make", REFUSED)
+def test_a_refused_write_leaves_what_came_before_it(make: Callable[[], torch.Tensor]) -> None:
+    found = []
+    for call in (written_between, jitney.compile(written_between)):
+        call(torch.ones(3, requires_grad=True) * 1, torch.ones(3))
+        x, b = make(), torch.ones(3)
+        with pytest.raises(RuntimeError) as error:
+            call(x, b)
+        found.append((str(error.value), x.detach(), b))
+    assert_equal(found[1], found[0])
+
+
+@pytest.mark.parametrize("view", [lambda x: x.view_as(x), lambda x: x.t(), lambda x: x[0]])
+def test_a_view_of_an_inference_tensor_refuses_writes(view: Any) -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return view(x).exp_()
+
+    compiled = jitney.compile(f)
+    for call in (f, compiled, compiled):
+        with torch.inference_mode():
+            x = torch.ones(2, 3)
+        with pytest.raises(RuntimeError, match="Inplace update to inference tensor"):
+            call(x)
