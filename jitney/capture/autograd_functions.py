@@ -66,7 +66,7 @@ def apply(
         raise _refusal(cls, "is given keywords")
     if interpreter.recorder.in_transform:  # which asks for rules of its own
         interpreter.native_broke = True
-        raise _refusal(cls, "is applied by a function that vmap or grad calls")
+        raise _refusal(cls, "is applied by a function that a transform calls")
     if not torch.is_grad_enabled():
         return _forward(interpreter, cls, context, inputs)
     try:

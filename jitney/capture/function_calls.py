@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from jitney import torch_api
-from jitney.capture import autograd_functions, checkpoints, copies, polyfills, transforms
+from jitney.capture import autograd_functions, checkpoints, copies, jacobians, polyfills, transforms
 from jitney.capture.attributes import type_lookup
 from jitney.capture.callbacks import TEXTS
 from jitney.capture.forced import forced, forced_keywords
@@ -207,6 +207,7 @@ HANDLERS: dict[str, Handler] = {
     "torch.cond": _cond,
     names.VMAP: transforms.call_vmap,
     names.GRAD_AND_VALUE: transforms.call_grad,
+    names.JVP: jacobians.call_jvp,
     **dict.fromkeys(names.TRANSFORMS, _interpreted),
     **dict.fromkeys(("torch.jit.annotate", names.JIT_UNWRAP), _interpreted),
     "torch.nn.attention.sdpa_kernel": _attention_kinds,

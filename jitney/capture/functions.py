@@ -9,7 +9,7 @@ from types import CellType, FunctionType
 from typing import TYPE_CHECKING, Any
 
 from jitney.capture.frame import BreakCapture, Frame
-from jitney.capture.guard import Kind
+from jitney.capture.guard import ABSENT, Kind
 from jitney.capture.source import Attr, DictItem, Fixed, Function, Item, ModuleOf, Source
 
 if TYPE_CHECKING:
@@ -63,6 +63,36 @@ def know_cells(interpreter: Interpreter, closure: tuple[CellType, ...], source: 
     for i, cell in enumerate(closure):
         if id(cell) not in world.inside:
             world.know(cell, cell, Item(Attr(source, "__closure__"), i))
+
+
+def cell_get(interpreter: Interpreter, cell: CellType) -> Any:
+    """What a cell holds now (maybe `Lazy`); ABSENT if empty."""
+    shadow = interpreter.world.cell(cell)
+    if shadow is not None:
+        return shadow.get(interpreter.world)
+    try:
+        value = cell.cell_contents
+    except ValueError:
+        return ABSENT
+    if interpreter.world.noted is not None:
+        interpreter.world.cells_read.append((cell, value))
+    return value
+
+
+def closure_of(interpreter: Interpreter, function: FunctionType) -> dict[str, Any]:
+    """What a function's free variables hold, by name, looked at; breaks where one is empty."""
+    world, source = interpreter.world, interpreter.world.source_of(function)
+    cells = function.__closure__ or ()
+    if source is not None:
+        world.guard(Kind.IS, Attr(source, "__code__"), function.__code__)
+        know_cells(interpreter, cells, source)
+    held = {}
+    for name, cell in zip(function.__code__.co_freevars, cells, strict=True):
+        value = cell_get(interpreter, cell)
+        if value is ABSENT:
+            raise BreakCapture("closure", f"{name} of {function.__qualname__} is empty")
+        held[name] = world.force(value)
+    return held
 
 
 def bind(

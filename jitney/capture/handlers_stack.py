@@ -11,7 +11,7 @@ from jitney.capture.build_resume import original_code
 from jitney.capture.cpython import COMMON_CONSTANTS
 from jitney.capture.decode import Instruction, opcode
 from jitney.capture.frame import NULL, BreakCapture, Frame, Raised, Unread
-from jitney.capture.functions import BUILTINS, builtin
+from jitney.capture.functions import BUILTINS, builtin, cell_get
 from jitney.capture.guard import ABSENT
 from jitney.capture.source import DictItem, ModuleOf
 
@@ -134,20 +134,6 @@ def make_cell(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
 @opcode("LOAD_CLOSURE")
 def load_closure(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
     frame.stack.append(frame.locals[ins.value])
-
-
-def cell_get(vm: Interpreter, cell: CellType) -> Any:
-    """What a cell holds now (maybe `Lazy`); ABSENT if empty."""
-    shadow = vm.world.cell(cell)
-    if shadow is not None:
-        return shadow.get(vm.world)
-    try:
-        value = cell.cell_contents
-    except ValueError:
-        return ABSENT
-    if vm.world.noted is not None:
-        vm.world.cells_read.append((cell, value))
-    return value
 
 
 @opcode("LOAD_DEREF")

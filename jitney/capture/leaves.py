@@ -174,7 +174,7 @@ _OF_LEVELS = frozenset(
 
 def _refuse_levels(recorder: Any, name: str) -> None:
     if recorder.in_transform and name in _OF_LEVELS:
-        reason = f"{name} is asked of a tensor in a function that vmap or grad calls"
+        reason = f"{name} is asked of a tensor in a function that a transform calls"
         raise BreakCapture("functorch", reason)
 
 

@@ -11,7 +11,8 @@ from typing import Any
 
 import torch
 
-from jitney.capture import function_calls
+from jitney import torch_api
+from jitney.capture import function_calls, jacobians
 from jitney.capture.class_flags import is_heap_type
 from jitney.capture.policy_table import (
     ANSWERS,
@@ -54,6 +55,8 @@ def special_function(function: types.FunctionType) -> Callable[..., Any] | None:
 
 @functools.lru_cache(maxsize=65536)
 def _special(code: types.CodeType, name: str) -> Callable[..., Any] | None:
+    if torch_api.jacobian_of(code) is not None:
+        return jacobians.call_jacobian
     if name in QUESTIONS:
         return function_calls.says_compiling_here
     if name in ANSWERS:

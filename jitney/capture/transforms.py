@@ -1,5 +1,5 @@
 """``torch.vmap`` and ``torch.func.grad``: their function is interpreted aside, on what one call of
-it is given, and the transform of its graph is one node."""
+it is given, and the transform of its graph is one node. `jacobians` has others."""
 
 from __future__ import annotations
 
@@ -75,17 +75,17 @@ def call_vmap(
     """Captures functorch's ``vmap_impl``: of a function, its dimensions, its randomness, the size
     of chunks, then what it is given."""
     body, in_dims, out_dims, randomness, chunk_size, *values = forced(interpreter, args)
-    in_dims, out_dims = _plain(interpreter, in_dims), _plain(interpreter, out_dims)
+    in_dims, out_dims = plain(interpreter, in_dims), plain(interpreter, out_dims)
     if chunk_size is not None:
         raise BreakCapture("functorch", "vmap is called with a chunk size")
-    inputs = _plain(interpreter, tuple(values))
+    inputs = plain(interpreter, tuple(values))
     dims, flat, spec = interpreter.native(torch_api.batched_inputs, body, in_dims, inputs)
     batched = [(x, dim) for x, dim in zip(flat, dims, strict=True) if dim is not None]
     with interpreter.recorder.fake_mode, torch_api.without_function_modes():
         given = [x.select(dim, 0) for x, dim in batched]
     slices = iter(given)
     inside = [x if dim is None else next(slices) for x, dim in zip(flat, dims, strict=True)]
-    region = _Region(interpreter, given)
+    region = Region(interpreter, given)
     results = region.record(body, tree_unflatten(inside, spec), kwargs)
     places = torch_api.flat_out_dims(out_dims, results)
     if places is None:
@@ -102,40 +102,59 @@ def call_grad(
 ) -> Any:
     """Captures functorch's ``grad_and_value_impl(function, argnums, has_aux, args, kwargs)``."""
     body, argnums, has_aux, values, keywords = forced(interpreter, args)
-    argnums, inputs = _plain(interpreter, argnums), _plain(interpreter, values)
-    keywords = _plain(interpreter, keywords)
-    by = interpreter.native(torch_api.differentiated_arguments, inputs, argnums)
-    numbers = [n % len(inputs) for n in (argnums if isinstance(argnums, tuple) else (argnums,))]
-    by_leaves, by_spec = tree_flatten(by)
-    if len(set(numbers)) < len(numbers) or numbers != sorted(numbers):
-        raise BreakCapture("functorch", "grad is called with arguments out of order")
-    flat, spec = tree_flatten((inputs, keywords))
-    sizes = [len(tree_flatten(x)[0]) for x in inputs]
-    marks = [n in numbers for n, size in enumerate(sizes) for _ in range(size)]
-    marks += [False] * (len(flat) - len(marks))
-    tensors = [(x, m) for x, m in zip(flat, marks, strict=True) if isinstance(x, torch.Tensor)]
-    if sum(m for _, m in tensors) != len(by_leaves) or not all(x.is_floating_point()
-                                                              for x in by_leaves):  # fmt: skip
-        raise BreakCapture("functorch", "grad is called by what is no floating-point tensor")
-    with interpreter.recorder.fake_mode, torch_api.without_function_modes():
-        given = [x.detach().requires_grad_(m) for x, m in tensors]
-    wrapped = iter(given)
-    inside = [next(wrapped) if isinstance(x, torch.Tensor) else x for x in flat]
-    region = _Region(interpreter, given)
-    inputs, keywords = tree_unflatten(inside, spec)
+    chosen = Chosen(interpreter, "grad", argnums, values, keywords)
+    given, (inputs, keywords) = chosen.inside(interpreter, chosen.marks)
+    region = Region(interpreter, given)
     with torch.enable_grad():
         results = region.record(body, inputs, keywords)
     pair = isinstance(results, tuple) and len(results) == 2
     if not isinstance(results[0] if has_aux and pair else results, torch.Tensor):
         raise region.refusal("grad is called of what returns no tensor")
-    transform = Differentiated(region.body, len(region.used), tuple([m for _, m in tensors]))
-    found = list(region.call(transform, [x for x, _ in tensors]))
-    gradients = tree_unflatten(found[: len(by_leaves)], by_spec)
-    rest = tree_unflatten(found[len(by_leaves) :], tree_flatten(results)[1])
+    transform = Differentiated(region.body, len(region.used), tuple(chosen.marks))
+    found = list(region.call(transform, chosen.tensors))
+    gradients = tree_unflatten(found[: chosen.count], chosen.spec)
+    rest = tree_unflatten(found[chosen.count :], tree_flatten(results)[1])
     return gradients, rest
 
 
-class _Region:
+class Chosen:
+    """What a function is called with and differentiated by: ``tensors``, whether each is wanted
+    (``marks``), how many are (``count``), and how their gradients are arranged (``spec``)."""
+
+    def __init__(
+        self, interpreter: Interpreter, name: str, argnums: Any, values: Any, keywords: Any
+    ) -> None:
+        argnums, inputs = plain(interpreter, argnums), plain(interpreter, values)
+        keywords = plain(interpreter, keywords)
+        by = interpreter.native(torch_api.differentiated_arguments, inputs, argnums)
+        numbers = [n % len(inputs) for n in (argnums if isinstance(argnums, tuple) else (argnums,))]
+        leaves, self.spec = tree_flatten(by)
+        if len(set(numbers)) < len(numbers) or numbers != sorted(numbers):
+            raise BreakCapture("functorch", f"{name} is called with arguments out of order")
+        self._flat, self._whole = tree_flatten((inputs, keywords))
+        sizes = [len(tree_flatten(x)[0]) for x in inputs]
+        marks = [n in numbers for n, size in enumerate(sizes) for _ in range(size)]
+        marks += [False] * (len(self._flat) - len(marks))
+        tensors = [
+            (x, m) for x, m in zip(self._flat, marks, strict=True) if isinstance(x, torch.Tensor)
+        ]
+        self.tensors, self.marks = [x for x, _ in tensors], [m for _, m in tensors]
+        self.count = len(leaves)
+        if sum(self.marks) != self.count or not all(x.is_floating_point() for x in leaves):
+            raise BreakCapture("functorch", f"{name} is called by what is no floating-point tensor")
+
+    def inside(self, interpreter: Interpreter, marks: list[bool]) -> tuple[list[Any], Any]:
+        """(fakes of the tensors that the function is given, the arguments made of them); those
+        with a mark require a gradient."""
+        with interpreter.recorder.fake_mode, torch_api.without_function_modes():
+            pairs = zip(self.tensors, marks, strict=True)
+            given = [x.detach().requires_grad_(m) for x, m in pairs]
+        each = iter(given)
+        inside = [next(each) if isinstance(x, torch.Tensor) else x for x in self._flat]
+        return given, tree_unflatten(inside, self._whole)
+
+
+class Region:
     """A function's graph aside of the frame's; ``given``: fakes of what one call is given."""
 
     def __init__(self, interpreter: Interpreter, given: list[torch.Tensor]) -> None:
@@ -152,7 +171,7 @@ class _Region:
         try:
             with recorder.aside(self._given, transform=True) as graph:
                 results = interpreter.call(function, args, kwargs, None)
-                results = _plain(interpreter, interpreter.world.force(results))
+                results = plain(interpreter, interpreter.world.force(results))
                 leaves = tree_flatten(results)[0]
                 graph.output(tuple([recorder.argument(x) for x in leaves]))
                 self.used = [value for value, _ in recorder.lifted.values()]
@@ -181,20 +200,29 @@ class _Region:
             self._interpreter.native_broke = True
             raise
 
+    def parted(self, results: Any, has_aux: bool) -> tuple[Any, Any]:
+        """(what is differentiated, what is only returned); there must be some of the former."""
+        if has_aux and not (isinstance(results, tuple) and len(results) == 2):
+            raise self.refusal("a function with has_aux returns no pair")
+        outputs, aux = results if has_aux else (results, None)
+        if not tree_flatten(outputs)[0]:
+            raise self.refusal("a transformed function returns nothing")
+        return outputs, aux
+
     def refusal(self, reason: str) -> BreakCapture:
         """A break before the call."""
         self._interpreter.native_broke = True
         return BreakCapture("functorch", reason)
 
 
-def _plain(interpreter: Interpreter, value: Any) -> Any:
+def plain(interpreter: Interpreter, value: Any) -> Any:
     """Tuples, lists and dicts of tensors and constants, looked at; breaks for others."""
     value = interpreter.world.force(value)
     kind = type(value)
     if kind in (tuple, list):
-        return kind([_plain(interpreter, item) for item in value])
+        return kind([plain(interpreter, item) for item in value])
     if kind is dict and all(type(key) in _CONSTANTS for key in value):
-        return {key: _plain(interpreter, item) for key, item in value.items()}
+        return {key: plain(interpreter, item) for key, item in value.items()}
     if isinstance(value, torch.Tensor) or (kind in _CONSTANTS and kind not in SYMBOLS):
         return value
     raise BreakCapture("functorch", f"a transform is given a {kind.__name__}")

@@ -44,7 +44,12 @@ from jitney.torch_api.forecasts import (
     laid_out_by_eager,
     suggest_memory_format,
 )
-from jitney.torch_api.functorch import batched_inputs, differentiated_arguments, flat_out_dims
+from jitney.torch_api.functorch import (
+    batched_inputs,
+    differentiated_arguments,
+    flat_out_dims,
+    jacobian_of,
+)
 from jitney.torch_api.generators import GraphWithoutDraws, advance_generator, resident_threads
 from jitney.torch_api.masked import fill_masked_out, is_masked_tensor
 from jitney.torch_api.modes import (
@@ -223,6 +228,7 @@ __all__ = [
     "is_symbolic",
     "is_symbolic_value",
     "is_tensor_subclass",
+    "jacobian_of",
     "make_infra_mode",
     "mark_allowed_in_graph",
     "mark_function",

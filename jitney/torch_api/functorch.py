@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -34,3 +35,17 @@ def differentiated_arguments(args: tuple[Any, ...], argnums: Any) -> Any:
     from torch._functorch.eager_transforms import _slice_argnums
 
     return _slice_argnums(args, argnums, as_tuple=False)
+
+
+def jacobian_of(code: types.CodeType) -> Callable[..., Any] | None:
+    """`torch.func.jacrev` or `jacfwd` where ``code`` is of what it makes, which bears the name of
+    the function that it was made of."""
+    return _JACOBIANS.get(code)
+
+
+_JACOBIANS: dict[types.CodeType, Callable[..., Any]] = {
+    part: transform
+    for transform in (torch.func.jacrev, torch.func.jacfwd)
+    for part in transform.__code__.co_consts
+    if isinstance(part, types.CodeType) and part.co_name == "wrapper_fn"
+}

@@ -111,12 +111,16 @@ COMPILED_MODULE_GETATTR = "torch._dynamo.eval_frame.OptimizedModule.__getattr__"
 DISABLED_FOR_COMPILERS = "torch._compile._disable_dynamo.<locals>.inner"
 VMAP = "torch._functorch.vmap.vmap_impl"
 GRAD_AND_VALUE = "torch._functorch.eager_transforms.grad_and_value_impl"
+JVP = "torch.func.jvp"
 #: Functions around these that are interpreted as they are.
 TRANSFORMS = (
     "torch.func.vmap",
     "torch.func.grad",
     "torch.func.grad_and_value",
     "torch.func.functional_call",
+    "torch.func.jacrev",
+    "torch.func.jacfwd",
+    "torch.func.hessian",
     "torch._functorch.apis.vmap.<locals>.wrapped",
     "torch._functorch.apis.grad.<locals>.wrapper",
     "torch._functorch.apis.grad_and_value.<locals>.wrapper",
