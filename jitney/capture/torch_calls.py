@@ -39,6 +39,7 @@ SETTINGS = names.SETTINGS | frozenset(
         "get_num_interop_threads",
     )
 )
+_INFERENCE = "torch.is_inference_mode_enabled"
 
 
 def c_name(function: Any) -> str:
@@ -85,7 +86,10 @@ def call_c(interpreter: Interpreter, function: Any, args: Any, kwargs: dict[str,
     if name in LOOKS:
         values = forced(interpreter, args)
         keywords = forced_keywords(interpreter, kwargs)
-        return interpreter.native(function, *values, **keywords)
+        looked = interpreter.native(function, *values, **keywords)
+        if looked and interpreter.recorder.in_transform and name == _INFERENCE:
+            raise BreakCapture("functorch", "transforms but vmap call without inference mode")
+        return looked
     owner = getattr(function, "__self__", None)
     if isinstance(owner, type) and issubclass(owner, torch.autograd.Function):
         handler = function_calls.HANDLERS["torch.autograd.function.Function.apply"]

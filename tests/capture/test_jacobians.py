@@ -188,8 +188,11 @@ def _without_gradients(x: torch.Tensor) -> Any:
 
 
 def _in_inference(x: torch.Tensor) -> Any:
+    def scaled(v: torch.Tensor) -> torch.Tensor:
+        return v * (2 if torch.is_inference_mode_enabled() else 3)
+
     with torch.inference_mode():
-        return jacrev(torch.sin)(x), jvp(torch.sin, (x,), (x,))
+        return jacrev(scaled)(x), jvp(scaled, (x,), (x,)), grad(lambda v: scaled(v).sum())(x)
 
 
 def _under_autocast(x: torch.Tensor) -> Any:
