@@ -131,6 +131,7 @@ def _tensor(writer: Writer, source: Source, facts: TensorFacts) -> str:
         f"{value}.device == {writer.constant(facts.device)}",
         f"{value}.layout is {writer.constant(facts.layout)}",
         f"{value}.requires_grad is {facts.requires_grad}",
+        f"not {writer.constant(torch_api.is_wrapped)}({value})",
         f"{value}.is_conj() is {facts.is_conj} and {value}.is_neg() is {facts.is_neg}",
     ]
     if facts.strides is not None:
@@ -216,6 +217,8 @@ def tensor_has(value: torch.Tensor, facts: TensorFacts) -> bool:
         if facts.layout is torch.strided:
             if facts.strides is not None and not _matches(value.stride(), facts.strides):
                 return False
+            if torch_api.is_wrapped(value):
+                return False
             if value.is_conj() is not facts.is_conj or value.is_neg() is not facts.is_neg:
                 return False
         if facts.is_leaf is not None and value.is_leaf is not facts.is_leaf:
@@ -234,6 +237,7 @@ def plain_tensor_is(value: torch.Tensor, facts: TensorFacts) -> bool:
         and value.requires_grad is facts.requires_grad
         and value.is_conj() is facts.is_conj
         and value.is_neg() is facts.is_neg
+        and not torch_api.is_wrapped(value)
         and (facts.strides is None or value.stride() == facts.strides)
         and (facts.is_leaf is None or value.is_leaf is facts.is_leaf)
         and (facts.is_inference is None or value.is_inference() is facts.is_inference)

@@ -31,6 +31,8 @@ class Tensors:
         cls = type(real)
         if cls not in PLAIN_TENSORS:
             raise BreakCapture("tensor-subclass", f"{source} is a {cls.__name__}")
+        if torch_api.is_wrapped(real):
+            raise BreakCapture("tensor-subclass", f"{source} was kept from inside a transform")
         if real.layout != torch.strided or real.is_quantized or real.is_nested:
             raise BreakCapture("tensor-layout", f"{source} is not a dense strided tensor")
         fake = self._fake(real, source)

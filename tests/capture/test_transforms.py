@@ -305,3 +305,17 @@ def test_a_size_is_kept_before_anything_is_computed() -> None:
     for n in (3, 5):
         x = torch.ones(n, n + 1)
         assert_equal(compiled(x), f(x))
+
+
+@pytest.mark.parametrize("calls", [0, 1, 5])
+def test_a_tensor_kept_from_inside_a_transform_is_eagers(calls: int) -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return x + 1
+
+    kept: list[torch.Tensor] = []
+    grad(lambda v: (kept.extend((X * 2, v * 2)), v.sum())[1])(X)
+    for compiled in (jitney.compile(f), jitney.compile(f, dynamic=True)):
+        for _ in range(calls):
+            compiled(X.clone())
+        for inside in (*kept, *kept):
+            assert torch.equal(compiled(inside), X * 2 + 1)
