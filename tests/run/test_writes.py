@@ -97,6 +97,29 @@ def test_a_result_that_is_a_view_can_be_written() -> None:
     assert_equal(run(jitney.compile(two)), run(two))
 
 
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x.repeat_interleave(1),
+        lambda x: x.t().flatten(),
+        lambda x: (x * 2)[1:],
+        lambda x: (x @ x.t()).view(-1),
+        lambda x: torch.nn.functional.linear(x[None], torch.ones(5, 3)),
+    ],
+)
+@pytest.mark.parametrize("requires_grad", [False, True])
+def test_a_result_takes_a_write_that_has_gradients(function: Any, requires_grad: bool) -> None:
+    found = []
+    for call in (function, jitney.compile(function)):
+        x = torch.linspace(-1, 1, 12).view(4, 3).requires_grad_(requires_grad)
+        w = torch.tensor(3.0, requires_grad=True)
+        result = call(x)
+        result.mul_(w)
+        result.sum().backward()
+        found.append((result.detach(), w.grad, x.grad))
+    assert_equal(found[1], found[0])
+
+
 @pytest.mark.parametrize("shape", [(0,), (2, 3), (50,), (5, 8)])
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("into", [lambda out: out, lambda out: out[:1]])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +15,7 @@ from jitney.kernels.llvm.segments import (
     Step,
     node_of,
 )
+from jitney.kernels.own_results import freed, own_results
 from jitney.loops import visit
 from jitney.loops.evaluate_scalar import evaluate_scalar
 from jitney.loops.index import Atom, Dim, Index
@@ -52,6 +53,7 @@ class RunSteps:
     ) -> None:
         self._program, self._constants = program, dict(constants)
         self._places = _Places(program.buffer_table())
+        self._own = own_results(program.outputs, program.buffers)
         self._sizes = sizes_to_read(program, program.arguments)
         remaining = iter(calls)
         self._steps = [_ready(program, s, remaining) for s in steps]
@@ -69,7 +71,7 @@ class RunSteps:
             step(frame)
             for name in dead:
                 frame.tensors.pop(name, None)
-        return tuple([frame.output(out) for out in self._program.outputs])
+        return tuple([frame.output(out, self._own) for out in self._program.outputs])
 
 
 def _ready(
@@ -213,10 +215,11 @@ class _Frame:
         shape, strides = _ints(view.shape, self.sizes), _ints(view.strides, self.sizes)
         return base.as_strided(shape, strides, offset)
 
-    def output(self, out: Any) -> Any:
-        """One result of the program."""
+    def output(self, out: Any, own: Collection[str]) -> Any:
+        """One result of the program; ``own``: buffers that are one result's alone."""
         if isinstance(out, Output):
-            return self.view(out.view)
+            tensor = self.view(out.view)
+            return freed(tensor) if out.view.buffer in own else tensor
         if isinstance(out, IntOutput):
             return out.value.evaluate(self.sizes)
         return evaluate_scalar(out.value, self.scalars, self.sizes)

@@ -11,6 +11,7 @@ import torch
 from jitney import torch_api
 from jitney.errors import CompilerBug
 from jitney.kernels.call_extern import ExternCall
+from jitney.kernels.own_results import freed, own_results
 from jitney.kernels.triton.kernel_source import ALIGNED
 from jitney.kernels.triton.launch import Launch, LaunchTable
 from jitney.kernels.triton.launch_plan import LaunchPlan, Segment
@@ -42,6 +43,7 @@ class GpuProgram:
         places = [(self.slots[name], offset) for name, offset in plan.offsets.items()]
         self.fixed = [(slot, int(offset)) for slot, offset in places if offset.is_const]
         self.sized = [(slot, offset) for slot, offset in places if not offset.is_const]
+        self.own = own_results(plan.outputs, plan.buffers)
         self._tables: list[LaunchTable] = []
         self._layouts: dict[int, Layout] = {}
 
@@ -217,7 +219,8 @@ class _Call:
 
     def _result(self, out: Any) -> Any:
         if isinstance(out, Output):
-            return self.view(out.view)
+            tensor = self.view(out.view)
+            return freed(tensor) if out.view.buffer in self.owner.own else tensor
         if isinstance(out, IntOutput):
             return out.value.evaluate(self.sizes)
         return evaluate_scalar(out.value, self.scalars, self.sizes)
