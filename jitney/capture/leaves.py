@@ -108,14 +108,21 @@ def refuse_redefined_input(func: Any, node_args: tuple[Any, ...]) -> None:
         raise BreakCapture("metadata-mutation", f"{name}() on an input", hint)
 
 
+def memory_given(kwargs: dict[str, Any]) -> tuple[torch.Tensor, ...]:
+    """The memory for results (``out``) that a call is given."""
+    out = kwargs.get("out")
+    if out is None:
+        return ()
+    return (out,) if isinstance(out, torch.Tensor) else tuple(out)
+
+
 def refuse_resized(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Memory for a result (``out``) of another shape is given that shape, and more memory. Told by
     a trial: the capture's own fake must keep its shape where it is an input."""
-    out = kwargs["out"]
-    given = (out,) if isinstance(out, torch.Tensor) else tuple(out)
+    given = memory_given(kwargs)
     tried = tuple([t.new_empty_strided(t.shape, t.stride()) for t in given])
     try:
-        func(*args, **{**kwargs, "out": tried[0] if out is given[0] else tried})
+        func(*args, **{**kwargs, "out": tried[0] if kwargs["out"] is given[0] else tried})
     except Exception:  # noqa: BLE001 - raised again by the call itself, where it is told
         return
     if any(a.shape != b.shape for a, b in zip(given, tried, strict=True)):
@@ -128,15 +135,13 @@ def refuse_relaid(
 ) -> None:
     """All of the memory of a tensor (``out``) that is none of the graph's ``inputs`` has a fresh
     result's strides once writes are taken out of the graph: it must have them from the start."""
-    out = kwargs["out"]
-    given = (out,) if isinstance(out, torch.Tensor) else tuple(out)
     known = {memory_of(x) for x in inputs if isinstance(x, torch.Tensor)}
     try:
         fresh = func(*args, **{k: v for k, v in kwargs.items() if k != "out"})
     except Exception:  # noqa: BLE001 - raised again by the call itself, where it is told
         return
     results = (fresh,) if isinstance(fresh, torch.Tensor) else tuple(fresh)
-    for memory, result in zip(given, results, strict=True):
+    for memory, result in zip(memory_given(kwargs), results, strict=True):
         if memory_of(memory) in known or memory.stride() == result.stride():
             continue
         if memory.untyped_storage().nbytes() == memory.numel() * memory.itemsize:
@@ -282,7 +287,7 @@ def written(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[An
     return [x for x in flat if isinstance(x, torch.Tensor)]
 
 
-def refuse_overlap(func: Any, tensors: list[torch.Tensor]) -> None:
+def refuse_overlap(func: Any, tensors: Iterable[torch.Tensor]) -> None:
     """Breaks before a write to a tensor whose elements share memory, which eager mostly refuses."""
     for tensor in tensors:
         for size, stride in zip(tensor.shape, tensor.stride(), strict=True):

@@ -239,8 +239,9 @@ class Recorder:
         leaves.refuse_masked_values(func, args, kwargs)
         node_kwargs = {k: self.argument(v) for k, v in kwargs.items()}
         changed = leaves.written(func, args, kwargs) if write else []
-        leaves.refuse_overlap(func, changed)
-        if kwargs.get("out") is not None:
+        given = leaves.memory_given(kwargs)
+        leaves.refuse_overlap(func, (*changed, *given))
+        if given:
             with self.fake_mode:
                 leaves.refuse_resized(func, args, kwargs)
                 leaves.refuse_relaid(func, args, kwargs, (i.example for i in self.inputs.values()))

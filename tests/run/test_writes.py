@@ -18,10 +18,15 @@ def expanded(x: torch.Tensor) -> torch.Tensor:
     return x * 2
 
 
-def test_a_write_to_elements_that_share_memory_is_refused() -> None:
+def given_for_a_result(x: torch.Tensor) -> torch.Tensor:
+    return torch.neg(torch.ones(4, 4), out=x.expand(4, 4))
+
+
+@pytest.mark.parametrize("function", [expanded, given_for_a_result])
+def test_a_write_to_elements_that_share_memory_is_refused(function: Any) -> None:
     x = torch.ones(4)
     with pytest.raises(RuntimeError, match="refers to a single memory location"):
-        jitney.compile(expanded)(x)
+        jitney.compile(function)(x)
     assert_equal(x, torch.ones(4))
 
 
