@@ -16,7 +16,7 @@ import torch
 
 from jitney import config, pipeline, torch_api
 from jitney.backends import Backend, find_backend, list_backends
-from jitney.capture import cpython, substitutes
+from jitney.capture import cpython, policy, substitutes
 from jitney.capture.stand_ins import OURS, mark_of, mark_stand_in, original_of
 from jitney.compiled_module import CompiledModule, compile_module, forward_wrapper
 from jitney.errors import UserError
@@ -137,6 +137,8 @@ def _compile_callable(model: Any, *, session: Session, disable: bool) -> Any:
         return MethodType(_named(session.wrapper(plain, owner), plain), model.__self__)
     if isinstance(model, FunctionType):
         original = original_of(model)
+        if policy.is_transform(original):
+            original = _calling(original)
         return _named(session.wrapper(original), original)
     if isinstance(model, staticmethod | classmethod):
         return type(model)(_compile_callable(model.__func__, session=session, disable=disable))
@@ -152,7 +154,8 @@ def _compile_callable(model: Any, *, session: Session, disable: bool) -> Any:
 
 
 def _calling(function: Callable[..., Any]) -> FunctionType:
-    """A Python function that calls what has no bytecode: a partial, a function of C."""
+    """A Python function that calls what has no bytecode, a partial or a function of C, or what
+    capture takes whole."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
         return function(*args, **kwargs)

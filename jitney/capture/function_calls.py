@@ -208,6 +208,8 @@ HANDLERS: dict[str, Handler] = {
     names.VMAP: transforms.call_vmap,
     names.GRAD_AND_VALUE: transforms.call_grad,
     names.JVP: jacobians.call_jvp,
+    names.VJP: jacobians.call_vjp,
+    names.PULL: jacobians.call_pull,
     **dict.fromkeys(names.TRANSFORMS, _interpreted),
     **dict.fromkeys(("torch.jit.annotate", names.JIT_UNWRAP), _interpreted),
     "torch.nn.attention.sdpa_kernel": _attention_kinds,

@@ -18,6 +18,7 @@ from jitney.capture import attributes, calls, functions, operators
 from jitney.capture.checkpoints import Checkpoint
 from jitney.capture.frame import BreakCapture, Frame, Lazy, Raised, Restart
 from jitney.capture.generators import FrameGenerator
+from jitney.capture.jacobians import Pull
 from jitney.capture.options import CaptureOptions
 from jitney.capture.questions import Questions
 from jitney.capture.record import Recorder
@@ -62,6 +63,7 @@ class Interpreter:
         self.owned: dict[int, Any] = {}  # instances the frame made, by id
         self.state_before: dict[str, Any] = {}  # what `state` guards and puts back
         self.checkpoints: list[Checkpoint] = []
+        self.pulls: dict[int, Pull] = {}  # functions that `torch.func.vjp` returned, by id
         self.generators: list[FrameGenerator] = []
 
     def forget(self) -> None:

@@ -1,10 +1,10 @@
 """``torch.func.jvp``, ``jacrev`` and ``jacfwd``, and so ``hessian``: one node each, as `transforms`
-has it. ``vjp`` breaks the graph: the function that it returns may be called later, or never."""
+has it; ``vjp``: one more for each call of the function that it returns."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -49,6 +49,43 @@ class Pushed:
 
 
 @dataclass(frozen=True, eq=False)
+class Pulled:
+    """``call(*used, *primals) -> (a function of ``outputs`` cotangents that returns the gradients
+    by the primals, results, aux)`` of ``body``, a graph of the same arguments."""
+
+    body: torch.fx.GraphModule
+    used: int
+    outputs: int
+    __name__ = "vjp"
+
+    def __call__(self, *tensors: torch.Tensor) -> Any:
+        used, primals = tensors[: self.used], tensors[self.used :]
+
+        def run(*inputs: torch.Tensor) -> Any:
+            results = self.body.forward(*used, *inputs)
+            return results[: self.outputs], results[self.outputs :]
+
+        results, pull, aux = torch.func.vjp(run, *primals, has_aux=True)  # type: ignore[misc]
+        return (pull, *results, *aux)
+
+
+def pull_back(pull: Callable[..., Any], *cotangents: torch.Tensor) -> Any:
+    """Calls what `Pulled` returned."""
+    return pull(cotangents)
+
+
+@dataclass(frozen=True)
+class Pull:
+    """A ``function`` that `torch.func.vjp` returned in step ``step``: how what it is given and
+    what it returns are arranged."""
+
+    function: Callable[..., Any]
+    step: int
+    given: Any
+    returned: Any
+
+
+@dataclass(frozen=True, eq=False)
 class Jacobian:
     """``call(*used, *given) -> (each of ``outputs`` results by each of the given that are wanted,
     aux)`` of ``body``, a graph of the same arguments; ``options``: those of ``transform``."""
@@ -73,17 +110,58 @@ class Jacobian:
         return (*[block for row in rows for block in row], *aux)
 
 
-def call_jvp(
-    interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Frame | None
-) -> Any:
-    """Captures ``torch.func.jvp(func, primals, tangents, *, strict, has_aux)``."""
+def _bound(interpreter: Interpreter, function: Any, args: Any, kwargs: Any) -> Iterable[Any]:
+    """What the function's parameters are given, in order."""
     values, keywords = forced(interpreter, args), forced_keywords(interpreter, kwargs)
     try:
         bound = inspect.signature(function).bind(*values, **keywords)
     except TypeError as error:
-        raise BreakCapture("functorch", f"jvp: {error}") from error
+        raise BreakCapture("functorch", f"{function.__name__}: {error}") from error
     bound.apply_defaults()
-    body, primals, tangents, strict, has_aux = bound.arguments.values()
+    return bound.arguments.values()
+
+
+def call_vjp(
+    interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Frame | None
+) -> Any:
+    """Captures ``torch.func.vjp(func, *primals, has_aux)``."""
+    body, primals, has_aux = _bound(interpreter, function, args, kwargs)
+    flat, spec = tree_flatten(plain(interpreter, primals))
+    if not flat or not all(isinstance(x, torch.Tensor) and x.is_floating_point() for x in flat):
+        raise BreakCapture("functorch", "vjp is called by what is no floating-point tensor")
+    with interpreter.recorder.fake_mode, torch_api.without_function_modes():
+        given = [x.detach().requires_grad_() for x in flat]
+    step = interpreter.resumable(interpreter.frames).step
+    region = Region(interpreter, given)
+    with torch.enable_grad():
+        results = region.record(body, tree_unflatten(given, spec), {})
+    outputs, aux = region.parted(results, has_aux)
+    leaves, out_spec = tree_flatten(outputs)
+    pull, *found = region.call(Pulled(region.body, len(region.used), len(leaves)), flat)
+    interpreter.pulls[id(pull)] = Pull(pull, step, out_spec, spec)
+    rest = [tree_unflatten(found[len(leaves) :], tree_flatten(aux)[1])] if has_aux else []
+    return (tree_unflatten(found[: len(leaves)], out_spec), pull, *rest)
+
+
+def call_pull(
+    interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Frame | None
+) -> Any:
+    """Captures a call of what `torch.func.vjp` returned."""
+    pull = interpreter.pulls.get(id(function))
+    if pull is None or kwargs or len(args) != 1:
+        raise BreakCapture("functorch", "a vjp of before is called, or with options")
+    flat, spec = tree_flatten(plain(interpreter, args[0]))
+    if spec != pull.given or not all(isinstance(x, torch.Tensor) for x in flat):
+        raise BreakCapture("functorch", "a vjp is called with other than its results' gradients")
+    found = interpreter.recorder.call(pull_back, (function, *flat), {})
+    return tree_unflatten(list(found), pull.returned)
+
+
+def call_jvp(
+    interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Frame | None
+) -> Any:
+    """Captures ``torch.func.jvp(func, primals, tangents, *, strict, has_aux)``."""
+    body, primals, tangents, strict, has_aux = _bound(interpreter, function, args, kwargs)
     primals, tangents = plain(interpreter, primals), plain(interpreter, tangents)
     flat, spec = tree_flatten(primals)
     directions, same = tree_flatten(tangents)

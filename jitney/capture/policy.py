@@ -75,6 +75,14 @@ def _special(code: types.CodeType, name: str) -> Callable[..., Any] | None:
     return handler
 
 
+def is_transform(function: types.FunctionType) -> bool:
+    """Whether a call of it is nodes of the graph: as a frame nothing of it is captured."""
+    return special_function(function) in _TRANSFORMS
+
+
+_TRANSFORMS = (jacobians.call_jacobian, jacobians.call_jvp, jacobians.call_vjp)
+
+
 def is_torch_leaf(function: types.FunctionType) -> bool:
     """Whether a Python function of torch's lets modes handle it whole: one node."""
     module = function.__module__

@@ -16,7 +16,7 @@ from jitney.capture import construct
 from jitney.capture import recipe as r
 from jitney.capture.c_methods import bound, slot_of
 from jitney.capture.class_flags import is_heap_type
-from jitney.capture.frame import NULL, Lazy, Unread
+from jitney.capture.frame import NULL, BreakCapture, Lazy, Restart, Unread
 from jitney.capture.generators import (
     Callback,
     FrameGenerator,
@@ -168,6 +168,10 @@ class Rebuilder:
         return r.Apply(bound, (r.Constant(slot), self.of(owner)))
 
     def _function(self, value: types.FunctionType) -> r.Recipe:
+        pull = self.vm.pulls.get(id(value))
+        if pull is not None:
+            cause = BreakCapture("functorch", "what vjp returned outlives the graph")
+            raise Restart(pull.step, cause)
         if not self.vm.is_owned(value):
             return r.Constant(value)
         state = dict(value.__dict__)

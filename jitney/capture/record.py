@@ -10,6 +10,7 @@ import linecache
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import lru_cache
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -36,6 +37,7 @@ class Recorder:
         self.lifted: dict[int, tuple[Any, torch.fx.Node]] = {}  # what a graph `aside` uses
         self.in_transform = False  # recording a function that functorch will call
         self.nodes: dict[int, tuple[Any, torch.fx.Node]] = {}  # by id(fake)
+        self.functions: dict[int, torch.fx.Node] = {}  # that a call made, by id
         self.inputs: dict[torch.fx.Node, GraphInput] = {}
         self.mutated: set[int] = set()  # ids of fakes written to in place
         self.uncounted: set[int] = set()  # memory of which ``.data`` was taken
@@ -145,7 +147,8 @@ class Recorder:
             return tuple(self.argument(item) for item in value)
         if cls is range or cls is complex:
             return list(value) if cls is range else value
-        return leaves.other_argument(value)
+        made = self.functions.get(id(value)) if cls is FunctionType else None
+        return made if made and made.graph is self.graph else leaves.other_argument(value)
 
     @contextmanager
     def aside(self, given: list[Any], transform: bool = False) -> Iterator[torch.fx.Graph]:
@@ -305,9 +308,11 @@ class Recorder:
         if isinstance(value, torch.Tensor):
             if id(value) not in self.nodes:
                 self.nodes[id(value)] = (value, node)
+        elif isinstance(value, FunctionType):
+            self.functions[id(value)] = node
         elif isinstance(value, tuple | list):
             for i, item in enumerate(value):
-                if leaves.holds_tensor(item):
+                if leaves.holds_tensor(item) or type(item) is FunctionType:
                     if id(item) in self.nodes:
                         continue
                     child = self.node("call_function", leaves.getitem, (node, i), {}, item)

@@ -111,7 +111,8 @@ COMPILED_MODULE_GETATTR = "torch._dynamo.eval_frame.OptimizedModule.__getattr__"
 DISABLED_FOR_COMPILERS = "torch._compile._disable_dynamo.<locals>.inner"
 VMAP = "torch._functorch.vmap.vmap_impl"
 GRAD_AND_VALUE = "torch._functorch.eager_transforms.grad_and_value_impl"
-JVP = "torch.func.jvp"
+JVP, VJP = "torch.func.jvp", "torch.func.vjp"
+PULL = "torch._functorch.eager_transforms._vjp_with_argnums.<locals>.wrapper"
 #: Functions around these that are interpreted as they are.
 TRANSFORMS = (
     "torch.func.vmap",
