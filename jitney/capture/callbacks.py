@@ -81,7 +81,8 @@ def refuse_symbolic_text(values: Iterable[Any]) -> None:
     """Assumes the numbers of the symbols that text is made of: sizes print as such from then on.
     Breaks for what does not."""
     for part in held(values):
-        if isinstance(part, SYMBOLS) and str(part) != str(concrete(part)):
+        number = concrete(part)  # before the symbol's own text is looked at
+        if isinstance(part, SYMBOLS) and str(part) != str(number):
             raise BreakCapture("symbolic-text", "a symbolic number becomes text")
 
 
