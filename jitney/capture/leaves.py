@@ -301,14 +301,6 @@ def memory_of(tensor: torch.Tensor) -> int:
     return int(tensor.untyped_storage()._cdata)
 
 
-def refuse_hidden_state(func: Any, value: Any) -> None:
-    """Breaks before a recurrent network whose gradient reads what only the library knows: the
-    size of oneDNN's workspace shows when the call has run."""
-    if name_of(func) in torch_api.RECURRENT and value[0].requires_grad:
-        if name_of(func) == "lstm" and value[0].dtype != torch.float64:
-            raise _library_state(func, "the gradient")
-
-
 def refuse_layouts(func: Any, given: Iterable[Any], value: Any) -> None:
     """Breaks before a result that no graph holds: a sparse tensor, of whose fake the values are
     none, or a quantized one, for which torch foresees plain numbers."""

@@ -251,7 +251,7 @@ class Recorder:
         self._note_writes(func, changed)
         with self.fake_mode, self._remembered, self._composites():
             try:
-                value = func(*args, **kwargs)
+                value = torch_api.foretold_by_layers(func)(*args, **kwargs)
             except BreakCapture:
                 raise
             except self._unsupported as error:
@@ -270,7 +270,6 @@ class Recorder:
                 return value
             if not torch_api.is_assertion(func):
                 raise BreakCapture("torch-call", f"{leaves.name_of(func)} is not captured")
-        leaves.refuse_hidden_state(func, value)
         leaves.refuse_layouts(func, (*args, *kwargs.values()), value)
         node = self.node(op, target, node_args, node_kwargs, value)
         self._bind(value, node)

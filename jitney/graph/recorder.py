@@ -82,11 +82,8 @@ _FUNCTIONAL_NAMES = {
 }
 
 
-#: Gradients of recurrent networks: torch's fake result for the workspace they read is empty.
-_READ_HIDDEN_STATE = (
-    torch.ops.aten.mkldnn_rnn_layer_backward.default,
-    torch.ops.aten._cudnn_rnn_backward.default,
-)
+#: The gradient of recurrent networks: torch's fake result for the workspace it reads is empty.
+_READS_HIDDEN_STATE = torch.ops.aten._cudnn_rnn_backward.default
 
 
 @lru_cache(maxsize=1024)
@@ -258,7 +255,9 @@ class Recorder(torch_api.dispatch_mode_class()):  # type: ignore[misc]
         if str(func) in _FUNCTIONAL_NAMES.values() and not _first_tensor(args).is_contiguous():
             # Eager's order of drawing differs with the processor's vendor.
             raise Unsupported("strided-random", f"{func} of a tensor that is not contiguous")
-        if func in _READ_HIDDEN_STATE:
+        if torch.is_grad_enabled():
+            func = torch_api.trained_kernel(func)
+        if func is _READS_HIDDEN_STATE:
             raise Unsupported("hidden-state", f"{func} reads a workspace of unknown size")
         if torch_api.is_shape_unforeseen(func):
             raise Unsupported("data-dependent", f"{func} gives as many elements as it finds")

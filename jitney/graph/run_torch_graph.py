@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import fx
 
+from jitney import torch_api
 from jitney.errors import Unsupported
 
 
@@ -40,7 +41,7 @@ def run_torch_graph(
 
 def _call(gm: fx.GraphModule, node: fx.Node, args: Any, kwargs: Any) -> Any:
     if node.op == "call_function":
-        return node.target(*args, **kwargs)  # type: ignore[operator]
+        return torch_api.foretold_by_layers(node.target)(*args, **kwargs)
     if node.op == "call_method":
         return getattr(args[0], str(node.target))(*args[1:], **kwargs)
     return gm.get_submodule(str(node.target))(*args, **kwargs)

@@ -92,7 +92,12 @@ from jitney.torch_api.ops import (
     is_composite,
     is_data_dependent,
 )
-from jitney.torch_api.recurrent import RECURRENT, recurrent_op
+from jitney.torch_api.recurrent import (
+    RECURRENT,
+    foretold_by_layers,
+    recurrent_op,
+    trained_kernel,
+)
 from jitney.torch_api.state import (
     DEVICE_PROPERTIES,
     active_modes,
@@ -201,6 +206,7 @@ __all__ = [
     "find_op",
     "follow_dynamo",
     "forecast",
+    "foretold_by_layers",
     "forward_level",
     "free_symbols",
     "from_functional",
@@ -284,6 +290,7 @@ __all__ = [
     "symbolic_float_error",
     "uncompiled",
     "transform_is_active",
+    "trained_kernel",
     "unsupported_by_fakes",
     "versions",
     "was_symbolic",

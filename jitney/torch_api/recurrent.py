@@ -1,11 +1,16 @@
-"""Recurrent networks on a GPU as ops of their own, ``jitney::lstm`` and so on.
+"""Recurrent networks as ops of their own: ``jitney::lstm`` and so on, whole, for a GPU, and
+``jitney::lstm_layer``, a layer with what its backward pass reads, for a CPU; and those on a
+CPU layer by layer (`foretold_by_layers`).
 
 torch takes them apart in C++, where it asks for the addresses of the weights, which fake tensors
-lack; and the layout it foretells for cuDNN's results is not the one they have.
+lack; and the layout it foretells for cuDNN's results is not the one they have. oneDNN's kernel
+of a layer asks for the grad mode, which is off while a graph runs.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from types import BuiltinFunctionType
 from typing import Any
 
 import torch
@@ -51,3 +56,124 @@ def _foretold(
 
 for _name in RECURRENT:
     _define(_name)
+
+
+def _define_layer() -> None:
+    """The size of the workspace, the last result, is oneDNN's: torch foretells none."""
+    layer = torch.ops.aten.mkldnn_rnn_layer.default
+    schema = str(layer._schema)
+    tags = (torch.Tag.dynamic_output_shape,)
+    _LIBRARY.define("lstm_layer" + schema[schema.index("(") :], tags=tags)
+
+    def trained(*args: Any) -> Any:
+        with torch._C._AutoDispatchBelowAutograd(), torch.enable_grad():
+            return layer(*args)
+
+    _LIBRARY.impl("lstm_layer", trained, "CPU")
+    torch.library.register_fake("jitney::lstm_layer", lambda *args: layer(*args), lib=_LIBRARY)
+
+
+_define_layer()
+_LAYER = torch.ops.jitney.lstm_layer.default
+
+
+def trained_kernel(op: Any) -> Any:
+    """What an op is recorded as under gradients: of a layer of an LSTM, the kernel that keeps what
+    the backward pass reads."""
+    return _LAYER if op is torch.ops.aten.mkldnn_rnn_layer.default else op
+
+
+def foretold_by_layers(func: Any) -> Any:
+    """What is called for ``func`` on fake tensors: for a recurrent network on a CPU the same,
+    layer by layer. torch's Python decomposition, which it takes where sizes are symbols, forgets
+    the dropout between layers, and takes every LSTM with a gradient apart into its steps."""
+    return _LAYERED.get(func, func) if isinstance(func, BuiltinFunctionType) else func
+
+
+def _layered(whole: Any) -> Any:
+    def network(*args: Any, **kwargs: Any) -> tuple[torch.Tensor, ...]:
+        if kwargs or len(args) != 9 or not isinstance(args[3], bool) or not _fits(*args):
+            return tuple(whole(*args, **kwargs))
+        return _by_layers(whole, *args)
+
+    return network
+
+
+_LAYERED = {getattr(torch, name): _layered(getattr(torch, name)) for name in RECURRENT}
+
+
+def _fits(x: Any, states: Any, weights: Any, _: bool, layers: int, *forms: Any) -> bool:
+    """Whether it is a CPU's, with states and weights for each layer; else torch has its say."""
+    rows = layers * (2 if forms[2] else 1)
+    given = [states] if isinstance(states, torch.Tensor) else list(states)
+    return (
+        x.device.type == "cpu"
+        and all(s.shape[0] == rows for s in given)
+        and (0 < rows <= len(weights) and len(weights) % rows == 0)
+    )
+
+
+def _by_layers(
+    whole: Any,
+    x: torch.Tensor,
+    states: torch.Tensor | Sequence[torch.Tensor],
+    weights: Sequence[torch.Tensor],
+    has_biases: bool,
+    layers: int,
+    dropout: float,
+    train: bool,
+    bidirectional: bool,
+    batch_first: bool,
+) -> tuple[torch.Tensor, ...]:
+    given = [states] if isinstance(states, torch.Tensor) else list(states)
+    x = x.transpose(0, 1) if batch_first else x
+    size, both = len(weights) // layers, 2 if bidirectional else 1
+    kept = whole is not torch.lstm or not _has_kernel(x, given, weights)
+    made: list[Any] = []
+    for layer in range(layers):
+        own = weights[layer * size : (layer + 1) * size]
+        state = [s[layer * both : (layer + 1) * both] for s in given]
+        if kept:
+            first = state[0] if whole is not torch.lstm else state
+            x, *after = whole(x, first, own, has_biases, 1, 0.0, train, bidirectional, False)
+        else:
+            x, *after = _lstm_layer(x, state, own, has_biases, train)
+        made.append(after)
+        if dropout and train and layer < layers - 1:
+            x = torch.dropout(x, dropout, True)
+    x = x.transpose(0, 1) if batch_first else x
+    return (x, *(torch.cat(parts) for parts in zip(*made, strict=True)))
+
+
+def _has_kernel(
+    x: torch.Tensor, states: Sequence[torch.Tensor], weights: Sequence[torch.Tensor]
+) -> bool:
+    """Whether oneDNN has a kernel for an LSTM's layer; without, torch takes it apart."""
+    floats = all(t.dtype is torch.float32 for t in (x, *states, *weights))
+    projects = states[0].shape[-1] != states[1].shape[-1]
+    return floats and not projects and torch._C._get_mkldnn_enabled() and x.numel() != 0
+
+
+def _lstm_layer(
+    x: torch.Tensor,
+    states: Sequence[torch.Tensor],
+    weights: Sequence[torch.Tensor],
+    has_biases: bool,
+    train: bool,
+) -> tuple[torch.Tensor, ...]:
+    """A layer's directions beside one another; then the last hidden and cell states of each."""
+    x, (hidden, cell) = x.contiguous(), (s.contiguous() for s in states)
+    per, found = 4 if has_biases else 2, []
+    for k in range(len(weights) // per):
+        own = list(weights[k * per : (k + 1) * per])
+        own += [] if has_biases else [torch.zeros_like(w) for w in own]
+        own += [hidden[k], cell[k]]
+        of_lstm, size = 2, hidden.shape[-1]
+        found.append(
+            torch.ops.aten.mkldnn_rnn_layer.default(
+                x, *own, k > 0, [], of_lstm, size, 1, has_biases, False, False, train
+            )
+        )
+    outputs, hiddens, cells = list(zip(*found, strict=True))[:3]
+    out = outputs[0] if len(outputs) == 1 else torch.cat(outputs, -1)
+    return out, torch.stack(hiddens), torch.stack(cells)

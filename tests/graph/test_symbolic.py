@@ -71,6 +71,21 @@ def test_a_number_alone_is_given() -> None:
     assert not report(log.events()).fallbacks
 
 
+def test_a_view_of_what_begins_at_a_symbol() -> None:
+    """The second half of a cat's last step (a recurrent network both ways)."""
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        last = torch.cat((x.sin(), x.cos()), -1)[x.shape[0] - 1]
+        return last[x.shape[1] - 2 :, 3:] * 2 + last[:2, :5]
+
+    compiled = jitney.compile(f, dynamic=True)
+    log.clear()
+    for steps, rows in ((3, 6), (7, 4), (2, 9)):
+        x = torch.randn(steps, rows, 4)
+        torch.testing.assert_close(compiled(x), f(x))
+    assert not report(log.events()).fallbacks
+
+
 def test_convolutions_with_symbolic_steps_are_calls_inside_the_graph() -> None:
     w, v = torch.randn(4, 3, 2, 2), torch.randn(2, 4, 1, 1)
 

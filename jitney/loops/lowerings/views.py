@@ -67,7 +67,8 @@ def lower_view(
         if fake.dtype != base_fake.dtype or pending:
             raise Refused("a view that reinterprets elements")
     if b.node.target is aten.as_strided.default or _symbolic((base.shape, base.strides, rest)):
-        views = tuple(_traced_view(base, base_fake, fake) for fake in fakes)
+        placed = b.node.target is aten.as_strided.default
+        views = tuple(_traced_view(base, base_fake, fake, placed) for fake in fakes)
     else:
         try:
             views = _taken(b, base, rest, named)
@@ -109,7 +110,10 @@ def _taken(
     )
 
 
-def _traced_view(base: StridedTensor, base_fake: torch.Tensor, fake: torch.Tensor) -> StridedTensor:
+def _traced_view(
+    base: StridedTensor, base_fake: torch.Tensor, fake: torch.Tensor, placed: bool
+) -> StridedTensor:
+    """``placed``: the view says itself where it begins; other views begin in their base."""
     for size, stride, traced in zip(base.shape, base.strides, base_fake.stride(), strict=True):
         if size != index(1) and stride != to_index(traced):
             raise CompilerBug(f"strides of {base.buffer} differ from the traced ones")
@@ -117,6 +121,6 @@ def _traced_view(base: StridedTensor, base_fake: torch.Tensor, fake: torch.Tenso
     strides = tuple(to_index(stride) for stride in fake.stride())
     start = to_index(base_fake.storage_offset())
     moved = to_index(fake.storage_offset()) - start
-    if moved.is_const and moved.const < 0 or moved.atoms() & start.atoms():
+    if placed and (moved.is_const and moved.const < 0 or moved.atoms() & start.atoms()):
         raise Unsupported("as-strided", "a view that may begin before the tensor it is taken of")
     return StridedTensor(base.buffer, base.dtype, shape, strides, base.offset + moved)
