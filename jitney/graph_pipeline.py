@@ -13,6 +13,7 @@ from jitney.graph.device_of_graph import device_of_graph
 from jitney.kernels import philox_state
 from jitney.kernels.llvm.host import host_target
 from jitney.kernels.triton.device import device_target
+from jitney.loops.hoist_checks import written_before_checks
 from jitney.loops.ir import Extern, LoopProgram
 from jitney.loops.lower_graph import lower_graph
 from jitney.loops.lowered_report import report_lowered
@@ -45,12 +46,14 @@ def start_graph(gm: torch.fx.GraphModule, options: Any = None) -> Callable[[], B
     counts = report_lowered(gm.graph, program)
     checked = target.kind == "cpu" and any(b.kind == "check" for b in program.buffers)
     checks = checked or draws_of_ours(program)
+    early = written_before_checks(program) if checked else ()
     with log.stage("build"):
         code = backend.start(program, gm, target, options)
 
     def finish() -> BuiltGraph:
         with log.stage("build"):
-            return BuiltGraph(code(), constants, counts, StoredProgram(program), checks)
+            stored = StoredProgram(program)
+            return BuiltGraph(code(), constants, counts, stored, checks, early)
 
     return finish
 

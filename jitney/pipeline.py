@@ -20,6 +20,7 @@ from jitney.errors import CompilerBug, Unsupported
 from jitney.events import log
 from jitney.gc_paused import gc_paused
 from jitney.graph.keep_settings import keep_settings
+from jitney.graph.put_back import put_back_random
 from jitney.region_pipeline import GraphCompiler
 from jitney.run.entry import Entry, Request
 from jitney.run.session import Session
@@ -68,8 +69,8 @@ def _start_backend(
     inputs = [i.example for i in capture.inputs]
     with log.stage("backend", function=name), torch_api.tracing(capture.tracing_context):
         if isinstance(backend, GraphCompiler):
-            return backend.start(capture.graph, inputs)
-        graph = keep_settings(capture.graph, backend(capture.graph, inputs))
+            return backend.start(capture.graph, inputs, repeated=bool(capture.repeated_on))
+        graph = put_back_random(keep_settings(capture.graph, backend(capture.graph, inputs)))
     return lambda: graph
 
 

@@ -93,13 +93,15 @@ class Code(Protocol):
 @dataclass(frozen=True)
 class BuiltGraph:
     """A compiled graph as data. ``counts``: which ops became what; ``checks``: whether a
-    call may raise `LeftToEager`; ``program``: for the log."""
+    call may raise `LeftToEager`, and ``early``: the inputs it may have written to by then;
+    ``program``: for the log."""
 
     code: Code
     constants: Mapping[str, torch.Tensor]
     counts: LoweredReport
     program: StoredProgram
     checks: bool
+    early: tuple[int, ...] = ()
 
     def load(self) -> Callable[..., Any]:
         """The callable, told to the log as if just compiled."""

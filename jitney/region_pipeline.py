@@ -24,6 +24,7 @@ from jitney.graph.keep_settings import keep_settings
 from jitney.graph.mark_leases import mark_leases
 from jitney.graph.mark_static import mark_static
 from jitney.graph.mark_statistics import mark_statistics
+from jitney.graph.put_back import put_back_random, put_back_written
 from jitney.graph.region import Region, RegionFacts
 from jitney.graph.rerun_eagerly import rerun_eagerly
 from jitney.graph.stitch import stitch
@@ -48,16 +49,18 @@ class GraphCompiler:
         return self.start(gm, example_inputs)()
 
     def start(
-        self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any]
+        self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any], *, repeated: bool = False
     ) -> Callable[[], Callable[..., Any]]:
-        """All but waiting for kernels, which what it returns does."""
-        return compute_scalars_apart(gm, partial(self._start_tensors, example_inputs))
+        """All but waiting for kernels, which what it returns does. ``repeated``: the caller has
+        eager run where a call raises `LeftToEager`."""
+        start = partial(self._start_tensors, example_inputs, repeated)
+        return compute_scalars_apart(gm, start)
 
     def _start_tensors(
-        self, example_inputs: Sequence[Any], gm: torch.fx.GraphModule
+        self, example_inputs: Sequence[Any], repeated: bool, gm: torch.fx.GraphModule
     ) -> Callable[[], Callable[..., Any]]:
         """`start` for a graph whose results are tensors and sizes."""
-        load = partial(_load_region, gm, example_inputs, self.options, Ambient.now())
+        load = partial(_load_region, gm, example_inputs, self.options, Ambient.now(), repeated)
         entry = region_entry(gm, example_inputs, self.options, target_of(gm, self.options))
         known = entry.load() if entry is not None else None
         if known is not None:
@@ -66,19 +69,23 @@ class GraphCompiler:
             with _bugs():
                 finish = start_region(gm, example_inputs, self.options)
         except Unsupported as reason:
-            return partial(_eager_graph, gm, reason)
+            return partial(_eager_forward, gm, reason)
 
         def built_region() -> Callable[..., Any]:
             try:
                 with _bugs():
                     built = finish()
             except Unsupported as reason:
-                return _eager_graph(gm, reason)
+                return _eager_forward(gm, reason)
             if entry is not None:
                 entry.save(built)
             return load(built)
 
         return built_region
+
+
+def _eager_forward(gm: torch.fx.GraphModule, reason: Unsupported) -> Callable[..., Any]:
+    return put_back_random(_eager_graph(gm, reason))
 
 
 def _eager_graph(gm: torch.fx.GraphModule, reason: Unsupported) -> Callable[..., Any]:
@@ -103,9 +110,11 @@ def _load_region(
     example_inputs: Sequence[Any],
     options: Any,
     ambient: Ambient,
+    repeated: bool,
     built: BuiltRegion,
 ) -> Callable[..., Any]:
-    """The callable of a built region; ``ambient``: the modes it was traced under."""
+    """The callable of a built region; ``ambient``: the modes it was traced under; ``repeated``:
+    see `GraphCompiler.start`."""
     backward: Any = None
     eager = None
     if built.backward is not None:
@@ -118,8 +127,12 @@ def _load_region(
                 backward, unlikely, partial(backward_without, again, options)
             )
     call = stitch(built.facts, built.forward.load(), backward, eager)
+    if built.forward.early:
+        call = put_back_written(call, built.forward.early)
+    if built.facts.draws:
+        call = put_back_random(call)
     may_stop = built.forward.checks or built.facts.copied
-    return rerun_eagerly(lambda: gm, call) if may_stop else call
+    return rerun_eagerly(lambda: gm, call) if may_stop and not repeated else call
 
 
 def start_region(

@@ -1,7 +1,9 @@
 """A capture as one generated Python function of the frame's inputs.
 
 In this order: fetch what existed before, call the graph, build every new object, replay the
-effects, leave. Whatever raises does so before the first effect, so that no mutation is half done.
+effects, leave. Whatever raises does so before the first effect, so that no mutation is half done;
+where the graph itself does and leaves no trace, eager runs the frame instead: errors then arise at
+the user's lines, in the order of everything else that the frame does.
 """
 
 from __future__ import annotations
@@ -23,6 +25,8 @@ from jitney.capture.guard import Guard
 from jitney.capture.result import Break, Capture, Exit, FrameState, Return
 from jitney.capture.source import Source
 from jitney.capture.write_recipes import EffectWriter, RecipeWriter
+from jitney.errors import LeftToEager
+from jitney.events import log
 
 Glue = Callable[..., Any]
 
@@ -35,6 +39,10 @@ class Linker(Protocol):
 
     def callee(self, value: Any) -> Any:
         """The callable to use for ``value``, called by the operation that broke the graph."""
+
+    @property
+    def run_eager(self) -> Callable[..., Any]:
+        """``call(function, *locals)``: the frame, not compiled."""
 
 
 @runtime_checkable
@@ -85,26 +93,52 @@ def build_glue(
     made: list[str] = []
     writer = Writer(parameters, exact=exact_types(capture.guards), bound=bound)
     arguments = ", ".join([FUNCTION, *writer.parameters])
-    if armed and armed.guards:
-        _write_residual_guards(writer, armed, arguments)
+    checks = _residual_guards(writer, armed.guards) if armed else []
     recipes = RecipeWriter(writer)
     for given in _given(capture):
         recipes.expression(given)
     if graph is not None:
         inputs = [writer.fetch(i.source) for i in capture.inputs]
         call, made = _graph_call(writer, graph, inputs, set(bound.values()))
+        start = len(writer.lines)
         writer.lines.append(f"results = {call}")
         if capture.checked_again is not None:
             watch = writer.constant(capture.checked_again.watcher(parameters, name))
             writer.lines.append(f"{watch}(results, {arguments})")
     effects = [EffectWriter(writer, recipes).statement(effect) for effect in capture.effects]
     leave = _write_exit(_Context(writer, recipes, linker), capture.exit, is_resume=is_resume)
-    opening = [f"def glue({arguments}):", *(f"    {line}" for line in writer.lines)]
-    opening += [f"    {line}" for line in (*effects, leave)] + ["return glue"]
+    body = [*writer.lines, *effects, leave]
+    if graph is not None and capture.repeated_on:
+        caught, tell = writer.constant(capture.repeated_on), writer.constant(_tell)
+        leave = f"return {writer.constant(linker.run_eager)}({arguments})"
+        handler = [f"except {caught} as error:", f"    {tell}(error)"]
+        body[start:] = [*_or_else(body[start : start + 1], handler, body[start + 1 :]), leave]
+    if armed and checks:
+        leave = f"return {writer.constant(armed.miss)}({arguments})"
+        handler = [f"except {writer.constant(Exception)}:", "    pass"]
+        body = [*_or_else(checks, handler, body), leave]
+    opening = [f"def glue({arguments}):", *_indented(body), "return glue"]
     if bound:
         opening[:0] = [f"({' '.join(f'{n},' for n in bound.values())}) = stable", *made]
     filename = f"<jitney glue of {name}>"
     return build_function("arm", ["stable"], opening, writer.constants, filename=filename)
+
+
+def _or_else(tried: list[str], handler: list[str], rest: list[str]) -> list[str]:
+    """``tried``, then ``rest``; where ``tried`` raises, ``handler``, then what comes behind all
+    this. (So that it runs in no handler: the user's program asks what exception is handled.)"""
+    return ["try:", *_indented(tried), *handler, "else:", *_indented(rest)]
+
+
+def _indented(lines: list[str]) -> list[str]:
+    return [f"    {line}" for line in lines]
+
+
+def _tell(error: Exception) -> None:
+    if isinstance(error, LeftToEager):
+        log.emit("rerun_eagerly", reason="a check of the compiled graph failed")
+    else:
+        log.emit("graph_raised", reason=f"its graph raised {type(error).__name__}: {error}")
 
 
 def _graph_call(
@@ -144,13 +178,12 @@ def bind(graph: Bindable, known: tuple[Any, ...]) -> Callable[..., Any]:
     return call
 
 
-def _write_residual_guards(writer: Writer, armed: Armed, arguments: str) -> None:
+def _residual_guards(writer: Writer, guards: Sequence[Guard]) -> list[str]:
+    """Statements that raise where a guard does not hold."""
     outer, writer.lines = writer.lines, []
-    miss = writer.constant(armed.miss)
-    write_guards(writer, armed.guards, "raise LookupError")
+    write_guards(writer, guards, "raise LookupError")
     checks, writer.lines = writer.lines, outer
-    writer.lines += ["try:", *(f"    {line}" for line in checks)]
-    writer.lines += [f"except {writer.constant(Exception)}:", f"    return {miss}({arguments})"]
+    return checks
 
 
 def sources_used(capture: Capture) -> tuple[Source, ...]:

@@ -19,6 +19,7 @@ from jitney.capture.checkpoints import (
 )
 from jitney.capture.finish import (
     add_input_guards,
+    errors_without_trace,
     finish_graph,
     forget_idle_strides,
     guard_gpu,
@@ -174,6 +175,7 @@ def _close(
         {"instructions": vm.steps, "guards": len(vm.world.guards)},
         tuple(vm.recorder.symbols.read),
         checked_again(vm.world, [checkpoint.noted for checkpoint in vm.checkpoints]),
+        errors_without_trace(vm.recorder, graph, inputs),
     )
 
 

@@ -13,9 +13,14 @@ from jitney.capture.guard import Apart, Kind, TensorFacts
 from jitney.capture.record import Recorder
 from jitney.capture.result import GraphInput
 from jitney.capture.source import Function, SizeOf
+from jitney.errors import LeftToEager
 
 if TYPE_CHECKING:
     from jitney.capture.interpret import Interpreter
+
+
+#: What torch's operations raise. Anything else is an error of ours, or an interrupt.
+_ERRORS = (RuntimeError, IndexError, ValueError, MemoryError)
 
 
 def finish_graph(
@@ -54,6 +59,18 @@ def _remove_unused_items(graph: torch.fx.Graph, kept: set[Any]) -> None:
         if node.target is leaves.getitem and not node.users and node not in kept:
             if node.meta.get("part"):
                 graph.erase_node(node)
+
+
+def errors_without_trace(
+    recorder: Recorder, graph: torch.fx.GraphModule | None, inputs: tuple[GraphInput, ...]
+) -> tuple[type[Exception], ...]:
+    """What the graph may raise so that nobody can tell that it has run: nothing where it calls what
+    is not torch's own; but for `LeftToEager` nothing where it writes inputs."""
+    if graph is None or any(leaves.is_authors(node.target) for node in graph.graph.nodes):
+        return ()
+    if any(recorder.is_mutated(given.example) for given in inputs):
+        return (LeftToEager,)
+    return (LeftToEager, *_ERRORS)
 
 
 def add_input_guards(vm: Interpreter, inputs: tuple[GraphInput, ...]) -> None:

@@ -268,10 +268,15 @@ def _writes(func: Any, name: str) -> bool:
 def writes_unseen(func: Any) -> bool:
     """Whether it is an author's own op that writes to operands: nothing takes that out of a graph
     of ours, which would run eager as a whole."""
-    if not isinstance(func, torch_api.OP_TYPES):
-        return False
-    namespace = str(func).split(".")[0]
-    return namespace not in ("aten", "prims") and _writes(func, "")
+    return is_authors(func) and isinstance(func, torch_api.OP_TYPES) and _writes(func, "")
+
+
+def is_authors(func: Any) -> bool:
+    """Whether it runs code that is not torch's: an author's own op, or what ``allow_in_graph``
+    made a call of a graph."""
+    if isinstance(func, torch_api.OP_TYPES):
+        return str(func).split(".")[0] not in ("aten", "prims")
+    return torch_api.is_allowed_in_graph(func)
 
 
 def written(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:

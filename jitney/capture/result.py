@@ -86,3 +86,4 @@ class Capture:
     statistics: dict[str, Any] = field(default_factory=dict)
     symbolic: tuple[tuple[Source, Any], ...] = ()  # every symbolic size, int and float read
     checked_again: CheckedAgain | None = None
+    repeated_on: tuple[type[Exception], ...] = ()  # errors of the graph: eager then runs the frame

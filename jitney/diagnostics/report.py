@@ -18,6 +18,7 @@ FALLBACKS = {
     "interpreted_node": "kernel, by a bug of ours",
     "eager": "call",
     "eager_graph": "graph",
+    "graph_raised": "call",
 }
 
 

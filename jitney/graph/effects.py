@@ -30,6 +30,21 @@ def can_repeat(node: fx.Node) -> bool:
     return not (acts or draws_random(node.target, node.args, node.kwargs))
 
 
+def may_raise(node: fx.Node) -> bool:
+    """Whether eager raises for some values of what the node is given: indices, divisors."""
+    target = node.target
+    if not isinstance(target, torch_api.OpOverload) or node.meta.get("backward"):
+        return False
+    return target._overloadname != "out" and target.overloadpacket.__name__ in _RAISING
+
+
+_RAISING = frozenset(
+    "index index_select index_add index_copy index_fill index_put index_reduce gather scatter "
+    "scatter_add scatter_reduce take put embedding embedding_bag _embedding_bag nll_loss_forward "
+    "nll_loss2d_forward multi_margin_loss multilabel_margin_loss_forward bincount histc".split()
+)
+
+
 def draws_random(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
     """Whether a call of an op with these arguments draws random numbers."""
     if torch.Tag.nondeterministic_seeded not in getattr(target, "tags", ()):

@@ -13,7 +13,7 @@ from jitney import torch_api
 from jitney.errors import CompilerBug
 from jitney.events import log
 from jitney.graph.describe_outputs import Results
-from jitney.graph.effects import draws_random, is_effect, memory_owner
+from jitney.graph.effects import draws_random, is_effect, may_raise, memory_owner
 from jitney.graph.expose_statistics import expose_statistics
 from jitney.graph.lay_out_channels_last import lay_out_channels_last
 from jitney.graph.partition import Partition, ancestors, partition
@@ -79,7 +79,7 @@ def join_region(
         facts["grad_tangents"] = _tangents_reaching(split.backward, len(gradients.tangents))
         facts["saved_tangents"] = _tangents_beside(split, facts["grad_tangents"])
         facts["old_values"] = _read_by(result_nodes, inputs, mutations)
-        facts["draws"] = any(draws_random(n.target, n.args, n.kwargs) for n in graph.nodes)
+    draws = any(draws_random(n.target, n.args, n.kwargs) for n in graph.nodes)
     graph.erase_node(output)
     kept = [_unshared(graph, node, result_nodes) for node in kept]
     graph.output((*result_nodes, *kept))
@@ -91,7 +91,7 @@ def join_region(
     return Region(
         torch_api.graph_module(recorder.constants, graph),
         backward,
-        RegionFacts(input_count, rules, described, mutations, **facts),
+        RegionFacts(input_count, rules, described, mutations, draws=draws, **facts),
     )
 
 
@@ -257,7 +257,7 @@ def _drop_late(graph: fx.Graph) -> None:
     have put nodes of its own behind an effect of the backward pass (attention's gradient)."""
     for node in reversed(graph.nodes):
         unread = not node.users and node.op in ("call_function", "get_attr")
-        if unread and (node.meta.get("backward") or not is_effect(node)):
+        if unread and (node.meta.get("backward") or not (is_effect(node) or may_raise(node))):
             graph.erase_node(node)
     for node in graph.find_nodes(op="placeholder"):
         if not node.users and node.name.startswith("tangent_"):

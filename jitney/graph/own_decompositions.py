@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from jitney import torch_api
+from jitney.graph.check_values import binary_cross_entropy, unpooled
 from jitney.graph.recorder import Decompositions
 
 aten = torch.ops.aten
@@ -103,7 +104,7 @@ def multi_margin_loss_backward(
 
 def max_unpool2d(x: torch.Tensor, places: torch.Tensor, size: Sequence[int]) -> torch.Tensor:
     """torch's decomposition, with the channels last where eager keeps them so (on a CPU)."""
-    out: torch.Tensor = torch_api.decomposition_of(aten.max_unpool2d.default)(x, places, size)
+    out = unpooled(aten.max_unpool2d.default)(x, places, size)
     last = torch.channels_last
     if x.is_cuda or x.dim() < 4 or x.is_contiguous() or not x.is_contiguous(memory_format=last):
         return out
@@ -136,7 +137,9 @@ OWN: Decompositions = {
     aten._weight_norm_interface.default: weight_norm_interface,
     aten.soft_margin_loss_backward.default: soft_margin_loss_backward,
     aten.multi_margin_loss_backward.default: multi_margin_loss_backward,
+    aten.binary_cross_entropy.default: binary_cross_entropy,
     aten.max_unpool2d.default: max_unpool2d,
+    aten.max_unpool3d.default: unpooled(aten.max_unpool3d.default),
     aten.channel_shuffle.default: channel_shuffle,
     aten._efficientzerotensor.default: zero_tensor,
 }

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from torch import fx
 
-from jitney.graph.effects import is_effect
+from jitney.graph.effects import is_effect, may_raise
 
 
 def remove_dead_code(graph: fx.Graph) -> None:
-    """Erases unread nodes, but for placeholders and those with effects (writes, random draws)."""
+    """Erases unread nodes, but for placeholders and those with effects (writes, random draws,
+    errors)."""
     for node in reversed(graph.nodes):
-        if not node.users and node.op in ("call_function", "get_attr") and not is_effect(node):
+        if node.users or node.op not in ("call_function", "get_attr"):
+            continue
+        if not (is_effect(node) or may_raise(node)):
             graph.erase_node(node)

@@ -18,11 +18,10 @@ def rerun_eagerly(
     """``call``, but on `LeftToEager` the graph it was made from, which ``source`` gives, runs
     instead: the torch-level one, or of a backward pass that of ATen ops.
 
-    It raises what eager raises (an index out of range), having mutated what eager has by then: a
-    compiled graph stops before it writes an input. (But for an index computed from an input it
-    has already written: that write is then repeated before the error.) Or it gives what eager
-    gives (infinities and NaN in a transformed convolution): graphs with such checks write no
-    input and draw no random numbers.
+    It raises what eager raises (an index out of range), having mutated what eager has by then, or
+    it gives what eager gives (infinities and NaN in a transformed convolution): a compiled graph
+    that raises has written no input and drawn no random numbers (`put_back`). For graphs without a
+    frame that could run again: of a backward pass, and of others than our own capture.
     """
 
     def run(*inputs: Any) -> Any:

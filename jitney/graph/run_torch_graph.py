@@ -9,6 +9,7 @@ from torch import fx
 
 from jitney import torch_api
 from jitney.errors import Unsupported
+from jitney.graph.check_values import check_values
 
 
 def run_torch_graph(
@@ -35,6 +36,7 @@ def run_torch_graph(
         if node.op == "output":
             return flat(args[0])
         at(node)
+        check_values(node.target, args, kwargs)
         values[node] = _call(gm, node, args, kwargs)
     raise Unsupported("no-output", "a graph without an output node")
 

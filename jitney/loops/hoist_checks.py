@@ -31,6 +31,15 @@ def hoist_checks(program: ir.LoopProgram) -> ir.LoopProgram:
     return replace(program, nodes=tuple(nodes))
 
 
+def written_before_checks(program: ir.LoopProgram) -> tuple[int, ...]:
+    """The positions of the arguments that are written before the last check has been made."""
+    checks = {b.name for b in program.buffers if b.kind == "check"}
+    made = [k for k, node in enumerate(program.nodes) if checks.intersection(visit.writes(node))]
+    early = {name for node in program.nodes[: max(made, default=-1) + 1]
+             for name in visit.writes(node)}  # fmt: skip
+    return tuple(k for k, name in enumerate(program.arguments) if name in early)
+
+
 def _needed(nodes: list[ir.Node], first: int, at: int) -> list[int] | None:
     """The nodes from ``first`` on that must run for node ``at``, itself included, in order; None
     if one of them cannot run before the others up to ``at``."""

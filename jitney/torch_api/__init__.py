@@ -50,7 +50,12 @@ from jitney.torch_api.functorch import (
     flat_out_dims,
     jacobian_of,
 )
-from jitney.torch_api.generators import GraphWithoutDraws, advance_generator, resident_threads
+from jitney.torch_api.generators import (
+    GraphWithoutDraws,
+    advance_generator,
+    note_generators,
+    resident_threads,
+)
 from jitney.torch_api.masked import fill_masked_out, is_masked_tensor
 from jitney.torch_api.modes import (
     FORWARD_LEVEL,
@@ -249,6 +254,7 @@ __all__ = [
     "new_tracing_context",
     "node_apply",
     "not_differentiable",
+    "note_generators",
     "overlaps",
     "owners_of",
     "is_setting",

@@ -1,7 +1,8 @@
-"""Eager's generators of random numbers on CUDA."""
+"""Eager's generators of random numbers."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
@@ -27,6 +28,22 @@ class GraphWithoutDraws(torch.cuda.CUDAGraph):
             super().capture_begin(*args, **options)
         finally:
             generator.graphsafe_set_state(own)
+
+
+def note_generators() -> Callable[[], None]:
+    """Puts torch's default generators back to where they are now. (While a CUDA graph is recorded,
+    a GPU's cannot be asked, and stays.)"""
+    state = torch.default_generator.get_state()
+    gpus: Any = ()
+    if torch.cuda.is_initialized() and not torch.cuda.is_current_stream_capturing():
+        gpus = [(one, one.get_offset()) for one in torch.cuda.default_generators]
+
+    def put_back() -> None:
+        torch.default_generator.set_state(state)
+        for generator, offset in gpus:
+            generator.set_offset(offset)
+
+    return put_back
 
 
 def advance_generator(device: torch.device, step: int) -> tuple[int, int]:

@@ -65,9 +65,27 @@ def dispatch_modes_off() -> Any:
 
 def functional_mode() -> Any:
     """torch's functionalization as a dispatch mode."""
+    return _functional_mode_class()()
+
+
+@cache
+def _functional_mode_class() -> Any:
     from torch._subclasses.functional_tensor import FunctionalTensorMode
 
-    return FunctionalTensorMode()
+    checked = torch.ops.aten._linalg_check_errors.default
+
+    class Functionalization(FunctionalTensorMode):
+        """Without torch's tokens, which order effects, for an assertion: a graph of ours keeps it
+        in its place."""
+
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            if func is checked:
+                return func(*map(from_functional, args), **kwargs or {})
+            return super().__torch_dispatch__(func, types, args, kwargs)
+
+    return Functionalization
 
 
 def to_functional(tensor: torch.Tensor) -> torch.Tensor:

@@ -72,9 +72,10 @@ def has_side_effects(op: Any) -> bool:
 
 
 def is_assertion(op: Any) -> bool:
-    """Whether an op gives nothing, and raises where its one element is zero."""
+    """Whether an op gives nothing, and raises for some values of the tensor it is given."""
     packet = torch.ops.aten._assert_async
-    return op in (torch._assert_async, packet.default, packet.msg)
+    factored = torch.ops.aten._linalg_check_errors.default
+    return op in (torch._assert_async, packet.default, packet.msg, factored)
 
 
 def find_op(name: str) -> Any:

@@ -100,3 +100,28 @@ def test_a_written_input_beside_an_assertion() -> None:
         a, b = torch.full((3,), start), torch.full((3,), start)
         assert_same((compiled(a), a), (f(b), b))
     assert _outcome(compiled, torch.full((3,), -20.0)) == "too small"
+
+
+FACTORED: dict[str, Function] = {
+    "cholesky": lambda x: torch.linalg.cholesky(x) * 2,
+    "inv": lambda x: torch.linalg.inv(x).exp(),
+    "solve": lambda x: torch.linalg.solve(x, x + 1),
+    "lu_factor": lambda x: torch.linalg.lu_factor(x)[0] - 1,
+    "matrix_power": lambda x: torch.linalg.matrix_power(x, -2),
+    "beside random numbers": lambda x: torch.linalg.inv(x) + torch.rand(3),
+}
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("name", FACTORED)
+def test_a_matrix_that_cannot_be_factored(name: str, dynamic: bool) -> None:
+    f = FACTORED[name]
+    compiled = jitney.compile(f, fullgraph=True, dynamic=dynamic)
+    for x in (torch.eye(3), torch.zeros(3, 3), -torch.eye(3), torch.stack([torch.eye(3)] * 2)):
+        found, drawn = _outcome(compiled, x), torch.rand(2)
+        expected = _outcome(f, x)
+        assert type(found) is type(expected) and torch.equal(drawn, torch.rand(2))
+        if isinstance(expected, str):
+            assert found == expected
+        else:
+            torch.testing.assert_close(found, expected)

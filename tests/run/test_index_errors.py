@@ -10,8 +10,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import jitney
+from jitney.backends import jitney_backend
 from jitney.events import log
 
+HERE = "test_index_errors.py"
 BAD = torch.tensor([1, 12, 0])
 NEGATIVE = torch.tensor([1, -11, 0])
 TABLE = torch.arange(40.0).reshape(10, 4)
@@ -83,10 +85,18 @@ def test_the_error_names_the_users_line_and_shows_no_graph(capsys: pytest.Captur
     with pytest.raises(IndexError) as found:
         jitney.compile(embedded)(TABLE, BAD)
     line = embedded.__code__.co_firstlineno + 1
-    (note,) = found.value.__notes__
-    assert f'test_index_errors.py", line {line}, in embedded' in note
+    assert (found.traceback[1].path.name, found.traceback[1].lineno + 1) == (HERE, line)
     assert not [entry for entry in found.traceback if "fx" in str(entry.path)]
     assert capsys.readouterr().err == ""
+
+
+def test_under_torchs_capture_a_note_names_the_line() -> None:
+    with pytest.raises(IndexError) as found:
+        torch.compile(embedded, backend=jitney_backend)(TABLE, BAD)
+    line = embedded.__code__.co_firstlineno + 1
+    (note,) = found.value.__notes__
+    assert f'{HERE}", line {line}, in embedded' in note
+    assert not [entry for entry in found.traceback if "fx" in str(entry.path)]
 
 
 def test_negative_positions_are_allowed_where_eager_allows_them() -> None:
@@ -160,3 +170,22 @@ def test_blocks_that_an_error_leaves_are_over(backend: str) -> None:
         open_scopes = torch.autocast_decrement_nesting()
         assert (torch.is_grad_enabled(), torch.is_autocast_enabled("cpu")) == (True, False)
         assert open_scopes == 0
+
+
+def looked_up_in_vain(x: Tensor, i: Tensor) -> Tensor:
+    x[i]
+    return x + 1
+
+
+def written_in_vain(x: Tensor, i: Tensor) -> Tensor:
+    y = x.clone()
+    y[i] = 2.0
+    return x * 2
+
+
+@pytest.mark.parametrize("function", [looked_up_in_vain, written_in_vain])
+def test_an_index_that_nobody_needs_is_refused_too(function: Callable[..., Tensor]) -> None:
+    compiled = jitney.compile(function)
+    for x in (TABLE, TABLE.clone().requires_grad_()):
+        torch.testing.assert_close(compiled(x, BAD[:1]), function(x, BAD[:1]))
+        assert _error(compiled, x, BAD) == _error(function, x, BAD)

@@ -1,0 +1,46 @@
+"""A graph that raises leaves no trace, so that whoever does its work again does it once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from jitney import torch_api
+from jitney.errors import LeftToEager
+
+
+def put_back_random(call: Callable[..., Any]) -> Callable[..., Any]:
+    """``call``, but where it raises, torch's own generators are where they were before."""
+
+    def run(*inputs: Any) -> Any:
+        put_back = torch_api.note_generators()
+        try:
+            return call(*inputs)
+        except BaseException:
+            put_back()
+            raise
+
+    return run
+
+
+def put_back_written(call: Callable[..., Any], written: Sequence[int]) -> Callable[..., Any]:
+    """``call``, but where it raises `LeftToEager`, the inputs at ``written``, which it may have
+    written to by then, hold what they held before."""
+
+    def run(*inputs: Any) -> Any:
+        old = [inputs[i].detach().clone() for i in written]
+        try:
+            return call(*inputs)
+        except LeftToEager:
+            for i, value in zip(written, old, strict=True):
+                _restore(inputs[i], value)
+            raise
+
+    return run
+
+
+def _restore(tensor: torch.Tensor, value: torch.Tensor) -> None:
+    """Copies ``value`` into ``tensor`` behind autograd's back: nothing has been written."""
+    tensor.data.copy_(value)
