@@ -9,6 +9,7 @@ from typing import Any, cast
 
 from jitney import torch_api
 from jitney.capture import handlers_data, handlers_flow, handlers_stack, state
+from jitney.capture.break_behind import break_behind
 from jitney.capture.changes import effects_of
 from jitney.capture.checked_again import checked_again
 from jitney.capture.checkpoints import (
@@ -114,6 +115,7 @@ def _attempt(
             raise Restart(ANEW, cause) from None
         if vm.options.fullgraph:
             raise _unsupported(vm, cause) from None
+        break_behind(vm, cause)
         return _close(vm, rebuilder, before, cause)
     except Raised as raised:
         if vm.said_compiling:

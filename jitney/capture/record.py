@@ -40,6 +40,7 @@ class Recorder:
         self.functions: dict[int, torch.fx.Node] = {}  # that a call made, by id
         self.inputs: dict[torch.fx.Node, GraphInput] = {}
         self.mutated: set[int] = set()  # ids of fakes written to in place
+        self.made_at: dict[torch.fx.Node, int] = {}  # the frame's step then
         self.uncounted: set[int] = set()  # memory of which ``.data`` was taken
         self.frames: list[Frame] = []
         self.checkpoint = self.checkpoints = 0  # which one is open; how many there were
@@ -85,6 +86,7 @@ class Recorder:
         """A new node, with its value and where the user wrote it."""
         node = self.graph.create_node(op, target, args, kwargs)
         self.note_first(node)
+        self.made_at[node] = self.frames[-1].step if self.frames else 0
         node.meta["example_value"] = value
         node.meta["stack_trace"] = self._trace()
         if self.checkpoint:

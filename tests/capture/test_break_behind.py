@@ -1,0 +1,99 @@
+"""What a program does with the gradient of a tensor from which others have been made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import jitney
+from jitney.events import log
+from tests.capture.run_capture import assert_same
+
+Function = Callable[[Tensor, Tensor], Any]
+
+
+def hooked(x: Tensor, y: Tensor) -> Any:
+    a = x * 1.5
+    c = a * y
+    a.register_hook(lambda g: g * 2)
+    return (a + c).sum(), a.detach()
+
+
+def kept(x: Tensor, y: Tensor) -> Any:
+    a = x.sin()
+    b = a * y
+    a.retain_grad()
+    c = b.exp() + a
+    b.retain_grad()
+    c.sum().backward()
+    return a.grad, b.grad
+
+
+def asked_for(x: Tensor, y: Tensor) -> Any:
+    a = x * 1.5
+    loss = (a * y).sum()
+    (gradient,) = torch.autograd.grad(loss, [a], retain_graph=True)
+    return loss + gradient.sum() * a.sum(), gradient
+
+
+def asked_for_in_vain(x: Tensor, y: Tensor) -> Any:
+    a = x * 1.5
+    found = torch.autograd.grad((a * y).sum(), (a, x), allow_unused=True)
+    return (x * y).sum(), found
+
+
+def into_a_list(x: Tensor, y: Tensor) -> Any:
+    def halve(t: Tensor) -> Tensor:
+        return t / 2
+
+    a = halve(x)
+    c = halve(a * y)
+    c.sum().backward(inputs=[x, a])
+    return (x * 2).sum(), c.detach()
+
+
+def in_a_loop(x: Tensor, y: Tensor) -> Any:
+    seen: list[Tensor] = []
+    for k in range(3):
+        x = x * (k + 1)
+        y = y + x
+        x.register_hook(lambda g: g + 1)
+        x.register_hook(seen.append)
+    y.sum().backward(retain_graph=True)
+    return y.sum(), seen
+
+
+@pytest.mark.parametrize("backend", ["jitney", "eager"])
+@pytest.mark.parametrize(
+    "function", [hooked, kept, asked_for, asked_for_in_vain, into_a_list, in_a_loop]
+)
+def test_gradients_on_the_way(function: Function, backend: str) -> None:
+    compiled = jitney.compile(function, backend=backend)
+    for k in range(3):
+        found = []
+        for call in (compiled, function):
+            x = (torch.arange(3.0) + k).requires_grad_()
+            first, *others = call(x, torch.arange(3.0) + 1)
+            if first.requires_grad:
+                try:
+                    first.backward()
+                except RuntimeError as error:
+                    assert "a second time" in str(error)
+            found.append((first.detach(), others, x.grad))
+        assert_same(*found)
+
+
+def test_a_hook_on_a_last_word_costs_no_graph() -> None:
+    def f(x: Tensor) -> Tensor:
+        a = (x * 2).sin()
+        a.register_hook(lambda g: g * 3)
+        return a * 2
+
+    log.clear()
+    x = torch.ones(3, requires_grad=True)
+    jitney.compile(f)(x).sum().backward()
+    assert len(log.events("graph_break")) == 1
