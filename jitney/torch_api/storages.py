@@ -17,7 +17,7 @@ def empty_tensor(shape: Sequence[int], strides: Sequence[int], dtype: torch.dtyp
 
 def same_memory(tensor: torch.Tensor, shape: Sequence[int], strides: Sequence[int]) -> torch.Tensor:
     """A tensor of its own on the memory of another: no view of it, with a version of its own."""
-    return _MAKERS._reinterpret_tensor(tensor, shape, strides, 0)
+    return _MAKERS._reinterpret_tensor(tensor, tuple(shape), tuple(strides), 0)
 
 
 def owners_of(storage: torch.UntypedStorage) -> int:
