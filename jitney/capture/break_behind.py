@@ -7,12 +7,12 @@ others were made from, its gradient kept or asked for, the graph ends behind tha
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, ValuesView
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from jitney.capture.frame import BreakCapture, Restart
+from jitney.capture.frame import BreakCapture, Lazy, Restart
 
 if TYPE_CHECKING:
     from jitney.capture.interpret import Interpreter
@@ -27,7 +27,7 @@ def break_behind(vm: Interpreter, cause: BreakCapture) -> None:
         return
     steps = [
         vm.recorder.made_at[node]
-        for tensor in _tensors(vm.broken_frames[-1].saved)
+        for tensor in _tensors(vm, vm.broken_frames[-1].saved)
         if (node := vm.recorder.node_of(tensor)) in vm.recorder.made_at
         if tensor.requires_grad and any(map(_is_differentiated, node.users))
     ]
@@ -41,14 +41,18 @@ def _is_differentiated(node: torch.fx.Node) -> bool:
     return any(isinstance(v, torch.Tensor) and v.requires_grad for v in values)
 
 
-def _tensors(value: Any) -> Iterator[torch.Tensor]:
-    """Those that a call is given: in lists, tuples and dicts, or as a method's object."""
+def _tensors(vm: Interpreter, value: Any) -> Iterator[torch.Tensor]:
+    """Those that a call is given: in lists, tuples, dicts and views of their values, or as a
+    method's object. Of a list from outside those that the frame has looked at, or put there."""
+    if type(value) is Lazy:
+        known = vm.world.outside.get(id(value.value))
+        value = None if known is None else known.inside
     if isinstance(value, torch.Tensor):
         yield value
-    elif isinstance(value, list | tuple):
+    elif isinstance(value, list | tuple | ValuesView):
         for item in value:
-            yield from _tensors(item)
+            yield from _tensors(vm, item)
     elif type(value) is dict:
-        yield from _tensors([*value.values()])
+        yield from _tensors(vm, [*value.values()])
     elif isinstance(getattr(value, "__self__", None), torch.Tensor):
         yield value.__self__

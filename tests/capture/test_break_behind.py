@@ -67,9 +67,39 @@ def in_a_loop(x: Tensor, y: Tensor) -> Any:
     return y.sum(), seen
 
 
+def of_a_list_under_way(x: Tensor, y: Tensor) -> Any:
+    """The list comes from outside, seen from where the frame goes on."""
+    made = []
+    for _ in range(3):
+        x = (x * y).tanh()
+        made.append(x)
+    found = torch.autograd.grad(x.sum(), made, retain_graph=True)
+    return x.sum(), found
+
+
+def of_a_view_of_values(x: Tensor, y: Tensor) -> Any:
+    """An inner loop of training, differentiated as a whole."""
+    weights = {"w": x * 2, "v": x.sin()}
+    for _ in range(2):
+        loss = (y * weights["w"]).sum() + (weights["v"] * weights["w"]).sum()
+        slopes = torch.autograd.grad(loss, weights.values(), create_graph=True)
+        weights = {k: w - 0.1 * s for (k, w), s in zip(weights.items(), slopes, strict=True)}
+    return weights["w"].sum() + weights["v"].sum(), None
+
+
 @pytest.mark.parametrize("backend", ["jitney", "eager"])
 @pytest.mark.parametrize(
-    "function", [hooked, kept, asked_for, asked_for_in_vain, into_a_list, in_a_loop]
+    "function",
+    [
+        hooked,
+        kept,
+        asked_for,
+        asked_for_in_vain,
+        into_a_list,
+        in_a_loop,
+        of_a_list_under_way,
+        of_a_view_of_values,
+    ],
 )
 def test_gradients_on_the_way(function: Function, backend: str) -> None:
     compiled = jitney.compile(function, backend=backend)
