@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from operator import getitem
 
 from torch import fx
 
@@ -12,6 +13,8 @@ from jitney.graph.effects import is_effect
 def checkpoint_of(node: fx.Node) -> int | None:
     """The number of the region that the node is computed in and can be computed again; None
     outside of regions, and for what must run once (random numbers, which are saved)."""
+    if node.target is getitem and isinstance(node.args[0], fx.Node):
+        return checkpoint_of(node.args[0])
     origin = node.meta.get("origin")
     if origin is None or node.op != "call_function" or is_effect(node):
         return None

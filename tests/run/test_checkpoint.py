@@ -9,6 +9,8 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 import jitney
+from jitney.diagnostics.report import report
+from jitney.events import log
 from tests.equal import assert_equal
 
 
@@ -470,3 +472,27 @@ def test_a_variable_that_a_function_left_behind_rebinds(kind):
         loss.backward()
         found.append(x.grad)
     assert_equal(found[1], found[0])
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_dropout_in_a_region_is_drawn_once(dynamic: bool) -> None:
+    """With symbolic sizes it is one call of two results, whose mask is kept."""
+    weight = torch.randn(6, 6, requires_grad=True)
+
+    def block(x: Any) -> Any:
+        return torch.nn.functional.dropout((x @ weight).sin(), 0.3)
+
+    def f(x: Any) -> Any:
+        return checkpoint(block, checkpoint(block, x, use_reentrant=False), use_reentrant=False)
+
+    compiled = jitney.compile(f, dynamic=dynamic)
+    log.clear()
+    for rows in (4, 5, 7):
+        found = []
+        for call in (f, compiled):
+            x = torch.linspace(-1, 1, 6 * rows).view(rows, 6).requires_grad_()
+            torch.manual_seed(rows)
+            out = call(x)
+            found.append((out, *torch.autograd.grad(out.cos().sum(), (x, weight))))
+        torch.testing.assert_close(*found)
+    assert not report(log.events()).fallbacks
