@@ -393,10 +393,11 @@ def refuse_booleans(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
         raise BreakCapture("boolean-number", f"{name_of(func)} is given a boolean for a number")
 
 
-def refuse_new_leaves(func: Any, kwargs: dict[str, Any]) -> None:
+def refuse_new_leaves(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Breaks before a tensor that begins a graph of autograd's: what a graph of ours gives is the
-    end of one, or has no gradient."""
-    if kwargs.get("requires_grad"):
+    end of one, or has no gradient. (``asarray`` ends the one it is given, before torch 2.13.)"""
+    cut = func is torch.asarray and any(getattr(a, "requires_grad", False) for a in args)
+    if cut or kwargs.get("requires_grad"):
         reason = f"{name_of(func)} makes a tensor that requires a gradient"
         raise BreakCapture("tensor-constructor", reason, "make it outside")
 

@@ -42,6 +42,7 @@ class Recorder:
         self.mutated: set[int] = set()  # ids of fakes written to in place
         self.made_at: dict[torch.fx.Node, int] = {}  # the frame's step then
         self.uncounted: set[int] = set()  # memory of which ``.data`` was taken
+        self.sealed: set[int] = set()  # memory of inference tensors, to be read alone
         self.frames: list[Frame] = []
         self.checkpoint = self.checkpoints = 0  # which one is open; how many there were
         self.strides_asked = False
@@ -72,6 +73,8 @@ class Recorder:
         self.nodes[id(fake)] = (fake, node)
         if isinstance(fake, torch.Tensor):
             self._versions[id(fake)] = self.version_of(fake)
+            if self._versions[id(fake)] is None and not torch.is_inference_mode_enabled():
+                self.sealed.add(leaves.memory_of(fake))
         return node
 
     def state_nodes(self, before: dict[str, Any]) -> list[torch.fx.Node]:
@@ -240,7 +243,7 @@ class Recorder:
         leaves.refuse_redefined_input(func, node_args)
         leaves.refuse_numpy_types(func, *args, *kwargs.values())
         leaves.refuse_booleans(func, args, kwargs)
-        leaves.refuse_new_leaves(func, kwargs)
+        leaves.refuse_new_leaves(func, args, kwargs)
         leaves.refuse_masked_values(func, args, kwargs)
         node_kwargs = {k: self.argument(v) for k, v in kwargs.items()}
         changed = leaves.written(func, args, kwargs) if write else []
@@ -280,9 +283,13 @@ class Recorder:
     def _note_writes(self, func: Callable[..., Any], written: list[torch.Tensor]) -> None:
         """Notes what a call writes to. Where autograd, which counts no writes through ``.data``,
         gives a backward pass the new values of what it had saved: breaks for an input, leaves the
-        frame to eager for what it made."""
+        frame to eager for what it made. Breaks before a write that inference tensors refuse."""
+        memory = set(map(leaves.memory_of, written))
+        if memory & self.sealed:
+            name = leaves.name_of(func)
+            raise BreakCapture("inference-write", f"{name} of an inference tensor", "clone() it")
         self.mutated.update(map(id, written))
-        memory = self.uncounted.intersection(map(leaves.memory_of, written))
+        memory &= self.uncounted
         if not memory:
             return
         for known, node in list(self.nodes.values()):

@@ -215,6 +215,8 @@ def _describe_mutations(
             continue
         if storages[value.untyped_storage()._cdata] > 1:
             raise Unsupported("overlap", "an input that is written to overlaps another input")
+        if _overlaps_itself(value):
+            raise Unsupported("overlap", "an input that is written to overlaps itself")
         if value.is_inference() and not torch.is_inference_mode_enabled():
             raise Unsupported("inference", "an inference tensor is written to without its mode")
         if fed.grad_fn is not trace.histories[index]:
@@ -227,6 +229,18 @@ def _describe_mutations(
         if recorder.node_of(layer.value(tensor)).op != "get_attr":
             raise Unsupported("constant-mutation", f"{name} is no input but is written to")
     return tuple(mutations), copies
+
+
+def _overlaps_itself(tensor: torch.Tensor) -> bool:
+    """Whether elements may share memory, as far as known strides tell (unknown sizes: from 2)."""
+    sizes = [size if type(size) is int else 2 for size in tensor.shape]
+    known = [p for p in zip(tensor.stride(), sizes, strict=True) if type(p[0]) is int and p[1] != 1]
+    reach = 0
+    for stride, size in sorted(known):
+        if stride <= reach:
+            return 0 not in sizes
+        reach += stride * (size - 1)
+    return False
 
 
 def _differentiate(

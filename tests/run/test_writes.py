@@ -30,6 +30,30 @@ def test_a_write_to_elements_that_share_memory_is_refused(function: Any) -> None
     assert_equal(x, torch.ones(4))
 
 
+def diagonal(x: torch.Tensor) -> torch.Tensor:
+    x.diagonal().add_(1)
+    return x * 2
+
+
+def row(x: torch.Tensor) -> torch.Tensor:
+    x[:1, 1:2].mul_(3)
+    return x + 1
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("function", [diagonal, row])
+@pytest.mark.parametrize("window", [(1, 0), (1, 1)])
+def test_a_write_through_a_view_of_what_overlaps_itself(
+    window: tuple[int, int], function: Any, dynamic: bool
+) -> None:
+    found = []
+    for call in (function, jitney.compile(function, dynamic=dynamic)):
+        memory = torch.arange(8.0)
+        result = call(memory.as_strided((3, 4), window))
+        found.append((memory, result))
+    assert_equal(found[1], found[0])
+
+
 def before_use(x: torch.Tensor) -> torch.Tensor:
     x.data.clamp_(max=0.5)
     x.data[1:].mul_(2)
