@@ -109,11 +109,10 @@ class _Outputs:
             _refuse_other_gradients(output, owner)
         elif output.requires_grad and not owner.requires_grad:
             raise Unsupported("grad-of-view", "a view that requires grad where its base does not")
-        grad = output.grad_fn is not None if output.requires_grad else None
         steps = self._steps(output, root)
         detached = not output.requires_grad and (owner.requires_grad or not steps)
         uncounted = not output.requires_grad and not torch_api.counts_with(output, owner)
-        return View(base, steps, detached, uncounted, grad)
+        return View(base, steps, detached, uncounted, torch_api.grad_mode_of(output))
 
     def _own_result(self, output: torch.Tensor) -> Result:
         value = self.layer.value(output)

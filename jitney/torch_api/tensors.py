@@ -45,8 +45,20 @@ def refuses_writes(tensor: torch.Tensor) -> bool:
     base = tensor._base
     if base is None:
         return False
-    made = torch._C._autograd._get_creation_meta(tensor)  # type: ignore[attr-defined]
-    return base.requires_grad and base.is_leaf or made.name != "DEFAULT"
+    return base.requires_grad and base.is_leaf or _creation(tensor) != "DEFAULT"
+
+
+def grad_mode_of(view: torch.Tensor) -> bool | None:
+    """The grad mode that a view was taken in; None for what is none, or of inference mode."""
+    if not view._is_view() or _creation(view) == "INFERENCE_MODE":
+        return None
+    return _creation(view) != "NO_GRAD_MODE"
+
+
+def _creation(view: torch.Tensor) -> str:
+    """How autograd says that a view was made."""
+    name: str = torch._C._autograd._get_creation_meta(view).name  # type: ignore[attr-defined]
+    return name
 
 
 def keeps_graph() -> bool:

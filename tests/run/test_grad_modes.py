@@ -60,6 +60,21 @@ def test_a_view_has_the_gradient_of_where_it_was_taken(
     assert_equal(found[1], found[0])
 
 
+def test_a_view_of_what_has_no_gradient_takes_a_write_that_has() -> None:
+    def f(y: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            left()
+            y.add_(1)
+        return y.view(-1)
+
+    found = []
+    for call in (f, jitney.compile(f)):
+        w, y = torch.tensor(3.0, requires_grad=True), torch.ones(2, 3)
+        call(y).mul_(w).sum().backward()
+        found.append((y.detach(), w.grad))
+    assert_equal(found[1], found[0])
+
+
 def through_detach(x: torch.Tensor, p: torch.Tensor) -> None:
     x.mul_(2)
     p.detach().mul_(3)
