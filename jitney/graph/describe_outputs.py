@@ -97,6 +97,7 @@ class _Outputs:
         if len(group) == 1:
             return self._own_result(output)
         holder = self._holder(group, root)
+        root = self.recorder.node_of(self.layer.value(holder))
         base = self.results.add(root, holder)
         if output is holder:
             return base
@@ -133,6 +134,9 @@ class _Outputs:
             base = base if base is not None else self.recorder.root_of(self.layer.value(member))
             if self.recorder.node_of(self.layer.value(base)) is root:
                 return base
+        first, *others = [member if member._base is None else member._base for member in group]
+        if all(base is first for base in others):
+            return first  # the root is seen through it alone, as a product of matrices is
         raise Unsupported("shared-outputs", "outputs share memory in a way that cannot be rebuilt")
 
     def _root_node(self, output: torch.Tensor) -> fx.Node:

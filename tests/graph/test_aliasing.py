@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 import torch
 
+import jitney
 from jitney.errors import Unsupported
+from jitney.events import log
 from tests.graph.regions import compiled, trace
 
 torch.manual_seed(0)
@@ -184,3 +186,32 @@ def test_tensor_subclass_is_refused() -> None:
 
     with pytest.raises(Unsupported):
         trace(lambda a: a * 2, torch.randn(3).as_subclass(Tagged))
+
+
+def test_parts_of_a_product_beside_a_write() -> None:
+    """They are views of what the product is seen as, no results of whose own there are."""
+    weight = torch.randn(12, 6, requires_grad=True)
+
+    def f(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        first = x.new_zeros(2)
+        first[0] = 1
+        q, k, v = torch.nn.functional.linear(x, weight).chunk(3, -1)
+        return q, k.permute(0, 2, 1), v, first
+
+    compiled = jitney.compile(f)
+    log.clear()
+    for rows in (2, 3):
+        x = torch.randn(rows, 5, 6, requires_grad=True)
+        found = []
+        for call in (compiled, f):
+            q, k, v, first = call(x)
+            loss = (q.sin() * k.transpose(1, 2) * v.cos()).sum()
+            grads = torch.autograd.grad(loss, (x, weight))
+            places = [(t.stride(), t.storage_offset()) for t in (q, k, v)]
+            assert q.untyped_storage().data_ptr() == v.untyped_storage().data_ptr()
+            q.detach().zero_()
+            found.append((q.detach(), k.detach(), v.detach(), first, *grads))
+            found.append(places)
+        torch.testing.assert_close(found[0], found[2])
+        assert found[1] == found[3]
+    assert not log.events("eager_graph")
