@@ -84,7 +84,7 @@ def _sources_of(guards: Iterable[Guard]) -> list[Source]:
     for guard in guards:
         found.append(guard.source)
         expected = guard.expected
-        if guard.kind is Kind.EXPRESSION:
+        if guard.kind in (Kind.EXPRESSION, Kind.CACHED):
             found.extend(expected[1].values())
         elif guard.kind in (Kind.DISTINCT, Kind.NO_OVERLAP):
             found.extend(expected)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from jitney.capture.cached_sizes import SizedCalls
 from jitney.capture.check_guards import compile_check
 from jitney.capture.custom_gradient import Kept
 from jitney.capture.guard import Guard, Kind
@@ -36,7 +37,7 @@ def world_of_backward(interpreter: Interpreter, context: Any) -> Iterator[World]
     """A scope in which the interpreter reads through a fresh world, which knows of the objects of
     the frame those that ``context`` holds. Its guards become the frame's. Raises CannotKeep."""
     outer = interpreter.world
-    world = World(interpreter.tensors)
+    world = World(interpreter.tensors, SizedCalls(None))
     world.where = interpreter.where
     for value in _held(vars(context), outer):
         known = outer.inside.get(id(value))

@@ -20,6 +20,7 @@ import torch
 
 from jitney import torch_api
 from jitney.capture import function_calls, policy
+from jitney.capture.cached_sizes import NoRandomNumbers
 from jitney.capture.changes import effects_of
 from jitney.capture.checked_again import is_changed
 from jitney.capture.frame import BreakCapture, Frame
@@ -45,7 +46,7 @@ class CachedCall:
     """What ``function(*args, **kwargs)`` finds in its cache; LookupError if that is nothing."""
 
     def __init__(self, function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        self._function, self._args, self._kwargs = function, args, dict(kwargs)
+        self.function, self._args, self._kwargs = function, args, dict(kwargs)
         self.__qualname__ = function.__qualname__
         parts = gc.get_referents(function)
         self._cache, mark = parts[_CACHE], parts[_MARK]
@@ -69,29 +70,18 @@ class CachedCall:
         """The cached result; the cache counts a hit."""
         if not self.is_cached():
             raise LookupError(self.__qualname__)
-        return self._function(*self._args, **self._kwargs)
+        return self.function(*self._args, **self._kwargs)
 
     def has_room(self) -> bool:
         """Whether another result throws none out."""
-        info = self._function.cache_info()
+        info = self.function.cache_info()
         return info.maxsize is None or info.currsize < info.maxsize
-
-    def is_of(self, function: Any) -> bool:
-        """Whether it is ``function`` that is called."""
-        return self._function is function
 
     def run(self, through_cache: bool) -> None:
         """Calls the function, or what it wraps; BreakCapture if that draws random numbers."""
-        function = self._function if through_cache else self._function.__wrapped__
-        with torch_api.without_function_modes(), _NoRandomNumbers():
+        function = self.function if through_cache else self.function.__wrapped__
+        with torch_api.without_function_modes(), NoRandomNumbers():
             function(*self._args, **self._kwargs)
-
-
-class _NoRandomNumbers(torch_api.dispatch_mode_class()):  # type: ignore[misc]
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if torch.Tag.nondeterministic_seeded in func.tags:
-            raise BreakCapture("lru-cache", "a function under lru_cache draws random numbers")
-        return func(*args, **kwargs or {})
 
 
 def call_cached(
@@ -111,9 +101,15 @@ def call_cached(
     world.read(inner, Fixed(inner))
     if handler is not None or function.cache_parameters()["maxsize"] == 0:
         return interpreter.call(inner, args, kwargs, site)
-    # A cache is asked for numbers: a symbol's is assumed.
-    args = tuple([concrete_key(world.force(a)) for a in args])
-    kwargs = {k: concrete_key(world.force(v)) for k, v in kwargs.items()}
+    args = tuple([world.force(a) for a in args])
+    kwargs = {k: world.force(v) for k, v in kwargs.items()}
+    if world.sized_calls.takes(function, (*args, *kwargs.values())):
+        make = partial(_made_without_effects, interpreter, inner, args, kwargs)
+        key = partial(_concrete_key, interpreter)
+        return world.sized_calls.call(world, function, args, kwargs, key, make)
+    # The cache is asked for numbers: a symbol's is assumed.
+    args = tuple([concrete_key(a) for a in args])
+    kwargs = {k: concrete_key(v) for k, v in kwargs.items()}
     call = CachedCall(
         function,
         tuple([_key(interpreter, a) for a in args]),
@@ -130,14 +126,30 @@ def call_cached(
 
 def _is_relied_on(interpreter: Interpreter, function: Any) -> bool:
     """Whether the frame has already taken a result from the cache of ``function``."""
+    return any(call.function is function for call in _calls(interpreter))
+
+
+def _calls(interpreter: Interpreter) -> set[CachedCall]:
+    """Those whose results the frame has taken from caches."""
+    found = set()
     for guard in interpreter.world.guards.values():
         source = guard.source
         while isinstance(source, Below):
             source = source.base
         if isinstance(source, Fixed) and isinstance(source.value, CachedCall):
-            if source.value.is_of(function):
-                return True
-    return False
+            found.add(source.value)
+    return found
+
+
+def refuse_late_uses(interpreter: Interpreter) -> None:
+    """Raises `Restart` where more matters of a result for symbolic sizes than its items."""
+    sized = interpreter.world.sized_calls
+    sized.refuse_changes()
+    sized.refuse_too_many([call.function for call in _calls(interpreter)])
+
+
+def _concrete_key(interpreter: Interpreter, value: Any) -> Any:
+    return _key(interpreter, concrete_key(value))
 
 
 def _key(interpreter: Interpreter, value: Any) -> Any:

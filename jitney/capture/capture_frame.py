@@ -10,6 +10,7 @@ from typing import Any, cast
 from jitney import torch_api
 from jitney.capture import handlers_data, handlers_flow, handlers_stack, state
 from jitney.capture.break_behind import break_behind
+from jitney.capture.cached_functions import refuse_late_uses
 from jitney.capture.changes import effects_of
 from jitney.capture.checked_again import checked_again
 from jitney.capture.checkpoints import (
@@ -26,7 +27,7 @@ from jitney.capture.finish import (
     guard_gpu,
     guard_places,
 )
-from jitney.capture.frame import BreakCapture, Frame, Raised, Restart, Unread
+from jitney.capture.frame import ANEW, BreakCapture, Frame, Raised, Restart, Unread
 from jitney.capture.functions import globals_source, know_cells
 from jitney.capture.guard import Kind
 from jitney.capture.interpret import Interpreter
@@ -43,7 +44,6 @@ from jitney.gc_paused import gc_paused
 
 HANDLERS = (handlers_data, handlers_flow, handlers_stack)  # registered by being imported
 MOST_ATTEMPTS = 60
-ANEW = -2  # the step of a restart that breaks nowhere
 # How many levels of forward-mode differentiation surround a call, less one.
 _FORWARD_AD, _LEVEL = torch_api.FORWARD_LEVEL
 _FORWARD_LEVEL = DictItem(Attr(ModuleOf(_FORWARD_AD), "__dict__"), _LEVEL)
@@ -148,6 +148,7 @@ def _close(
 ) -> Capture:
     """Rebuilds what is left, restores the state, and puts the capture together."""
     refuse_late_writes(vm)
+    refuse_late_uses(vm)
     effects = effects_of_or_restart(vm, rebuilder, cause)
     refuse_late_changes(vm, effects)
     end = _exit(vm, rebuilder, cause)
@@ -178,6 +179,7 @@ def _close(
         tuple(vm.recorder.symbols.read),
         checked_again(vm.world, [checkpoint.noted for checkpoint in vm.checkpoints]),
         errors_without_trace(vm.recorder, graph, inputs),
+        tuple(vm.world.sized_calls.calls),
     )
 
 

@@ -202,6 +202,7 @@ _CONDITIONS: dict[Kind, Callable[[Writer, Source, Any], str]] = {
     Kind.NO_OVERLAP: _no_overlap,
     Kind.STATE: _state,
     Kind.EXPRESSION: _expression,
+    Kind.CACHED: _expression,
 }
 
 

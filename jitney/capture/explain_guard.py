@@ -33,7 +33,7 @@ def in_brief(guard: Guard) -> tuple[str, str, str, str]:
     source, expected = str(guard.source), guard.expected
     if guard.kind is Kind.STATE:
         source, expected = expected
-    elif guard.kind is Kind.EXPRESSION:
+    elif guard.kind in (Kind.EXPRESSION, Kind.CACHED):
         source, expected = expected[0], True
     elif guard.kind is Kind.TENSOR:
         text = f"{expected.dtype} {list(expected.sizes)} on {expected.device}"
@@ -54,7 +54,7 @@ def _explain(guard: Guard, roots: Roots) -> str:
         return f"{source}: cannot be reached any more ({type(error).__name__}: {error})"
     if guard.kind is Kind.TENSOR:
         return _explain_tensor(source, expected, actual)
-    if guard.kind is Kind.EXPRESSION:
+    if guard.kind in (Kind.EXPRESSION, Kind.CACHED):
         text, symbols = expected
         where = ", ".join(f"{name} = {src}" for name, src in symbols.items())
         return f"{text} does not hold, where {where}"

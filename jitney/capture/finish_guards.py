@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from jitney import torch_api
+from jitney.capture.cached_sizes import SizedCall
 from jitney.capture.guard import Guard, Kind
 from jitney.capture.result import Capture
-from jitney.capture.source import Function, SizeOf, Source
+from jitney.capture.source import Fixed, Function, SizeOf, Source
 from jitney.errors import CompilerBug
 
 
@@ -37,7 +39,17 @@ def guards_of_shapes(capture: Capture) -> tuple[Guard, ...]:
     for source, value in others:
         text, names = torch_api.expression_text(value)
         guards.append(_guard(f"({text}) == extent", names, sources, {"extent": source}, ""))
-    return tuple(guards)
+    return (*guards, *[_of_cache(call, sources) for call in capture.sized_calls])
+
+
+def _of_cache(call: SizedCall, sources: dict[str, Source]) -> Guard:
+    """What a function under lru_cache was taken to return for symbolic sizes, it returns."""
+    texts = [torch_api.expression_text(size) for size in call.sizes]
+    text = f"cached({', '.join([text for text, _ in texts])})"
+    names = tuple(dict.fromkeys([name for _, names in texts for name in names]))
+    check = Fixed(replace(call, sizes=()))
+    guard = _guard(text, names, sources, {"cached": check}, call.function.__qualname__)
+    return replace(guard, kind=Kind.CACHED)
 
 
 def _guard(

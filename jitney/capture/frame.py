@@ -19,6 +19,7 @@ class _Null:
 
 NULL = _Null()
 RETURNED, YIELDED = 1, 2  # why a frame has stopped
+ANEW = -2  # the step of a restart that breaks nowhere
 
 
 class Raised(BaseException):

@@ -31,6 +31,7 @@ class Kind(enum.Enum):
     NO_OVERLAP = "no_overlap"  # no pair of tensors of [Apart] shares memory
     STATE = "state"  # process state [(name, value)]: grad mode, autocast, default dtype, …
     EXPRESSION = "expression"  # ShapeEnv's: [(python text, {symbol: Source})] is true
+    CACHED = "cached"  # the same of a `SizedCall`; checked last, it calls the function
 
 
 ABSENT = type("Absent", (), {"__repr__": lambda self: "ABSENT"})()

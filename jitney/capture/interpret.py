@@ -15,6 +15,7 @@ from itertools import pairwise
 from typing import Any
 
 from jitney.capture import attributes, calls, functions, operators
+from jitney.capture.cached_sizes import SizedCalls
 from jitney.capture.checkpoints import Checkpoint
 from jitney.capture.frame import BreakCapture, Frame, Lazy, Raised, Restart
 from jitney.capture.generators import FrameGenerator
@@ -48,7 +49,7 @@ class Interpreter:
         self.questions = questions
         self.recorder = Recorder()
         self.tensors = Tensors(self.recorder, options)
-        self.world = World(self.tensors)
+        self.world = World(self.tensors, SizedCalls(questions.given_up))
         self.world.where = self.where
         self.frames = self.recorder.frames
         self.deferred: list[tuple[Any, tuple[Any, ...], dict[str, Any]]] = []

@@ -19,12 +19,14 @@ Place = tuple[CodeType, int]
 class Questions:
     """The answers over the captures of one frame. ``asked``: the places told no in this capture,
     in order; ``told``: those that are told yes; ``settled``: those whose answer stays no;
-    ``trial``: the place told yes since the last capture, and where that one broke."""
+    ``trial``: the place told yes since the last capture, and where that one broke;
+    ``given_up``: functions under lru_cache, by id, that are given numbers for symbolic sizes."""
 
     asked: list[Place] = field(default_factory=list)
     told: set[Place] = field(default_factory=set)
     settled: set[Place] = field(default_factory=set)
     trial: tuple[Place, list[Place]] | None = None
+    given_up: dict[int, Any] = field(default_factory=dict)
 
     def answer(self, place: Place) -> bool:
         """Whether the program at ``place`` is told that it is being compiled."""

@@ -80,6 +80,7 @@ class Rebuilder:
         cls = type(value)
         if cls in (Lazy, Unread):
             return r.Given(value.source)
+        self.vm.world.sized_calls.refuse(value)
         if value is NULL:
             return r.Null()
         known = self.vm.world.inside.get(id(value))

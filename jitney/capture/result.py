@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from jitney.capture.cached_sizes import SizedCall
 from jitney.capture.checked_again import CheckedAgain
 from jitney.capture.guard import Guard
 from jitney.capture.recipe import Effect, Recipe
@@ -87,3 +88,4 @@ class Capture:
     symbolic: tuple[tuple[Source, Any], ...] = ()  # every symbolic size, int and float read
     checked_again: CheckedAgain | None = None
     repeated_on: tuple[type[Exception], ...] = ()  # errors of the graph: eager then runs the frame
+    sized_calls: tuple[SizedCall, ...] = ()  # of functions under lru_cache

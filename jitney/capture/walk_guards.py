@@ -171,4 +171,5 @@ _HOLDS: dict[Kind, Callable[[Walk, Source, Any], bool]] = {
     Kind.NO_OVERLAP: _no_overlap,
     Kind.STATE: _state,
     Kind.EXPRESSION: _expression,
+    Kind.CACHED: _expression,
 }

@@ -27,6 +27,7 @@ import torch
 
 from jitney import torch_api
 from jitney.capture import c_methods, scalars, shadows
+from jitney.capture.cached_sizes import SizedCalls
 from jitney.capture.class_flags import is_heap_type, is_of_c
 from jitney.capture.frame import BreakCapture, Lazy
 from jitney.capture.guard import Guard, Kind
@@ -80,8 +81,8 @@ class Known:
 class World:
     """What one capture has read."""
 
-    def __init__(self, tensors: Tensors) -> None:
-        self.tensors = tensors
+    def __init__(self, tensors: Tensors, sized_calls: SizedCalls) -> None:
+        self.tensors, self.sized_calls = tensors, sized_calls
         self.guards: dict[Any, Guard] = {}
         self.outside: dict[int, Known] = {}
         self.inside: dict[int, Known] = {}
@@ -273,6 +274,9 @@ class World:
         """``left is right`` was asked: two known objects found distinct must stay so."""
         if left is right:
             return
+        if left is not None and right is not None:
+            self.sized_calls.refuse(left)
+            self.sized_calls.refuse(right)
         one, other = self.inside.get(id(left)), self.inside.get(id(right))
         if one is None or other is None:
             return

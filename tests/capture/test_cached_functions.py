@@ -179,6 +179,6 @@ def test_sizes_that_differ_from_call_to_call() -> None:
     for rows in (2, 4, 6, 8, 4):
         x = torch.randn(rows, 3)
         torch.testing.assert_close(compiled(x), f(x))
-    assert len(seen) == 4
+    assert len(seen) == 2
     STATE["scale"] = 5  # what is in the cache stays what it was
     torch.testing.assert_close(compiled(x), f(x))
