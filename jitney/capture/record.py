@@ -253,7 +253,7 @@ class Recorder:
             with self.fake_mode:
                 leaves.refuse_resized(func, args, kwargs)
                 leaves.refuse_relaid(func, args, kwargs, (i.example for i in self.inputs.values()))
-        self._note_writes(func, changed)
+        self._note_writes(func, [*changed, *given])
         with self.fake_mode, self._remembered, self._composites():
             try:
                 value = torch_api.foretold_by_layers(func)(*args, **kwargs)

@@ -111,7 +111,9 @@ class _Outputs:
         elif output.requires_grad and not owner.requires_grad:
             raise Unsupported("grad-of-view", "a view that requires grad where its base does not")
         steps = self._steps(output, root)
-        detached = not output.requires_grad and (owner.requires_grad or not steps)
+        whole = owner if owner._base is None else owner._base
+        apart = output._base is not whole and not output.is_inference()
+        detached = not output.requires_grad and (apart or not steps)
         uncounted = not output.requires_grad and not torch_api.counts_with(output, owner)
         return View(base, steps, detached, uncounted, torch_api.grad_mode_of(output))
 

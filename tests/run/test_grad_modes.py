@@ -75,6 +75,20 @@ def test_a_view_of_what_has_no_gradient_takes_a_write_that_has() -> None:
     assert_equal(found[1], found[0])
 
 
+def test_what_is_detached_stays_so() -> None:
+    def f(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        v = x.flatten()
+        return v, v.detach(), x.detach()[1:]
+
+    found = []
+    for call in (f, jitney.compile(f)):
+        x = torch.ones(4, 3)
+        results = call(x)
+        x.mul_(torch.tensor(3.0, requires_grad=True))
+        found.append([(v.requires_grad, v.detach()) for v in results])
+    assert_equal(found[1], found[0])
+
+
 def through_detach(x: torch.Tensor, p: torch.Tensor) -> None:
     x.mul_(2)
     p.detach().mul_(3)
@@ -116,9 +130,10 @@ def test_a_refused_write_leaves_what_came_before_it(make: Callable[[], torch.Ten
 
 
 @pytest.mark.parametrize("view", [lambda x: x.view_as(x), lambda x: x.t(), lambda x: x[0]])
-def test_a_view_of_an_inference_tensor_refuses_writes(view: Any) -> None:
+@pytest.mark.parametrize("write", [lambda v: v.exp_(), lambda v: torch.add(v, 1, out=v)])
+def test_a_view_of_an_inference_tensor_refuses_writes(view: Any, write: Any) -> None:
     def f(x: torch.Tensor) -> torch.Tensor:
-        return view(x).exp_()
+        return write(view(x))
 
     found = []
     for call in (f, jitney.compile(f), jitney.compile(f, backend="eager")):
