@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from jitney import torch_api
 from jitney.capture.checked_again import is_changed
 from jitney.capture.frame import BreakCapture, Frame, Restart
 from jitney.capture.generators import FrameGenerator
@@ -102,8 +103,12 @@ def call_checkpoint(
 
 def refuse_late_writes(interpreter: Interpreter) -> None:
     """Raises `Restart` if a tensor was written to after a checkpoint had read it, or an input has
-    a gradient by what was written to it."""
+    a gradient by what was written to it, or none can be told of a view of what was."""
     recorder = interpreter.recorder
+    for given in recorder.inputs.values():
+        if isinstance(given.example, torch.Tensor) and torch_api.is_forbidden(given.example):
+            reason = f"the base of {given.source} is written to, a view taken without gradients"
+            raise Restart(0, BreakCapture("forbidden-view", reason))
     version_of = recorder.version_of
     written = any(map(recorder.is_result, recorder.inputs))  # where no check can be hooked
     for checkpoint in interpreter.checkpoints:

@@ -35,6 +35,8 @@ class Tensors:
             raise BreakCapture("tensor-subclass", f"{source} was kept from inside a transform")
         if real.layout != torch.strided or real.is_quantized or real.is_nested:
             raise BreakCapture("tensor-layout", f"{source} is not a dense strided tensor")
+        if torch_api.is_forbidden(real):
+            raise BreakCapture("forbidden-view", f"{source} is a view whose base was written to")
         fake = self._fake(real, source)
         static = isinstance(real, torch.nn.Parameter) or bool(torch_api.mark_of(real, "address"))
         self.recorder.placeholder(fake, source, static)

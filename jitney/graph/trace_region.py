@@ -28,6 +28,8 @@ from jitney.graph.recorder import NeedsFunctionalization, Recorder
 from jitney.graph.region import Mutation, Region
 from jitney.graph.run_torch_graph import run_torch_graph
 
+_VIEWS_OR_COPIES = frozenset("contiguous reshape reshape_as flatten ravel to".split())
+
 
 def trace_region(
     gm: fx.GraphModule,
@@ -94,7 +96,7 @@ def _trace(
         trace = _feed(given, fakes, recorder, layer, stack)
         outputs = _run(gm, trace, recorder, layer)
         rules = describe_outputs(outputs, trace.fed, recorder, layer, results)
-        mutations, copies = _describe_mutations(trace, recorder, layer, results)
+        mutations, copies = _describe_mutations(gm, trace, recorder, layer, results)
         gradients = _differentiate(trace, results, recorder, layer, fake_mode)
     region = join_region(recorder, len(given), rules, results, mutations, copies, gradients)
     return replace(region, facts=replace(region.facts, grad_enabled=grad_enabled))
@@ -197,7 +199,7 @@ def _run(gm: fx.GraphModule, trace: _Trace, recorder: Recorder, layer: Direct) -
 
 
 def _describe_mutations(
-    trace: _Trace, recorder: Recorder, layer: Direct, results: Results
+    gm: fx.GraphModule, trace: _Trace, recorder: Recorder, layer: Direct, results: Results
 ) -> tuple[tuple[Mutation, ...], list[tuple[fx.Node, fx.Node]]]:
     """Mutations of inputs, and (placeholder, final value) of those the graph itself makes."""
     mutations, copies = [], []
@@ -215,6 +217,8 @@ def _describe_mutations(
             continue
         if storages[value.untyped_storage()._cdata] > 1:
             raise Unsupported("overlap", "an input that is written to overlaps another input")
+        if final.stride() != value.stride() and _may_copy(gm):  # a trace has no gaps in new values
+            raise Unsupported("strided-write", "an input with gaps is written to, then reshaped")
         if _overlaps_itself(value):
             raise Unsupported("overlap", "an input that is written to overlaps itself")
         if value.is_inference() and not torch.is_inference_mode_enabled():
@@ -229,6 +233,12 @@ def _describe_mutations(
         if recorder.node_of(layer.value(tensor)).op != "get_attr":
             raise Unsupported("constant-mutation", f"{name} is no input but is written to")
     return tuple(mutations), copies
+
+
+def _may_copy(gm: fx.GraphModule) -> bool:
+    """Whether the graph calls what gives a view or a copy, as strides have it."""
+    names = (getattr(node.target, "__name__", str(node.target)) for node in gm.graph.nodes)
+    return any(name.split(".")[0] in _VIEWS_OR_COPIES for name in names)
 
 
 def _overlaps_itself(tensor: torch.Tensor) -> bool:

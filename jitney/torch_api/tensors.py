@@ -48,6 +48,16 @@ def refuses_writes(tensor: torch.Tensor) -> bool:
     return base.requires_grad and base.is_leaf or _creation(tensor) != "DEFAULT"
 
 
+def is_forbidden(tensor: torch.Tensor) -> bool:
+    """Whether autograd no longer says what a view's gradient is: taken under no_grad, or with
+    others of its kind, before its base was written to."""
+    try:
+        _ = tensor.grad_fn
+    except RuntimeError:
+        return True
+    return False
+
+
 def grad_mode_of(view: torch.Tensor) -> bool | None:
     """The grad mode that a view was taken in; None for what is none, or of inference mode."""
     if not view._is_view() or _creation(view) == "INFERENCE_MODE":

@@ -155,3 +155,24 @@ def test_asarray_of_a_leaf() -> None:
         x = torch.ones(3, requires_grad=True)
         found.append((call(x) is x, x.requires_grad))
     assert found[1] == found[0]
+
+
+@pytest.mark.parametrize("backend", ["jitney", "eager"])
+def test_a_view_that_autograd_forbids_is_carried_along(backend: str) -> None:
+    def f(p: torch.Tensor) -> Any:
+        with torch.no_grad():
+            v = p.unfold(0, 1, 1)
+        left()
+        d = p.detach()
+        with torch.no_grad():
+            d.copy_(v.sum())
+            w = d[:]
+        return p.exp(), v, w
+
+    found = []
+    for call in (f, jitney.compile(f, backend=backend)):
+        p = torch.nn.Parameter(torch.ones(2, 3))
+        y, v, w = call(p)
+        y.sum().backward()
+        found.append((y.detach(), v.detach(), w, p.grad))
+    assert_equal(found[1], found[0])

@@ -54,6 +54,29 @@ def test_a_write_through_a_view_of_what_overlaps_itself(
     assert_equal(found[1], found[0])
 
 
+@pytest.mark.parametrize(
+    "relaid",
+    [
+        lambda x: x.squeeze().contiguous(),
+        lambda x: x[:].reshape(-1),
+        lambda x: torch.flatten(x.t().t()),
+        lambda x: x[:].contiguous().mul_(3),
+        lambda x: x[1:] * 2,
+    ],
+)
+def test_a_copy_of_a_written_input_that_has_gaps(relaid: Any) -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        x.add_(1)
+        return relaid(x)
+
+    found = []
+    for call in (f, jitney.compile(f)):
+        x = torch.arange(30.0).view(5, 6)[1:, ::2]
+        result = call(x)
+        found.append((x.clone(), result, result.stride(), result.data_ptr() == x.data_ptr()))
+    assert_equal(found[1], found[0])
+
+
 def before_use(x: torch.Tensor) -> torch.Tensor:
     x.data.clamp_(max=0.5)
     x.data[1:].mul_(2)
