@@ -43,6 +43,18 @@ def make_function(
     return function
 
 
+def make_ended_generator(name: str, qualified: str) -> Any:
+    """A generator with these names that gives nothing more."""
+
+    def nothing() -> Iterator[Any]:
+        yield from ()
+
+    generator: Any = nothing()
+    generator.close()
+    generator.__name__, generator.__qualname__ = name, qualified
+    return generator
+
+
 def make_iterator(function: Any, arguments: tuple[Any, ...], *state: Any) -> Any:
     """An iterator of C code that is somewhere on its way, from what pickling it keeps."""
     made = function(*arguments)

@@ -220,9 +220,10 @@ class Rebuilder:
         """A generator of the frame, stopped where it is."""
         if value.running:
             raise CannotRebuild("a running generator")
-        if value.finished:
-            return r.MakeIterator(())
         frame = value.frame
+        if value.finished:
+            names = r.Constant(frame.code.co_name), r.Constant(frame.code.co_qualname)
+            return r.Apply(construct.make_ended_generator, names)
         at = frame.program.instructions[frame.index - 1 if value.started else frame.index]
         return r.MakeGenerator(
             frame.code,

@@ -177,3 +177,22 @@ def test_a_generator_ends_when_an_exception_leaves_its_frame(call: Any) -> None:
         compiled = jitney.compile(function, backend="eager")
         for _ in range(3):
             assert outcome(compiled, *args) == outcome(function, *args)
+
+
+def parts(x: torch.Tensor) -> Iterator[torch.Tensor]:
+    yield x
+    yield x * 2
+
+
+@pytest.mark.parametrize("use", [list, lambda g: g.close(), next])
+def test_a_generator_that_has_ended_is_one_behind_a_break(use: Any) -> None:
+    def f(x: torch.Tensor) -> Any:
+        g = parts(x)
+        use(g)
+        g.close()
+        jitney.graph_break()
+        g.close()
+        return type(g).__name__, g.__name__, g.__qualname__, list(g), x + 1
+
+    found, expected = jitney.compile(f, backend="eager")(torch.ones(2)), f(torch.ones(2))
+    assert found[:4] == expected[:4]
