@@ -27,7 +27,7 @@ def put_back_random(call: Callable[..., Any]) -> Callable[..., Any]:
 
 def put_back_written(call: Callable[..., Any], written: Sequence[int]) -> Callable[..., Any]:
     """``call``, but where it raises `LeftToEager`, the inputs at ``written``, which it may have
-    written to by then, hold what they held before."""
+    written to by then (`written_before_checks`), hold what they held before."""
 
     def run(*inputs: Any) -> Any:
         old = [inputs[i].detach().clone() for i in written]

@@ -32,11 +32,17 @@ def hoist_checks(program: ir.LoopProgram) -> ir.LoopProgram:
 
 
 def written_before_checks(program: ir.LoopProgram) -> tuple[int, ...]:
-    """The positions of the arguments that are written before the last check has been made."""
+    """The positions of the arguments that are written before the last check has been made, and
+    whose old values the program reads: run again, it would read new ones. (A cache that is written
+    at a place, and read only then, is written the same again: a copy of it would cost more than
+    the step that fills it.)"""
     checks = {b.name for b in program.buffers if b.kind == "check"}
     made = [k for k, node in enumerate(program.nodes) if checks.intersection(visit.writes(node))]
-    early = {name for node in program.nodes[: max(made, default=-1) + 1]
-             for name in visit.writes(node)}  # fmt: skip
+    seen: set[str] = set()
+    early: set[str] = set()
+    for node in program.nodes[: max(made, default=-1) + 1]:
+        seen.update(visit.reads(node))
+        early.update(seen.intersection(visit.writes(node)))
     return tuple(k for k, name in enumerate(program.arguments) if name in early)
 
 

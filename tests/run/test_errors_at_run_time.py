@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 import jitney
+from jitney import region_pipeline
 from jitney.diagnostics.report import report
 from jitney.events import log
 from tests.capture.run_capture import assert_same
@@ -288,3 +289,35 @@ def test_what_cannot_be_undone_is_done_once() -> None:
     with pytest.raises(torch.linalg.LinAlgError):
         jitney.compile(g, backend="eager")(x)
     assert torch.equal(x, -2 * torch.eye(3))
+
+
+def test_no_cache_is_copied_for_what_may_raise(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Layers of a cache, each with its own count of places."""
+
+    def step(x: torch.Tensor, caches: list[torch.Tensor], counts: list[torch.Tensor]) -> Any:
+        for cache, count in zip(caches, counts, strict=True):
+            place = torch.arange(1) + count
+            count.add_(1)
+            cache.index_copy_(0, place, x)
+            x = x + cache.sum(0)
+        return x
+
+    copied: list[int] = []
+
+    def spy(call: Any, written: Any) -> Any:
+        def run(*inputs: Any) -> Any:
+            copied.extend(inputs[i].numel() for i in written)
+            return real(call, written)(*inputs)
+
+        return run
+
+    real = region_pipeline.put_back_written
+    monkeypatch.setattr(region_pipeline, "put_back_written", spy)
+    found = []
+    for function in (step, jitney.compile(step)):
+        caches = [torch.zeros(4, 3) for _ in range(3)]
+        counts = [torch.zeros((), dtype=torch.int64) for _ in range(3)]
+        results = [function(torch.ones(1, 3), caches, counts) for _ in range(3)]
+        found.append((results, caches, counts))
+    assert_same(found[1], found[0])
+    assert max(copied, default=1) == 1
