@@ -22,6 +22,18 @@ if TYPE_CHECKING:
     from jitney.capture.interpret import Interpreter
 
 
+def _with_aux(
+    body: torch.fx.GraphModule, used: tuple[torch.Tensor, ...], outputs: int
+) -> Callable[..., Any]:
+    """``call(*inputs) -> (results, aux)`` of ``body``, which is given ``used`` before them."""
+
+    def run(*inputs: torch.Tensor) -> Any:
+        results = body.forward(*used, *inputs)
+        return results[:outputs], results[outputs:]
+
+    return run
+
+
 @dataclass(frozen=True, eq=False)
 class Pushed:
     """``call(*used, *primals, *tangents) -> (results, their tangents, aux)``, each ``outputs``
@@ -36,11 +48,7 @@ class Pushed:
     def __call__(self, *tensors: torch.Tensor) -> Any:
         used, given = tensors[: self.used], tensors[self.used :]
         middle = len(given) // 2
-
-        def run(*primals: torch.Tensor) -> Any:
-            results = self.body.forward(*used, *primals)
-            return results[: self.outputs], results[self.outputs :]
-
+        run = _with_aux(self.body, used, self.outputs)
         parts: Any = torch.func.jvp(
             run, given[:middle], given[middle:], strict=self.strict, has_aux=True
         )
@@ -60,11 +68,7 @@ class Pulled:
 
     def __call__(self, *tensors: torch.Tensor) -> Any:
         used, primals = tensors[: self.used], tensors[self.used :]
-
-        def run(*inputs: torch.Tensor) -> Any:
-            results = self.body.forward(*used, *inputs)
-            return results[: self.outputs], results[self.outputs :]
-
+        run = _with_aux(self.body, used, self.outputs)
         results, pull, aux = torch.func.vjp(run, *primals, has_aux=True)  # type: ignore[misc]
         return (pull, *results, *aux)
 
@@ -100,11 +104,7 @@ class Jacobian:
 
     def __call__(self, *tensors: torch.Tensor) -> Any:
         used, given = tensors[: self.used], tensors[self.used :]
-
-        def run(*inputs: torch.Tensor) -> Any:
-            results = self.body.forward(*used, *inputs)
-            return results[: self.outputs], results[self.outputs :]
-
+        run = _with_aux(self.body, used, self.outputs)
         by = tuple([place for place, want in enumerate(self.wanted) if want])
         rows, aux = self.transform(run, by, has_aux=True, **dict(self.options))(*given)
         return (*[block for row in rows for block in row], *aux)

@@ -13,17 +13,12 @@ from torch.utils.checkpoint import checkpoint
 import jitney
 from jitney.diagnostics.explain import explain
 from tests.capture.run_capture import assert_same
-from tests.equal import assert_equal, fresh, run
+from tests.capture.transform_checks import W, X, check_errors, check_graph, layer
+from tests.equal import assert_equal
 
-X, Y = torch.arange(12.0).reshape(3, 4).sin(), torch.arange(12.0).reshape(3, 4).cos()
-W = torch.arange(8.0).reshape(2, 4).cos()
 STATE = SimpleNamespace(scale=2.0, seen=[])
 vmap, grad, grad_and_value = torch.func.vmap, torch.func.grad, torch.func.grad_and_value
 OUTSIDE = torch.vmap(lambda r: r.sin() * STATE.scale)
-
-
-def _layer(w: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-    return (w @ x).tanh()
 
 
 def _by_halves(x: torch.Tensor) -> Any:
@@ -37,9 +32,9 @@ def _aux(x: torch.Tensor, y: torch.Tensor) -> Any:
 TRANSFORMED: list[Any] = [
     lambda x, y, w: vmap(lambda r: (r * r).sum())(x) + 1,
     lambda x, y, w: torch.vmap(torch.dot)(x, y),
-    lambda x, y, w: vmap(_layer, in_dims=(None, 0))(w, x),
+    lambda x, y, w: vmap(layer, in_dims=(None, 0))(w, x),
     lambda x, y, w: vmap(lambda r, s: r * s, in_dims=1, out_dims=1)(x, y),
-    lambda x, y, w: vmap(lambda r: _layer(w, r), out_dims=-1)(x),
+    lambda x, y, w: vmap(lambda r: layer(w, r), out_dims=-1)(x),
     lambda x, y, w: vmap(_by_halves)(x),
     lambda x, y, w: vmap(_by_halves, out_dims={"a": 0, "b": [0, 1]})(x),
     lambda x, y, w: vmap(lambda d: d["p"] * d["q"], in_dims=({"p": 0, "q": None},))(
@@ -61,9 +56,9 @@ TRANSFORMED: list[Any] = [
     lambda x, y, w: grad_and_value(_aux, has_aux=True)(x, y),
     lambda x, y, w: grad_and_value(lambda v: (w @ v.T).exp().sum())(x),
     lambda x, y, w: grad(lambda v: grad(lambda u: u.sin().sum())(v).sum())(x),
-    lambda x, y, w: vmap(grad(lambda r: _layer(w, r).sum()))(x),
-    lambda x, y, w: grad(lambda v: vmap(lambda r: _layer(v, r))(x).sum())(w),
-    lambda x, y, w: vmap(grad(lambda p, r: _layer(p, r).sum()), in_dims=(None, 0))(w, x),
+    lambda x, y, w: vmap(grad(lambda r: layer(w, r).sum()))(x),
+    lambda x, y, w: grad(lambda v: vmap(lambda r: layer(v, r))(x).sum())(w),
+    lambda x, y, w: vmap(grad(lambda p, r: layer(p, r).sum()), in_dims=(None, 0))(w, x),
     lambda x, y, w: grad(lambda v: (v.detach() * v).sum())(x),
     lambda x, y, w: grad(lambda v: y.sum() + 0 * v.sum())(x),
 ]
@@ -73,11 +68,7 @@ TRANSFORMED: list[Any] = [
 @pytest.mark.parametrize("training", [False, True])
 @pytest.mark.parametrize("f", TRANSFORMED)
 def test_a_transform_is_one_node(f: Any, training: bool, backend: str) -> None:
-    inputs = tuple([x.clone().requires_grad_(training) for x in (X, Y, W)])
-    compiled = jitney.compile(f, backend=backend, fullgraph=True)
-    want = run(f, fresh(inputs), training)
-    for _ in range(2):
-        assert_equal(run(compiled, fresh(inputs), training), want)
+    check_graph(f, training, backend, fullgraph=True)
 
 
 def test_what_the_function_reads_is_guarded_and_what_it_changes_is_changed() -> None:
@@ -224,12 +215,7 @@ def test_what_breaks_or_has_effects_is_eagers(f: Callable[..., Any]) -> None:
     ],
 )
 def test_errors_are_eagers(f: Callable[..., Any]) -> None:
-    with pytest.raises(Exception) as want:  # noqa: PT011 - whatever it is
-        f(X)
-    for _ in range(2):
-        with pytest.raises(want.type) as got:
-            jitney.compile(f)(X)
-        assert str(got.value)[:60] == str(want.value)[:60]
+    check_errors(f)
 
 
 @pytest.mark.parametrize("randomness", ["different", "same"])
@@ -274,7 +260,7 @@ def test_parameters_in_the_place_of_a_modules() -> None:
 
 def test_under_another_backend() -> None:
     def f(x: torch.Tensor) -> Any:
-        return vmap(grad(lambda r: _layer(W, r).sum()))(x) + 1
+        return vmap(grad(lambda r: layer(W, r).sum()))(x) + 1
 
     assert_same(jitney.compile(f, backend="aot_eager", fullgraph=True)(X), f(X))
 

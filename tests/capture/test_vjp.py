@@ -15,10 +15,8 @@ from torch.func import functional_call, grad, hessian, jacfwd, jacrev, jvp, vjp,
 
 import jitney
 from tests.capture.run_capture import assert_same
-from tests.equal import assert_equal, fresh, run
+from tests.capture.transform_checks import X, Y, check_errors, check_graph
 
-X, Y = torch.arange(12.0).reshape(3, 4).sin(), torch.arange(12.0).reshape(3, 4).cos()
-W = torch.arange(8.0).reshape(2, 4).cos()
 LINEAR = torch.nn.Linear(4, 4)
 HELD = SimpleNamespace(pull=None, scale=2.0)
 
@@ -106,11 +104,7 @@ ONE_GRAPH: list[Any] = [
 @pytest.mark.parametrize("training", [False, True])
 @pytest.mark.parametrize("f", ONE_GRAPH)
 def test_the_function_of_a_vjp_is_called_in_the_graph(f: Any, training: bool, backend: str) -> None:
-    inputs = tuple([x.clone().requires_grad_(training) for x in (X, Y, W)])
-    compiled = jitney.compile(f, backend=backend, fullgraph=True)
-    want = run(f, fresh(inputs), training)
-    for _ in range(2):
-        assert_equal(run(compiled, fresh(inputs), training), want)
+    check_graph(f, training, backend, fullgraph=True)
 
 
 def _kept(x: torch.Tensor) -> Any:
@@ -217,12 +211,7 @@ def test_a_vjp_from_outside() -> None:
     ],
 )
 def test_errors_are_eagers(f: Callable[..., Any]) -> None:
-    with pytest.raises(Exception) as want:  # noqa: PT011 - whatever it is
-        f(X)
-    for _ in range(2):
-        with pytest.raises(want.type) as got:
-            jitney.compile(f)(X)
-        assert str(got.value)[:60] == str(want.value)[:60]
+    check_errors(f)
 
 
 def test_what_the_function_reads_is_guarded_and_read_once() -> None:
