@@ -22,8 +22,9 @@ from jitney.capture.cpython import CALLED_LIES_BELOW, KEYWORDS_OR_NULL
 from jitney.capture.edit_code import list_code
 from jitney.capture.emit_fetch import FUNCTION, Writer, build_function
 from jitney.capture.guard import Guard
+from jitney.capture.open_blocks import leave_blocks
 from jitney.capture.result import Break, Capture, Exit, FrameState, Return
-from jitney.capture.source import Source
+from jitney.capture.source import Local, Source
 from jitney.capture.write_recipes import EffectWriter, RecipeWriter
 from jitney.errors import LeftToEager
 from jitney.events import log
@@ -108,10 +109,8 @@ def build_glue(
     effects = [EffectWriter(writer, recipes).statement(effect) for effect in capture.effects]
     leave = _write_exit(_Context(writer, recipes, linker), capture.exit, is_resume=is_resume)
     body = [*writer.lines, *effects, leave]
-    if graph is not None and capture.repeated_on:
-        caught, tell = writer.constant(capture.repeated_on), writer.constant(_tell)
+    if graph is not None and (handler := _graph_handler(writer, capture)):
         leave = f"return {writer.constant(linker.run_eager)}({arguments})"
-        handler = [f"except {caught} as error:", f"    {tell}(error)"]
         body[start:] = [*_or_else(body[start : start + 1], handler, body[start + 1 :]), leave]
     if armed and checks:
         leave = f"return {writer.constant(armed.miss)}({arguments})"
@@ -122,6 +121,19 @@ def build_glue(
         opening[:0] = [f"({' '.join(f'{n},' for n in bound.values())}) = stable", *made]
     filename = f"<jitney glue of {name}>"
     return build_function("arm", ["stable"], opening, writer.constants, filename=filename)
+
+
+def _graph_handler(writer: Writer, capture: Capture) -> list[str]:
+    """What is done where the graph raises: eager is to run the frame, or its blocks are left."""
+    handler: list[str] = []
+    if capture.repeated_on:
+        caught, tell = writer.constant(capture.repeated_on), writer.constant(_tell)
+        handler += [f"except {caught} as error:", f"    {tell}(error)"]
+    if capture.blocks:
+        exits = "".join(f"{writer.fetch(Local(name))}, " for name in capture.blocks)
+        leave = f"    {writer.constant(leave_blocks)}(error, ({exits}))"
+        handler += [f"except {writer.constant(BaseException)} as error:", leave, "    raise"]
+    return handler
 
 
 def _or_else(tried: list[str], handler: list[str], rest: list[str]) -> list[str]:

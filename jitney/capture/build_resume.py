@@ -30,6 +30,7 @@ from jitney.capture.cpython import (
 )
 from jitney.capture.edit_code import NEVER_FALLS, Editor, handled_slots, jump_to, list_code
 from jitney.capture.look_ahead import AHEAD
+from jitney.capture.open_blocks import exit_slots
 from jitney.errors import Unsupported
 
 THUNK = "<call>"
@@ -163,6 +164,16 @@ _ORIGINS: dict[int, tuple[CodeType, Point]] = {}
 def is_resume(code: CodeType) -> bool:
     """Whether ``code`` was made here to continue a frame."""
     return id(code) in _ORIGINS
+
+
+def blocks_around(code: CodeType) -> tuple[str, ...]:
+    """Arguments of a resume function of ``code`` that leave the blocks it goes on in, innermost
+    first; none of another function."""
+    origin = _ORIGINS.get(id(code))
+    if origin is None:
+        return ()
+    point = origin[1]
+    return tuple(f"<stack {slot}>" for slot in exit_slots(point.code, point.index))
 
 
 def original_code(code: CodeType) -> CodeType:

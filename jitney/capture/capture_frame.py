@@ -10,6 +10,7 @@ from typing import Any, cast
 from jitney import torch_api
 from jitney.capture import handlers_data, handlers_flow, handlers_stack, state
 from jitney.capture.break_behind import break_behind
+from jitney.capture.build_resume import blocks_around
 from jitney.capture.cached_functions import refuse_late_uses
 from jitney.capture.changes import effects_of
 from jitney.capture.checked_again import checked_again
@@ -35,7 +36,7 @@ from jitney.capture.look_ahead import seen_ahead
 from jitney.capture.options import CaptureOptions
 from jitney.capture.questions import Questions
 from jitney.capture.rebuild import CannotRebuild, Rebuilder
-from jitney.capture.recipe import SetState
+from jitney.capture.recipe import Constant, DeferredCall, SetState
 from jitney.capture.result import Break, Capture, Exit, FrameState, Return
 from jitney.capture.source import Attr, DictItem, Function, Local, ModuleOf
 from jitney.errors import Unsupported
@@ -67,7 +68,9 @@ def capture_frame(
         before.update(state.snapshot())
         try:
             with torch_api.quiet_fakes(), gc_paused():
-                return _attempt(vm, function, arguments, before)
+                capture = _attempt(vm, function, arguments, before)
+            capture.blocks = blocks_around(function.__code__)
+            return capture
         except Restart as restart:
             asked = restart.step != ANEW and restart.cause.kind != "exception"
             if restart.step == ANEW or asked and questions.change(vm.broken_frames):
@@ -82,6 +85,7 @@ def capture_frame(
             log.emit("capture_as_eager", where=function.__qualname__, reason=cause.reason)
         finally:
             state.restore(before)
+            state.close_scopes(vm.scopes_before)
             vm.forget()
     assert cause is not None
     raise Unsupported(cause.kind, cause.reason, cause.hint)
@@ -157,6 +161,8 @@ def _close(
     effects.extend(rebuilder.effects)
     for name, value in state.restore(before).items():
         effects.append(SetState(name, value))
+    if scopes := state.close_scopes(vm.scopes_before):
+        effects.append(DeferredCall(Constant(torch_api.open_scopes), (Constant(scopes),)))
     graph, inputs = finish_graph(vm.recorder, rebuilder.outputs, bool(effects), before)
     if graph is not None:
         keep_results(vm, graph)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dis
 import inspect
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -40,10 +41,10 @@ class Listing:
 
     def index_at(self, offset: int) -> int:
         """Index of the instruction at ``offset`` (its EXTENDED_ARG prefixes count as it)."""
-        for index, own in enumerate(self.offsets):
-            if own >= offset:
-                return index
-        raise IndexError(offset)
+        index = bisect_left(self.offsets, offset)
+        if index == len(self.offsets):
+            raise IndexError(offset)
+        return index
 
 
 @lru_cache(maxsize=4096)
@@ -69,14 +70,27 @@ def list_code(code: CodeType) -> Listing:
 
 
 @lru_cache(maxsize=4096)
+def handled_ranges(code: CodeType) -> tuple[tuple[range, int, int, bool], ...]:
+    """The exception table: for each range of instructions the index of what handles it, the depth
+    of the stack that is kept for it, and whether the place of the error is pushed on that."""
+    listing = list_code(code)
+    return tuple(
+        (
+            range(bisect_left(listing.offsets, e.start), bisect_left(listing.offsets, e.end)),
+            listing.index_at(e.target),
+            e.depth,
+            bool(e.lasti),
+        )
+        for e in dis._parse_exception_table(code)  # type: ignore[attr-defined]
+    )
+
+
+@lru_cache(maxsize=4096)
 def handled_slots(code: CodeType) -> tuple[tuple[int, ...], ...]:
     """For each instruction, the stack slots that PUSH_EXC_INFO filled with the exception handled
     before (the one being handled now is above), outermost first."""
     listing = list_code(code)
-    table = [
-        (listing.index_at(e.start), listing.index_at(e.end - 1), e)
-        for e in dis._parse_exception_table(code)  # type: ignore[attr-defined]
-    ]
+    ranges = handled_ranges(code)
     found: list[tuple[int, ...] | None] = [None] * len(listing.names)
     depths = [0] * len(listing.names)
     work: list[tuple[int, int, tuple[int, ...]]] = [(0, 0, ())]
@@ -85,11 +99,10 @@ def handled_slots(code: CodeType) -> tuple[tuple[int, ...], ...]:
         if index >= len(found) or found[index] is not None:
             continue
         found[index], depths[index] = slots, depth
-        for first, last, entry in table:
-            if first <= index <= last:
-                kept = tuple(s for s in slots if s < entry.depth)
-                target = listing.index_at(entry.target)
-                work.append((target, entry.depth + bool(entry.lasti) + 1, kept))
+        for covered, handler, handler_depth, lasti in ranges:
+            if index in covered:
+                kept = tuple(s for s in slots if s < handler_depth)
+                work.append((handler, handler_depth + lasti + 1, kept))
         work.extend(_following(listing, index, depth, slots))
     return tuple(slots or () for slots in found)
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any
 
+from jitney import torch_api
 from jitney.capture import attributes, calls, functions, operators
 from jitney.capture.cached_sizes import SizedCalls
 from jitney.capture.checkpoints import Checkpoint
@@ -63,6 +64,7 @@ class Interpreter:
         self.raised_at: dict[int, tuple[int, BaseException]] = {}
         self.owned: dict[int, Any] = {}  # instances the frame made, by id
         self.state_before: dict[str, Any] = {}  # what `state` guards and puts back
+        self.scopes_before = torch_api.autocast_scopes()
         self.checkpoints: list[Checkpoint] = []
         self.pulls: dict[int, Pull] = {}  # functions that `torch.func.vjp` returned, by id
         self.generators: list[FrameGenerator] = []

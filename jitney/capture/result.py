@@ -89,3 +89,4 @@ class Capture:
     checked_again: CheckedAgain | None = None
     repeated_on: tuple[type[Exception], ...] = ()  # errors of the graph: eager then runs the frame
     sized_calls: tuple[SizedCall, ...] = ()  # of functions under lru_cache
+    blocks: tuple[str, ...] = ()  # locals that leave the `with` blocks in which the frame begins

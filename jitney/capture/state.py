@@ -2,7 +2,8 @@
 
 It is guarded at entry (settings that few programs change: where they do), changed for real while
 capturing (fakes obey it), written into the graph as explicit nodes, put back at the end of the
-graph, and left changed by an effect if the frame leaves it changed.
+graph, and left changed by an effect if the frame leaves it changed. So are open scopes of
+autocast, whose number needs no guard.
 """
 
 from __future__ import annotations
@@ -70,3 +71,11 @@ def restore(before: dict[str, Any]) -> dict[str, Any]:
             changed[name] = now
             torch_api.set_state(name, value)
     return changed
+
+
+def close_scopes(before: int) -> int:
+    """Makes the open scopes of autocast as many as ``before``; returns how many the frame had left
+    open, fewer than none if it has ended others'. (Nothing a frame does depends on the number.)"""
+    left = torch_api.autocast_scopes() - before
+    torch_api.open_scopes(-left)
+    return left

@@ -33,9 +33,9 @@ def autocast_cache_off() -> Iterator[None]:
 
 @contextmanager
 def preserved_modes() -> Iterator[None]:
-    """Grad mode, CPU/CUDA autocast and the settings that graphs may change are put back as they
-    were, whatever ran inside, and scopes of autocast that it began and did not end are over."""
-    grad, scopes = torch.is_grad_enabled(), _autocast_scopes()
+    """Grad mode, CPU/CUDA autocast, its open scopes and the settings that graphs may change are put
+    back as they were, whatever ran inside."""
+    grad, scopes = torch.is_grad_enabled(), autocast_scopes()
     settings = [(name, read_state(name)) for name in _SETTER_OF]
     kinds = ("cpu", "cuda")
     casts = [(torch.is_autocast_enabled(k), torch.get_autocast_dtype(k)) for k in kinds]
@@ -46,18 +46,25 @@ def preserved_modes() -> Iterator[None]:
         for kind, (enabled, dtype) in zip(kinds, casts):
             torch.set_autocast_enabled(kind, enabled)
             torch.set_autocast_dtype(kind, dtype)
-        for _ in range(_autocast_scopes() - scopes):
-            if torch.autocast_decrement_nesting() == 0:
-                torch.clear_autocast_cache()
+        open_scopes(scopes - autocast_scopes())
         for name, value in settings:
             if read_state(name) != value:
                 set_state(name, value)
 
 
-def _autocast_scopes() -> int:
-    """How many are open: casts of parameters are kept until the last one is over."""
+def autocast_scopes() -> int:
+    """How many are open: eager keeps casts of parameters until the last one is over."""
     torch.autocast_increment_nesting()
     return torch.autocast_decrement_nesting()
+
+
+def open_scopes(count: int) -> None:
+    """Begins ``count`` scopes of autocast; ends as many if it is negative."""
+    for _ in range(count):
+        torch.autocast_increment_nesting()
+    for _ in range(-count):
+        if torch.autocast_decrement_nesting() == 0:
+            torch.clear_autocast_cache()
 
 
 def is_setting(function: object) -> bool:

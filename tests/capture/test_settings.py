@@ -176,3 +176,58 @@ def test_a_path_that_is_no_text_is_asked_once() -> None:
         return x, -1
 
     assert_same(jitney.compile(f, backend="eager")(X, Counted()), f(X, Counted()))
+
+
+def _open_scopes() -> int:
+    torch.autocast_increment_nesting()
+    return torch.autocast_decrement_nesting()
+
+
+def _broken(x: torch.Tensor) -> torch.Tensor:
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        x = x @ x
+        jitney.graph_break()
+        return x @ x
+
+
+def _raising(x: torch.Tensor) -> torch.Tensor:
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        jitney.graph_break()
+        return torch.linalg.cholesky((x @ x).float() - 1000 * torch.eye(len(x)))
+
+
+def _nested(x: torch.Tensor) -> Any:
+    scopes = []
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        scopes.append(torch._dynamo.disable(_open_scopes)())
+        with torch.autocast("cpu", enabled=False):
+            scopes.append(torch._dynamo.disable(_open_scopes)())
+            x = x @ x
+        scopes.append(torch._dynamo.disable(_open_scopes)())
+    return x, scopes
+
+
+@pytest.mark.parametrize("backend", ["jitney", "eager"])
+@pytest.mark.parametrize("function", [_broken, _raising, _nested])
+def test_a_scope_of_autocast_ends_behind_a_break(
+    function: Callable[..., Any], backend: str
+) -> None:
+    """Eager keeps casts of parameters until the last one is over: it would use old ones."""
+    layer, compiled = torch.nn.Linear(3, 3), jitney.compile(function, backend=backend)
+    x = torch.eye(3)
+    for _ in range(3):
+        if function is _raising:
+            with pytest.raises(torch.linalg.LinAlgError):
+                compiled(x)
+        else:
+            assert_same(compiled(x), function(x))
+        assert _open_scopes() == 0
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert _open_scopes() == 1
+        before = layer(torch.ones(1, 3))
+        with torch.no_grad():
+            layer.weight.add_(1)
+        compiled_inside = jitney.compile(_nested, backend=backend)(x)
+        assert_same(compiled_inside, _nested(x))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert not torch.equal(layer(torch.ones(1, 3)), before)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import threading
 import traceback
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -289,6 +290,52 @@ def test_what_cannot_be_undone_is_done_once() -> None:
     with pytest.raises(torch.linalg.LinAlgError):
         jitney.compile(g, backend="eager")(x)
     assert torch.equal(x, -2 * torch.eye(3))
+
+
+@pytest.mark.parametrize("backend", ["jitney", "eager"])
+def test_blocks_around_a_break_are_left_by_an_error_that_goes_to_the_caller(backend: str) -> None:
+    """An op that nobody runs twice raises: gradients are on again, what was locked is free."""
+    lock, noted = threading.Lock(), []
+
+    @torch.library.custom_op("jitney_tests::limited", mutates_args=())
+    def limited(x: Tensor) -> Tensor:
+        if x.sum() > 9:
+            raise ValueError("too much")
+        return x * 2
+
+    limited.register_fake(torch.empty_like)
+
+    class Noting:
+        def __enter__(self) -> None:
+            noted.append("enter")
+
+        def __exit__(self, cls: Any, error: Any, trace: Any) -> None:
+            noted.append(str(error))
+
+    def inner(x: Tensor) -> Tensor:
+        with Noting(), torch.autocast("cpu", dtype=torch.bfloat16):
+            jitney.graph_break()
+            return limited(x)
+
+    def f(x: Tensor) -> Tensor:
+        with lock, Noting():
+            with torch.no_grad():
+                with Noting():
+                    jitney.graph_break()
+                x = inner(x) + 1
+            return x
+
+    compiled = jitney.compile(f, backend=backend)
+    assert_same(compiled(torch.ones(3)), f(torch.ones(3)))
+    seen = []
+    for function in (f, compiled):
+        noted.clear()
+        with pytest.raises(ValueError, match="too much"):
+            function(torch.full((3,), 4.0))
+        seen.append(list(noted))
+        assert torch.is_grad_enabled() and not torch.is_autocast_enabled("cpu")
+        assert not lock.locked()
+    assert seen[1] == seen[0]
 
 
 def test_no_cache_is_copied_for_what_may_raise(monkeypatch: pytest.MonkeyPatch) -> None:

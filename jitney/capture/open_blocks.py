@@ -1,0 +1,36 @@
+"""The ``with`` blocks that a frame goes on in behind a break.
+
+An error of a compiled graph arises at no instruction of the frame. Where eager cannot run the frame
+once more it goes to the caller, past the frame's own handlers; the blocks around the graph are left
+by it nonetheless, so that gradients do not stay off, nor a lock taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from types import CodeType
+from typing import Any
+
+from jitney.capture.cpython import SPECIAL_METHODS
+from jitney.capture.edit_code import handled_ranges, list_code
+
+#: Slots under what a handler is entered with: ``__exit__``, from 3.14 on a NULL above it.
+_EXIT_BELOW = 2 if SPECIAL_METHODS else 1
+
+
+@lru_cache(maxsize=4096)
+def exit_slots(code: CodeType, index: int) -> tuple[int, ...]:
+    """Stack slots of the ``__exit__`` of each block around instruction ``index``, inmost first."""
+    names, slots = list_code(code).names, []
+    while around := [entry for entry in handled_ranges(code) if index in entry[0]]:
+        [(_, index, depth, _)] = around  # what handles it lies in the outer blocks
+        if names[index : index + 2] == ("PUSH_EXC_INFO", "WITH_EXCEPT_START"):
+            slots.append(depth - _EXIT_BELOW)
+    return tuple(slots)
+
+
+def leave_blocks(error: BaseException, exits: Sequence[Callable[..., Any]]) -> None:
+    """Calls what leaves each block, innermost first, as ``error`` passes; none of them stops it."""
+    for leave in exits:
+        leave(type(error), error, error.__traceback__)
