@@ -68,7 +68,11 @@ def apply(
         interpreter.native_broke = True
         raise _refusal(cls, "is applied by a function that a transform calls")
     if not torch.is_grad_enabled():
-        return _forward(interpreter, cls, context, inputs)
+        result = _forward(interpreter, cls, context, inputs)
+        if context.dirty_tensors and any(context.needs_input_grad):  # eager detaches them
+            interpreter.native_broke = True
+            raise _refusal(cls, "writes in place")
+        return result
     try:
         if not any(context.needs_input_grad):
             return _forward_without_grad(interpreter, cls, context, inputs)
@@ -91,6 +95,9 @@ def _differentiated(interpreter: Interpreter, cls: Any, context: Context, inputs
         raise _refusal(cls, "does not want missing gradients as zeros")
     if not outputs:
         raise _refusal(cls, "returns no tensor")
+    given = {memory_of(x) for x in inputs if isinstance(x, torch.Tensor)}
+    if any(memory_of(x) in given for x in context.non_differentiable):
+        raise _refusal(cls, "returns a view without a gradient")  # eager gives it one
     try:
         gradient, used, read = _backward(interpreter, cls, context, results)
     except CannotKeep as error:
@@ -190,8 +197,10 @@ def _author(
         recorder.argument(tensor)
         return Kept(list(recorder.lifted).index(id(tensor)))
 
+    said = vars(context).copy()
+    said.pop("non_differentiable", None)  # of no use to a backward: not to be watched for writes
     try:
-        attributes = as_constants(vars(context), keep)
+        attributes = as_constants(said, keep)
     except CannotKeep:
         return None
     tensors = tuple([isinstance(x, torch.Tensor) for x in results])

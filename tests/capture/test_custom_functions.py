@@ -1,0 +1,80 @@
+"""What a custom function says of its results is what eager makes of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+import jitney
+from tests.capture.run_capture import assert_same
+
+
+class Larger(torch.autograd.Function):
+    @staticmethod
+    def forward(a: torch.Tensor, b: torch.Tensor) -> Any:
+        return a * b, torch.where(a > b, a, b)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        ctx.save_for_backward(*inputs)
+        ctx.mark_non_differentiable(output[1])
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor, _: torch.Tensor) -> Any:
+        a, b = ctx.saved_tensors
+        return gradient * b, gradient * a
+
+
+class Turned(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, a: torch.Tensor) -> Any:
+        turned = a.t()
+        ctx.mark_non_differentiable(turned)
+        return a * a, turned
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor, _: torch.Tensor) -> Any:
+        return gradient * 2
+
+
+class Grown(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, a: torch.Tensor) -> Any:
+        ctx.mark_dirty(a)
+        return a.mul_(1.5)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
+        return gradient * 1.5
+
+
+def written(x: torch.Tensor, y: torch.Tensor) -> Any:
+    product, larger = Larger.apply(x, y)
+    larger.add_(0.5)  # nothing that the backward reads
+    return product, larger
+
+
+def turned(x: torch.Tensor, y: torch.Tensor) -> Any:
+    squared, view = Turned.apply(x * y)
+    return squared, view.requires_grad, view
+
+
+def grown(x: torch.Tensor, y: torch.Tensor) -> Any:
+    product = x * y
+    with torch.no_grad():
+        result = Grown.apply(product)
+    return x * 2, result, product.requires_grad
+
+
+@pytest.mark.parametrize("backend", ["jitney", "eager"])
+@pytest.mark.parametrize("function", [written, turned, grown])
+def test_results_and_gradients_are_eagers(function: Any, backend: str) -> None:
+    found = []
+    for run in (function, jitney.compile(function, backend=backend)):
+        x = torch.linspace(0.1, 1, 9).view(3, 3).requires_grad_()
+        results = run(x, torch.linspace(1, 0.2, 9).view(3, 3))
+        results[0].sum().backward()
+        found.append((results, x.grad))
+    assert_same(found[1], found[0])
