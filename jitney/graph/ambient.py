@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -15,25 +15,30 @@ _KINDS = ("cpu", "cuda")
 
 @dataclass(frozen=True)
 class Ambient:
-    """Autocast of each device kind (on, dtype), grad mode and default dtype of a thread."""
+    """Autocast of each device kind (on, dtype), grad mode, default dtype and default device (None
+    if none is set) of a thread."""
 
     autocast: tuple[tuple[bool, torch.dtype], ...]
     grad: bool
     default: torch.dtype
+    device: torch.device | None
 
     @staticmethod
     def now() -> Ambient:
         """The calling thread's."""
         autocast = [(torch.is_autocast_enabled(k), torch.get_autocast_dtype(k)) for k in _KINDS]
-        return Ambient(tuple(autocast), torch.is_grad_enabled(), torch.get_default_dtype())
+        device = torch_api.read_state("default_device")
+        grad, dtype = torch.is_grad_enabled(), torch.get_default_dtype()
+        return Ambient(tuple(autocast), grad, dtype, device)
 
     @contextmanager
     def restored(self) -> Iterator[None]:
-        """A scope in which the modes are these."""
+        """A scope, in a backward pass, in which the modes are these. (Autograd runs those without
+        a default device.)"""
         before = Ambient.now()
         self._set()
         try:
-            with torch_api.preserved_modes():
+            with torch_api.preserved_modes(), self.device or nullcontext():
                 yield
         finally:
             before._set()

@@ -189,3 +189,18 @@ def test_an_index_that_nobody_needs_is_refused_too(function: Callable[..., Tenso
     for x in (TABLE, TABLE.clone().requires_grad_()):
         torch.testing.assert_close(compiled(x, BAD[:1]), function(x, BAD[:1]))
         assert _error(compiled, x, BAD) == _error(function, x, BAD)
+
+
+def summed_into(x: Tensor, i: Tensor, kept: Tensor) -> Tensor:
+    row = x[i]
+    kept.copy_(row.sum() + x)  # one nest with the row, but for its check
+    return row
+
+
+def test_an_input_that_nothing_reads_is_not_written_before_the_check() -> None:
+    compiled, x, kept = jitney.compile(summed_into), torch.ones(4, 3), torch.zeros(4, 3)
+    with pytest.raises(IndexError):
+        compiled(x, torch.tensor([9]), kept)
+    assert not kept.any()
+    assert torch.equal(compiled(x, torch.tensor([1]), kept), x[1:2])
+    assert torch.equal(kept, x + 3)
