@@ -31,6 +31,10 @@ def exit_slots(code: CodeType, index: int) -> tuple[int, ...]:
 
 
 def leave_blocks(error: BaseException, exits: Sequence[Callable[..., Any]]) -> None:
-    """Calls what leaves each block, innermost first, as ``error`` passes; none of them stops it."""
-    for leave in exits:
-        leave(type(error), error, error.__traceback__)
+    """Calls what leaves each block, innermost first, as ``error`` passes; none of them stops it,
+    nor keeps the outer ones from being left."""
+    if exits:
+        try:
+            exits[0](type(error), error, error.__traceback__)
+        finally:
+            leave_blocks(error, exits[1:])
