@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from jitney import torch_api
 from jitney.errors import Unsupported
 from jitney.torch_api import OpOverload
 
@@ -47,6 +48,8 @@ def expand_foreach(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
         results.append(plain(*positional, **named))
         if in_place:
             positional[0].copy_(results[-1])
+    if in_place:  # as the kernels for lists do, which autograd leaves it to
+        torch_api.bump_versions(tuple(given["self"]))
     return None if in_place else results
 
 
