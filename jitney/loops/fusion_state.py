@@ -93,11 +93,10 @@ class FusionState:
             return no(f"{self.nodes[checked].name} is a check: its tiles suit nobody else")
         for scan in (x for x in (first, second) if visit.accumulates(self.nodes[x])):
             return no(f"{self.nodes[scan].name} runs along its rows by itself")
-        kinds = {frozenset(self.table[name].kind for name in self.writes[x]) for x in (a, b)}
-        if any("check" in k and "input" not in k for k in kinds) and any(
-            "input" in k for k in kinds
-        ):
-            return no("a check is made before inputs are written")
+        one, other = ({self.table[name].kind for name in self.writes[x]} for x in (a, b))
+        for checking, writing in ((one, other), (other, one)):
+            if "check" in checking and "input" not in checking and "input" in writing:
+                return no("a check is made before inputs are written")
         after = self._after(first, second)
         for need in self.needs[second]:
             if need != first and need in after:

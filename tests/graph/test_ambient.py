@@ -38,7 +38,6 @@ def test_the_default_device_is_the_forwards() -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="runs on a GPU, by `make gpu`")
 @pytest.mark.parametrize("again", [False, True])
 def test_gradients_of_some_results_under_a_default_gpu(again: bool) -> None:
     def f(x: torch.Tensor) -> Any:
