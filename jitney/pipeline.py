@@ -69,8 +69,9 @@ def _start_backend(
     inputs = [i.example for i in capture.inputs]
     with log.stage("backend", function=name), torch_api.tracing(capture.tracing_context):
         if isinstance(backend, GraphCompiler):
-            return backend.start(capture.graph, inputs, repeated=bool(capture.repeated_on))
-        graph = put_back_random(keep_settings(capture.graph, backend(capture.graph, inputs)))
+            return backend.start(capture.graph, inputs, repeated=capture.repeated_on)
+        graph = keep_settings(capture.graph, backend(capture.graph, inputs))
+        graph = put_back_random(graph, capture.repeated_on)
     return lambda: graph
 
 

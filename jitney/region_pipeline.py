@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from jitney import torch_api
-from jitney.errors import CompilerBug, JitneyError, Unsupported
+from jitney.errors import CompilerBug, JitneyError, LeftToEager, Unsupported
 from jitney.events import log
 from jitney.graph.ambient import Ambient
 from jitney.graph.check_backward import check_backward
@@ -24,7 +24,7 @@ from jitney.graph.keep_settings import keep_settings
 from jitney.graph.mark_leases import mark_leases
 from jitney.graph.mark_static import mark_static
 from jitney.graph.mark_statistics import mark_statistics
-from jitney.graph.put_back import put_back_random, put_back_written
+from jitney.graph.put_back import Errors, put_back_random, put_back_written
 from jitney.graph.region import Region, RegionFacts
 from jitney.graph.rerun_eagerly import rerun_eagerly
 from jitney.graph.stitch import stitch
@@ -49,15 +49,15 @@ class GraphCompiler:
         return self.start(gm, example_inputs)()
 
     def start(
-        self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any], *, repeated: bool = False
+        self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any], *, repeated: Errors = ()
     ) -> Callable[[], Callable[..., Any]]:
-        """All but waiting for kernels, which what it returns does. ``repeated``: the caller has
-        eager run where a call raises `LeftToEager`."""
+        """All but waiting for kernels, which what it returns does. ``repeated``: the errors of a
+        call, `LeftToEager` among them, after which the caller has eager run."""
         start = partial(self._start_tensors, example_inputs, repeated)
         return compute_scalars_apart(gm, start)
 
     def _start_tensors(
-        self, example_inputs: Sequence[Any], repeated: bool, gm: torch.fx.GraphModule
+        self, example_inputs: Sequence[Any], repeated: Errors, gm: torch.fx.GraphModule
     ) -> Callable[[], Callable[..., Any]]:
         """`start` for a graph whose results are tensors and sizes."""
         load = partial(_load_region, gm, example_inputs, self.options, Ambient.now(), repeated)
@@ -69,14 +69,14 @@ class GraphCompiler:
             with _bugs():
                 finish = start_region(gm, example_inputs, self.options)
         except Unsupported as reason:
-            return partial(_eager_forward, gm, reason)
+            return partial(_eager_forward, gm, reason, repeated)
 
         def built_region() -> Callable[..., Any]:
             try:
                 with _bugs():
                     built = finish()
             except Unsupported as reason:
-                return _eager_forward(gm, reason)
+                return _eager_forward(gm, reason, repeated)
             if entry is not None:
                 entry.save(built)
             return load(built)
@@ -84,8 +84,10 @@ class GraphCompiler:
         return built_region
 
 
-def _eager_forward(gm: torch.fx.GraphModule, reason: Unsupported) -> Callable[..., Any]:
-    return put_back_random(_eager_graph(gm, reason))
+def _eager_forward(
+    gm: torch.fx.GraphModule, reason: Unsupported, repeated: Errors
+) -> Callable[..., Any]:
+    return put_back_random(_eager_graph(gm, reason), repeated)
 
 
 def _eager_graph(gm: torch.fx.GraphModule, reason: Unsupported) -> Callable[..., Any]:
@@ -110,7 +112,7 @@ def _load_region(
     example_inputs: Sequence[Any],
     options: Any,
     ambient: Ambient,
-    repeated: bool,
+    repeated: Errors,
     built: BuiltRegion,
 ) -> Callable[..., Any]:
     """The callable of a built region; ``ambient``: the modes it was traced under; ``repeated``:
@@ -130,7 +132,7 @@ def _load_region(
     if built.forward.early:
         call = put_back_written(call, built.forward.early)
     if built.facts.draws:
-        call = put_back_random(call)
+        call = put_back_random(call, repeated or (LeftToEager,))
     may_stop = built.forward.checks or built.facts.copied
     return rerun_eagerly(lambda: gm, call) if may_stop and not repeated else call
 

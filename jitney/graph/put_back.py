@@ -10,15 +10,20 @@ import torch
 from jitney import torch_api
 from jitney.errors import LeftToEager
 
+Errors = tuple[type[Exception], ...]
 
-def put_back_random(call: Callable[..., Any]) -> Callable[..., Any]:
-    """``call``, but where it raises, torch's own generators are where they were before."""
+
+def put_back_random(call: Callable[..., Any], repeated: Errors) -> Callable[..., Any]:
+    """``call``, but where it raises one of ``repeated``, after which its work is done again,
+    torch's own generators are where they were before."""
+    if not repeated:
+        return call
 
     def run(*inputs: Any) -> Any:
         put_back = torch_api.note_generators()
         try:
             return call(*inputs)
-        except BaseException:
+        except repeated:
             put_back()
             raise
 

@@ -340,6 +340,23 @@ def test_blocks_around_a_break_are_left_by_an_error_that_goes_to_the_caller(back
     assert seen[1] == seen[0]
 
 
+@pytest.mark.parametrize("backend", ["jitney", "eager"])
+def test_what_was_drawn_before_an_error_stays_drawn(backend: str) -> None:
+    """Also where the frame cannot run again: an input has been written."""
+
+    def f(x: Tensor) -> Tensor:
+        x.add_(torch.rand(3, 3))
+        return torch.linalg.cholesky(x - 9 * torch.eye(3))
+
+    drawn = []
+    for function in (f, jitney.compile(f, backend=backend)):
+        torch.manual_seed(0)
+        with pytest.raises(torch.linalg.LinAlgError):
+            function(torch.eye(3))
+        drawn.append(torch.rand(2))
+    assert torch.equal(drawn[1], drawn[0])
+
+
 def test_no_cache_is_copied_for_what_may_raise(monkeypatch: pytest.MonkeyPatch) -> None:
     """Layers of a cache, each with its own count of places."""
 
