@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from jitney import cpu_pipeline, gpu_pipeline
+from jitney import cpu_pipeline, gpu_pipeline, torch_api
 from jitney.events import log
 from jitney.graph.device_of_graph import device_of_graph
 from jitney.kernels import philox_state
@@ -31,7 +31,11 @@ def compile_aten(gm: torch.fx.GraphModule, options: Any = None) -> Callable[...,
 def start_graph(gm: torch.fx.GraphModule, options: Any = None) -> Callable[[], BuiltGraph]:
     """A graph of ATen ops, compiled for where its tensors live; what it returns waits for the
     kernels."""
-    target = target_of(gm, options)
+    with torch_api.without_function_modes():  # a default device is not for what passes make
+        return _start(gm, target_of(gm, options), options)
+
+
+def _start(gm: torch.fx.GraphModule, target: Target, options: Any) -> Callable[[], BuiltGraph]:
     backend = gpu_pipeline if target.kind == "cuda" else cpu_pipeline
     if log.heard:
         log.emit("graph", stage="aten", code=gm.code)

@@ -131,7 +131,7 @@ def _tensor(writer: Writer, source: Source, facts: TensorFacts) -> str:
         f"{value}.device == {writer.constant(facts.device)}",
         f"{value}.layout is {writer.constant(facts.layout)}",
         f"{value}.requires_grad is {facts.requires_grad}",
-        f"not {writer.constant(torch_api.is_wrapped)}({value})",
+        f"not {writer.constant(torch_api.lacks_memory)}({value})",
         f"{value}.is_conj() is {facts.is_conj} and {value}.is_neg() is {facts.is_neg}",
     ]
     if facts.strides is not None:
@@ -218,7 +218,7 @@ def tensor_has(value: torch.Tensor, facts: TensorFacts) -> bool:
         if facts.layout is torch.strided:
             if facts.strides is not None and not _matches(value.stride(), facts.strides):
                 return False
-            if torch_api.is_wrapped(value):
+            if torch_api.lacks_memory(value):
                 return False
             if value.is_conj() is not facts.is_conj or value.is_neg() is not facts.is_neg:
                 return False
@@ -238,7 +238,7 @@ def plain_tensor_is(value: torch.Tensor, facts: TensorFacts) -> bool:
         and value.requires_grad is facts.requires_grad
         and value.is_conj() is facts.is_conj
         and value.is_neg() is facts.is_neg
-        and not torch_api.is_wrapped(value)
+        and not torch_api.lacks_memory(value)
         and (facts.strides is None or value.stride() == facts.strides)
         and (facts.is_leaf is None or value.is_leaf is facts.is_leaf)
         and (facts.is_inference is None or value.is_inference() is facts.is_inference)

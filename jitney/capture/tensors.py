@@ -31,8 +31,9 @@ class Tensors:
         cls = type(real)
         if cls not in PLAIN_TENSORS:
             raise BreakCapture("tensor-subclass", f"{source} is a {cls.__name__}")
-        if torch_api.is_wrapped(real):
-            raise BreakCapture("tensor-subclass", f"{source} was kept from inside a transform")
+        if torch_api.lacks_memory(real):
+            reason = "is a tensor of zeros without memory, or was kept from inside a transform"
+            raise BreakCapture("tensor-subclass", f"{source} {reason}")
         if real.layout != torch.strided or real.is_quantized or real.is_nested:
             raise BreakCapture("tensor-layout", f"{source} is not a dense strided tensor")
         if torch_api.is_forbidden(real):
@@ -67,7 +68,7 @@ class Tensors:
     def _fake(self, real: torch.Tensor, source: Source) -> Any:
         dims, marked = dynamic_dims(real, source, self.options)
         mode = self.recorder.fake_mode
-        if not dims:
+        if not dims or real.is_conj() or real.is_neg():  # a symbolic fake would forget that it is
             return torch_api.fake_of(mode, real)
         fake = torch_api.symbolic_fake_of(mode, real, str(source), dims, marked)
         self.recorder.symbols.learn_tensor(fake, source)

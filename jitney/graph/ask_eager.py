@@ -133,5 +133,6 @@ def _refusal(op: OpOverload, windowed: bool, args: tuple[Any, ...], kwargs: tupl
 
 def _example(described: Any, size: int) -> Any:
     if described[0] == "tensor":
-        return torch.ones([axis * size for axis in described[2]], dtype=described[1])
+        shape = [axis * size for axis in described[2]]
+        return torch.ones(shape, dtype=described[1], device="cpu")
     return described[1]

@@ -96,7 +96,7 @@ def _replace(
 ) -> None:
     fake = node.meta["val"]
     with torch_api.dispatch_modes_off():
-        kept = torch.empty_strided(fake.shape, fake.stride(), dtype=fake.dtype)
+        kept = torch.empty_strided(fake.shape, fake.stride(), dtype=fake.dtype, device="cpu")
         _first_copies(kept).copy_(_first_copies(value, fake.stride()))
     name = f"folded_{len(constants)}"
     constants[name] = kept

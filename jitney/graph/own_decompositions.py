@@ -50,6 +50,13 @@ def dist(x: torch.Tensor, other: torch.Tensor, p: float = 2) -> torch.Tensor:
     return torch.linalg.vector_norm(x - other, p)
 
 
+def native_dropout(x: torch.Tensor, p: float, train: bool | None) -> Any:
+    """On a CPU the mask of an empty tensor has the tensor's dtype."""
+    if x.is_cuda or type(x.numel()) is not int or x.numel():
+        return NotImplemented
+    return x.clone(), torch.empty_like(x)
+
+
 def log_sigmoid_forward(x: torch.Tensor) -> Any:
     """Results: ``log(sigmoid(x))``, and ``exp(-|x|)`` for the backward pass (on CPU)."""
     if x.device.type != "cpu":
@@ -133,6 +140,7 @@ OWN: Decompositions = {
     aten.as_strided_copy.default: _copies_of(torch.as_strided),
     aten.addbmm.default: addbmm,
     aten.dist.default: dist,
+    aten.native_dropout.default: native_dropout,
     aten.log_sigmoid_forward.default: log_sigmoid_forward,
     aten._weight_norm_interface.default: weight_norm_interface,
     aten.soft_margin_loss_backward.default: soft_margin_loss_backward,

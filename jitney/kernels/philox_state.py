@@ -66,7 +66,7 @@ def reserve(draws: Draws, device: torch.device) -> torch.Tensor:
         threads = thread_count(size, *most)
         seed, offset = torch_api.advance_generator(device, offset_step(size, threads))
         rows.append((seed, offset, threads, neighbours(size, together)))
-    return torch.as_tensor(rows)
+    return torch.tensor(rows, device="cpu")
 
 
 def philox_state(

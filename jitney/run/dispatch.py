@@ -106,6 +106,9 @@ class CompiledCode:
                 return entry.glue(function, *values)
         if _thread.compiling or not self._may_compile():
             return self.run_eager(function, *values)
+        if torch_api.dispatch_modes():  # they ignore what is compiled
+            with torch_api.dispatch_modes_off():
+                return self.miss(function, *values)
         if not self._lock.acquire(blocking=self.session.config.wait_for_compile):
             log.emit("eager", function=self.name, reason="another thread is compiling it")
             return self.run_eager(function, *values)
@@ -128,8 +131,9 @@ class CompiledCode:
     def _may_compile(self) -> bool:
         if self.skipped:
             return False
-        if torch_api.transform_is_active():
-            log.emit("eager", function=self.name, reason="it is called inside a transform")
+        surroundings = torch_api.what_must_see_calls()
+        if surroundings is not None:
+            log.emit("eager", function=self.name, reason=surroundings)
             return False
         if not stance.allows_compile(self.name, bool(self.entries), self):
             return False

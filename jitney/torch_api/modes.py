@@ -50,10 +50,19 @@ def _correct_python_kernels() -> None:
 
 
 def _dropout(x: torch.Tensor, p: float, train: bool | None) -> torch.Tensor:
-    if not train or p == 0:
+    if not train or p == 0 or x.numel() == 0:
         return x
+    if p == 1:  # draws nothing
+        return x * torch.zeros((), dtype=x.dtype, device=x.device)
     kept: torch.Tensor = torch.ops.aten.native_dropout(x, p, train)[0]
     return kept
+
+
+def dispatch_modes() -> list[Any]:
+    """The active dispatch modes, outermost first."""
+    from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
+
+    return _get_current_dispatch_mode_stack() if torch._C._len_torch_dispatch_stack() else []
 
 
 def dispatch_modes_off() -> Any:
@@ -131,10 +140,19 @@ def functorch_is_active() -> bool:
     return bool(torch._C._are_functorch_transforms_active())
 
 
-def transform_is_active() -> bool:
-    """Whether a functorch transform, forward-mode differentiation or ``torch.jit.trace`` surrounds
-    the call."""
-    return functorch_is_active() or forward_level() >= 0 or torch.jit.is_tracing()
+def what_must_see_calls() -> str | None:
+    """What surrounds us that acts upon every torch call, so that none may be compiled away: a
+    functorch transform, forward-mode differentiation, ``torch.jit.trace``, a dispatch mode (a
+    tracer of torch's, or one that does not declare that it ignores what is compiled); or what
+    keeps us from seeing them."""
+    if functorch_is_active() or forward_level() >= 0 or torch.jit.is_tracing():
+        return "it is called inside a transform"
+    for mode in dispatch_modes():
+        if mode.is_infra_mode() or not mode.ignore_compile_internals():
+            return f"a {type(mode).__name__} is active and is to see every operation"
+    if torch._C._is_torch_function_all_disabled():
+        return "__torch_function__ is disabled, by which calls are captured"
+    return None
 
 
 FORWARD_LEVEL = ("torch.autograd.forward_ad", "_current_level")  # the module, its global

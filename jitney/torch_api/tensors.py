@@ -22,11 +22,18 @@ def is_tensor_subclass(value: torch.Tensor) -> bool:
 
 
 #: Whether a functorch transform wrapped the tensor: one that outlived it may have no memory.
-is_wrapped: Callable[[torch.Tensor], bool] = torch._C._functorch.is_functorch_wrapped_tensor
 
 
 #: ``tensor.data`` as a function: an alias whose writes the tensor does not count.
 data_of = torch._C._autograd._get_data_attr  # type: ignore[attr-defined]
+
+
+def lacks_memory(tensor: torch.Tensor) -> bool:
+    """Whether there is nothing to read where ``tensor`` says it lies: a wrapper of a functorch
+    transform, or the zeros that forward-mode differentiation has for a tangent it does not need."""
+    if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+        return True
+    return torch._is_zerotensor(tensor)
 
 
 def bump_versions(tensors: tuple[torch.Tensor, ...]) -> None:

@@ -50,7 +50,7 @@ class PackedWeight:
         rows = tensor.detach().as_strided(self.shape, self.strides, start).to(self.dtype)
         panels = -(-n // self.width)
         rows = rows.reshape(-1, n, k)
-        padded = torch.zeros(len(rows), panels * self.width, k, dtype=self.dtype)
+        padded = torch.zeros(len(rows), panels * self.width, k, dtype=self.dtype, device="cpu")
         padded[:, :n] = rows
         group = 2 if self.pairs else 1
         split = padded.view(len(rows) * panels, self.width, k // group, group)

@@ -196,11 +196,13 @@ class _Frame:
         call.check(value, shape, self._places.table[name].dtype)
         if list(value.stride()) == strides or value.numel() < 2:
             return value
-        return torch.empty_strided(shape, strides, dtype=value.dtype).copy_(value)
+        own = torch.empty_strided(shape, strides, dtype=value.dtype, device=value.device)
+        return own.copy_(value)
 
     def _allocate(self, name: str) -> torch.Tensor:
         shape, strides = self._places.of_buffer(name, self.sizes)
-        made = torch.empty_strided(shape, strides, dtype=self._places.table[name].dtype)
+        dtype = self._places.table[name].dtype
+        made = torch.empty_strided(shape, strides, dtype=dtype, device="cpu")
         self.tensors[name] = made
         return made
 

@@ -250,7 +250,7 @@ def _device(plan: LaunchPlan) -> torch.device:
 
 def _bits(value: Any, dtype: torch.dtype) -> int:
     """A scalar as the 8 bytes of its parameter slot."""
-    padded = torch.zeros(8, dtype=torch.uint8)
-    raw = torch.tensor([value], dtype=dtype).view(torch.uint8)
+    padded = torch.zeros(8, dtype=torch.uint8, device="cpu")
+    raw = torch.tensor([value], dtype=dtype, device="cpu").view(torch.uint8)
     padded[: raw.numel()] = raw
     return int(padded.view(torch.int64))
