@@ -249,7 +249,7 @@ def _tensor(arming: Arming, place: Place, facts: TensorFacts) -> bool:
     elif place.slot is not None:
         words = arming.data(tensor_words(value, facts.sizes, facts.strides))
         arming.add(Op.TENSOR, place.slot, words)
-    return facts.is_leaf is None
+    return True
 
 
 def _apart(arming: Arming, apart: Apart) -> bool:

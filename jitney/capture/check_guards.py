@@ -136,8 +136,6 @@ def _tensor(writer: Writer, source: Source, facts: TensorFacts) -> str:
     ]
     if facts.strides is not None:
         terms += _extents(writer, f"{value}.stride()", None, facts.strides)
-    if facts.is_leaf is not None:
-        terms.append(f"{value}.is_leaf is {facts.is_leaf}")
     if facts.is_inference is not None:
         terms.append(f"{value}.is_inference() is {facts.is_inference}")
     return " and ".join(terms)
@@ -222,8 +220,6 @@ def tensor_has(value: torch.Tensor, facts: TensorFacts) -> bool:
                 return False
             if value.is_conj() is not facts.is_conj or value.is_neg() is not facts.is_neg:
                 return False
-        if facts.is_leaf is not None and value.is_leaf is not facts.is_leaf:
-            return False
         return facts.is_inference is None or value.is_inference() is facts.is_inference
 
 
@@ -240,7 +236,6 @@ def plain_tensor_is(value: torch.Tensor, facts: TensorFacts) -> bool:
         and value.is_neg() is facts.is_neg
         and not torch_api.lacks_memory(value)
         and (facts.strides is None or value.stride() == facts.strides)
-        and (facts.is_leaf is None or value.is_leaf is facts.is_leaf)
         and (facts.is_inference is None or value.is_inference() is facts.is_inference)
     )
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from jitney import torch_api
-from jitney.capture import operators
+from jitney.capture import operators, tensor_attributes
 from jitney.capture.attributes import guard_lookup, is_python, type_lookup
 from jitney.capture.builtin_calls import builtin
 from jitney.capture.class_flags import is_heap_type
@@ -44,15 +44,24 @@ def is_instance(interpreter: Interpreter, value: Any, classes: Any) -> bool:
         value = NUMBERS[type(value)](1)
     elif isinstance(value, FrameGenerator):
         value = (x for x in ((),))
-    elif isinstance(value, torch.Tensor):  # a fake stands for what is none
-        given = classes if isinstance(classes, tuple) else (classes,)
-        classes = tuple([c for c in given if not torch_api.is_fake_class(c)])
-        return bool(interpreter.native(isinstance, value, classes))
+    elif isinstance(value, torch.Tensor):
+        return _is_tensor_of(interpreter, value, classes)
     _refuse_protocols(value, classes)
     answer = bool(interpreter.native(isinstance, value, classes))
     if not answer:
         _assume_unregistered(interpreter, type(value), classes)
     return answer
+
+
+def _is_tensor_of(interpreter: Interpreter, fake: Any, classes: Any) -> bool:
+    members = _one_by_one(classes)
+    if members is not None:
+        return any(_is_tensor_of(interpreter, fake, member) for member in members)
+    if classes is torch.nn.Buffer:
+        return tensor_attributes.is_buffer(interpreter, fake)
+    if torch_api.is_fake_class(classes):  # a fake stands for what is none
+        return False
+    return bool(interpreter.native(isinstance, fake, classes))
 
 
 @builtin(builtins.issubclass)

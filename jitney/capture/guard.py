@@ -48,7 +48,6 @@ class TensorFacts:
     sizes: tuple[int | None, ...]
     strides: tuple[int | None, ...] | None
     requires_grad: bool
-    is_leaf: bool | None = None
     layout: torch.layout = torch.strided
     is_conj: bool = False
     is_neg: bool = False

@@ -187,6 +187,8 @@ def _ask(recorder: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     if func is torch.Tensor.type and (len(args) > 1 or kwargs):
         return _converted(recorder, *args, **kwargs)
     _refuse_levels(recorder, name_of(func))
+    if name_of(func) in ("_is_view", "is_shared") and recorder.is_input(args[0]):
+        raise BreakCapture("tensor-attribute", f"{name_of(func)}() of an input is asked")
     if name_of(func) in ("stride", "dim_order"):
         recorder.strides_asked = True
     if name_of(func) == "storage_offset":

@@ -194,6 +194,10 @@ class Recorder:
             return self.node_of(value)
         return self.symbols.node_of(value)
 
+    def is_input(self, fake: Any) -> bool:
+        """Whether a tensor is one that the graph is given."""
+        return any(given.example is fake for given in self.inputs.values())
+
     def is_mutated(self, fake: Any) -> bool:
         """Whether an input was written to in place."""
         if not isinstance(fake, torch.Tensor):

@@ -19,9 +19,11 @@ def class_of(fake: Any) -> type:
     """``type(tensor)`` as eager would answer for the tensor behind a fake."""
     if isinstance(fake, torch.nn.Parameter):
         return torch.nn.Parameter
-    if isinstance(fake, torch.nn.Buffer):
-        return torch.nn.Buffer
     return torch.Tensor
+
+
+#: What no guard on a tensor says of it, and its fake does not know: its place in autograd's graph.
+_OF_AUTOGRAD = frozenset(("is_leaf", "retains_grad", "output_nr"))
 
 
 def get(interpreter: Interpreter, fake: Any, name: str) -> Any:
@@ -39,7 +41,28 @@ def get(interpreter: Interpreter, fake: Any, name: str) -> Any:
         return found.__get__(fake, type(fake))  # FakeTensor overrides some
     if name == "__dict__":
         raise BreakCapture("tensor-dict", "__dict__ of a tensor is read")
+    if name in _OF_AUTOGRAD and id(fake) in interpreter.world.inside:
+        return _place_in_autograd(interpreter, fake, name)
     return interpreter.torch_call(getattr, fake, name)
+
+
+def _place_in_autograd(interpreter: Interpreter, fake: Any, name: str) -> Any:
+    recorder, known = interpreter.recorder, interpreter.world.inside[id(fake)]
+    if recorder.in_transform or recorder.is_mutated(fake):
+        raise BreakCapture("tensor-attribute", f"{name} of a tensor that a frame changes is read")
+    value = getattr(known.original, name)
+    if name == "is_leaf" and not known.original.requires_grad:  # which the guards on it say
+        return value
+    interpreter.world.guard(Kind.EQUALS, Attr(known.source, name), value, name)
+    return value
+
+
+def is_buffer(interpreter: Interpreter, fake: Any) -> bool:
+    """``isinstance(tensor, torch.nn.Buffer)``, which asks for an attribute."""
+    try:
+        return bool(interpreter.world.force(get(interpreter, fake, "_is_buffer")))
+    except Raised:
+        return False
 
 
 def _python_attribute(interpreter: Interpreter, fake: Any, name: str) -> Any:

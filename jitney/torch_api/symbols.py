@@ -132,7 +132,8 @@ def symbolic_fake_of(
     ranges = [_marked_range(tensor, d, name) if d in marked else None for d in range(tensor.dim())]
     context: Any = StatelessSymbolicContext(dynamic_sizes=kinds, constraint_sizes=ranges)
     if tensor._is_view() and not tensor.requires_grad:
-        with torch.no_grad():  # the same memory, not a view: a base of fixed size would specialise
+        # The same memory, not a view: a base of fixed size would specialise.
+        with torch.inference_mode(tensor.is_inference()), torch.no_grad():
             place = (tensor.storage_offset(), tensor.size(), tensor.stride())
             alone = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
             tensor = alone.set_(tensor.untyped_storage(), *place)

@@ -1,0 +1,81 @@
+"""What a frame asks of a tensor is what that tensor says, not the one it was compiled for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import jitney
+
+
+def _leaf() -> torch.Tensor:
+    return torch.ones(3, 4, requires_grad=True)
+
+
+def _retained() -> torch.Tensor:
+    x = _leaf() * 1.0
+    x.retain_grad()
+    return x
+
+
+TENSORS: dict[str, Callable[[], torch.Tensor]] = {
+    "plain": lambda: torch.ones(3, 4),
+    "leaf": _leaf,
+    "result": lambda: _leaf() * 1.0,
+    "retained": _retained,
+    "second of two": lambda: torch.ones(2, 3, 4, requires_grad=True).unbind(0)[1],
+    "view": lambda: torch.ones(12).view(3, 4),
+    "shared": lambda: torch.ones(3, 4).share_memory_(),
+    "buffer": lambda: nn.Buffer(torch.ones(3, 4)),
+    "parameter": lambda: nn.Parameter(torch.ones(3, 4)),
+}
+QUESTIONS: dict[str, Callable[[torch.Tensor], Any]] = {
+    "is_leaf": lambda x: x.is_leaf,
+    "retains_grad": lambda x: x.retains_grad,
+    "output_nr": lambda x: x.output_nr,
+    "is_view": lambda x: x._is_view(),
+    "is_shared": lambda x: x.is_shared(),
+    "is a buffer": lambda x: isinstance(x, nn.Buffer),
+    "is one of": lambda x: (isinstance(x, nn.Buffer | nn.Parameter), isinstance(x, torch.Tensor)),
+    "its class": type,
+    "of a result": lambda x: ((x * 2).is_leaf, (x * 2)._is_view(), isinstance(x * 2, nn.Buffer)),
+}
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("name", QUESTIONS)
+def test_questions_have_the_answer_of_each_call(name: str, dynamic: bool | None) -> None:
+    def function(x: torch.Tensor) -> Any:
+        return ask(x), x * 2
+
+    ask = QUESTIONS[name]
+    for first in TENSORS:
+        compiled = jitney.compile(function, dynamic=dynamic)
+        for kind in (first, first, *TENSORS, *TENSORS):
+            x = TENSORS[kind]()
+            assert compiled(x)[0] == function(x)[0], (first, kind)
+
+
+def test_a_written_tensor_is_asked_for_its_place_in_autograd() -> None:
+    def function(x: torch.Tensor, w: torch.Tensor) -> tuple[bool, bool]:
+        before = x.is_leaf
+        x.mul_(w)
+        return before, x.is_leaf
+
+    compiled = jitney.compile(function)
+    for w in (torch.ones(4), torch.ones(4, requires_grad=True)) * 2:
+        assert compiled(torch.ones(3, 4), w) == function(torch.ones(3, 4), w)
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_writes_to_views_count_in_inference_mode(dynamic: bool | None) -> None:
+    compiled = jitney.compile(lambda x: x.mul_(2) + 1, dynamic=dynamic)
+    for _ in range(3):
+        x = torch.ones(4, 3).t()
+        with torch.inference_mode():
+            compiled(x)
+        assert x._version == 1
