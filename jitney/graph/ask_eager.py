@@ -18,8 +18,12 @@ from jitney import torch_api
 from jitney.errors import Unsupported
 from jitney.torch_api import OpOverload
 
-#: Dtypes whose kernels eager has for every op that is lowered.
-_ALWAYS = (torch.float32, torch.float64)
+_HALVES = (torch.bfloat16, torch.float16)
+#: Dtypes whose kernels eager has for every op that is lowered, by device.
+_ALWAYS = {
+    "cpu": (torch.float32, torch.float64),
+    "cuda": (torch.float32, torch.float64, *_HALVES),
+}
 #: Asked besides those that torch tags as pointwise.
 _ASKED = frozenset(
     "full_like fill fill_ floor_divide floor_divide_ hardswish log_sigmoid_forward sum prod mean "
@@ -47,7 +51,6 @@ _NORMS = {
     "native_group_norm": (0, 1, 2),
     **dict.fromkeys(("native_batch_norm", "_native_batch_norm_legit"), (0, 1, 2, 3, 4)),
 }
-_HALVES = (torch.bfloat16, torch.float16)
 _NUMBERS = (bool, int, float)
 
 
@@ -64,10 +67,10 @@ def ask_eager(op: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any]) 
     if torch.Tag.pointwise not in op.tags and op._opname not in _ASKED and not windowed:
         return
     tensors = [x for x in (*args, *kwargs.values()) if isinstance(x, torch.Tensor)]
-    usual = all(x.dtype in _ALWAYS and not _is_empty(x) for x in tensors)
-    if usual and len({x.dtype for x in tensors}) < 2 and not any(type(x) is bool for x in args):
+    if not all(map(_can_be_asked, tensors)):
         return
-    if any(x.device.type != "cpu" for x in tensors):
+    usual = all(x.dtype in _ALWAYS[x.device.type] and not _is_empty(x) for x in tensors)
+    if usual and len({x.dtype for x in tensors}) < 2 and not any(type(x) is bool for x in args):
         return
     try:
         plain = tuple(map(_described, args))
@@ -91,6 +94,13 @@ def _ask_for_one_dtype(op: OpOverload, args: tuple[Any, ...]) -> None:
         raise Unsupported("eager-refuses", f"{op} of {', '.join(str(x.dtype) for x in tensors)}")
 
 
+def _can_be_asked(tensor: torch.Tensor) -> bool:
+    """Whether there are kernels where the tensor lives, and none is being recorded there."""
+    if tensor.device.type != "cuda":
+        return tensor.device.type == "cpu"
+    return torch.cuda.is_available() and not torch.cuda.is_current_stream_capturing()
+
+
 def _has_parameters_apart(tensors: list[torch.Tensor]) -> bool:
     return tensors[0].dtype in _HALVES and tensors[-1].dtype is torch.float32
 
@@ -105,9 +115,11 @@ def _is_empty(tensor: torch.Tensor) -> bool:
 
 
 def _described(value: Any) -> Any:
-    """Hashable, and enough to make an argument from: (dtype, which axes are empty) of a tensor."""
+    """Hashable, and enough to make an argument from: (where it is, dtype, which axes are empty) of
+    a tensor."""
     if isinstance(value, torch.Tensor):
-        return ("tensor", value.dtype, tuple(0 if _is(size, 0) else 1 for size in value.shape))
+        axes = tuple(0 if _is(size, 0) else 1 for size in value.shape)
+        return ("tensor", value.device, value.dtype, axes)
     if value is None or type(value) in _NUMBERS or isinstance(value, str | torch.dtype):
         return (type(value), value)
     if isinstance(value, torch.device | torch.layout | torch.memory_format):
@@ -133,6 +145,6 @@ def _refusal(op: OpOverload, windowed: bool, args: tuple[Any, ...], kwargs: tupl
 
 def _example(described: Any, size: int) -> Any:
     if described[0] == "tensor":
-        shape = [axis * size for axis in described[2]]
-        return torch.ones(shape, dtype=described[1], device="cpu")
+        _, device, dtype, axes = described
+        return torch.ones([axis * size for axis in axes], dtype=dtype, device=device)
     return described[1]
