@@ -152,11 +152,13 @@ class _Call:
         return tuple([self._result(out) for out in owner.plan.outputs])
 
     def _stand_in(self, astray: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Copies of tensors that begin inside others, where kernels do not expect them."""
+        """Copies of tensors that begin inside others, where kernels do not expect them. An extern
+        call is given the tensor itself if nothing writes to it: dropout draws by where it lies."""
         copies = {name: copied_whole(tensor) for name, tensor in astray.items()}
         for name, copy in copies.items():
-            self.tensors[name] = copy
             self._set(name, copy.data_ptr())
+            if name in self.owner.plan.written:
+                self.tensors[name] = copy
         return copies
 
     def _make(self, buffer: Buffer) -> torch.Tensor:
