@@ -67,10 +67,10 @@ def ask_eager(op: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any]) 
     if torch.Tag.pointwise not in op.tags and op._opname not in _ASKED and not windowed:
         return
     tensors = [x for x in (*args, *kwargs.values()) if isinstance(x, torch.Tensor)]
-    if not all(map(_can_be_asked, tensors)):
-        return
-    usual = all(x.dtype in _ALWAYS[x.device.type] and not _is_empty(x) for x in tensors)
+    usual = all(x.dtype in _ALWAYS.get(x.device.type, ()) and not _is_empty(x) for x in tensors)
     if usual and len({x.dtype for x in tensors}) < 2 and not any(type(x) is bool for x in args):
+        return
+    if not all(map(_can_be_asked, tensors)):
         return
     try:
         plain = tuple(map(_described, args))

@@ -50,7 +50,8 @@ def _correct_python_kernels() -> None:
 
 
 def _dropout(x: torch.Tensor, p: float, train: bool | None) -> torch.Tensor:
-    if not train or p == 0 or x.numel() == 0:
+    size = x.numel()
+    if not train or p == 0 or type(size) is int and size == 0:
         return x
     if p == 1:  # draws nothing
         return x * torch.zeros((), dtype=x.dtype, device=x.device)

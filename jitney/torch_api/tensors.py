@@ -21,9 +21,6 @@ def is_tensor_subclass(value: torch.Tensor) -> bool:
     )
 
 
-#: Whether a functorch transform wrapped the tensor: one that outlived it may have no memory.
-
-
 #: ``tensor.data`` as a function: an alias whose writes the tensor does not count.
 data_of = torch._C._autograd._get_data_attr  # type: ignore[attr-defined]
 
