@@ -335,6 +335,7 @@ def _number(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, sit
         values, keywords = [*map(concrete, values)], {k: concrete(v) for k, v in keywords.items()}
     elif function is builtins.round:
         values = [*map(counted, values)]
+    callbacks.refuse_python(interpreter, (*values[1:], *keywords.values()), callbacks.NUMBERS)
     return interpreter.native(function, *values, **keywords)
 
 

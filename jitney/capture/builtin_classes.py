@@ -81,6 +81,8 @@ def _container(interpreter: Interpreter, cls: Any, args: Any, kwargs: Any, site:
     keywords = forced_keywords(interpreter, kwargs)
     if cls is collections.defaultdict and values and type(values[0]) is types.FunctionType:
         raise BreakCapture("defaultdict", "a defaultdict with a Python factory")
+    if cls is enumerate:
+        callbacks.refuse_python(interpreter, (*values[1:], *keywords.values()), callbacks.NUMBERS)
     if cls is reversed and is_python(type_lookup(type(values[0]), "__reversed__")):
         hook = type_lookup(type(values[0]), "__reversed__")
         return interpreter.call(hook, (values[0],), {}, site)
@@ -138,7 +140,9 @@ def _convert(interpreter: Interpreter, cls: Any, args: Any, kwargs: Any, site: A
         for name in (f"__{cls.__name__}__", "__index__"):
             hook = type_lookup(type(values[0]), name)
             if is_python(hook) and not isinstance(values[0], torch.Tensor):
-                return interpreter.call(hook, (values[0],), {}, site)
+                number = interpreter.call(hook, (values[0],), {}, site)
+                whole = cls is float and name == "__index__"
+                return interpreter.call(float, (number,), {}, site) if whole else number
     return interpreter.native(cls, *values)
 
 

@@ -124,7 +124,8 @@ def refuse_callbacks(interpreter: Interpreter, function: Any, args: Sequence[Any
         refuse_python(interpreter, args[1], HASHES)
     elif isinstance(owner, str | bytes) and name in _FORMATTING:
         tuples = name == "__mod__" and isinstance(args[0], tuple)
-        refuse_python(interpreter, tuple.__iter__(args[0]) if tuples else args, TEXTS)
+        items = tuple.__iter__(args[0]) if tuples else args
+        refuse_python(interpreter, items, (*TEXTS, *NUMBERS))
         refuse_symbolic_text(a for a in args if isinstance(a, CONTAINERS))
         for value in args if name != "format" else ():
             refuse_lookups(interpreter, value)
@@ -141,7 +142,8 @@ def refuse_callbacks(interpreter: Interpreter, function: Any, args: Sequence[Any
     ):
         refuse_python(interpreter, args, COMPARISONS)
     else:
-        refuse_python(interpreter, [a for a in args if not isinstance(a, CONTAINERS)], NUMBERS)
+        numbers = [a for a in args if not isinstance(a, CONTAINERS)]
+        refuse_python(interpreter, (owner, *numbers) if type(owner) is slice else numbers, NUMBERS)
 
 
 def _reads_attributes(template: str) -> bool:
@@ -154,7 +156,7 @@ def _reads_attributes(template: str) -> bool:
 
 
 def held(values: Iterable[Any]) -> Iterator[Any]:
-    """The values and what containers among them hold, however deep, each object once."""
+    """The values and what containers and slices among them hold, however deep, each object once."""
     work, seen = list(values), set()
     while work:
         value = work.pop()
@@ -164,6 +166,8 @@ def held(values: Iterable[Any]) -> Iterator[Any]:
         yield value
         if isinstance(value, dict):
             work += (*dict.keys(value), *dict.values(value))
+        elif isinstance(value, slice):
+            work += (value.start, value.stop, value.step)
         elif isinstance(value, CONTAINERS):
             kind: Any = next(kind for kind in CONTAINERS if isinstance(value, kind))
             work += kind.__iter__(value)  # whatever its class overrides

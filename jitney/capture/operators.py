@@ -51,6 +51,7 @@ COMPARE: dict[str, tuple[Callable[..., Any], str, str]] = {
     ">=": (operator.ge, "__ge__", "__le__"),
 }
 _LISTS = (list, tuple, collections.deque)
+_REPEATED = (*_LISTS, str, bytes, bytearray)
 
 
 def is_tensorish(value: Any) -> bool:
@@ -75,6 +76,8 @@ def binary(interpreter: Interpreter, symbol: str, left: Any, right: Any) -> Any:
     """``left symbol right``; a trailing ``=`` makes it in-place."""
     inplace = symbol.endswith("=")
     function, name = BINARY[symbol.rstrip("=")]
+    if name == "mul":
+        _refuse_counts(interpreter, left, right)
     if inplace:
         hook = hook_of(interpreter, left, f"__i{name}__")
         if hook is not None:
@@ -88,11 +91,18 @@ def binary(interpreter: Interpreter, symbol: str, left: Any, right: Any) -> Any:
         return value
     if name == "mod" and isinstance(left, str | bytes):
         items = tuple.__iter__(right) if isinstance(right, tuple) else (right,)
-        callbacks.refuse_python(interpreter, items, callbacks.TEXTS)
+        callbacks.refuse_python(interpreter, items, (*callbacks.TEXTS, *callbacks.NUMBERS))
         callbacks.refuse_lookups(interpreter, right)
         right = concrete(right)
         callbacks.refuse_symbolic_text((right,))
     return _native(interpreter, function, left, right)
+
+
+def _refuse_counts(interpreter: Interpreter, left: Any, right: Any) -> None:
+    """Breaks where a sequence is to be repeated as often as an object's ``__index__`` says."""
+    for sequence, count in ((left, right), (right, left)):
+        if isinstance(sequence, _REPEATED):
+            callbacks.refuse_python(interpreter, (count,), ("__index__",))
 
 
 def _python_side(interpreter: Interpreter, left: Any, right: Any, name: str) -> bool:

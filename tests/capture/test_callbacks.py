@@ -63,6 +63,15 @@ USES: dict[str, Callable[[Any, Any], Any]] = {
     "a list's index": lambda x, r: x * [1, 2, 3, 4][r[0]],
     "a slice": lambda x, r: x * len([1, 2, 3, 4][: r[0]]),
     "range": lambda x, r: x * len(range(r[0])),
+    "a text repeated": lambda x, r: (x + 1, "ab" * r[0], r[0] * b"c", ("d",) * r[0]),
+    "a list repeated": lambda x, r: (x + 1, [1] * r[0], operator.mul([1], r[0])),
+    "a list repeated in place": lambda x, r: (x + 1, operator.imul([1], r[0])),
+    "digits": lambda x, r: (x + 1, round(1.2345, r[0])),
+    "counted from": lambda x, r: (
+        x + 1,
+        next(enumerate("a", r[0])),
+        next(enumerate("a", start=r[1])),
+    ),
     "math": lambda x, r: x * math.sqrt(r[0]),
     "str": lambda x, r: (x + 1, str(r)),
     "f-string": lambda x, r: (x + 1, f"{r}"),
@@ -112,6 +121,33 @@ def test_what_can_be_interpreted_does_not_break() -> None:
     sizes = [Converted(1), Converted(2)]
     full = CaptureOptions(fullgraph=True)
     check(compared, torch.ones(2), sizes, options=full)
+
+
+class Counted:
+    """A number by its ``__index__`` alone."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+    def __index__(self) -> int:
+        return self.count
+
+
+COUNTS: dict[str, Callable[[Any], Any]] = {
+    "indices of a slice": lambda n: slice(n).indices(9),
+    "a slice handed on": lambda n: [1, 2, 3].__getitem__(slice(n)),
+    "a number in a text": lambda n: "%d" % n,
+    "by a method": lambda n: "%x".__mod__(n),
+    "int and float": lambda n: (int(n), float(n)),
+}
+
+
+@pytest.mark.parametrize("count", COUNTS.values(), ids=COUNTS.keys())
+def test_an_object_that_counts_is_asked_in_each_call(count: Callable[[Any], Any]) -> None:
+    compiled, number = jitney.compile(lambda x, n: (x + 1, count(n))), Counted(1)
+    for number.count in (1, 2, 3):
+        found = compiled(torch.ones(2), number)[1]
+        assert found == count(number) and repr(found) == repr(count(number))
 
 
 def test_arguments_of_conversions() -> None:
