@@ -59,14 +59,15 @@ def recording(tensors: Sequence[torch.Tensor]) -> Iterator[Recording]:
 
 
 def reserve(draws: Draws, device: torch.device) -> torch.Tensor:
-    """Rows of seed, offset, threads and neighbours on the CPU; the generator is moved past them."""
+    """Rows of seed, offset, threads and neighbours on the CPU; the generator is moved past them.
+    For a GPU in pinned memory: it is not given again before a copy on a stream has read it."""
     most = torch_api.resident_threads(device)
     rows = []
     for size, together in zip(draws.sizes, draws.together, strict=True):
         threads = thread_count(size, *most)
         seed, offset = torch_api.advance_generator(device, offset_step(size, threads))
         rows.append((seed, offset, threads, neighbours(size, together)))
-    return torch.tensor(rows, device="cpu")
+    return torch.tensor(rows, device="cpu", pin_memory=device.type == "cuda")
 
 
 def philox_state(
