@@ -76,8 +76,6 @@ def binary(interpreter: Interpreter, symbol: str, left: Any, right: Any) -> Any:
     """``left symbol right``; a trailing ``=`` makes it in-place."""
     inplace = symbol.endswith("=")
     function, name = BINARY[symbol.rstrip("=")]
-    if name == "mul":
-        _refuse_counts(interpreter, left, right)
     if inplace:
         hook = hook_of(interpreter, left, f"__i{name}__")
         if hook is not None:
@@ -132,6 +130,8 @@ def _dispatch(interpreter: Interpreter, left: Any, right: Any, name: str, swappe
 def _native(interpreter: Interpreter, function: Callable[..., Any], *values: Any) -> Any:
     if any(isinstance(v, torch.Tensor) for v in values):
         return interpreter.torch_call(function, *values)
+    if function in (operator.mul, operator.imul):
+        _refuse_counts(interpreter, *values)
     return interpreter.native(function, *exact_operands(function, values))
 
 

@@ -142,6 +142,18 @@ COUNTS: dict[str, Callable[[Any], Any]] = {
 }
 
 
+class Multiplied(Counted):
+    """It says itself what a sequence times it is."""
+
+    def __rmul__(self, other: Any) -> Any:
+        return self.count, other
+
+
+def test_an_object_that_multiplies_by_itself_does_not_break() -> None:
+    full = CaptureOptions(fullgraph=True)
+    check(lambda x, n: (x + 1, [1] * n, "a" * n), torch.ones(2), Multiplied(3), options=full)
+
+
 @pytest.mark.parametrize("count", COUNTS.values(), ids=COUNTS.keys())
 def test_an_object_that_counts_is_asked_in_each_call(count: Callable[[Any], Any]) -> None:
     compiled, number = jitney.compile(lambda x, n: (x + 1, count(n))), Counted(1)

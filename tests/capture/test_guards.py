@@ -144,6 +144,11 @@ def test_conj_neg_and_inference():
     assert check(plain, torch.ones(2)) and not check(plain, made_there)
 
 
+def test_place_in_autograd():
+    guard, leaf = Guard(Kind.EQUALS, Attr(X, "is_leaf"), True), torch.ones(2, requires_grad=True)
+    assert check(guard, leaf) and not check(guard, leaf * 1)
+
+
 def test_subclasses_are_checked_past_their_torch_function():
     class Loud(torch.Tensor):
         @classmethod

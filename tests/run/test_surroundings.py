@@ -124,6 +124,7 @@ def test_dropout_of_nothing() -> None:
         x = torch.randn(0, 4, requires_grad=True)
         y, mask = compiled(x)
         assert_equal(y, F.dropout(x, 0.5))
+        assert mask.dtype is torch.native_dropout(x, 0.5, True)[1].dtype
         assert torch.autograd.grad(y.sum(), x)[0].shape == (0, 4)
 
 
