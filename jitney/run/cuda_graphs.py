@@ -24,7 +24,8 @@ import torch
 from jitney import torch_api
 from jitney.events import log
 from jitney.kernels import philox_state
-from jitney.kernels.triton.load_binary import recording_stream
+from jitney.kernels.triton.load_binary import make_stream
+from jitney.kernels.triton.record_graph import RecordedGraph, record_into
 from jitney.run.recording import Recording, ReplayFacts, is_on_gpu, is_tensor, lessor_of
 
 Program = Callable[..., tuple[Any, ...]]
@@ -46,15 +47,20 @@ class _Pool:
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self._handle: Any = None
+        self._stream: torch.cuda.Stream | None = None
         self._graphs: weakref.WeakSet[Any] = weakref.WeakSet()
 
-    def handle_for(self, graph: torch.cuda.CUDAGraph) -> Any:
-        """What torch's allocator knows the memory by that ``graph`` is to be recorded in; it
-        forgets a pool with the last graph there."""
+    def place_for(
+        self, graph: torch.cuda.CUDAGraph, device: torch.device | None
+    ) -> tuple[Any, torch.cuda.Stream]:
+        """What torch's allocator knows the memory by that ``graph`` is to be recorded in (it
+        forgets a pool with the last graph there), and on which stream: others cannot share it."""
+        if self._stream is None:
+            self._stream = make_stream(device or torch.device("cuda"))
         if not self._graphs:
             self._handle = torch.cuda.graph_pool_handle()
         self._graphs.add(graph)
-        return self._handle
+        return self._handle, self._stream
 
 
 _pools: dict[tuple[torch.device | None, int], _Pool] = {}
@@ -233,16 +239,13 @@ class ReplayedProgram:
         states = [
             torch.empty((n, columns), dtype=torch.int64, device=device) for n in self.facts.draws
         ]
-        graph = torch_api.GraphWithoutDraws()
-        pool = None  # leased memory lies where no other recording has its temporaries
+        graph = RecordedGraph()
+        place: tuple[Any, ...] = ()  # leased memory lies where no other recording has temporaries
         if not self.facts.leased:
-            pool = shared_pool(self.facts.device, stream).handle_for(graph)
+            place = shared_pool(device, stream).place_for(graph, device)
         with log.stage("cuda_graph", graph=self.name), _recording_lock:
             torch.cuda.synchronize()
-            with (
-                philox_state.recording(states) as random,
-                torch.cuda.graph(graph, pool, recording_stream(device), "thread_local"),
-            ):
+            with philox_state.recording(states) as random, record_into(graph, *place):
                 outputs = self.program(*inputs)
         where = {id(value): position for position, value in enumerate(inputs)}
         given = tuple([where.get(id(o)) if is_tensor(o) else None for o in outputs])

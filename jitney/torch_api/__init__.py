@@ -98,6 +98,7 @@ from jitney.torch_api.ops import (
     is_composite,
     is_data_dependent,
 )
+from jitney.torch_api.recordings import abandon_recording
 from jitney.torch_api.recurrent import (
     RECURRENT,
     foretold_by_layers,
@@ -168,6 +169,7 @@ from jitney.torch_api.tensors import (
 )
 
 __all__ = [
+    "abandon_recording",
     "RECURRENT",
     "laid_out_by_eager",
     "DEVICE_PROPERTIES",

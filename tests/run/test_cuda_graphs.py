@@ -16,7 +16,6 @@ from jitney import torch_api
 from jitney.events import log
 from jitney.kernels import philox_state
 from jitney.kernels.call_extern import ExternCall
-from jitney.kernels.triton.load_binary import recording_stream
 from jitney.loops.index import Dim
 from jitney.loops.ir import Extern
 from jitney.loops.read_sizes import ReadSize
@@ -107,26 +106,27 @@ def test_streams_are_recorded_apart_where_the_program_runs(monkeypatch: pytest.M
     assert (keys, entered) == ([(7,), (9,)], [1] * 4)
 
 
-def test_a_recording_is_made_on_a_stream_of_the_programs_gpu(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_recording_is_made_on_a_stream_of_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     used: list[Any] = []
 
     @contextmanager
-    def graph(recorded: Any, pool: Any, stream: Any, mode: str) -> Iterator[None]:
-        used.append(stream)
+    def record_into(graph: Any, pool: Any = None, stream: Any = None) -> Iterator[None]:
+        used.append((pool, stream))
         yield
 
-    monkeypatch.setattr(torch.cuda, "Stream", lambda device: f"stream of {device}")
-    monkeypatch.setattr(torch_api, "GraphWithoutDraws", Graph)
-    monkeypatch.setattr(torch.cuda, "graph", graph)
-    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: 0)
+    handles = iter(range(9))
+    monkeypatch.setattr(cuda_graphs, "make_stream", lambda device: f"stream of {device}")
+    monkeypatch.setattr(cuda_graphs, "RecordedGraph", Graph)
+    monkeypatch.setattr(cuda_graphs, "record_into", record_into)
+    monkeypatch.setattr(cuda_graphs, "_pools", {})
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: next(handles))
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
-    monkeypatch.setattr(cuda_graphs, "recording_stream", recording_stream.__wrapped__)
-    for number in (0, 1):
-        call = ReplayedProgram(program, ReplayFacts(device=torch.device("cuda", number)))
-        call._record((torch.zeros(1),), 0)
-    assert used == ["stream of cuda:0", "stream of cuda:1"]
+    kept = []
+    for number, stream, leased in ((0, 0, ()), (0, 0, ()), (0, 7, ()), (1, 0, ()), (0, 0, (0,))):
+        facts = ReplayFacts(device=torch.device("cuda", number), leased=frozenset(leased))
+        kept.append(ReplayedProgram(program, facts)._record((torch.zeros(1),), stream))
+    first, other = "stream of cuda:0", "stream of cuda:1"
+    assert used == [(0, first), (0, first), (1, first), (2, other), (None, None)]
 
 
 def test_one_program_at_a_time_has_the_memory_of_a_stream() -> None:
@@ -155,11 +155,12 @@ def test_one_program_at_a_time_has_the_memory_of_a_stream() -> None:
 def test_a_pool_ends_with_the_last_graph_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
     handles = iter(range(9))
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: next(handles))
+    monkeypatch.setattr(cuda_graphs, "make_stream", lambda device: f"stream of {device}")
     pool, graphs = cuda_graphs._Pool(), [Graph() for _ in range(3)]
-    assert {pool.handle_for(graph) for graph in graphs} == {0}  # type: ignore[arg-type]
+    assert {pool.place_for(graph, None)[0] for graph in graphs} == {0}  # type: ignore[arg-type]
     graphs.clear()
     last = Graph()
-    assert pool.handle_for(last) == 1  # type: ignore[arg-type]
+    assert pool.place_for(last, None) == (1, "stream of cuda")  # type: ignore[arg-type]
 
 
 def test_results_that_escape_keep_their_strides(monkeypatch: pytest.MonkeyPatch) -> None:

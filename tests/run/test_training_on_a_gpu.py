@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 import jitney
 from jitney.diagnostics.equality import largest_error
+from jitney.run.cuda_graphs import ReplayedProgram
 from jitney.run.recording import Inputs, Recording
 from tests.run.ways_to_train import (
     ON_A_GPU,
@@ -18,6 +19,7 @@ from tests.run.ways_to_train import (
     Training,
     Way,
     accumulated,
+    five_before_backward,
     inference_between,
     kept_zeros,
     other_rows,
@@ -138,3 +140,36 @@ def test_language_model(train: Way, replays: Replays) -> None:
     expected = seen(train, Language, "default")
     assert largest_error(seen(train, Language, "reduce-overhead"), expected) < 2e-3
     assert replays.count >= WAYS[train]
+
+
+@pytest.mark.parametrize("train", [plain, accumulated, five_before_backward])
+def test_recordings_that_fail(
+    train: Way, replays: Replays, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every second one does; what runs instead is awaited by what comes after."""
+    record, made = ReplayedProgram._record, [0, 0]
+
+    def failing(self: ReplayedProgram, args: tuple[Any, ...], stream: int) -> Recording:
+        def program(*inputs: Any) -> tuple[Any, ...]:
+            results = whole(*inputs)
+            torch.cuda.synchronize()
+            return results
+
+        made[0] += 1
+        if made[0] % 2:
+            return record(self, args, stream)
+        whole, self.program = self.program, program
+        try:
+            return record(self, args, stream)
+        except RuntimeError:
+            made[1] += 1
+            torch.cuda._sleep(20_000_000)
+            raise
+        finally:
+            self.program = whole
+
+    expected = seen(train, Perceptron, "default")
+    monkeypatch.setattr(ReplayedProgram, "_record", failing)
+    assert largest_error(seen(train, Perceptron, "reduce-overhead"), expected) == 0
+    assert made[1] > 0
+    assert torch.cuda.current_stream() == torch.cuda.default_stream()

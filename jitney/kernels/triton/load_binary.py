@@ -19,6 +19,7 @@ from jitney import torch_api
 from jitney.errors import CompilerBug
 
 _STATIC_SHARED = 48 << 10  # bytes of shared memory a kernel may have without asking
+_NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING
 _MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 
 
@@ -102,8 +103,11 @@ def current_stream(device: torch.device) -> int:
     return torch_api.raw_cuda_stream(device)
 
 
-@lru_cache(maxsize=64)
-def recording_stream(device: torch.device | None) -> torch.cuda.Stream:
-    """A stream of ``device`` to record CUDA graphs on. torch's own is a stream of the GPU that was
-    recorded for first: on another nothing would be recorded."""
-    return torch.cuda.Stream(device)
+def make_stream(device: torch.device) -> torch.cuda.Stream:
+    """A stream of ``device`` that nobody else comes by: torch gives its own to others after 32, and
+    what they issue there would be recorded."""
+    number = device.index if device.index is not None else torch.cuda.current_device()
+    made = ctypes.c_void_p()
+    with _context(number) as driver:
+        _check("cuStreamCreate", driver.cuStreamCreate(ctypes.byref(made), _NON_BLOCKING))
+    return torch.cuda.ExternalStream(made.value, torch.device("cuda", number))

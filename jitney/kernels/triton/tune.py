@@ -16,7 +16,7 @@ import torch
 from jitney.config import Config
 from jitney.disk_cache import DiskCache, open_cache
 from jitney.events import log
-from jitney.kernels.triton.load_binary import recording_stream
+from jitney.kernels.triton.record_graph import RecordedGraph, record_into
 
 Choice = TypeVar("Choice")
 
@@ -121,9 +121,8 @@ def microseconds(run: Callable[[], object]) -> float:
 
 def _replayed(run: Callable[[], object], repeats: int) -> float:
     torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    own = recording_stream(torch.device("cuda", torch.cuda.current_device()))
-    with torch.cuda.graph(graph, stream=own, capture_error_mode="thread_local"):
+    graph = RecordedGraph()
+    with record_into(graph):
         for _ in range(repeats):
             run()
     times = []
