@@ -62,6 +62,11 @@ class _Pool:
         self._graphs.add(graph)
         return self._handle, self._stream
 
+    def leave(self) -> None:
+        """Others are recorded in other memory: torch's allocator of pinned memory takes a recording
+        that failed for one under way."""
+        self._graphs = weakref.WeakSet()
+
 
 _pools: dict[tuple[torch.device | None, int], _Pool] = {}
 _pools_lock = threading.Lock()
@@ -218,6 +223,7 @@ class ReplayedProgram:
                 self._recordings.clear()  # what they hold, the call may need
             reason = "; ".join([str(error).partition("\n")[0], *getattr(error, "__notes__", ())])
             self._refuse(key, f"recording failed: {reason}")
+            shared_pool(self.facts.device, key[0]).leave()
             return None
         self._alive.add(recording)
         return recording

@@ -161,6 +161,8 @@ def test_a_pool_ends_with_the_last_graph_in_it(monkeypatch: pytest.MonkeyPatch) 
     graphs.clear()
     last = Graph()
     assert pool.place_for(last, None) == (1, "stream of cuda")  # type: ignore[arg-type]
+    pool.leave()
+    assert pool.place_for(last, None) == (2, "stream of cuda")  # type: ignore[arg-type]
 
 
 def test_results_that_escape_keep_their_strides(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 
 import jitney
 from jitney.diagnostics.equality import largest_error
+from jitney.kernels.triton.gpu_program import GpuProgram
 from jitney.run.cuda_graphs import ReplayedProgram
 from jitney.run.recording import Inputs, Recording
 from tests.run.ways_to_train import (
@@ -173,3 +175,27 @@ def test_recordings_that_fail(
     assert largest_error(seen(train, Perceptron, "reduce-overhead"), expected) == 0
     assert made[1] > 0
     assert torch.cuda.current_stream() == torch.cuda.default_stream()
+
+
+@pytest.mark.parametrize("train", [five_before_backward, some_gradients_kept])
+def test_dead_models_are_collected_at_any_time(
+    train: Way, replays: Replays, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their graphs die with them, which fails a graph that is recorded just then."""
+    expected = seen(train, Perceptron, "default")
+    run, asked = GpuProgram.consume, [0]
+
+    def collecting(self: GpuProgram, args: list[Any]) -> tuple[Any, ...]:
+        asked[0] += 1
+        if asked[0] % 5 == 0:
+            gc.collect()
+        torch.cuda._sleep(1_000_000)
+        return run(self, args)
+
+    monkeypatch.setattr(GpuProgram, "consume", collecting)
+    gc.disable()
+    try:
+        for _ in range(4):
+            assert largest_error(seen(train, Perceptron, "reduce-overhead"), expected) == 0
+    finally:
+        gc.enable()
