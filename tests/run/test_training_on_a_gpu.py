@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 
 import jitney
 from jitney.diagnostics.equality import largest_error
+from jitney.events import log
 from jitney.kernels.triton.gpu_program import GpuProgram
 from jitney.run.cuda_graphs import ReplayedProgram
 from jitney.run.recording import Inputs, Recording
@@ -181,15 +183,16 @@ def test_recordings_that_fail(
 def test_dead_models_are_collected_at_any_time(
     train: Way, replays: Replays, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Their graphs die with them, which fails a graph that is recorded just then."""
+    """Their graphs die with them, which fails a backward graph that is recorded just then."""
     expected = seen(train, Perceptron, "default")
-    run, asked = GpuProgram.consume, [0]
+    run, failed = GpuProgram.consume, len(log.events("cuda_graph_refused"))
+    streams = set()
 
     def collecting(self: GpuProgram, args: list[Any]) -> tuple[Any, ...]:
-        asked[0] += 1
-        if asked[0] % 5 == 0:
+        if not torch.cuda.is_current_stream_capturing():
+            streams.add(torch.cuda.current_stream())
+        elif threading.current_thread() is not threading.main_thread():
             gc.collect()
-        torch.cuda._sleep(1_000_000)
         return run(self, args)
 
     monkeypatch.setattr(GpuProgram, "consume", collecting)
@@ -199,3 +202,5 @@ def test_dead_models_are_collected_at_any_time(
             assert largest_error(seen(train, Perceptron, "reduce-overhead"), expected) == 0
     finally:
         gc.enable()
+    assert len(log.events("cuda_graph_refused")) > failed
+    assert streams == {torch.cuda.default_stream()}
