@@ -26,20 +26,22 @@ class RecordedGraph(torch_api.GraphWithoutDraws):
     """A graph, with a stream of its own until it dies if it leases one."""
 
     stream: torch.cuda.Stream | None = None
+    _returned: list[torch.cuda.Stream]  # not looked up when the graph dies: modules may be gone
 
     def lease_stream(self) -> torch.cuda.Stream:
         """A stream of this thread's GPU."""
         device = torch.device("cuda", torch.cuda.current_device())
+        self._returned = _idle.setdefault(device.index, [])
         try:
-            self.stream = _idle[device.index].pop()
-        except LookupError:
+            self.stream = self._returned.pop()
+        except IndexError:
             self.stream = make_stream(device)
         return self.stream
 
     def __del__(self) -> None:
         if self.stream is not None:
             self.reset()  # torch frees what it has for the stream: not once it is another's
-            _idle.setdefault(self.stream.device.index, []).append(self.stream)
+            self._returned.append(self.stream)
 
 
 @contextmanager

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -107,6 +109,22 @@ def test_streams_are_given_again() -> None:
     del graph
     graphs.clear()
     assert streams <= {s.cuda_stream for s in idle}
+
+
+@pytest.mark.gpu
+def test_graphs_that_die_with_the_process_say_nothing() -> None:
+    """Its modules are emptied before the last objects die: one of ``builtins`` outlives them."""
+    program = """
+import builtins, torch
+from jitney.kernels.triton.record_graph import RecordedGraph, record_into
+x, builtins.graph = torch.ones(4, device="cuda"), RecordedGraph()
+with record_into(builtins.graph):
+    x + 1
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=200
+    )
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.gpu
