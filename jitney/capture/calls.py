@@ -33,6 +33,7 @@ from jitney.capture.frame import BreakCapture, Frame, Lazy, Raised
 from jitney.capture.generators import FrameGenerator
 from jitney.capture.guard import ABSENT, Kind
 from jitney.capture.present_arguments import present
+from jitney.capture.scripted_functions import call_scripted
 from jitney.capture.source import Attr, DictItem, Fixed, Referent
 from jitney.capture.stand_ins import disabled_because, is_disabled, mark_of
 from jitney.capture.subscripts import LAZY_METHODS, LazyMethod, default_item, dict_item, key
@@ -84,6 +85,8 @@ def call(
         return call_cached(interpreter, function, args, kwargs, site)
     if kind is LazyMethod:
         return function.call(interpreter, args, kwargs)
+    if kind is torch.jit.ScriptFunction:
+        return call_scripted(interpreter, function, args, kwargs, site)
     if isinstance(function, torch_api.OP_TYPES):
         return torch_calls.call_leaf(interpreter, function, args, kwargs)
     if isinstance(function, weakref.ref):

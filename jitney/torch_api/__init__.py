@@ -8,6 +8,7 @@ from jitney.torch_api.addresses import same_addresses, storage_layout
 from jitney.torch_api.attention import attention_kinds, is_enum_of_c
 from jitney.torch_api.compiler import (
     DISABLED,
+    SCRIPTED,
     backend_names,
     find_backend,
     follow_dynamo,
@@ -15,6 +16,7 @@ from jitney.torch_api.compiler import (
     inductor_with,
     is_allowed_in_graph,
     is_compiled_class,
+    is_scripted,
     mark_allowed_in_graph,
     mark_function,
     mark_of,
@@ -170,6 +172,8 @@ from jitney.torch_api.tensors import (
 
 __all__ = [
     "abandon_recording",
+    "SCRIPTED",
+    "is_scripted",
     "RECURRENT",
     "laid_out_by_eager",
     "DEVICE_PROPERTIES",

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 DISABLED = "_torchdynamo_disable"  # the mark of functions that run eager: True
+SCRIPTED = "_torchdynamo_inline"  # where a function of TorchScript keeps the Python it was made of
 
 
 def backend_names() -> list[str]:
@@ -43,6 +44,12 @@ def hide_from_dynamo(function: Callable[..., Any]) -> None:
     skip = evaluation._FrameAction.SKIP
     evaluation.set_code_exec_strategy(function.__code__, evaluation._FrameExecStrategy(skip, skip))
     function.__dict__[DISABLED] = "from torch's capture"
+
+
+def is_scripted(function: torch.jit.ScriptFunction) -> bool:
+    """Whether ``torch.jit.script`` made it of its `SCRIPTED`; ``torch.jit.trace`` only ran that."""
+    made = torch.jit._state._try_get_jit_cached_function(getattr(function, SCRIPTED, None))
+    return made is not None and made.qualified_name == function.qualified_name
 
 
 def is_compiled_class(cls: type) -> bool:

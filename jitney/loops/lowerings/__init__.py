@@ -15,6 +15,7 @@ from jitney.loops.lowerings import (  # noqa: F401  (each fills the table)
     division,
     erfinv,
     gamma,
+    grouped_product,
     hyperbolic,
     indexing,
     losses,
