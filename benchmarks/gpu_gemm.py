@@ -171,7 +171,7 @@ def main() -> None:
         pick = schedule_gemm(gemm, target)
         picks[name] = Job(name, pick, kernels(gemm, pick, target))
     every = [s for job in (*jobs, *picks.values()) for s in job.sources]
-    binaries = compile_kernels(every, target.capability)
+    binaries = compile_kernels(every, target)
     print(f"{len(jobs)} schedules, {len(binaries)} kernels built in {time.time() - start:.1f} s")
     for name in names:
         bench = Bench(name)

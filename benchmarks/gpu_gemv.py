@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from jitney.kernels.triton.compile_kernels import compile_kernels
+from jitney.kernels.triton.device import device_target
 from jitney.kernels.triton.emit_nest import emit_nest
 from jitney.kernels.triton.launch import Launch, LaunchTable
 from jitney.kernels.triton.load_binary import load_binary
@@ -170,7 +171,7 @@ def main() -> None:
     start = time.time()
     fixed = frozenset(("w0", "w1", "g"))
     sources = [emit_nest(job.nest, job.schedule, fixed) for job in jobs]
-    binaries = compile_kernels(sources, (9, 0))
+    binaries = compile_kernels(sources, device_target(0))
     print(f"{len(binaries)} kernels built in {time.time() - start:.1f} s")
     best: dict[tuple[str, bool], list[tuple[float, Schedule, float]]] = {}
     following = {job: (after.name, after.norm) for job, after in zip(jobs, jobs[1:], strict=False)}

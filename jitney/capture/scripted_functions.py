@@ -22,7 +22,7 @@ from jitney.capture.symbols import SYMBOLS
 if TYPE_CHECKING:
     from jitney.capture.interpret import Interpreter
 
-_PLAIN = (torch.Tensor, bool, int, float, str, type(None), *SYMBOLS)
+_PLAIN: Any = (torch.Tensor, bool, int, float, str, type(None), *SYMBOLS)
 _ASKS = frozenset(("is_scripting", "is_tracing", "pow"))
 
 

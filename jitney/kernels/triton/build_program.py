@@ -49,7 +49,7 @@ def start_program(
     choose from, on this GPU; without one the models decide and no GPU is needed."""
     count = sum(len(n.nests) if isinstance(n, Together) else 1 for n in program.nodes)
     externs = sum(isinstance(n, Extern) for n in program.nodes)
-    kernels = KernelBuild(target.capability, cache, count - externs)
+    kernels = KernelBuild(target, cache, count - externs)
     with log.stage("emit"):
         sources, scratch = _emit_all(program, target, cache, tuner, kernels)
     kernels.end()
@@ -86,7 +86,7 @@ def _emit_all(
         else:
             variants[node.name] = node_variants(node, target, fixed)
     if tuner is not None:
-        sources |= fastest_variants(program, scratch, variants, tuner, target.capability, cache)
+        sources |= fastest_variants(program, scratch, variants, tuner, target, cache)
         kernels.give([source for several in sources.values() for source in several])
     return sources, scratch
 

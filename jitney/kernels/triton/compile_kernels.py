@@ -23,20 +23,23 @@ from jitney.kernels.triton.forked_workers import ForkedWorkers
 from jitney.kernels.triton.kernel_source import ALIGNED, ASSERT, KernelSource
 from jitney.kernels.triton.load_binary import Binary
 from jitney.kernels.triton.unpack_adds import unpack_adds
+from jitney.loops.target import Target
 
 #: Most kernels built at a time.
 PROCESSES = 16
 
 
 class KernelBuild:
-    """Kernels being built for a GPU of ``capability``: `give` their sources, those that take
-    longest first, `end`, then `finish`. Needs no GPU. ``kernels``: the most there will be."""
+    """Kernels being built for ``target``: `give` their sources, those that take longest first,
+    `end`, then `finish`. Needs no GPU. ``kernels``: the most there will be."""
 
-    def __init__(self, capability: tuple[int, int], cache: DiskCache | None, kernels: int) -> None:
-        self._arch, self._cache = capability[0] * 10 + capability[1], cache
+    def __init__(self, target: Target, cache: DiskCache | None, kernels: int) -> None:
+        major, minor = target.capability
+        self._arch, self._cache = major * 10 + minor, cache
+        self._shared = target.shared_memory
         if kernels:
             _compiler(self._arch)  # imported here once, not in every process
-        compile_one = partial(compile_kernel, arch=self._arch)
+        compile_one = partial(compile_kernel, arch=self._arch, most_shared=self._shared)
         self._workers = ForkedWorkers[KernelSource, Binary](compile_one, min(kernels, PROCESSES))
         self._found: dict[str, Binary] = {}
         self._missing: dict[str, KernelSource] = {}
@@ -46,7 +49,8 @@ class KernelBuild:
         for source in sources:
             if source.key in self._found or source.key in self._missing:
                 continue
-            known = None if self._cache is None else _cached(self._cache, source, self._arch)
+            data = None if self._cache is None else self._cache.get(self._cache_key(source))
+            known = None if data is None else pickle.loads(data)
             if known is not None:
                 self._found[source.key] = known
             else:
@@ -65,15 +69,19 @@ class KernelBuild:
                 self._found[source.key] = binary
                 log.emit("kernel", name=source.name, key=source.key, shared=binary.shared)
                 if self._cache is not None:
-                    self._cache.put(_cache_key(source, self._arch), pickle.dumps(binary))
+                    self._cache.put(self._cache_key(source), pickle.dumps(binary))
         return self._found
+
+    def _cache_key(self, source: KernelSource) -> str:
+        text = source.text(early=_starts_early(source, self._arch))
+        return f"kernel {source.key} sm_{self._arch} {self._shared} {_versions()}\n{text}"
 
 
 def compile_kernels(
-    sources: Sequence[KernelSource], capability: tuple[int, int], cache: DiskCache | None = None
+    sources: Sequence[KernelSource], target: Target, cache: DiskCache | None = None
 ) -> dict[str, Binary]:
     """Binaries by ``KernelSource.key``; those not in ``cache`` are built."""
-    build = KernelBuild(capability, cache, len(sources))
+    build = KernelBuild(target, cache, len(sources))
     build.give(sorted(sources, key=_effort, reverse=True))
     build.end()
     return build.finish()
@@ -83,16 +91,6 @@ def _effort(source: KernelSource) -> tuple[bool, int]:
     """What grows with the time a kernel takes to compile: products first, then long texts."""
     text = source.body + "".join(source.functions)
     return "tl.dot" in text, len(text)
-
-
-def _cached(cache: DiskCache, source: KernelSource, arch: int) -> Binary | None:
-    data = cache.get(_cache_key(source, arch))
-    return None if data is None else pickle.loads(data)
-
-
-def _cache_key(source: KernelSource, arch: int) -> str:
-    text = source.text(early=_starts_early(source, arch))
-    return f"kernel {source.key} sm_{arch} {_versions()}\n{text}"
 
 
 @lru_cache(maxsize=1)
@@ -117,8 +115,19 @@ def _compiler(arch: int) -> tuple[Any, Any]:
     return target, backend
 
 
-def compile_kernel(source: KernelSource, arch: int) -> Binary:
-    """One kernel for ``sm_<arch>``: Triton's passes in Triton's order, without its cache."""
+def compile_kernel(source: KernelSource, arch: int, most_shared: int = 0) -> Binary:
+    """One kernel for ``sm_<arch>``, with as many stages of what it loads as ``most_shared`` bytes
+    of shared memory have room for (0: with all)."""
+    stages = source.num_stages
+    binary = _compile(source, arch, stages)
+    while 0 < most_shared < binary.shared and stages > 1:
+        stages -= 1
+        binary = _compile(source, arch, stages)
+    return binary
+
+
+def _compile(source: KernelSource, arch: int, stages: int) -> Binary:
+    """Triton's passes in Triton's order, without its cache."""
     from triton._C.libtriton import ir
     from triton.compiler import ASTSource
 
@@ -130,7 +139,7 @@ def compile_kernel(source: KernelSource, arch: int) -> Binary:
     aligned = [["tt.divisibility", ALIGNED]]
     attributes = {(i,): aligned for i, p in enumerate(source.parameters) if p.kind == "pointer"}
     tree = ASTSource(function, signature, {}, attributes)
-    chosen = {"num_warps": source.num_warps, "num_stages": source.num_stages}
+    chosen = {"num_warps": source.num_warps, "num_stages": stages}
     checks = {"debug": ASSERT in text, "sanitize_overflow": False}
     # Eager rounds a product before a sum takes it; attention has no time for that.
     fused = "tl.dot(" in text and not any(word in text for word in ROUNDING)

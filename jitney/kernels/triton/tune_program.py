@@ -24,6 +24,7 @@ from jitney.kernels.triton.launch import Launch, LaunchTable
 from jitney.kernels.triton.load_binary import Binary, current_stream, load_binary
 from jitney.kernels.triton.tune import Tuner, microseconds
 from jitney.loops.ir import Buffer, LoopProgram
+from jitney.loops.target import Target
 
 #: The kernels of a node, in order.
 Variant = tuple[KernelSource, ...]
@@ -37,7 +38,7 @@ def fastest_variants(
     scratch: Sequence[Scratch],
     variants: Mapping[str, Sequence[Variant]],
     tuner: Tuner,
-    capability: tuple[int, int],
+    target: Target,
     cache: DiskCache | None,
 ) -> dict[str, Variant]:
     """The kernels of every node, by its name; ``scratch``: memory they share besides buffers."""
@@ -52,7 +53,7 @@ def fastest_variants(
         if len(q.variants) > 1 and _can_measure(q, known) and tuner.known(q.key, q.labels) is None
     }
     sources = [s for q in waiting.values() for variant in q.variants for s in variant]
-    binaries = compile_kernels(sources, capability, cache) if tuner.left > 0 else {}
+    binaries = compile_kernels(sources, target, cache) if tuner.left > 0 else {}
     found: dict[str, Variant] = {}
     times = []  # of the model's choice, of what was chosen
     for name, question in asked.items():

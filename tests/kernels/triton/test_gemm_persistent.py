@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 import torch
@@ -15,7 +16,7 @@ from jitney.kernels.triton.schedule_gemm import GemmSchedule, can_persist, can_t
 from jitney.loops.fuse_nests import fuse_nests
 from jitney.loops.index import Axis, index
 from jitney.loops.interpret import interpret
-from jitney.loops.ir import Const, Extern, Gemm, Load, LoopNest, Op, Store
+from jitney.loops.ir import Const, Extern, Gemm, Load, LoopNest, Op, Ref, Store
 from jitney.loops.verify import verify
 from tests.kernels.triton.test_gemm_tile import (
     ACC,
@@ -46,6 +47,15 @@ def gelu_of(x):
     scaled = Op("mul", (x, Const(0.70710678, F32)), F32)
     one = Op("add", (Const(1.0, F32), Op("erf", (scaled,), F32)), F32)
     return Op("mul", (Op("mul", (x, Const(0.5, F32)), F32), one), F32)
+
+
+def gated(m, n, k):
+    """``gelu(x @ w.T) * other``."""
+    gemm = product(m, n, k, F16)
+    at = index(gemm.m) * n + gemm.n
+    gate = gelu_of(cast(cast(Ref("acc", F32), F16), F32))
+    value = cast(Op("mul", (gate, cast(Load("other", at, F16), F32)), F32), F16)
+    return replace(gemm, epilogue=(Store("o0", at, value),))
 
 
 def check(gemm, inputs, outputs, schedule=SMALL):
@@ -117,7 +127,21 @@ binary = compile_kernel(emit_persistent_gemm(gemm, schedule_persistent(gemm, H20
 assert binary.scratch and binary.shared <= 232448, binary
 """
 
+#: An epilogue that reads a matrix needs shared memory too: three stages are left of four.
+COMPILE_GATED = """
+from jitney.kernels.triton.compile_kernels import compile_kernel
+from jitney.kernels.triton.gemm_persistent import emit_persistent_gemm
+from jitney.kernels.triton.schedule_gemm import schedule_persistent
+from tests.kernels.triton.test_gemm_persistent import gated
+from tests.kernels.triton.test_gemm_tile import H200
+source = emit_persistent_gemm(gated(512, 512, 256), schedule_persistent(gated(512, 512, 256), H200))
+assert compile_kernel(source, 90).shared > 232448
+binary = compile_kernel(source, 90, 232448)
+assert binary.scratch and 196608 < binary.shared <= 232448, binary
+"""
 
-def test_it_compiles_for_hopper_with_scratch_for_its_descriptors():
+
+@pytest.mark.parametrize("script", [COMPILE, COMPILE_GATED])
+def test_it_compiles_for_hopper_with_scratch_for_its_descriptors(script):
     environment = {**os.environ, "TRITON_INTERPRET": "0"}
-    subprocess.run([sys.executable, "-c", COMPILE], check=True, env=environment)
+    subprocess.run([sys.executable, "-c", script], check=True, env=environment)

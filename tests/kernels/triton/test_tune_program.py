@@ -106,7 +106,7 @@ def test_equal_nodes_are_measured_once_and_the_fastest_taken(monkeypatch):
     monkeypatch.setattr(tune_program._Bench, "measure", measure)
     monkeypatch.setattr(tune_program, "compile_kernels", lambda *_: {})
     monkeypatch.setattr(tune_program._Bench, "__init__", set_question)
-    chosen = tune_program.fastest_variants(whole, (), variants, Tuner("gpu", None), (9, 0), None)
+    chosen = tune_program.fastest_variants(whole, (), variants, Tuner("gpu", None), H200, None)
     assert chosen == {name: several[2] for name, several in variants.items()}
     assert len(measured) == len(variants["rows"])
 
@@ -129,5 +129,5 @@ def test_what_cannot_be_measured_keeps_the_models_choice():
     whole = program((node,), {"a": torch.zeros(24, 70)}, {"o0": torch.zeros(24, 70)})
     unknown = replace(whole, buffers=whole.buffers[:1])
     variants = {"rows": node_variants(node, H200, frozenset())}
-    chosen = tune_program.fastest_variants(unknown, (), variants, Tuner("gpu", None), (9, 0), None)
+    chosen = tune_program.fastest_variants(unknown, (), variants, Tuner("gpu", None), H200, None)
     assert chosen == {"rows": variants["rows"][0]}
