@@ -115,9 +115,12 @@ def is_row_reduction(gemm: Gemm) -> Decision:
     """Whether reading B once, row by row, is the whole cost of the product."""
     if gemm.k.extent.is_const and int(gemm.k.extent) <= SHORT:
         return yes("hardly anything to reduce")
+    several = not gemm.m.extent.is_const or int(gemm.m.extent) > FEW_ROWS
     if not _is_strided(gemm):
+        if several and can_tile_gemm(gemm):
+            return no("the library cannot read an operand that is no strided matrix, our tiles can")
         return yes("an operand is no strided matrix the library could read")
-    if not gemm.m.extent.is_const or int(gemm.m.extent) > FEW_ROWS:
+    if several:
         return no(f"{gemm.m.extent} rows share each weight: the library's tiles win")
     along_k = gemm.b.index.coefficient(gemm.k)
     if along_k is None or not along_k.is_const or int(along_k) != 1:

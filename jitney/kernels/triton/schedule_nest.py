@@ -96,6 +96,8 @@ def _reduction(nest: LoopNest, points: int, width: int, target: Target) -> Sched
         return _columns(points, width, target)
     if _streams_weights(nest) and width >= 1024:
         return _one_row_product(nest, width, target)
+    if width >= 512 and _meets_own_rows(nest):
+        return _rows_of_experts(width)
     if width <= ROW_LIMIT:
         tile = power_of_two(width)
         most = 2048 if points >= 16 * max(target.multiprocessors, 1) else 1024
@@ -145,6 +147,15 @@ def _one_row_product(nest: LoopNest, width: int, target: Target) -> Schedule:
     return Schedule(x_block, row, 0, warps, ahead=1, turns=turns)
 
 
+def _rows_of_experts(width: int) -> Schedule:
+    """The best measured for 2 to 64 rows that each meet a matrix of their own
+    (docs/decisions/042-mixtures-of-experts.md)."""
+    if width > 8192:
+        return Schedule(1, 2048, 0, 4)
+    row = power_of_two(width)
+    return Schedule(max(1, 4096 // row), row, ROW_LIMIT, 4 if row < 4096 else 8)
+
+
 def product_schedules(nest: LoopNest, target: Target) -> list[Schedule]:
     """Schedules of a product with a vector worth measuring, the model's first; [] for another
     nest. Products over rows of one length have as many, alike one by one."""
@@ -177,6 +188,21 @@ def _streams_weights(nest: LoopNest) -> bool:
         shared = any(atoms & inner and not atoms & across for atoms in found)
         if rows and shared:
             return True
+    return False
+
+
+def _meets_own_rows(nest: LoopNest) -> bool:
+    """Whether several rows of one operand meet rows of another that the last axis counts."""
+    if len(nest.axes) < 2:
+        return False
+    *others, last = nest.axes
+    for stmt in nest.body:
+        if isinstance(stmt, Reduce):
+            found = [load.index.atoms() for load in loads((stmt,))]
+            inner = [atoms for atoms in found if atoms & set(stmt.axes)]
+            shared = any(last not in atoms and atoms & set(others) for atoms in inner)
+            if shared and any(last in atoms for atoms in inner):
+                return True
     return False
 
 

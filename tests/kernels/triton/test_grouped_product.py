@@ -11,6 +11,9 @@ pytest.importorskip("triton")
 
 from jitney import gpu_pipeline
 from jitney.loops import ir
+from jitney.loops.index import index
+from jitney.loops.lowerings import grouped_product
+from jitney.loops.lowerings.strided import StridedTensor
 from tests.kernels.triton.interpreted import gpu_program, run_kernels
 from tests.loops.lowered import GPU, externs, lower_for, trace
 
@@ -97,13 +100,20 @@ def test_rows_of_the_result_are_padded() -> None:
     assert isinstance(out, ir.Output) and tuple(map(int, out.view.strides)) == (20, 1)
 
 
-@pytest.mark.parametrize("rows, inner", [(6, 16), (2, 18)])
-def test_kept_as_calls(rows: int, inner: int) -> None:
-    """Several rows to an expert; rows that eager refuses."""
-    x, weights = torch.randn(rows, inner), torch.randn(4, 16, inner).transpose(1, 2)
-    offs = torch.full((4,), rows, dtype=torch.int32)
+def test_several_rows_to_an_expert_are_the_librarys() -> None:
+    x, weights = torch.randn(6, 16), torch.randn(4, 16, 16).transpose(1, 2)
+    offs = torch.full((4,), 6, dtype=torch.int32)
     gm = trace(lambda *args: torch.ops.aten._grouped_mm(*args), x, weights, offs)
     assert externs(lower_for(gm, GPU)[0]) == ["aten._grouped_mm.default"]
+
+
+@pytest.mark.parametrize("strides, taken", [((24, 1), True), ((18, 1), False), ((1, 8), True),
+                                            ((48, 2), False), ((3, 24, 1), False)])  # fmt: skip
+def test_rows_that_eager_refuses_are_left_to_it(strides: tuple[int, ...], taken: bool) -> None:
+    """Of float16, eight to 16 bytes."""
+    shape = tuple(index(2) for _ in strides)
+    matrices = StridedTensor("w", torch.float16, shape, tuple(index(s) for s in strides))
+    assert grouped_product._is_aligned(matrices) == taken
 
 
 @pytest.mark.parametrize("limits, waits", [((0, 3), False), ((0, 0), True), ((), True)])
