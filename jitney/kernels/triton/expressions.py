@@ -182,7 +182,7 @@ def operation(
     """``op`` applied to the variables ``args``; ``operand`` is the dtype they have; ``rough``:
     what is made of it is rounded to 16 bits.
 
-    Raises CompilerBug for an opcode this backend has no text for: `has_operation` asks first.
+    Raises CompilerBug for an opcode this backend has no text for.
     """
     if op == "cast":
         if result == torch.bool:
@@ -220,12 +220,6 @@ def _decides(expr: Expr) -> bool:
         return False
     whole = expr.op == "cast" and not expr.dtype.is_floating_point
     return whole or expr.op in _DECIDING
-
-
-def has_operation(op: str, operand: torch.dtype) -> bool:
-    """Whether `operation` knows ``op`` for operands of that dtype."""
-    known = op in _SAME_FOR_ALL or op in ("cast", "bitcast", "not")
-    return known or _own(op, operand) is not None
 
 
 def _own(op: str, operand: torch.dtype) -> str | None:
