@@ -135,7 +135,7 @@ class CompiledCode:
         if surroundings is not None:
             log.emit("eager", function=self.name, reason=surroundings)
             return False
-        if not stance.allows_compile(self.name, bool(self.entries), self):
+        if not stance.allows_compile(self.name, self):
             return False
         config = self.session.config
         limit = config.recompile_limit

@@ -46,7 +46,7 @@ def change(name: str, whose: str = "own") -> Stance:
     return before
 
 
-def allows_compile(name: str, has_entries: bool, compiled: Any) -> bool:
+def allows_compile(name: str, compiled: Any) -> bool:
     """Whether a call that no entry serves may compile; ``compiled``: whose call it is."""
     stance = current().name
     if stance == "default":

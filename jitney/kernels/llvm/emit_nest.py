@@ -8,7 +8,7 @@ from dataclasses import replace
 from jitney.kernels.llvm.emit_body import BodyEmitter, InnerPlan, Span, State
 from jitney.kernels.llvm.emit_tiles import emit_tiles
 from jitney.kernels.llvm.expressions import Scope
-from jitney.kernels.llvm.isa import Isa, isa_of
+from jitney.kernels.llvm.isa import isa_of
 from jitney.kernels.llvm.node_code import SIGNATURE, NodeCode, Phase
 from jitney.kernels.llvm.operands import Operands
 from jitney.kernels.llvm.schedule_nest import Schedule, schedule_nest
@@ -53,7 +53,7 @@ def emit_nest(
         for local, offset in plan.shared:
             start = Scope(text, operands).indices.uniform(offset)
             operands.add_local(local, text.pure(f"getelementptr i8, ptr %shared, i64 {start}"))
-        emit_stage(text, operands, stage, schedule, isa)
+        emit_stage(text, operands, stage, schedule)
         parts.append(text.finish())
         declarations |= text.declarations
         phases.append(Phase(function, schedule.item_count(), schedule.nanoseconds))
@@ -74,9 +74,7 @@ def _unrolled(nest: LoopNest, schedule: Schedule) -> LoopNest:
     return unroll_chains(nest, (schedule.vector, schedule.unroll), lambda stmt: lanes[id(stmt)])
 
 
-def emit_stage(
-    text: FunctionText, operands: Operands, stage: Stage, schedule: Schedule, isa: Isa
-) -> None:
+def emit_stage(text: FunctionText, operands: Operands, stage: Stage, schedule: Schedule) -> None:
     """The loop over work items and everything in it."""
     body = stage.nest.body
     emitter = BodyEmitter(text, _plans_by_id(body, schedule), stage.limits)

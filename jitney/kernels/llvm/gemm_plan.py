@@ -81,7 +81,7 @@ class GemmPlan:
         return self.b in ("direct", "indexed")
 
 
-def can_emit_gemm(gemm: ir.Gemm, isa: Isa) -> Decision:
+def can_emit_gemm(gemm: ir.Gemm) -> Decision:
     """Whether the LLVM templates cover this product."""
     if gemm.row_prologue:
         return no("a prologue with statements of its own is a loop nest before the GEMM")
