@@ -16,7 +16,7 @@ from typing import TypeGuard
 
 from jitney.errors import Unsupported
 from jitney.kernels.triton.decode_attention import can_split_decode
-from jitney.kernels.triton.epilogues import map_stmt, wide_axes, with_accumulator, without_units
+from jitney.kernels.triton.epilogues import wide_axes, with_accumulator, without_units
 from jitney.kernels.triton.schedule_gemm import (
     can_persist,
     can_tile_gemm,
@@ -56,6 +56,7 @@ from jitney.loops.visit import (
     expr_nodes,
     loads,
     map_expr,
+    map_stmt,
     reads,
     statements,
     stmt_exprs,
