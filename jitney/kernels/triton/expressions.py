@@ -236,11 +236,9 @@ def rounded_quotient(expr: Op, lets: Mapping[str, Expr]) -> Op | None:
     inner: Expr | None = expr.args[0]
     while isinstance(inner, Ref):
         inner = lets.get(inner.name)
-    found = isinstance(inner, Op) and (inner.op, inner.dtype) == _QUOTIENT
-    return inner if isinstance(inner, Op) and found else None
-
-
-_QUOTIENT = ("div", torch.float32)
+    if isinstance(inner, Op) and inner.op == "div" and inner.dtype == torch.float32:
+        return inner
+    return None
 
 
 def erf_plus_one(expr: Op) -> Expr | None:
