@@ -74,7 +74,7 @@ class CompiledCode:
 
     def refresh(self) -> None:
         """Chooses ``pick`` for the entries and the stance there are."""
-        force_eager = self.skipped and not self.entries or stance.current().name == "force_eager"
+        force_eager = self.skipped and not self.entries or stance.current() == "force_eager"
         pick: Callable[..., Any] = self.pick_eager if force_eager else self.pick_miss
         if self.arms and not force_eager:
             pick = self.arms.pick()
