@@ -218,10 +218,10 @@ class set_stance:  # noqa: N801 - the name users know
         return self
 
     def __exit__(self, *_: Any) -> None:
-        stance.change(self._before.name)
+        stance.change(self._before)
 
     def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        stance.change(self._before.name)
+        stance.change(self._before)
 
         @functools.wraps(function)
         def within(*args: Any, **kwargs: Any) -> Any:

@@ -45,11 +45,6 @@ class Config:
         return tuple((f.name, getattr(self, f.name)) for f in fields(self) if f.metadata["key"])
 
 
-def names() -> tuple[str, ...]:
-    """Names of all knobs."""
-    return tuple(f.name for f in fields(Config))
-
-
 def with_options(config: Config, options: Mapping[str, Any]) -> Config:
     """``config`` with knobs changed; UserError for a name or a type that is none."""
     known = {f.name: type(f.default) for f in fields(Config)}

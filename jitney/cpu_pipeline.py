@@ -22,14 +22,13 @@ from jitney.loops.verify import check_step
 
 @dataclass(frozen=True)
 class CpuCode:
-    """Machine code for ``target``, as data."""
+    """Machine code, as data."""
 
     native: NativeProgram
-    target: Target
 
     def load(self, constants: Mapping[str, torch.Tensor]) -> Callable[..., Any]:
         """The callable of a program with these constants."""
-        return load_program(self.native, constants, self.target)
+        return load_program(self.native, constants)
 
 
 def transform(program: LoopProgram, target: Target, _: Config | None = None) -> LoopProgram:
@@ -45,4 +44,4 @@ def start(
     program: LoopProgram, gm: fx.GraphModule | None, target: Target, options: Config | None
 ) -> Callable[[], CpuCode]:
     """What makes native code of a planned program. (``gm``: `gpu_pipeline` has a use for it.)"""
-    return lambda: CpuCode(make_native(program, target, options), target)
+    return lambda: CpuCode(make_native(program, target, options))

@@ -23,11 +23,6 @@ from jitney.loops.verify import check_step, verify
 from jitney.region_cache import BuiltGraph, StoredProgram
 
 
-def compile_aten(gm: torch.fx.GraphModule, options: Any = None) -> Callable[..., Any]:
-    """A graph of ATen ops to ``call(*placeholder values) -> tuple``."""
-    return start_graph(gm, options)().load()
-
-
 def start_graph(gm: torch.fx.GraphModule, options: Any = None) -> Callable[[], BuiltGraph]:
     """A graph of ATen ops, compiled for where its tensors live; what it returns waits for the
     kernels."""

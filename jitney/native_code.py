@@ -65,6 +65,12 @@ def python_function(
     return function
 
 
+def read_word(address: int) -> int:
+    """The 8 bytes at ``address`` as an unsigned integer."""
+    value: int = ctypes.c_uint64.from_address(address).value
+    return value
+
+
 def address_in_python(name: str) -> int | None:
     """Where a function of CPython's C interface is."""
     return ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p).value

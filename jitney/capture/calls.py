@@ -215,7 +215,7 @@ def call_c(
     if searches.searches(interpreter, function, args) and not kwargs:
         return searches.search(interpreter, function, args)
     is_own = owner is not None and interpreter.is_owned(owner)
-    if policy.is_pure(function, args) or (is_own and policy.copies_state(function)):
+    if policy.is_pure(function) or (is_own and policy.copies_state(function)):
         return call_native(interpreter, function, args, kwargs)
     raise BreakCapture("c-call", f"{policy.name_of(function)} is not known to be free of effects")
 

@@ -163,7 +163,7 @@ def _close(
         effects.append(SetState(name, value))
     if scopes := state.close_scopes(vm.scopes_before):
         effects.append(DeferredCall(Constant(torch_api.open_scopes), (Constant(scopes),)))
-    graph, inputs = finish_graph(vm.recorder, rebuilder.outputs, bool(effects), before)
+    graph, inputs = finish_graph(vm.recorder, rebuilder.outputs)
     if graph is not None:
         keep_results(vm, graph)
     add_input_guards(vm, inputs)

@@ -24,12 +24,10 @@ _ERRORS = (RuntimeError, IndexError, ValueError, MemoryError)
 
 
 def finish_graph(
-    recorder: Recorder, outputs: list[Any], effects: bool, before: dict[str, Any]
+    recorder: Recorder, outputs: list[Any]
 ) -> tuple[torch.fx.GraphModule | None, tuple[GraphInput, ...]]:
     """(the graph, None if it computes nothing; its inputs): returns ``outputs`` as a tuple."""
     graph = recorder.graph
-    for node in recorder.state_nodes(before):
-        del node
     _remove_unused_items(graph, set(outputs))
     end = graph.output(tuple(outputs))
     end.meta["example_value"] = tuple([n.meta.get("example_value") for n in outputs])

@@ -15,6 +15,7 @@ from typing import Any
 
 from jitney.capture.class_flags import is_of_c
 from jitney.capture.cpython import FREE_THREADED
+from jitney.native_code import read_word
 
 OB_TYPE = 8
 SEQUENCE_SIZE = 16  # list, tuple; also the number of a dict's entries
@@ -35,12 +36,6 @@ FUNCTION_PARTS = {
 }
 HAS_DICT_VERSION = sys.version_info < (3, 14)
 _VALUES_IN_INSTANCES = sys.version_info >= (3, 13)
-
-
-def read_word(address: int) -> int:
-    """The 8 bytes at ``address`` as an unsigned integer."""
-    value: int = ctypes.c_uint64.from_address(address).value
-    return value
 
 
 class _Same:

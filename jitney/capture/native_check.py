@@ -3,7 +3,8 @@
 ``pick(function, *locals)`` walks the programs of the armed entries and returns the callable of
 the first that holds, else the miss handler. A program is a list of four-word instructions over
 slots that start as the call's arguments; see `Op`. It is data, so that arming compiles nothing.
-Compiled once per process; `supported` tells whether this CPython and torch passed the self-test.
+Compiled once per process; `run/arms.is_supported` tells whether this CPython and torch are laid
+out as it needs.
 """
 
 from __future__ import annotations

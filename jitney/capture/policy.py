@@ -101,7 +101,7 @@ def _leaf_code(code: types.CodeType, module: str) -> bool:
     return False
 
 
-def is_pure(function: Any, args: tuple[Any, ...]) -> bool:
+def is_pure(function: Any) -> bool:
     """Whether a C function only looks at its arguments, or changes only them."""
     owner = getattr(function, "__objclass__", None)
     bound = getattr(function, "__self__", None)

@@ -77,12 +77,6 @@ class Recorder:
                 self.sealed.add(leaves.memory_of(fake))
         return node
 
-    def state_nodes(self, before: dict[str, Any]) -> list[torch.fx.Node]:
-        """Nodes that put process state back at the end of the graph."""
-        from jitney.capture import state
-
-        return state.restoring_nodes(self, before)
-
     def node(
         self, op: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], value: Any
     ) -> torch.fx.Node:

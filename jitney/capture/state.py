@@ -1,9 +1,9 @@
 """Process state that changes what torch calls mean: grad mode, autocast, defaults.
 
 It is guarded at entry (settings that few programs change: where they do), changed for real while
-capturing (fakes obey it), written into the graph as explicit nodes, put back at the end of the
-graph, and left changed by an effect if the frame leaves it changed. So are open scopes of
-autocast, whose number needs no guard.
+capturing (fakes obey it), written into the graph as explicit nodes, put back when the graph has
+run (`graph/keep_settings`), and left changed by an effect if the frame leaves it changed. So are
+open scopes of autocast, whose number needs no guard.
 """
 
 from __future__ import annotations
@@ -46,20 +46,6 @@ def apply(
     value = function(*args, **kwargs)
     interpreter.recorder.node("call_function", function, tuple(args), kwargs, value)
     return value
-
-
-def restoring_nodes(recorder: Any, before: dict[str, Any]) -> list[Any]:
-    """Nodes that make the state at the end of the graph what it was at its start."""
-    nodes = []
-    for name, value in before.items():
-        if torch_api.read_state(name) != value:
-            args = (name, _plain(value))
-            nodes.append(recorder.node("call_function", torch_api.set_state, args, {}, None))
-    return nodes
-
-
-def _plain(value: Any) -> Any:
-    return tuple(map(_plain, value)) if isinstance(value, tuple) else value
 
 
 def restore(before: dict[str, Any]) -> dict[str, Any]:

@@ -151,12 +151,7 @@ def call_opaque(interpreter: Interpreter, function: Any, args: Any, kwargs: dict
 
 def special_object(function: Any) -> Callable[..., Any] | None:
     """How to call an object of torch's that is neither function nor module."""
-    if isinstance(function, torch.library.CustomOpDef if _HAS_CUSTOM_OP else ()):
-        return _call_custom_op
-    return None
-
-
-_HAS_CUSTOM_OP = hasattr(torch.library, "CustomOpDef")
+    return _call_custom_op if isinstance(function, torch.library.CustomOpDef) else None
 
 
 def _call_custom_op(

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -92,11 +92,6 @@ def first_call(side: str, target: str, size: str, dtype: str, device: str = "cpu
     cold, warm = results
     peak = int(cold["peak_memory"])
     return FirstCall(max(cold["compile"], 0.0), max(warm["compile"], 0.0), peak)
-
-
-def as_data(call: FirstCall) -> dict[str, float]:
-    """Plain data."""
-    return asdict(call)
 
 
 if __name__ == "__main__":

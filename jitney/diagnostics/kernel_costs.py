@@ -9,22 +9,13 @@ from typing import TypeGuard
 
 from jitney.loops import ir
 from jitney.loops.index import Axis, Index
+from jitney.loops.points import likely_points
 from jitney.loops.visit import expr_nodes, reads, stmt_exprs, writes
-
-
-def constant(size: Index) -> int:
-    """A size as an int; a symbolic one counts with the value it was traced with."""
-    return size.hint()
-
-
-def points(axes: Iterable[Axis]) -> int:
-    """How many points the axes span."""
-    return math.prod(constant(axis.extent) for axis in axes)
 
 
 def buffer_elements(buffer: ir.Buffer) -> int:
     """The product of its sizes."""
-    return math.prod(map(constant, buffer.shape))
+    return math.prod(size.hint() for size in buffer.shape)
 
 
 def node_bytes(node: ir.Node, buffers: dict[str, ir.Buffer]) -> int:
@@ -58,7 +49,7 @@ def elements_indexed(body: Iterable[ir.Stmt], axes: tuple[Axis, ...]) -> Counter
         for buffer, place in places:
             atoms = place.atoms()
             plain = all(isinstance(atom, Axis) for atom in atoms)
-            found[buffer] += points([a for a in inner if a in atoms] if plain else inner)
+            found[buffer] += likely_points([a for a in inner if a in atoms] if plain else inner)
     return found
 
 
@@ -75,20 +66,20 @@ def body_operations(body: tuple[ir.Stmt, ...]) -> int:
             inside = body_operations(statement.body)
             if isinstance(statement, ir.Reduce):
                 inside += len(statement.results)
-            total += points(statement.axes) * inside
+            total += likely_points(statement.axes) * inside
     return total
 
 
 def node_operations(node: ir.Node) -> int:
     """Floating-point operations; a multiply and an add count as two. 0 for extern calls."""
     if isinstance(node, ir.LoopNest):
-        return points(node.axes) * body_operations(node.body)
+        return likely_points(node.axes) * body_operations(node.body)
     if isinstance(node, ir.Gemm):
-        outer = points((*node.batch, node.m, node.n))
-        return outer * (2 * points((node.k,)) + body_operations(node.epilogue))
+        outer = likely_points((*node.batch, node.m, node.n))
+        return outer * (2 * likely_points((node.k,)) + body_operations(node.epilogue))
     if isinstance(node, ir.Attention):
-        scores = points((*node.batch, node.s, node.t))
-        own = scores * 2 * (points((node.d,)) + points((node.dv,)))
+        scores = likely_points((*node.batch, node.s, node.t))
+        own = scores * 2 * (likely_points((node.d,)) + likely_points((node.dv,)))
         return own + sum(map(node_operations, node.before))
     if isinstance(node, ir.Together):
         return sum(map(node_operations, node.nests))
@@ -100,10 +91,11 @@ def node_shape(node: ir.Node) -> str:
     if isinstance(node, ir.LoopNest):
         return "x".join(str(axis.extent) for axis in node.axes)
     if isinstance(node, ir.Gemm):
-        batch = f"{points(node.batch)} of " if node.batch else ""
+        batch = f"{likely_points(node.batch)} of " if node.batch else ""
         return f"{batch}m={node.m.extent} n={node.n.extent} k={node.k.extent}"
     if isinstance(node, ir.Attention):
-        return f"{points(node.batch)} heads s={node.s.extent} t={node.t.extent} d={node.d.extent}"
+        heads, s, t, d = likely_points(node.batch), node.s.extent, node.t.extent, node.d.extent
+        return f"{heads} heads s={s} t={t} d={d}"
     if isinstance(node, ir.Together):
         return f"{len(node.nests)} nests"
     return node.target

@@ -10,15 +10,13 @@ import torch
 
 from jitney import torch_api
 
-_KINDS = ("cpu", "cuda")
-
 
 @dataclass(frozen=True)
 class Ambient:
     """Autocast of each device kind (on, dtype), grad mode, default dtype and default device (None
     if none is set) of a thread."""
 
-    autocast: tuple[tuple[bool, torch.dtype], ...]
+    autocast: torch_api.AutocastModes
     grad: bool
     default: torch.dtype
     device: torch.device | None
@@ -26,10 +24,9 @@ class Ambient:
     @staticmethod
     def now() -> Ambient:
         """The calling thread's."""
-        autocast = [(torch.is_autocast_enabled(k), torch.get_autocast_dtype(k)) for k in _KINDS]
         device = torch_api.read_state("default_device")
         grad, dtype = torch.is_grad_enabled(), torch.get_default_dtype()
-        return Ambient(tuple(autocast), grad, dtype, device)
+        return Ambient(torch_api.autocast_modes(), grad, dtype, device)
 
     @contextmanager
     def restored(self) -> Iterator[None]:
@@ -44,8 +41,6 @@ class Ambient:
             before._set()
 
     def _set(self) -> None:
-        for kind, (on, dtype) in zip(_KINDS, self.autocast, strict=True):
-            torch.set_autocast_enabled(kind, on)
-            torch.set_autocast_dtype(kind, dtype)
+        torch_api.set_autocast_modes(self.autocast)
         torch.set_grad_enabled(self.grad)
         torch.set_default_dtype(self.default)

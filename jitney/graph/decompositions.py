@@ -8,7 +8,6 @@ runs as an ATen call.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -40,7 +39,7 @@ WRONGLY_DECOMPOSED = "multilabel_margin_loss_forward"
 def decompositions(keep: frozenset[Any]) -> Decompositions:
     """Overload -> decomposition, for ops that neither ``keep`` nor `LIBRARY_CALLS` holds."""
     table = torch_api.decomposition_table()
-    kept = {*keep, *_library_packets()}
+    kept = keep | _library_packets()
     torchs = {op: f for op, f in table.items() if op not in kept and _packet(op) not in kept}
     return {**torchs, **OWN}
 
@@ -49,6 +48,6 @@ def _packet(op: Any) -> Any:
     return getattr(op, "overloadpacket", op)
 
 
-def _library_packets() -> Mapping[Any, None]:
+def _library_packets() -> set[Any]:
     names = (name.partition(".")[0] for name in f"{LIBRARY_CALLS} {WRONGLY_DECOMPOSED}".split())
-    return dict.fromkeys(getattr(torch.ops.aten, n) for n in names if hasattr(torch.ops.aten, n))
+    return {getattr(torch.ops.aten, n) for n in names if hasattr(torch.ops.aten, n)}

@@ -86,8 +86,8 @@ def _ancestors(mask: fx.Node) -> list[fx.Node] | None:
 
 def _writes(node: fx.Node) -> bool:
     """Whether a torch-level call writes into its operands, or draws random numbers."""
-    if node.target in (operator.setitem, _ATTENTION):
-        return node.target is operator.setitem
+    if node.target is operator.setitem:
+        return True
     name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
     inplace = name.endswith("_") and not name.endswith("__")
     augmented = name.startswith("__i") and name.endswith("__") and name not in _NOT_AUGMENTED

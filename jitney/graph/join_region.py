@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -63,7 +63,7 @@ def join_region(
     output = graph.output_node()
     results_and_gradients: Any = output.args[0]
     result_nodes, gradient_nodes = results_and_gradients
-    facts: dict[str, Any] = {}
+    facts = RegionFacts(input_count, rules, (), mutations)
     backward = None
     kept: list[fx.Node] = []
     tangents = {r: i for i, r in enumerate(gradients.results)} if gradients else {}
@@ -74,11 +74,7 @@ def join_region(
             )
         own_gradients(split.backward)
         backward = torch_api.graph_module(recorder.constants, split.backward)
-        kept, facts = _saved(split, graph, list(result_nodes))
-        facts["grad_inputs"] = gradients.inputs
-        facts["grad_tangents"] = _tangents_reaching(split.backward, len(gradients.tangents))
-        facts["saved_tangents"] = _tangents_beside(split, facts["grad_tangents"])
-        facts["old_values"] = _read_by(result_nodes, inputs, mutations)
+        kept, facts = _with_backward(facts, split, gradients, inputs, result_nodes)
     draws = any(draws_random(n.target, n.args, n.kwargs) for n in graph.nodes)
     graph.erase_node(output)
     kept = [_unshared(graph, node, result_nodes) for node in kept]
@@ -91,7 +87,7 @@ def join_region(
     return Region(
         torch_api.graph_module(recorder.constants, graph),
         backward,
-        RegionFacts(input_count, rules, described, mutations, draws=draws, **facts),
+        replace(facts, results=described, draws=draws),
     )
 
 
@@ -162,11 +158,15 @@ def _keep_old_value(graph: fx.Graph, placeholder: fx.Node) -> None:
             reader.replace_input_with(placeholder, copy)
 
 
-def _saved(
-    split: Partition, graph: fx.Graph, results: list[fx.Node]
-) -> tuple[list[fx.Node], dict[str, Any]]:
-    """What the forward graph returns beyond its results, and where saved values are found."""
-    inputs = [node for node in graph.nodes if node.op == "placeholder"]
+def _with_backward(
+    facts: RegionFacts,
+    split: Partition,
+    gradients: Gradients,
+    inputs: list[fx.Node],
+    results: Sequence[fx.Node],
+) -> tuple[list[fx.Node], RegionFacts]:
+    """What the forward graph returns beyond its results, and the facts of the backward graph
+    added to ``facts``."""
     position = {node: index for index, node in reversed(list(enumerate(results)))}
     kept: list[fx.Node] = []
 
@@ -178,10 +178,16 @@ def _saved(
             kept.append(node)
         return Result(position[node])
 
-    return kept, {
-        "saved_tensors": tuple(place(node) for node in split.saved_tensors),
-        "saved_sizes": tuple(place(node) for node in split.saved_sizes),
-    }
+    reaching = _tangents_reaching(split.backward, len(gradients.tangents))
+    return kept, replace(
+        facts,
+        grad_inputs=gradients.inputs,
+        grad_tangents=reaching,
+        saved_tensors=tuple(place(node) for node in split.saved_tensors),
+        saved_tangents=_tangents_beside(split, reaching),
+        saved_sizes=tuple(place(node) for node in split.saved_sizes),
+        old_values=_read_by(results, inputs, facts.mutations),
+    )
 
 
 def _unshared(graph: fx.Graph, node: fx.Node, results: Sequence[fx.Node]) -> fx.Node:

@@ -35,7 +35,6 @@ def trace_region(
     gm: fx.GraphModule,
     example_inputs: Sequence[Any] = (),
     *,
-    fake_mode: Any = None,
     keep: Collection[Any] = (),
 ) -> Region:
     """Traces ``gm``, whose placeholders carry fake examples in meta (else ``example_inputs``).
@@ -44,7 +43,7 @@ def trace_region(
     under the grad mode in force now. ``keep``: ops (overloads or packets) not to decompose.
     Raises Unsupported for what must run eager.
     """
-    given, fake_mode = _fake_inputs(gm, example_inputs, fake_mode)
+    given, fake_mode = _fake_inputs(gm, example_inputs)
     table = decompositions(frozenset(keep))
     symbolic = any(map(torch_api.was_symbolic, given))
     attempts = ((Recorder, Direct()), (FunctionalRecorder, Functionalized()))
@@ -63,19 +62,32 @@ def trace_region(
     raise Unsupported(kind, reason)
 
 
-@dataclass
-class _Trace:
-    """One run of the graph: the inputs' fakes (``leaves`` for autograd), what the graph was
-    ``fed``, how often each of that had been written to, and what autograd knew of it."""
+@dataclass(frozen=True)
+class _Fed:
+    """An input as ``given`` and as the graph is ``fed`` it, the ``leaf`` that autograd's gradient
+    of it is taken at, if any; and what was known of a tensor before the graph ran: the ``node``
+    that computes it, how often it had been written to, its history to autograd."""
 
-    given: tuple[Any, ...]
-    placeholders: list[fx.Node] = field(default_factory=list)
-    leaves: list[Any] = field(default_factory=list)
-    fed: list[Any] = field(default_factory=list)
-    fed_nodes: list[fx.Node | None] = field(default_factory=list)
-    versions: list[int] = field(default_factory=list)
-    histories: list[Any] = field(default_factory=list)
+    given: Any
+    placeholder: fx.Node
+    fed: Any
+    leaf: torch.Tensor | None = None
+    node: fx.Node | None = None
+    version: int = 0
+    history: Any = None
+
+
+@dataclass(frozen=True)
+class _Trace:
+    """One run of the graph: its inputs, and the tensors that it owns, by name."""
+
+    inputs: tuple[_Fed, ...]
     attributes: dict[str, torch.Tensor] = field(default_factory=dict)
+
+    @property
+    def fed(self) -> tuple[Any, ...]:
+        """What the graph is run on."""
+        return tuple(each.fed for each in self.inputs)
 
 
 def _trace(
@@ -93,7 +105,7 @@ def _trace(
         stack.enter_context(fake_mode)
         with RememberedFakes(fake_mode):
             fakes = [v.detach() if isinstance(v, torch.Tensor) else v for v in given]
-        trace = _feed(given, fakes, recorder, layer, stack)
+        trace = _Trace(_feed(given, fakes, recorder, layer, stack))
         outputs = _run(gm, trace, recorder, layer)
         rules = describe_outputs(outputs, trace.fed, recorder, layer, results)
         mutations, copies = _describe_mutations(gm, trace, recorder, layer, results)
@@ -102,9 +114,8 @@ def _trace(
     return replace(region, facts=replace(region.facts, grad_enabled=grad_enabled))
 
 
-def _fake_inputs(
-    gm: fx.GraphModule, example_inputs: Sequence[Any], fake_mode: Any
-) -> tuple[tuple[Any, ...], Any]:
+def _fake_inputs(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> tuple[tuple[Any, ...], Any]:
+    """The inputs, tensors as fakes, and the mode of these."""
     placeholders = [node for node in gm.graph.nodes if node.op == "placeholder"]
     values = []
     for position, node in enumerate(placeholders):
@@ -114,7 +125,7 @@ def _fake_inputs(
         values.append(value)
     _refuse(values)
     modes = [m for m in map(torch_api.fake_mode_of, values) if m is not None]
-    fake_mode = fake_mode or (modes[0] if modes else torch_api.new_fake_mode(values))
+    fake_mode = modes[0] if modes else torch_api.new_fake_mode(values)
     fakes = [
         fake_mode.from_tensor(v)
         if isinstance(v, torch.Tensor) and torch_api.fake_mode_of(v) is None
@@ -142,35 +153,34 @@ def _feed(
     recorder: Recorder,
     layer: Direct,
     stack: ExitStack,
-) -> _Trace:
+) -> tuple[_Fed, ...]:
     """Makes placeholders, enters the recorder (and the layer), prepares what the graph is fed."""
-    trace = _Trace(given)
+    placeholders = []
     for position, (value, fake) in enumerate(zip(given, fakes, strict=True)):
         node = recorder.placeholder(f"input_{position}", fake)
         node.meta["is_parameter"] = isinstance(value, torch.nn.Parameter)
-        trace.placeholders.append(node)
+        placeholders.append(node)
     stack.enter_context(recorder)
     layer.enter(stack)
-    for value, fake in zip(given, fakes, strict=True):
-        if not isinstance(value, torch.Tensor):
-            trace.leaves.append(None)
-            trace.fed.append(fake)
-            trace.fed_nodes.append(None)
-            trace.versions.append(0)
-            trace.histories.append(None)
-            continue
-        leaf = tensor = layer.feed(fake)
-        if value.requires_grad:
-            leaf.requires_grad_()
-            if layer.clones_inputs() and not value.is_leaf:
-                with torch.enable_grad():
-                    tensor = leaf.clone()
-        trace.leaves.append(leaf if value.requires_grad else None)
-        trace.fed.append(tensor)
-        trace.versions += torch_api.versions([tensor])
-        trace.histories.append(tensor.grad_fn)
-        trace.fed_nodes.append(recorder.node_of(layer.value(tensor)))
-    return trace
+    inputs = zip(given, placeholders, fakes, strict=True)
+    return tuple([_feed_one(*each, recorder, layer) for each in inputs])
+
+
+def _feed_one(
+    value: Any, placeholder: fx.Node, fake: Any, recorder: Recorder, layer: Direct
+) -> _Fed:
+    if not isinstance(value, torch.Tensor):
+        return _Fed(value, placeholder, fake)
+    leaf = tensor = layer.feed(fake)
+    if value.requires_grad:
+        leaf.requires_grad_()
+        if layer.clones_inputs() and not value.is_leaf:
+            with torch.enable_grad():
+                tensor = leaf.clone()
+    (version,), history = torch_api.versions([tensor]), tensor.grad_fn
+    node = recorder.node_of(layer.value(tensor))
+    wanted = leaf if value.requires_grad else None
+    return _Fed(value, placeholder, tensor, wanted, node, version, history)
 
 
 def _run(gm: fx.GraphModule, trace: _Trace, recorder: Recorder, layer: Direct) -> tuple[Any, ...]:
@@ -203,36 +213,41 @@ def _describe_mutations(
 ) -> tuple[tuple[Mutation, ...], list[tuple[fx.Node, fx.Node]]]:
     """Mutations of inputs, and (placeholder, final value) of those the graph itself makes."""
     mutations, copies = [], []
-    storages = Counter(
-        v.untyped_storage()._cdata for v in trace.given if isinstance(v, torch.Tensor)
-    )
-    for index, (value, fed) in enumerate(zip(trace.given, trace.fed, strict=True)):
+    given = [each.given for each in trace.inputs if isinstance(each.given, torch.Tensor)]
+    storages = Counter(value.untyped_storage()._cdata for value in given)
+    for index, each in enumerate(trace.inputs):
+        value, fed = each.given, each.fed
         if not isinstance(value, torch.Tensor):
             continue
         final = layer.value(fed)
         if fed.shape != value.shape or fed.stride() != value.stride():
             raise Unsupported("metadata-mutation", "an input's shape or strides are changed")
         node = recorder.node_of(final)
-        if node is trace.fed_nodes[index]:
+        if node is each.node:
             continue
         if storages[value.untyped_storage()._cdata] > 1:
             raise Unsupported("overlap", "an input that is written to overlaps another input")
-        if final.stride() != value.stride() and _may_copy(gm):  # a trace has no gaps in new values
-            raise Unsupported("strided-write", "an input with gaps is written to, then reshaped")
-        if _overlaps_itself(value):
-            raise Unsupported("overlap", "an input that is written to overlaps itself")
-        if value.is_inference() and not torch.is_inference_mode_enabled():
-            raise Unsupported("inference", "an inference tensor is written to without its mode")
-        if fed.grad_fn is not trace.histories[index]:
+        _refuse_write(gm, value, final)
+        if fed.grad_fn is not each.history:
             mutations.append(Mutation(index, results.add(node, fed)))
         else:  # autograd has not seen the write: under no_grad, or through detach
-            counted = torch_api.versions([fed]) != [trace.versions[index]]
+            counted = torch_api.versions([fed]) != [each.version]
             mutations.append(Mutation(index, counted=counted))
-            copies.append((trace.placeholders[index], node))
+            copies.append((each.placeholder, node))
     for name, tensor in trace.attributes.items():
         if recorder.node_of(layer.value(tensor)).op != "get_attr":
             raise Unsupported("constant-mutation", f"{name} is no input but is written to")
     return tuple(mutations), copies
+
+
+def _refuse_write(gm: fx.GraphModule, value: torch.Tensor, final: torch.Tensor) -> None:
+    """Unsupported for an input that cannot be given its ``final`` value as eager writes it."""
+    if final.stride() != value.stride() and _may_copy(gm):  # a trace has no gaps in new values
+        raise Unsupported("strided-write", "an input with gaps is written to, then reshaped")
+    if _overlaps_itself(value):
+        raise Unsupported("overlap", "an input that is written to overlaps itself")
+    if value.is_inference() and not torch.is_inference_mode_enabled():
+        raise Unsupported("inference", "an inference tensor is written to without its mode")
 
 
 def _may_copy(gm: fx.GraphModule) -> bool:
@@ -258,13 +273,13 @@ def _differentiate(
 ) -> Gradients | None:
     """Runs autograd from the results that require grad to the inputs that do. Inputs that it does
     not reach are left out: what they were computed from is none of a backward pass's business."""
-    wanted = [i for i, leaf in enumerate(trace.leaves) if leaf is not None]
+    leaves = {i: each.leaf for i, each in enumerate(trace.inputs) if each.leaf is not None}
     outputs = [
         (index, tensor)
         for index, tensor in enumerate(results.tensors)
         if tensor is not None and tensor.grad_fn is not None
     ]
-    if not outputs or not wanted:
+    if not outputs or not leaves:
         return None
     tangents, nodes = [], []
     for position, (_, tensor) in enumerate(outputs):
@@ -274,15 +289,13 @@ def _differentiate(
     recorder.in_backward = True
     recorder.origin = None
     torch_api.autocast_off()
-    leaves = [trace.leaves[i] for i in wanted]
-    grads = torch.autograd.grad(
-        [tensor for _, tensor in outputs], leaves, tangents, allow_unused=True
-    )
+    differentiated = [tensor for _, tensor in outputs]
+    grads = torch.autograd.grad(differentiated, list(leaves.values()), tangents, allow_unused=True)
     reached = {
         i: recorder.node_of(layer.value(g))
-        for i, g in zip(wanted, grads, strict=True)
+        for i, g in zip(leaves, grads, strict=True)
         if g is not None
     }
-    found = {i: reached.get(i) for i in reached or wanted}
-    differentiated = tuple(index for index, _ in outputs)
-    return Gradients(tuple(found), differentiated, tuple(nodes), list(found.values()))
+    found = {i: reached.get(i) for i in reached or leaves}
+    places = tuple(index for index, _ in outputs)
+    return Gradients(tuple(found), places, tuple(nodes), list(found.values()))

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from jitney import torch_api
 from jitney.errors import CompilerBug
 from jitney.kernels import (
     paired_product,  # noqa: F401  (defines an op that programs name)
@@ -25,7 +26,7 @@ class ExternCall:
 
     def __init__(self, node: Extern) -> None:
         self.node = node
-        self.overload = overload(node.target)
+        self.overload = torch_api.find_op(node.target)
         self._args = [_known(a) for a in node.args]
         self._kwargs = [(name, _known(a)) for name, a in node.kwargs]
         self.decides_shape = torch.Tag.dynamic_output_shape in self.overload.tags
@@ -87,9 +88,3 @@ def _value(
     if isinstance(arg, list | tuple):
         return [_value(a, view, sizes, scalars) for a in arg]
     return evaluate_scalar(arg, scalars, sizes)
-
-
-def overload(target: str) -> Any:
-    """The overload object of a name such as "aten.convolution.default"."""
-    namespace, name, variant = target.split(".")
-    return getattr(getattr(getattr(torch.ops, namespace), name), variant)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from jitney.loops import ir, visit
-from jitney.loops.index import Atom, Axis, FloorDiv, Index, Mod, index
+from jitney.loops.index import Axis, FloorDiv, Index, Mod, bare_atom, bare_axis, index
 from jitney.loops.invert_index import invert_index
 from jitney.loops.points import likely_points
 from jitney.loops.simplify_nest import split_axis
@@ -119,7 +119,7 @@ def _pairs(
         here = {
             axis: partner
             for axis, value in found.items()
-            if (partner := _axis_of(value)) in outer_b and partner.extent == axis.extent
+            if (partner := bare_axis(value)) in outer_b and partner.extent == axis.extent
         }
         agreed = here if agreed is None else {x: y for x, y in agreed.items() if here.get(x) == y}
     agreed = agreed or {}
@@ -139,27 +139,17 @@ def _solved(
     back = invert_index(other.index, other.axes, mine.index)
     if back is None:
         return None
-    inverse = {x: index(y) for y, v in back if y in outer_b and (x := _axis_of(v)) in outer_a}
+    inverse = {x: index(y) for y, v in back if y in outer_b and (x := bare_axis(v)) in outer_a}
     return {x: y for x, y in inverse.items() if isinstance(x, Axis)}
-
-
-def _axis_of(value: Index) -> Axis | None:
-    if len(value.terms) == 1 and not value.const:
-        ((monomial, factor),) = value.terms
-        if factor == 1 and len(monomial) == 1 and isinstance(monomial[0], Axis):
-            return monomial[0]
-    return None
 
 
 def _cut(axis: Axis, value: Index, outer_b: set[Axis]) -> Cut | None:
     """An axis to split so that ``axis`` and its partner can be paired."""
-    if len(value.terms) == 1 and not value.const and value.terms[0][1] == 1:
-        monomial = value.terms[0][0]
-        atom: Atom = monomial[0]
-        if len(monomial) == 1 and isinstance(atom, FloorDiv | Mod):
-            inside = _axis_of(atom.numerator)
-            if inside in outer_b and inside is not None and _divides(atom.denominator, inside):
-                return "b", inside, atom.denominator
+    atom = bare_atom(value)
+    if isinstance(atom, FloorDiv | Mod):
+        inside = bare_axis(atom.numerator)
+        if inside is not None and inside in outer_b and _divides(atom.denominator, inside):
+            return "b", inside, atom.denominator
     if len(value.terms) == 2 and not value.const:
         for monomial, factor in value.terms:
             axes = [x for x in monomial if isinstance(x, Axis)]

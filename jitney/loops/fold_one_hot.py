@@ -30,12 +30,7 @@ def _folded(nest: ir.LoopNest) -> ir.LoopNest:
             body.append(stmt)
         else:
             body.extend(values)
-    return (
-        replace(nest, body=tuple(body))
-        if len(body) != len(nest.body)
-        or any(a is not b for a, b in zip(body, nest.body, strict=True))
-        else nest
-    )
+    return nest if tuple(body) == nest.body else replace(nest, body=tuple(body))
 
 
 def _values(stmt: ir.Reduce) -> list[ir.Stmt] | None:
@@ -80,10 +75,9 @@ def _one_hot(value: ir.Expr, axis: Axis) -> ir.Expr | None:
             kept.append(part)
     if wanted is None:
         return None
-    low = ir.Op("ge", (wanted, ir.Const(0, wanted.dtype)), torch.bool)
     last = ir.IndexValue(axis.extent - 1, wanted.dtype)  # the extent itself may not fit the dtype
-    for part in (low, ir.Op("le", (wanted, last), torch.bool)):
-        kept.append(part)
+    kept.append(ir.Op("ge", (wanted, ir.Const(0, wanted.dtype)), torch.bool))
+    kept.append(ir.Op("le", (wanted, last), torch.bool))
     condition = kept[0]
     for part in kept[1:]:
         condition = ir.Op("and", (condition, part), torch.bool)

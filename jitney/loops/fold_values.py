@@ -20,7 +20,6 @@ _EXACT: dict[str, Callable[[int, int], int]] = {
     "sub": operator.sub,
     "mul": operator.mul,
 }
-COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
 _WIDEST = 1 << 62
 
 
@@ -145,7 +144,7 @@ def _folded_integers(expr: ir.Op, a: Index, b: Index) -> ir.Expr:
         total = a + b if expr.op == "add" else a - b if expr.op == "sub" else a * b
         return _position(total, expr)
     low, high = (a - b).bounds()
-    if expr.op in COMPARISONS:
+    if expr.op in ir.COMPARISONS:
         answer = _decided(expr.op, low, high)
         return expr if answer is None else ir.Const(answer, torch.bool)
     if expr.op in ("max", "min"):

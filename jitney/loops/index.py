@@ -250,13 +250,24 @@ def index(value: IndexLike) -> Index:
     return Index((((value,), 1),), 0)
 
 
+def bare_atom(value: Index) -> Atom | None:
+    """The atom that ``value`` is, if it is nothing but one."""
+    if value.const or len(value.terms) != 1:
+        return None
+    monomial, factor = value.terms[0]
+    return monomial[0] if factor == 1 and len(monomial) == 1 else None
+
+
+def bare_axis(value: Index) -> Axis | None:
+    """The axis that ``value`` is, if it is nothing but one."""
+    atom = bare_atom(value)
+    return atom if isinstance(atom, Axis) else None
+
+
 def bare_dim(size: Index) -> Dim | None:
     """The symbol that ``size`` is, if it is nothing but one."""
-    if size.const or len(size.terms) != 1:
-        return None
-    monomial, factor = size.terms[0]
-    atom = monomial[0]
-    return atom if factor == 1 and len(monomial) == 1 and isinstance(atom, Dim) else None
+    atom = bare_atom(size)
+    return atom if isinstance(atom, Dim) else None
 
 
 @lru_cache(maxsize=65536)

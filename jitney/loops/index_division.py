@@ -15,6 +15,7 @@ from jitney.loops.index import (
     Index,
     Mod,
     Value,
+    bare_atom,
     from_terms,
     index,
     without,
@@ -41,10 +42,9 @@ def floor_div(a: Index, b: Index) -> Index:
     step = _step_below(a, b)
     if step is not None:
         return floor_div(split_multiple(a, step)[0] or a, _exact(b, step))
-    if len(a.terms) == 1 and not a.const and a.terms[0][1] == 1 and len(a.terms[0][0]) == 1:
-        inner = a.terms[0][0][0]
-        if isinstance(inner, FloorDiv) and b.is_const and inner.denominator.is_const:
-            return floor_div(inner.numerator, inner.denominator * b)
+    inner = bare_atom(a)
+    if isinstance(inner, FloorDiv) and b.is_const and inner.denominator.is_const:
+        return floor_div(inner.numerator, inner.denominator * b)
     return index(FloorDiv(a, b))
 
 

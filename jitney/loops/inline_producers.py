@@ -107,19 +107,23 @@ def _should_inline(
 ) -> bool:
     """Legal and worth it."""
     legal = can_inline(state, at, simple)
-    exprs = (*(let.value for let in simple.lets), simple.store.value)
-    if legal and (long := has_long_index(exprs)):
-        legal = no(long.reason)
-    elif legal and on_gpu and _once_per_row(state, simple):
-        legal = yes("its reader keeps whole rows in registers")
-    elif legal and on_gpu and _reads_only_rows(state, simple, sites):
-        legal = yes("it reads one number a row: less than its result is")
-    elif legal and on_gpu and _readers_read_no_more(state, simple, sites):
-        legal = yes("its readers read no more bytes for it, and nothing is stored")
-    elif legal:
-        legal = _score(state, at, simple, sites, on_gpu)
-    state.note(legal, "inline", simple.nest.name, simple.store.buffer)
-    return bool(legal)
+    verdict = _worth_inlining(state, simple, sites, on_gpu) if legal else legal
+    state.note(verdict, "inline", simple.nest.name, simple.store.buffer)
+    return bool(verdict)
+
+
+def _worth_inlining(
+    state: FusionState, simple: PointwiseNest, sites: _Sites, on_gpu: bool
+) -> Decision:
+    if long := has_long_index(simple.exprs):
+        return no(long.reason)
+    if on_gpu and _once_per_row(state, simple):
+        return yes("its reader keeps whole rows in registers")
+    if on_gpu and _reads_only_rows(state, simple, sites):
+        return yes("it reads one number a row: less than its result is")
+    if on_gpu and _readers_read_no_more(state, simple, sites):
+        return yes("its readers read no more bytes for it, and nothing is stored")
+    return _score(state, simple, sites, on_gpu)
 
 
 def _widens(simple: PointwiseNest) -> bool:
@@ -153,24 +157,20 @@ def _reads_only_rows(state: FusionState, simple: PointwiseNest, sites: _Sites) -
     """Whether the value is made of what does not change along the fastest axis, and its position
     there: a GPU computes it again in less time than it takes to read it."""
     axes = [axis for axis in simple.nest.axes if axis.extent.hint() > 1]
-    exprs = (*(let.value for let in simple.lets), simple.store.value)
-    if not axes or expr_cost(exprs)[1] > MOST_AGAIN:
+    if not axes or expr_cost(simple.exprs)[1] > MOST_AGAIN:
         return False
     if any(axes[-1] in load.index.atoms() for load in visit.loads(simple.nest.body)):
         return False
-    readers = state.readers.get(simple.store.buffer, set())
-    evaluations = sum(sites.count(state.nodes[r], simple.store.buffer) for r in readers)
-    return evaluations <= 4 * likely_points(simple.nest.axes)
+    return sites.evaluations(state, simple) <= 4 * likely_points(simple.nest.axes)
 
 
 def _readers_read_no_more(state: FusionState, simple: PointwiseNest, sites: _Sites) -> bool:
     """Whether each reader, computing the value once an element, reads as few bytes as if it were
     stored: because it reads most of what the value is made of already."""
-    exprs = (*(let.value for let in simple.lets), simple.store.value)
-    if expr_cost(exprs)[0] > CHEAP_AGAIN:
+    if expr_cost(simple.exprs)[0] > CHEAP_AGAIN:
         return False
     base, width = likely_points(simple.nest.axes), simple.store.value.dtype.itemsize
-    needed = {e.buffer: e.dtype.itemsize for e in full_loads(exprs, simple.nest.axes)}
+    needed = {e.buffer: e.dtype.itemsize for e in full_loads(simple.exprs, simple.nest.axes)}
     for reader in state.readers.get(simple.store.buffer, ()):
         more = sum(size for name, size in needed.items() if name not in state.reads[reader])
         if more > width or sites.count(state.nodes[reader], simple.store.buffer) > base:
@@ -178,14 +178,11 @@ def _readers_read_no_more(state: FusionState, simple: PointwiseNest, sites: _Sit
     return True
 
 
-def _score(
-    state: FusionState, at: int, simple: PointwiseNest, sites: _Sites, on_gpu: bool
-) -> Decision:
+def _score(state: FusionState, simple: PointwiseNest, sites: _Sites, on_gpu: bool) -> Decision:
     readers = state.readers.get(simple.store.buffer, set())
-    evaluations = sum(sites.count(state.nodes[r], simple.store.buffer) for r in readers)
-    exprs = (*(let.value for let in simple.lets), simple.store.value)
-    cost, ops = expr_cost(exprs)
-    wide = len({(e.buffer, e.index) for e in full_loads(exprs, simple.nest.axes)})
+    evaluations = sites.evaluations(state, simple)
+    cost, ops = expr_cost(simple.exprs)
+    wide = len({(e.buffer, e.index) for e in full_loads(simple.exprs, simple.nest.axes)})
     base = likely_points(simple.nest.axes)
     if evaluations > base and not on_gpu:  # lanes read one by one, each time anew
         cost += GATHER * max(gathered_loads(state.nodes[r], simple) for r in readers)
@@ -197,6 +194,11 @@ class _Sites:
 
     def __init__(self) -> None:
         self._known: dict[int, tuple[ir.Node, dict[str, int]]] = {}
+
+    def evaluations(self, state: FusionState, simple: PointwiseNest) -> int:
+        """How often all readers of the nest's result together need an element of it."""
+        buffer = simple.store.buffer
+        return sum(self.count(state.nodes[r], buffer) for r in state.readers.get(buffer, ()))
 
     def count(self, node: ir.Node, buffer: str) -> int:
         """Evaluations of all loads of ``buffer`` in one run of the node (likely sizes)."""

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from jitney import torch_api
 from jitney.errors import CompilerBug, LeftToEager
 from jitney.loops import ir
 from jitney.loops.evaluate_scalar import evaluate_scalar
@@ -196,11 +197,9 @@ class _Machine:
             self.store(lse.buffer, lse.index, total.to(lse.dtype), None, rows)
 
     def extern(self, node: ir.Extern) -> None:
-        target: Any = torch.ops
-        for part in node.target.split("."):
-            target = getattr(target, part)
         args = [self.argument(a) for a in node.args]
-        results = target(*args, **{k: self.argument(v) for k, v in node.kwargs})
+        kwargs = {k: self.argument(v) for k, v in node.kwargs}
+        results = torch_api.find_op(node.target)(*args, **kwargs)
         if not isinstance(results, list | tuple):
             results = (results,)
         for name, value in zip(node.outputs, results, strict=False):

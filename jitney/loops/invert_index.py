@@ -83,16 +83,3 @@ def same_iteration(
     at = invert_index(where, axes, target)
     found = {} if at is None else dict(at)
     return at is not None and all(found.get(a) == Index((((a,), 1),)) for a in shared)
-
-
-def covers(where: Index, axes: Sequence[Axis], size: Index) -> bool:
-    """Whether ``where`` visits every one of ``size`` consecutive elements from 0, each once."""
-    digits = mixed_radix(where, tuple(axes))
-    if digits is None or where.substitute(dict.fromkeys(axes, 0)) != Index():
-        return False
-    step = _ONE
-    for axis, stride in reversed(digits):
-        if stride != step:
-            return False
-        step = stride * axis.extent
-    return step == size

@@ -110,21 +110,26 @@ class Op(_HashOnce):
 
 Expr = Const | Load | Ref | IndexValue | ScalarArg | Op
 
-#: Opcode -> number of arguments. Operands share the result's dtype, but for comparisons
-#: (bool result), ``where`` (bool first operand) and ``cast``. Meanings are eager's: max/min keep
+COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
+_TESTS = ("isnan", "isinf", "signbit")  # of one operand
+#: What gives a bool of operands that are none.
+GIVE_BOOL = frozenset((*COMPARISONS, *_TESTS))
+
+#: Opcode -> number of arguments. Operands share the result's dtype, but for `GIVE_BOOL`,
+#: ``where`` (bool first operand) and ``cast``. Meanings are eager's: max/min keep
 #: NaN; ``floordiv`` and ``remainder`` round to -inf, ``truncdiv`` and ``fmod`` to zero; integer
 #: arithmetic wraps; bit operations on bool are logical; ``round`` is half to even.
 OPS: dict[str, int] = {
     **dict.fromkeys(("add", "sub", "mul", "div", "floordiv", "truncdiv", "remainder", "fmod"), 2),
     **dict.fromkeys(("pow", "atan2", "hypot", "copysign", "nextafter", "max", "min"), 2),
     **dict.fromkeys(("fmax", "fmin", "and", "or", "xor", "shl", "shr"), 2),
-    **dict.fromkeys(("eq", "ne", "lt", "le", "gt", "ge"), 2),
+    **dict.fromkeys(COMPARISONS, 2),
     **dict.fromkeys(("neg", "abs", "sign", "not", "reciprocal", "sqrt", "rsqrt", "square"), 1),
     **dict.fromkeys(("exp", "exp2", "expm1", "log", "log2", "log10", "log1p"), 1),
     **dict.fromkeys(("sin", "cos", "tan", "asin", "acos", "atan"), 1),
     **dict.fromkeys(("sinh", "cosh", "tanh", "asinh", "acosh", "atanh"), 1),
     **dict.fromkeys(("erf", "erfc", "lgamma", "sigmoid"), 1),
-    **dict.fromkeys(("floor", "ceil", "trunc", "round", "isnan", "isinf", "signbit"), 1),
+    **dict.fromkeys(("floor", "ceil", "trunc", "round", *_TESTS), 1),
     **dict.fromkeys(("cast", "bitcast"), 1),
     **dict.fromkeys(("where", "fma"), 3),
     # (value, position): reduces the values of the enclosing `Loop`'s iterations up to this one;

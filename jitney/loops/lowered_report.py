@@ -25,21 +25,6 @@ class LoweredReport:
     extern: Counter[str] = field(default_factory=Counter)
     reasons: dict[str, str] = field(default_factory=dict)
 
-    @property
-    def share(self) -> float:
-        """The part of all calls, 0 … 1, that no library runs; 1 for a graph without calls."""
-        ours = self.lowered.total() + self.views.total()
-        total = ours + self.extern.total()
-        return ours / total if total else 1.0
-
-    def __add__(self, other: LoweredReport) -> LoweredReport:
-        return LoweredReport(
-            self.lowered + other.lowered,
-            self.views + other.views,
-            self.extern + other.extern,
-            {**self.reasons, **other.reasons},
-        )
-
 
 def report_lowered(graph: fx.Graph, program: LoopProgram) -> LoweredReport:
     """Counts the calls of ``graph``, which ``program`` was lowered (and perhaps fused) from."""

@@ -1,8 +1,8 @@
-"""How many points axes have together, and which of them one is."""
+"""How many points axes have together, which of them one is, and how far apart they lie."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from jitney.loops.index import Axis, Index, index
 
@@ -29,3 +29,12 @@ def place_among(axes: Iterable[Axis]) -> Index:
     for axis in axes:
         place = place * axis.extent + axis
     return place
+
+
+def row_major(shape: Sequence[Index]) -> tuple[Index, ...]:
+    """The strides of dimensions that lie without gaps, the last one fastest."""
+    strides, step = [], index(1)
+    for size in reversed(shape):
+        strides.append(step)
+        step = step * size
+    return tuple(reversed(strides))

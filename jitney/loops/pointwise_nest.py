@@ -16,6 +16,11 @@ class PointwiseNest:
     store: ir.Store
 
     @property
+    def exprs(self) -> tuple[ir.Expr, ...]:
+        """All that it computes: the Lets' values, then the stored one."""
+        return (*(let.value for let in self.lets), self.store.value)
+
+    @property
     def is_copy(self) -> bool:
         """Whether it only rearranges the elements of one buffer."""
         value = self.store.value

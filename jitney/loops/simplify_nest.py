@@ -103,8 +103,9 @@ def split_axis(nest: ir.LoopNest, axis: Axis, by: Index) -> ir.LoopNest:
     high = Axis(unused(f"{axis.name}h", taken), axis.extent // by)
     low = Axis(unused(f"{axis.name}l", taken), by)
     body = visit.Renaming({axis: index(high) * by + low}).block(nest.body)
-    body = _with_axes(body, axis, (high, low))
-    return replace(nest, axes=_spliced(nest.axes, axis, (high, low)), body=body)
+    parts = {axis: (high, low)}
+    body = visit.with_inner_axes(body, parts)
+    return replace(nest, axes=visit.with_axes(nest.axes, parts), body=body)
 
 
 def unused(name: str, taken: set[str]) -> str:
@@ -112,22 +113,6 @@ def unused(name: str, taken: set[str]) -> str:
     while name in taken:
         name += "_"
     return name
-
-
-def _spliced(axes: tuple[Axis, ...], axis: Axis, parts: tuple[Axis, ...]) -> tuple[Axis, ...]:
-    return tuple(p for a in axes for p in (parts if a == axis else (a,)))
-
-
-def _with_axes(
-    body: tuple[ir.Stmt, ...], axis: Axis, parts: tuple[Axis, ...]
-) -> tuple[ir.Stmt, ...]:
-    out: list[ir.Stmt] = []
-    for stmt in body:
-        if isinstance(stmt, ir.Loop | ir.Reduce):
-            axes = _spliced(stmt.axes, axis, parts)
-            stmt = replace(stmt, axes=axes, body=_with_axes(stmt.body, axis, parts))
-        out.append(stmt)
-    return tuple(out)
 
 
 def indices(body: tuple[ir.Stmt, ...]) -> Iterator[Index]:

@@ -23,6 +23,7 @@ from jitney.loops.ir import (
     Stmt,
     Store,
 )
+from jitney.loops.points import row_major
 from jitney.loops.visit import Renaming
 
 #: Terms a part sums over at most: a panel of 64 float32 columns then takes 768 KiB.
@@ -65,13 +66,8 @@ def can_split(gemm: Gemm) -> Decision:
 
 def _sums(gemm: Gemm, near: Buffer) -> Buffer:
     shape = tuple(axis.extent for axis in (*gemm.batch, gemm.m, gemm.n))
-    strides = []
-    step = index(1)
-    for size in reversed(shape):
-        strides.append(step)
-        step = step * size
     name = f"{gemm.name}_sums"
-    return Buffer(name, "temp", gemm.acc_dtype, near.device, shape, tuple(reversed(strides)))
+    return Buffer(name, "temp", gemm.acc_dtype, near.device, shape, row_major(shape))
 
 
 def _parts(gemm: Gemm, sums: Buffer) -> list[Gemm]:

@@ -27,8 +27,6 @@ from jitney.loops.index import Axis, Dim, Index, Value
 from jitney.loops.print_program import expr_text, node_lines, program_lines
 from jitney.loops.verify_order import where_iterations_meet
 
-_COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
-_TO_BOOL = ("isnan", "isinf", "signbit")
 _FREE_OPERANDS = ("cast", "bitcast", "philox_uniform", "philox_normal", "philox_bits", *ir.RUNNING)
 
 
@@ -265,7 +263,7 @@ def _check_op(expr: ir.Op) -> None:
         return
     operands = expr.args[1:] if expr.op == "where" else expr.args
     wanted = expr.dtype
-    if expr.op in _COMPARISONS or expr.op in _TO_BOOL:
+    if expr.op in ir.GIVE_BOOL:
         if expr.dtype != torch.bool:
             raise Broken(f"{expr.op} gives {expr.dtype}")
         wanted = operands[0].dtype

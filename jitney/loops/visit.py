@@ -363,14 +363,22 @@ def rename_axes(
     moved = {**outer, **{old: Index((((new,), 1),), 0) for old, new in inner.items()}}
     renaming = Renaming(moved)
     renamed = renaming.block(body) if renaming.atoms else body
-    return _with_inner(renamed, inner) if inner else renamed
+    return with_inner_axes(renamed, {x: (y,) for x, y in inner.items()}) if inner else renamed
 
 
-def _with_inner(body: tuple[ir.Stmt, ...], inner: dict[Axis, Axis]) -> tuple[ir.Stmt, ...]:
+def with_inner_axes(
+    body: tuple[ir.Stmt, ...], changes: Mapping[Axis, tuple[Axis, ...]]
+) -> tuple[ir.Stmt, ...]:
+    """A block whose inner loops run over other axes in the place of some; indices stay."""
     out: list[ir.Stmt] = []
     for stmt in body:
         if isinstance(stmt, ir.Loop | ir.Reduce):
-            axes = tuple(inner.get(a, a) for a in stmt.axes)
-            stmt = replace(stmt, axes=axes, body=_with_inner(stmt.body, inner))
+            axes = with_axes(stmt.axes, changes)
+            stmt = replace(stmt, axes=axes, body=with_inner_axes(stmt.body, changes))
         out.append(stmt)
     return tuple(out)
+
+
+def with_axes(axes: tuple[Axis, ...], changes: Mapping[Axis, tuple[Axis, ...]]) -> tuple[Axis, ...]:
+    """Axes with others in the place of some."""
+    return tuple(new for axis in axes for new in changes.get(axis, (axis,)))

@@ -74,7 +74,7 @@ class CompiledCode:
 
     def refresh(self) -> None:
         """Chooses ``pick`` for the entries and the stance there are."""
-        force_eager = self.skipped and not self.entries or stance.current().name == "force_eager"
+        force_eager = self.skipped and not self.entries or stance.current() == "force_eager"
         pick: Callable[..., Any] = self.pick_eager if force_eager else self.pick_miss
         if self.arms and not force_eager:
             pick = self.arms.pick()
@@ -135,7 +135,7 @@ class CompiledCode:
         if surroundings is not None:
             log.emit("eager", function=self.name, reason=surroundings)
             return False
-        if not stance.allows_compile(self.name, bool(self.entries), self):
+        if not stance.allows_compile(self.name, self):
             return False
         config = self.session.config
         limit = config.recompile_limit

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import weakref
-from dataclasses import dataclass
 from typing import Any
 
 from jitney.errors import UserError
@@ -17,38 +16,31 @@ STANCES = (
 )
 
 
-@dataclass(frozen=True)
-class Stance:
-    """One of `STANCES`."""
-
-    name: str = "default"
-
-
-_state = {"own": Stance(), "torch": Stance()}
+_state = {"own": "default", "torch": "default"}
 _seen_once: weakref.WeakSet[Any] = weakref.WeakSet()
 everything: weakref.WeakSet[Any] = weakref.WeakSet()  # all CompiledCode, told of changes
 
 
-def current() -> Stance:
+def current() -> str:
     """The stance in force, process-wide: ours, or where that is the default one, torch's."""
     own = _state["own"]
-    return _state["torch"] if own.name == "default" else own
+    return _state["torch"] if own == "default" else own
 
 
-def change(name: str, whose: str = "own") -> Stance:
+def change(name: str, whose: str = "own") -> str:
     """Makes ``name`` our stance, or the one that torch has set; the one before."""
     if name not in STANCES:
         raise UserError(f"unknown stance {name!r}; stances are {', '.join(STANCES)}")
     before = _state[whose]
-    _state[whose] = Stance(name)
+    _state[whose] = name
     for compiled in list(everything):
         compiled.refresh()
     return before
 
 
-def allows_compile(name: str, has_entries: bool, compiled: Any) -> bool:
+def allows_compile(name: str, compiled: Any) -> bool:
     """Whether a call that no entry serves may compile; ``compiled``: whose call it is."""
-    stance = current().name
+    stance = current()
     if stance == "default":
         return True
     if stance == "force_eager":

@@ -7,7 +7,6 @@ and the tensor's offset in it. Where those words are was found by looking for kn
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -15,7 +14,13 @@ from typing import Any
 
 import torch
 
-from jitney.native_code import Calls, NativeCode, address_in_python, python_function
+from jitney.native_code import (
+    Calls,
+    NativeCode,
+    address_in_python,
+    python_function,
+    read_word,
+)
 from jitney.torch_api.native import impl_address, tensor_handle_offset
 
 Check = Callable[[tuple[Any, ...]], bool]
@@ -52,10 +57,6 @@ class StorageLayout:
     memory: int
 
 
-def _word(address: int) -> int:
-    return ctypes.c_uint64.from_address(address).value
-
-
 @lru_cache(maxsize=1)
 def storage_layout() -> StorageLayout | None:
     """None if the words are not where exactly one place has them in every sample."""
@@ -70,8 +71,10 @@ def storage_layout() -> StorageLayout | None:
         impl, storage = impl_address(sample), sample.untyped_storage()
         wanted = (storage._cdata, sample.storage_offset())
         for places, word in zip(found, wanted, strict=False):
-            places &= {o for o in places if _word(impl + o) == word}
-        found[2] &= {o for o in range(0, 48, 8) if _word(storage._cdata + o) == storage.data_ptr()}
+            places &= {o for o in places if read_word(impl + o) == word}
+        found[2] &= {
+            o for o in range(0, 48, 8) if read_word(storage._cdata + o) == storage.data_ptr()
+        }
     if any(len(places) != 1 for places in found[:2]) or not found[2]:
         return None
     return StorageLayout(handle, found[0].pop(), found[1].pop(), min(found[2]))

@@ -60,16 +60,12 @@ def new_tracing_context(fake_mode: Any) -> Any:
 
 def is_fake_class(cls: Any) -> bool:
     """Whether it is the class FakeTensor."""
-    from torch._subclasses.fake_tensor import FakeTensor
-
-    return cls is FakeTensor
+    return cls is fake_tensor_class()
 
 
 def is_fake(value: Any) -> bool:
     """Whether it is a FakeTensor."""
-    from torch._subclasses.fake_tensor import FakeTensor
-
-    return isinstance(value, FakeTensor)
+    return isinstance(value, fake_tensor_class())
 
 
 def fake_of(mode: Any, tensor: torch.Tensor) -> Any:
@@ -137,13 +133,4 @@ def below_fakes(fake_mode: Any) -> Iterator[None]:
 
 def is_data_dependent_error(error: BaseException) -> bool:
     """Whether fake tensors refused an op because its result depends on values."""
-    from torch._subclasses import fake_tensor
-    from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
-
-    kinds = (
-        fake_tensor.DataDependentOutputException,
-        fake_tensor.DynamicOutputShapeException,
-        fake_tensor.UnsupportedFakeTensorException,
-        GuardOnDataDependentSymNode,
-    )
-    return isinstance(error, kinds)
+    return isinstance(error, unsupported_by_fakes())

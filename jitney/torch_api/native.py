@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from jitney.native_code import read_word
 from jitney.torch_api.state import active_modes
 
 
@@ -105,17 +106,13 @@ def is_other_gpu(device: torch.device) -> bool:
     return device.index is not None and device.index != torch._C._cuda_getDevice()
 
 
+@lru_cache(maxsize=1)
 def tensor_handle_offset() -> int:
     """Bytes from a Python tensor object to the ``at::Tensor`` in it, which torch's C interface
     takes the address of; found by looking for the TensorImpl's address. RuntimeError if hidden."""
-    return _handle_offset()
-
-
-@lru_cache(maxsize=1)
-def _handle_offset() -> int:
     probe = torch.empty(1)
     for offset in range(16, type(probe).__basicsize__, 8):
-        if ctypes.c_size_t.from_address(id(probe) + offset).value == probe._cdata:
+        if read_word(id(probe) + offset) == probe._cdata:
             return offset
     raise RuntimeError("this torch does not keep the tensor inside its Python object")
 

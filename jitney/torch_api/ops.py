@@ -35,8 +35,7 @@ def decomposition_table() -> dict[Any, Callable[..., Any]]:
     """
     import torch._decomp
 
-    quick = getattr(torch._decomp, "_core_aten_decompositions_post_autograd", None)
-    return dict(quick() if quick is not None else torch._decomp.core_aten_decompositions())
+    return torch._decomp._core_aten_decompositions_post_autograd()
 
 
 def decomposition_of(op: Any) -> Callable[..., Any]:

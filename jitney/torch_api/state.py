@@ -18,6 +18,8 @@ DEVICE_PROPERTIES: tuple[type, ...] = tuple(
     for name in ("_CudaDeviceProperties", "_XpuDeviceProperties")
     if hasattr(torch._C, name)
 )
+AutocastModes = tuple[tuple[bool, torch.dtype], ...]  # of each of `_KINDS`: whether, and to what
+_KINDS = ("cpu", "cuda")
 
 
 @contextmanager
@@ -35,17 +37,13 @@ def autocast_cache_off() -> Iterator[None]:
 def preserved_modes() -> Iterator[None]:
     """Grad mode, CPU/CUDA autocast, its open scopes and the settings that graphs may change are put
     back as they were, whatever ran inside."""
-    grad, scopes = torch.is_grad_enabled(), autocast_scopes()
+    grad, casts, scopes = torch.is_grad_enabled(), autocast_modes(), autocast_scopes()
     settings = [(name, read_state(name)) for name in _SETTER_OF]
-    kinds = ("cpu", "cuda")
-    casts = [(torch.is_autocast_enabled(k), torch.get_autocast_dtype(k)) for k in kinds]
     try:
         yield
     finally:
         torch.set_grad_enabled(grad)
-        for kind, (enabled, dtype) in zip(kinds, casts):
-            torch.set_autocast_enabled(kind, enabled)
-            torch.set_autocast_dtype(kind, dtype)
+        set_autocast_modes(casts)
         open_scopes(scopes - autocast_scopes())
         for name, value in settings:
             if read_state(name) != value:
@@ -84,7 +82,7 @@ def modes_of_backward() -> Iterator[None]:
 
 def autocast_off() -> None:
     """Switches autocast off on a CPU and on GPUs."""
-    for kind in ("cpu", "cuda"):
+    for kind in _KINDS:
         torch.set_autocast_enabled(kind, False)
 
 
@@ -102,19 +100,25 @@ def _itself(value: Any) -> Any:
     return value
 
 
+def autocast_modes() -> AutocastModes:
+    """Autocast on a CPU and on GPUs."""
+    return tuple((torch.is_autocast_enabled(k), torch.get_autocast_dtype(k)) for k in _KINDS)
+
+
+def set_autocast_modes(modes: AutocastModes) -> None:
+    """Makes autocast what `autocast_modes` gave."""
+    for kind, (enabled, dtype) in zip(_KINDS, modes, strict=True):
+        torch.set_autocast_enabled(kind, enabled)
+        torch.set_autocast_dtype(kind, dtype)
+
+
 def _autocast_state() -> tuple[Any, ...]:
-    per_device = (
-        (torch.is_autocast_enabled(device), torch.get_autocast_dtype(device))
-        for device in ("cpu", "cuda")
-    )
-    return (*per_device, torch.is_autocast_cache_enabled())
+    return (*autocast_modes(), torch.is_autocast_cache_enabled())
 
 
 def _set_autocast_state(state: tuple[Any, ...]) -> None:
-    *per_device, cache = state
-    for device, (enabled, dtype) in zip(("cpu", "cuda"), per_device):
-        torch.set_autocast_enabled(device, enabled)
-        torch.set_autocast_dtype(device, dtype)
+    *modes, cache = state
+    set_autocast_modes(tuple(modes))
     torch.set_autocast_cache_enabled(cache)
 
 
@@ -155,7 +159,8 @@ def naming_gpu(kwargs: dict[str, Any]) -> dict[str, Any]:
     return kwargs
 
 
-def _mode_counts() -> tuple[int, int]:
+def active_modes() -> tuple[int, int]:
+    """How many torch function modes and dispatch modes are active in this thread."""
     return torch._C._len_torch_function_stack(), torch._C._len_torch_dispatch_stack()
 
 
@@ -163,7 +168,7 @@ _STATE: dict[str, tuple[Callable[[], Any], Callable[[Any], None]]] = {
     "grad_enabled": (torch.is_grad_enabled, torch._C._set_grad_enabled),
     "inference_mode": (torch.is_inference_mode_enabled, _set_inference_mode),
     "autocast": (_autocast_state, _set_autocast_state),
-    "modes": (_mode_counts, _set_modes),
+    "modes": (active_modes, _set_modes),
     "transforms": (_transforms, _set_modes),
     "default_dtype": (torch.get_default_dtype, torch.set_default_dtype),
     "default_device": (_default_device, torch.set_default_device),
@@ -226,8 +231,3 @@ def read_state(name: str) -> Any:
 def set_state(name: str, value: Any) -> None:
     """Makes the state what `read_state` gave."""
     state_setter(name)(value)
-
-
-def active_modes() -> tuple[int, int]:
-    """How many torch function modes and dispatch modes are active in this thread."""
-    return _mode_counts()

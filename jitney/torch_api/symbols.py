@@ -96,26 +96,20 @@ def shape_assumptions(shape_env: Any, symbols: Any) -> list[tuple[str, tuple[str
     return found
 
 
-def _symbol_source(name: str) -> Any:
+def _symbol_source(text: str) -> Any:
     """A torch Source that is only a name: ours know how to fetch."""
     from torch._guards import GuardSource, Source
 
-    as_property = not callable(Source.__dict__["name"])  # a method before torch 2.10
-
     class Named(Source):
+        name = _name_template = text
+        guard_source = GuardSource.LOCAL
+
         def __hash__(self) -> int:
-            return hash(name)
+            return hash(text)
 
         def __eq__(self, other: object) -> bool:
             return self is other
 
-        @property
-        def guard_source(self) -> Any:
-            return GuardSource.LOCAL
-
-    named: Any = Named
-    named.name = property(lambda self: name) if as_property else lambda self: name
-    named._name_template = name
     return Named()
 
 

@@ -6,15 +6,20 @@ them otherwise has none, and is asked through its C functions.
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
 import torch
 
+from jitney.native_code import read_word
 from jitney.torch_api.addresses import storage_layout
-from jitney.torch_api.native import impl_address, raw_key_set, scalar_type, tensor_handle_offset
+from jitney.torch_api.native import (
+    impl_address,
+    raw_key_set,
+    scalar_type,
+    tensor_handle_offset,
+)
 
 Words = list[tuple[int, int]]  # address, value
 
@@ -55,10 +60,10 @@ def fact_words(
     where = [places.key_set, places.dtype, places.rank, places.autograd]
     for start, extents in ((places.sizes, sizes), (places.strides, strides or ())):
         where += [start + 8 * n for n, extent in enumerate(extents) if extent is not None]
-    facts += [(impl + offset, _word(impl + offset)) for offset in sorted(where)]
-    grad = _word(impl + places.autograd)
+    facts += [(impl + offset, read_word(impl + offset)) for offset in sorted(where)]
+    grad = read_word(impl + places.autograd)
     if grad:
-        facts.append((grad + places.requires_grad, _word(grad + places.requires_grad)))
+        facts.append((grad + places.requires_grad, read_word(grad + places.requires_grad)))
     return facts
 
 
@@ -96,10 +101,6 @@ def _places() -> _Places | None:
     return _Places(handle, key_set, dtype, rank, sizes, strides, autograd, flag)
 
 
-def _word(address: int) -> int:
-    return ctypes.c_uint64.from_address(address).value
-
-
 def _only(offsets: set[int]) -> int | None:
     return offsets.pop() if len(offsets) == 1 else None
 
@@ -109,7 +110,7 @@ def _offset(samples: list[torch.Tensor], fact: Callable[[torch.Tensor], int]) ->
     places = set(range(16, _IMPL, 8))
     for sample in samples:
         impl, value = impl_address(sample), fact(sample)
-        places &= {o for o in places if _word(impl + o) == value}
+        places &= {o for o in places if read_word(impl + o) == value}
     return _only(places)
 
 
@@ -118,9 +119,9 @@ def _follow(samples: list[torch.Tensor], sizes: int, strides: int) -> bool:
     for sample in samples:
         impl = impl_address(sample)
         for n in range(sample.dim()):
-            if _word(impl + sizes + 8 * n) != sample.size(n):
+            if read_word(impl + sizes + 8 * n) != sample.size(n):
                 return False
-            if _word(impl + strides + 8 * n) != sample.stride(n):
+            if read_word(impl + strides + 8 * n) != sample.stride(n):
                 return False
     return True
 
@@ -130,7 +131,7 @@ def _dtype_offset() -> int | None:
     places = set(range(16, _IMPL, 8))
     for dtype in (torch.float32, torch.int32, torch.bfloat16, torch.float64, torch.int64):
         impl = impl_address(sample := torch.empty(0, dtype=dtype))
-        places &= {o for o in places if _word(impl + o) & 0xFFFF == scalar_type(sample.dtype)}
+        places &= {o for o in places if read_word(impl + o) & 0xFFFF == scalar_type(sample.dtype)}
     return _only(places)
 
 
@@ -140,21 +141,21 @@ def _autograd_offset() -> int | None:
     wanting = [torch.empty(n, requires_grad=True) for n in range(1, 6)]
     places = set(range(16, _IMPL, 8))
     for sample in plain:
-        places &= {o for o in places if _word(impl_address(sample) + o) == 0}
+        places &= {o for o in places if read_word(impl_address(sample) + o) == 0}
     for sample in wanting:
-        places &= {o for o in places if _word(impl_address(sample) + o) > 1 << 16}
+        places &= {o for o in places if read_word(impl_address(sample) + o) > 1 << 16}
     return _only(places)
 
 
 def _flag_offset(autograd: int) -> int | None:
     """The word of the autograd data that says whether a gradient is wanted."""
     sample = torch.empty(3, requires_grad=True)
-    grad, seen = _word(impl_address(sample) + autograd), []
+    grad, seen = read_word(impl_address(sample) + autograd), []
     for wanted in (True, False, True, False):
         sample.requires_grad_(wanted)
-        if _word(impl_address(sample) + autograd) != grad:
+        if read_word(impl_address(sample) + autograd) != grad:
             return None
-        seen.append([_word(grad + o) for o in range(0, _GRAD, 8)])
+        seen.append([read_word(grad + o) for o in range(0, _GRAD, 8)])
     changed = {8 * n for n, words in enumerate(zip(*seen, strict=True)) if words[0] != words[1]}
     stable = seen[0] == seen[2] and seen[1] == seen[3]
     return _only(changed) if stable else None

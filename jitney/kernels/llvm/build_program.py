@@ -63,28 +63,16 @@ class NativeProgram:
     checks: bool = False
 
 
-def build_program(
-    program: LoopProgram,
-    constants: Mapping[str, torch.Tensor],
-    target: Target,
-    options: Config | None = None,
-    cache: DiskCache | None = None,
-) -> Callee:
-    """Compiles ``program`` to a callable of its ``arguments`` that returns a tuple of its outputs.
-
-    ``constants`` are the tensors of its constant buffers. Object files are kept in ``cache``, by
-    default the one ``options`` name (none without options).
-    """
-    return load_program(make_native(program, target, options, cache), constants, target)
-
-
 def make_native(
     program: LoopProgram,
     target: Target,
     options: Config | None = None,
     cache: DiskCache | None = None,
 ) -> NativeProgram:
-    """`build_program` up to what depends on this process: everything but linking."""
+    """Compiles ``program`` up to what depends on this process: everything but linking.
+
+    Object files are kept in ``cache``, by default the one ``options`` name (none without options).
+    """
     if cache is None and options is not None:
         cache = open_cache(options)
     frozen = None
@@ -129,14 +117,13 @@ def _frozen(
     return main, (FrozenParts(own, extra, given, made, weights), native)
 
 
-def load_program(
-    native: NativeProgram, constants: Mapping[str, torch.Tensor], target: Target
-) -> Callee:
-    """The callable of a built program."""
+def load_program(native: NativeProgram, constants: Mapping[str, torch.Tensor]) -> Callee:
+    """A built program as a callable of its ``arguments`` that returns a tuple of its outputs;
+    ``constants``: the tensors of its constant buffers."""
     provide_cell(native_runtime.POOL)
     provide_cell(native_runtime.SERIAL)
     with log.stage("link", bytes=len(native.machine_code)):
-        loaded = LoadedObject(native.machine_code, native.functions, native.imports, target)
+        loaded = LoadedObject(native.machine_code, native.functions, native.imports)
     calls = [
         python_function(
             name,
@@ -151,7 +138,7 @@ def load_program(
     if native.frozen is None:
         return call
     parts, preparation = native.frozen
-    prepare = None if preparation is None else load_program(preparation, {}, target)
+    prepare = None if preparation is None else load_program(preparation, {})
     return FrozenCall(call, parts, prepare)
 
 

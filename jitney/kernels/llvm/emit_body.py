@@ -6,23 +6,17 @@ lanes is a row, inside which reductions and loops pick a vector axis of their ow
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-
-import torch
 
 from jitney.kernels.llvm.accumulators import Accumulators
 from jitney.kernels.llvm.blocked_sums import PLAIN, BlockedSums, State, Steps, block_sums, carry
-from jitney.kernels.llvm.conversions import broadcast
-from jitney.kernels.llvm.expressions import Lanes, Scope
-from jitney.kernels.llvm.operations import compare
-from jitney.kernels.llvm.ssa import Ssa, iota
+from jitney.kernels.llvm.expressions import Scope
 from jitney.kernels.llvm.text import FunctionText
+from jitney.kernels.llvm.vector_loop import Leaf, Span, VectorLoop
 from jitney.loops.index import Axis, Index
 from jitney.loops.ir import Let, Loop, Reduce, Stmt, Store
 from jitney.loops.points import place_among
-
-Leaf = Callable[[list[Scope], list[State]], list[State]]
 
 
 @dataclass(frozen=True)
@@ -36,15 +30,6 @@ class InnerPlan:
     unroll: int = 1
 
 
-@dataclass(frozen=True)
-class Span:
-    """``begin <= i < end`` as SSA values; ``count`` when the length is known."""
-
-    begin: str
-    end: str
-    count: int | None = None
-
-
 class BodyEmitter:
     """Writes statements into ``text``.
 
@@ -56,8 +41,6 @@ class BodyEmitter:
         self, text: FunctionText, plans: Mapping[int, InnerPlan], limits: Mapping[Axis, Index]
     ) -> None:
         self._text, self._plans, self._limits = text, plans, limits
-        #: Axes whose vectors may start anywhere.
-        self.unaligned: set[Axis] = set()
 
     def block(self, scopes: list[Scope], body: Sequence[Stmt]) -> None:
         """Runs ``body`` for every copy."""
@@ -140,8 +123,8 @@ class BodyEmitter:
 
         def run(scopes: list[Scope], current: list[State]) -> list[State]:
             span = Span("0", self.end(scopes[0], axis), self._known(axis))
-            shape = (plan.lanes, plan.unroll)
-            return self.vector_loop(scopes, axis, span, shape, current, leaf, sums)
+            loop = VectorLoop(scopes, axis, span, plan.lanes, plan.unroll, leaf, sums)
+            return loop.emit(current)
 
         return run
 
@@ -187,156 +170,3 @@ class BodyEmitter:
             return point("0", states)
         steps = Steps("0", self.end(scopes[0], axis), nonempty=self._runs(axis))
         return carry(self._text, axis, steps, states, point, sums)
-
-    def vector_loop(
-        self,
-        scopes: list[Scope],
-        axis: Axis,
-        span: Span,
-        shape: tuple[int, int],
-        states: list[State],
-        leaf: Leaf,
-        sums: BlockedSums = PLAIN,
-    ) -> list[State]:
-        """``axis`` over ``span`` with ``shape = (lanes, unroll)``; the rest by masks or scalars.
-
-        States are per unrolled copy and row; where tails are scalar, those of the tail follow.
-        """
-        lanes, unroll = shape
-        step, rows = lanes * unroll, len(scopes)
-        states = states or [[] for _ in range(rows * (unroll + (not self._text.isa.masks)))]
-        middle = self._rounded(span, step)
-
-        def whole(index: str, current: list[State]) -> list[State]:
-            copies = [
-                self._lanes(s, axis, self._plus(index, u * lanes), lanes)
-                for u in range(unroll)
-                for s in scopes
-            ]
-            return leaf(copies, current)
-
-        if span.count is None or span.count >= step:
-            head, steps = states[: rows * unroll], Steps(span.begin, middle, step, bool(span.count))
-            head = carry(self._text, axis, steps, head, whole, sums)
-            states = [*head, *states[rows * unroll :]]
-        if span.count is not None and span.count % step == 0:
-            return states
-        if self._text.isa.masks:
-            return self._masked_tail(scopes, axis, span, middle, (lanes, step), states, leaf)
-        if unroll > 1 and (span.count is None or span.count % step >= lanes):
-            states = self._single_vectors(scopes, axis, span, middle, lanes, states, leaf)
-            middle = self._rounded(span, lanes)
-        if span.count is not None and span.count % lanes == 0:
-            return states
-        if span.count is not None and not any(states):
-            return self._narrower_vectors(scopes, axis, middle, (span.count % lanes, lanes), leaf)
-        return self._scalar_tail(scopes, axis, (middle, span.end), states, leaf)
-
-    def _rounded(self, span: Span, step: int) -> str:
-        """The end of the whole steps of a span."""
-        if span.count is not None:
-            return self._plus(span.begin, span.count // step * step)
-        length = self._text.pure(f"sub nsw i64 {span.end}, {span.begin}")
-        rest = self._text.pure(f"srem i64 {length}, {step}")
-        return self._text.pure(f"sub nsw i64 {span.end}, {rest}")
-
-    def _plus(self, base: str, offset: int) -> str:
-        if offset == 0:
-            return base
-        if not base.startswith("%"):
-            return str(int(base) + offset)
-        return self._text.pure(f"add nsw i64 {base}, {offset}")
-
-    def _lanes(
-        self, scope: Scope, axis: Axis, base: str, lanes: int, mask: Ssa | None = None
-    ) -> Scope:
-        return scope.inner({axis: base}, Lanes(axis, lanes, axis not in self.unaligned), mask)
-
-    def _single_vectors(
-        self,
-        scopes: list[Scope],
-        axis: Axis,
-        span: Span,
-        middle: str,
-        lanes: int,
-        states: list[State],
-        leaf: Leaf,
-    ) -> list[State]:
-        """Whole vectors after the last unrolled step, before a scalar tail."""
-        rows = len(scopes)
-
-        def part(index: str, current: list[State]) -> list[State]:
-            return leaf([self._lanes(s, axis, index, lanes) for s in scopes], current)
-
-        steps = Steps(middle, self._rounded(span, lanes), lanes, span.count is not None)
-        return [*carry(self._text, axis, steps, states[:rows], part), *states[rows:]]
-
-    def _narrower_vectors(
-        self,
-        scopes: list[Scope],
-        axis: Axis,
-        index: str,
-        sizes: tuple[int, int],
-        leaf: Leaf,
-    ) -> list[State]:
-        """The ``sizes = (rest, lanes)`` last points from ``index`` on, which reduce nothing: half
-        a vector, a quarter, …, at last a single element."""
-        rest, lanes = sizes
-        while rest:
-            lanes //= 2
-            if rest < lanes:
-                continue
-            if lanes > 1:
-                leaf([self._lanes(s, axis, index, lanes) for s in scopes], [])
-            else:
-                leaf([s.inner({axis: index}) for s in scopes], [])
-            index, rest = self._plus(index, lanes), rest - lanes
-        return []
-
-    def _masked_tail(
-        self,
-        scopes: list[Scope],
-        axis: Axis,
-        span: Span,
-        middle: str,
-        sizes: tuple[int, int],
-        states: list[State],
-        leaf: Leaf,
-    ) -> list[State]:
-        lanes, step = sizes
-        rows, head = len(scopes), states[: len(scopes)]
-
-        def part(index: str, current: list[State]) -> list[State]:
-            exact = span.count is not None and span.count % step % lanes == 0
-            mask = None if exact else self._mask(index, span.end, lanes)
-            copies = [self._lanes(s, axis, index, lanes, mask) for s in scopes]
-            return leaf(copies, current)
-
-        steps = Steps(middle, span.end, lanes, span.count is not None)
-        return [*carry(self._text, axis, steps, head, part), *states[rows:]]
-
-    def _mask(self, base: str, end: str, lanes: int) -> Ssa:
-        """The lanes before ``end``."""
-        left = self._text.pure(f"sub nsw i64 {end}, {base}")
-        count = Ssa(self._text.pure(f"trunc i64 {left} to i32"), torch.int32)
-        # A full vector before the last one: more is left than 32 bits may hold a count of lanes.
-        many = self._text.pure(f"icmp sgt i64 {left}, {lanes}")
-        capped = self._text.pure(f"select i1 {many}, i32 {lanes}, i32 {count.name}")
-        limit = broadcast(self._text, Ssa(capped, torch.int32), lanes)
-        return compare(self._text, "icmp slt", iota(lanes, torch.int32), limit)
-
-    def _scalar_tail(
-        self,
-        scopes: list[Scope],
-        axis: Axis,
-        range_: tuple[str, str],
-        states: list[State],
-        leaf: Leaf,
-    ) -> list[State]:
-        rows = len(scopes)
-        head, tail = states[:-rows], states[-rows:]
-
-        def element(index: str, current: list[State]) -> list[State]:
-            return leaf([s.inner({axis: index}) for s in scopes], current)
-
-        return [*head, *carry(self._text, axis, Steps(*range_), tail, element)]

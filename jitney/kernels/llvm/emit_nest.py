@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from jitney.kernels.llvm.emit_body import BodyEmitter, InnerPlan, Span, State
+from jitney.kernels.llvm.emit_body import BodyEmitter, InnerPlan, State
 from jitney.kernels.llvm.emit_tiles import emit_tiles
 from jitney.kernels.llvm.expressions import Scope
-from jitney.kernels.llvm.isa import Isa, isa_of
+from jitney.kernels.llvm.isa import isa_of
 from jitney.kernels.llvm.node_code import SIGNATURE, NodeCode, Phase
 from jitney.kernels.llvm.operands import Operands
 from jitney.kernels.llvm.schedule_nest import Schedule, schedule_nest
@@ -17,6 +17,7 @@ from jitney.kernels.llvm.split_stages import Stage, split_stages
 from jitney.kernels.llvm.stash_rows import stash_rows
 from jitney.kernels.llvm.text import FunctionText
 from jitney.kernels.llvm.unroll_chains import has_long_chains, unroll_chains
+from jitney.kernels.llvm.vector_loop import Span, VectorLoop
 from jitney.kernels.llvm.verify_stages import verify_stages
 from jitney.loops import visit
 from jitney.loops.index import Axis, Dim
@@ -53,7 +54,7 @@ def emit_nest(
         for local, offset in plan.shared:
             start = Scope(text, operands).indices.uniform(offset)
             operands.add_local(local, text.pure(f"getelementptr i8, ptr %shared, i64 {start}"))
-        emit_stage(text, operands, stage, schedule, isa)
+        emit_stage(text, operands, stage, schedule)
         parts.append(text.finish())
         declarations |= text.declarations
         phases.append(Phase(function, schedule.item_count(), schedule.nanoseconds))
@@ -74,9 +75,7 @@ def _unrolled(nest: LoopNest, schedule: Schedule) -> LoopNest:
     return unroll_chains(nest, (schedule.vector, schedule.unroll), lambda stmt: lanes[id(stmt)])
 
 
-def emit_stage(
-    text: FunctionText, operands: Operands, stage: Stage, schedule: Schedule, isa: Isa
-) -> None:
+def emit_stage(text: FunctionText, operands: Operands, stage: Stage, schedule: Schedule) -> None:
     """The loop over work items and everything in it."""
     body = stage.nest.body
     emitter = BodyEmitter(text, _plans_by_id(body, schedule), stage.limits)
@@ -111,9 +110,9 @@ def emit_pieces(
             emitter.block(scopes, piece.body)
             return states
 
-        part = span if len(pieces) == 1 else _within(emitter, scope, span, piece)
-        shape = (schedule.lanes, _fitting_unroll(schedule, part))
-        emitter.vector_loop([scope], piece.axis, part, shape, [], leaf)
+        part = span if len(pieces) == 1 else _within(scope, span, piece)
+        unroll = _fitting_unroll(schedule, part)
+        VectorLoop([scope], piece.axis, part, schedule.lanes, unroll, leaf).emit()
 
 
 def _fitting_unroll(schedule: Schedule, span: Span) -> int:
@@ -123,17 +122,16 @@ def _fitting_unroll(schedule: Schedule, span: Span) -> int:
     return unroll
 
 
-def _within(emitter: BodyEmitter, scope: Scope, span: Span, piece: Piece) -> Span:
+def _within(scope: Scope, span: Span, piece: Piece) -> Span:
     """The part of ``span`` a piece covers, counted from the piece's start."""
     text, extent = scope.text, piece.axis.extent.const
     if span.begin == "0" and span.count is not None:
         return Span("0", str(extent), extent)
-    emitter.unaligned.add(piece.axis)
     edges: list[str] = []
     for edge in (span.begin, span.end):
         moved = text.pure(f"sub nsw i64 {edge}, {piece.low}")
         edges.append(text.smaller(text.larger(moved, "0"), str(extent)))
-    return Span(edges[0], edges[1])
+    return Span(edges[0], edges[1], aligned=False)
 
 
 def _plans_by_id(body: Sequence[Stmt], schedule: Schedule) -> Mapping[int, InnerPlan]:

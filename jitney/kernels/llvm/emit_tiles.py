@@ -5,12 +5,13 @@ from __future__ import annotations
 import torch
 
 from jitney.kernels.llvm.conversions import broadcast, cast
-from jitney.kernels.llvm.emit_body import BodyEmitter, Span, State
+from jitney.kernels.llvm.emit_body import BodyEmitter, State
 from jitney.kernels.llvm.expressions import Lanes, Scope
-from jitney.kernels.llvm.operations import compare, i_and
+from jitney.kernels.llvm.operations import i_and
 from jitney.kernels.llvm.schedule_nest import Schedule
-from jitney.kernels.llvm.ssa import Ssa, iota, memory_type
+from jitney.kernels.llvm.ssa import Ssa, memory_type
 from jitney.kernels.llvm.transpose_tile import TiledBody, tile_width, transpose
+from jitney.kernels.llvm.vector_loop import Span, VectorLoop, first_lanes
 from jitney.loops.ir import Load
 
 
@@ -33,20 +34,15 @@ def emit_tiles(
             if inner.lanes is None:
                 _one_by_one(emitter, inner, tile, rows)
                 return states
-            row_mask = None if whole else _first(inner, rows, width)
+            row_mask = None
+            if not whole:
+                row_mask = first_lanes(text, text.pure(f"trunc i64 {rows} to i32"), width)
             for load, stack in zip(tile.loads, stacks, strict=True):
                 _fill(inner, tile, load, stack, (width, row_mask))
             _run(emitter, inner, tile, stacks, rows)
             return states
 
-        emitter.vector_loop([outer], schedule.vector, span, (schedule.lanes, 1), [], leaf)
-
-
-def _first(scope: Scope, count: str, width: int) -> Ssa:
-    """A mask of the first ``count`` of ``width`` lanes."""
-    limit = Ssa(scope.text.pure(f"trunc i64 {count} to i32"), torch.int32)
-    limits = broadcast(scope.text, limit, width)
-    return compare(scope.text, "icmp slt", iota(width, torch.int32), limits)
+        VectorLoop([outer], schedule.vector, span, schedule.lanes, 1, leaf).emit()
 
 
 def _fill(

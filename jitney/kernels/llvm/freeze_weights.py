@@ -84,10 +84,9 @@ def freeze_weights(
 def _frozen(
     node: Node, program: LoopProgram, target: Target, found: dict[tuple[Any, ...], PackedWeight]
 ) -> Node:
-    isa = isa_of(target)
-    if not isinstance(node, Gemm) or not node.b_is_parameter or not can_emit_gemm(node, isa):
+    if not isinstance(node, Gemm) or not node.b_is_parameter or not can_emit_gemm(node):
         return node
-    plan = plan_gemm(node, isa, target)
+    plan = plan_gemm(node, isa_of(target), target)
     view = _as_matrix(node)
     if plan.style != "panel" or view is None or node.b.buffer not in program.arguments:
         return node

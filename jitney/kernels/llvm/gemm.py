@@ -18,11 +18,11 @@ _MAIN = {"panel": panel_phase, "row_dot": row_dot_phase, "stream": stream_phase}
 
 
 def emit_gemm(gemm: ir.Gemm, target: Target) -> NodeCode:
-    """The code of a GEMM that `can_emit_gemm` allows on ``target``; CompilerBug otherwise."""
-    isa = isa_of(target)
-    allowed = can_emit_gemm(gemm, isa)
+    """The code of a GEMM that `can_emit_gemm` allows; CompilerBug otherwise."""
+    allowed = can_emit_gemm(gemm)
     if not allowed:
         raise CompilerBug(f"{gemm.name}: {allowed.reason}")
+    isa = isa_of(target)
     code = GemmCode(gemm, plan_gemm(gemm, isa, target), isa)
     if code.plan.a == "copied":
         code.add(*copy_a_phase(code))

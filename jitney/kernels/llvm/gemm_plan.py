@@ -7,7 +7,7 @@ is in docs/decisions/020-gemm-tile.md.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -64,8 +64,8 @@ class GemmPlan:
     pairs: bool
     a: str
     b: str
-    block: int
-    last: int
+    block: int = 0
+    last: int = 0
     patches: Patches | None = None
     beside: int = 1
     depth: int = 0
@@ -81,7 +81,7 @@ class GemmPlan:
         return self.b in ("direct", "indexed")
 
 
-def can_emit_gemm(gemm: ir.Gemm, isa: Isa) -> Decision:
+def can_emit_gemm(gemm: ir.Gemm) -> Decision:
     """Whether the LLVM templates cover this product."""
     if gemm.row_prologue:
         return no("a prologue with statements of its own is a loop nest before the GEMM")
@@ -97,50 +97,60 @@ def can_emit_gemm(gemm: ir.Gemm, isa: Isa) -> Decision:
 
 def plan_gemm(gemm: ir.Gemm, isa: Isa, target: Target) -> GemmPlan:
     """The plan for a GEMM that `can_emit_gemm` allows."""
-    dtype, lanes = gemm.acc_dtype, isa.lanes(gemm.acc_dtype.itemsize * 8)
-    pairs = _dots_pairs(gemm, isa)
+    lanes, pairs = isa.lanes(gemm.acc_dtype.itemsize * 8), _dots_pairs(gemm, isa)
+    vectors, b = _packed_vectors(gemm, lanes, pairs), "packed"
+    if not vectors:
+        vectors = _vectors(gemm.n.extent, lanes, _most_vectors(isa))
+        b = _b_mode(gemm, lanes, vectors, pairs, target)
     a = "direct" if pairs or _direct_a(gemm) else "copied"
-    most_vectors = 4 if isa.masks else 2
-    vectors = _vectors(gemm.n.extent, lanes, most_vectors)
-    packed = _packed_vectors(gemm, lanes, pairs)
-    vectors, b = (
-        (packed, "packed") if packed else (vectors, _b_mode(gemm, lanes, vectors, pairs, target))
-    )
-    style = "panel"
-    rows = TILE_ROWS
-    skinny = gemm.m.extent.is_const and int(gemm.m.extent) <= SKINNY_ROWS
-    if skinny and _k_contiguous_floats(gemm) and not packed:
-        style, vectors, b = "row_dot", 4, "direct"
-        a = a if gemm.a.index.coefficient(gemm.k) == index(1) else "copied"
-    elif (
-        skinny
-        and int(gemm.m.extent) <= TILE_ROWS
-        and b in ("direct", "copied")
-        and (not pairs and _whole_vectors(gemm.n.extent, lanes) and gemm.b.dtype == dtype)
-    ):
-        style, b, rows = "stream", "direct", int(gemm.m.extent)
-        vectors = _stream_vectors(gemm, int(gemm.n.extent) // lanes, target)
-    patches = None
-    if a == "copied" and style == "panel" and b != "indexed" and not pairs:
-        patches = patches_of(gemm)
-        a = a if patches is None else "patches"
+    plan = GemmPlan("panel", gemm.acc_dtype, lanes, TILE_ROWS, vectors, pairs, a, b)
+    few = _of_few_rows(gemm, plan, target)
+    plan, most = (few, BLOCK_ROWS) if few is not None else _in_panels(gemm, plan, isa, target)
+    block = _block_rows(gemm, plan.beside * plan.width, target, most)
+    return replace(plan, block=block, last=_last_vectors(gemm.n.extent, lanes, plan.vectors))
+
+
+def _of_few_rows(gemm: ir.Gemm, plan: GemmPlan, target: Target) -> GemmPlan | None:
+    """For a product of few rows that reads B once, where it lies: along k, or along n. None for
+    others."""
+    if not gemm.m.extent.is_const or int(gemm.m.extent) > SKINNY_ROWS:
+        return None
+    if plan.b != "packed" and _k_contiguous_floats(gemm):
+        a = plan.a if gemm.a.index.coefficient(gemm.k) == index(1) else "copied"
+        return replace(plan, style="row_dot", vectors=4, a=a, b="direct")
+    rows, whole = int(gemm.m.extent), _whole_vectors(gemm.n.extent, plan.lanes)
+    if rows > TILE_ROWS or plan.pairs or gemm.b.dtype != plan.dtype or not whole:
+        return None
+    if plan.b not in ("direct", "copied"):
+        return None
+    vectors = _stream_vectors(gemm, int(gemm.n.extent) // plan.lanes, target)
+    return replace(plan, style="stream", rows=rows, vectors=vectors, b="direct")
+
+
+def _in_panels(gemm: ir.Gemm, plan: GemmPlan, isa: Isa, target: Target) -> tuple[GemmPlan, int]:
+    """How A reaches the tiles over panels of B, and how many panels a work item takes; the most
+    rows of A for it."""
     most = BLOCK_ROWS
-    packed_rows = _packed_rows(gemm, vectors * lanes, target)
-    if a == "direct" and style == "panel" and packed_rows:
-        a, most = "packed", packed_rows
-    width = vectors * lanes
-    beside, depth = 1, 0
-    copyable = style == "panel" and b in ("direct", "copied") and _spread(gemm)
-    if b == "packed" or copyable and patches is None:
-        beside = _beside(gemm, width, WIDE // (most_vectors * isa.bits // 8))
-    if beside > 1:
-        b, most = (b, most) if b == "packed" else ("copied", WIDE_ROWS)
-        depth = _depth(gemm, beside * width * dtype.itemsize, patches, target)
-    block = _block_rows(gemm, beside * width, target, most)
-    last = _last_vectors(gemm.n.extent, lanes, vectors)
-    return GemmPlan(
-        style, dtype, lanes, rows, vectors, pairs, a, b, block, last, patches, beside, depth
-    )
+    if plan.a == "copied" and plan.b != "indexed" and not plan.pairs:
+        patches = patches_of(gemm)
+        plan = plan if patches is None else replace(plan, a="patches", patches=patches)
+    elif plan.a == "direct" and (rows := _packed_rows(gemm, plan.width, target)):
+        plan, most = replace(plan, a="packed"), rows
+    copyable = plan.b in ("direct", "copied") and plan.patches is None and _spread(gemm)
+    if plan.b != "packed" and not copyable:
+        return plan, most
+    beside = _beside(gemm, plan.width, WIDE // (_most_vectors(isa) * isa.bits // 8))
+    if beside == 1:
+        return plan, most
+    if plan.b != "packed":
+        plan, most = replace(plan, b="copied"), WIDE_ROWS
+    line = beside * plan.width * plan.dtype.itemsize
+    return replace(plan, beside=beside, depth=_depth(gemm, line, plan.patches, target)), most
+
+
+def _most_vectors(isa: Isa) -> int:
+    """Vectors of a panel for which there are registers."""
+    return 4 if isa.masks else 2
 
 
 def _beside(gemm: ir.Gemm, width: int, most: int) -> int:

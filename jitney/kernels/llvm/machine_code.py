@@ -52,9 +52,7 @@ def compile_text(text: str, target: Target) -> bytes:
 class LoadedObject:
     """An object file linked into the process; it stays while this lives."""
 
-    def __init__(
-        self, data: bytes, functions: Iterable[str], imports: Iterable[str], target: Target
-    ) -> None:
+    def __init__(self, data: bytes, functions: Iterable[str], imports: Iterable[str]) -> None:
         with _LOCK:
             builder = llvm.JITLibraryBuilder()
             builder.add_object_img(data)

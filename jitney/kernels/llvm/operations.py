@@ -48,17 +48,6 @@ def emit_op(text: FunctionText, op: str, args: list[Ssa], dtype: torch.dtype) ->
     raise CompilerBug(f"no code for {op} of {args[0].dtype} giving {dtype}")
 
 
-def can_emit(op: str, dtype: torch.dtype) -> bool:
-    """Whether `emit_op` knows ``op`` on operands of ``dtype``."""
-    if op in ("cast", "bitcast", "where") or op in _COMPARE:
-        return True
-    if dtype == torch.bool:
-        return op in _BOOL
-    if not is_float(dtype):
-        return op in _INTEGER
-    return op in _FLOAT or op in SLEEF or op in POLYNOMIALS
-
-
 def _widened(dtype: torch.dtype) -> torch.dtype:
     return torch.float32 if dtype in HALVES else dtype
 
@@ -476,4 +465,4 @@ _BOOL: dict[str, Emit] = {
     "sign": lambda text, args: args[0],
     "square": lambda text, args: args[0],
 }
-__all__ = ["can_emit", "compare", "emit_op", "llvm_type", "select", "vector_of"]
+__all__ = ["compare", "emit_op", "llvm_type", "select", "vector_of"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from jitney.kernels.llvm.emit_body import InnerPlan
 from jitney.kernels.llvm.isa import Isa
@@ -35,19 +35,18 @@ class Schedule:
     runs innermost over ``lanes`` with ``unroll`` vectors at once; ``block`` of its points belong
     to an item (None: all). Without ``vector`` each point is a row and its reductions and loops
     run as ``plans`` say, in the order they stand in the body. With ``tile`` the body loops over
-    the tile's axis inside each vector.
+    the tile's axis inside each vector. An item takes ``nanoseconds``.
     """
 
-    items: tuple[Axis, ...]
     inner: tuple[Axis, ...]
-    vector: Axis | None
-    lanes: int
-    unroll: int
-    block: int | None
-    plans: tuple[InnerPlan, ...]
-    nanoseconds: float
-    reasons: tuple[str, ...]
+    vector: Axis | None = None
+    lanes: int = 0
+    unroll: int = 1
+    plans: tuple[InnerPlan, ...] = ()
     tile: TiledBody | None = None
+    items: tuple[Axis, ...] = ()
+    block: int | None = None
+    nanoseconds: float = 0.0
 
     def item_count(self) -> Index:
         """Work items of the phase."""
@@ -77,18 +76,18 @@ def schedule_nest(nest: LoopNest, isa: Isa, cores: int, limits: Collection[Index
         if cost < best[0] * 0.999:
             best = (cost, axis)
     cycles, vector = best
-    reasons = [
-        f"{'rows' if vector is None else vector.name + ' over lanes'}: {cycles:.2f} cycles a point"
-    ]
+    total = cycles * product_hint(nest.axes)
     if vector is None:
-        return _finished(nest, None, (0, 1), rows[1], cycles, cores, reasons)
+        return _distributed(Schedule(nest.axes, plans=rows[1]), nest, total, cores)
     width = fitting_lanes(vector, lanes)
     tile = best_tile(nest.body, vector, nest.axes)
-    if tile is not None:
-        width = min(width, MOST_LANES)
-        reasons.append(f"{len(tile.loads)} loads transposed by tiles of {tile.axis.name}")
-    shape = (width, 1 if tile else _unroll(vector, width, found))
-    return _finished(nest, vector, shape, (), cycles, cores, reasons, tile)
+    if tile is None:
+        outer = tuple(a for a in nest.axes if a != vector)
+        chosen = Schedule(outer, vector, width, _unroll(vector, width, found))
+    else:
+        outer = tuple(a for a in nest.axes if a not in (vector, tile.axis))
+        chosen = Schedule(outer, vector, min(width, MOST_LANES), tile=tile)
+    return _distributed(chosen, nest, total, cores)
 
 
 def fitting_lanes(axis: Axis, lanes: int) -> int:
@@ -157,53 +156,43 @@ def _inner_unroll(stmt: Reduce | Loop, axis: Axis, lanes: int) -> int:
     return most
 
 
-def _finished(
-    nest: LoopNest,
-    vector: Axis | None,
-    shape: tuple[int, int],
-    plans: tuple[InnerPlan, ...],
-    cycles: float,
-    cores: int,
-    reasons: list[str],
-    tile: TiledBody | None = None,
-) -> Schedule:
-    """Distributes the axes over work items and loops inside them."""
-    outer = tuple(a for a in nest.axes if a != vector and (tile is None or a != tile.axis))
-    points = product_hint(nest.axes)
-    total = cycles * points
-    own = _collision_free(nest, vector)
-    if total < _SERIAL or own is not None:
-        block = None
-        if own is not None:
-            reasons.append("colliding scatter: " + ("threads own columns" if own else "serial"))
-            if own and total >= _SERIAL and vector is not None:
-                block = _block(vector, shape, 4 * cores)
-                total /= max(1, math.ceil(vector.extent.hint() / block))
-        time = total / CYCLES_PER_NANOSECOND
-        return Schedule((), outer, vector, *shape, block, plans, time, tuple(reasons), tile)
+def _distributed(chosen: Schedule, nest: LoopNest, cycles: float, cores: int) -> Schedule:
+    """``chosen``, its axes distributed over work items and loops inside them. ``cycles``: of the
+    whole nest."""
+    separate = _collision_free(nest, chosen.vector)
+    if cycles < _SERIAL or separate is False:
+        return replace(chosen, nanoseconds=cycles / CYCLES_PER_NANOSECOND)
+    if separate:  # threads own columns
+        return _in_blocks(chosen, 4 * cores, cycles)
     wanted = 8 * cores
-    items = list(outer)
+    items = list(chosen.inner)
     inner: list[Axis] = []
-    per_item = total / max(product_hint(items), 1.0)
+    per_item = cycles / max(product_hint(items), 1.0)
     while items and per_item < _ITEM and product_hint(items[:-1]) >= wanted:
         axis = items.pop()
         inner.insert(0, axis)
         per_item *= max(axis.extent.hint(), 1)
-    block = None
+    chosen = replace(chosen, items=tuple(items), inner=tuple(inner))
     count = product_hint(items)
-    if vector is not None and count < wanted and per_item > 2 * _ITEM:
+    if chosen.vector is not None and count < wanted and per_item > 2 * _ITEM:
         pieces = min(wanted / max(count, 1), per_item / _ITEM)
-        if tile is not None:
-            pieces = max(pieces, vector.extent.hint() / _TILE_ROWS)
-        block = _block(vector, shape, pieces)
-        per_item /= max(1, math.ceil(vector.extent.hint() / block))
-    return Schedule(tuple(items), tuple(inner), vector, *shape, block, plans,
-                    per_item / CYCLES_PER_NANOSECOND, tuple(reasons), tile)  # fmt: skip
+        if chosen.tile is not None:
+            pieces = max(pieces, chosen.vector.extent.hint() / _TILE_ROWS)
+        return _in_blocks(chosen, pieces, per_item)
+    return replace(chosen, nanoseconds=per_item / CYCLES_PER_NANOSECOND)
 
 
-def _block(vector: Axis, shape: tuple[int, int], pieces: float) -> int:
+def _in_blocks(chosen: Schedule, pieces: float, cycles: float) -> Schedule:
+    """Each item, of ``cycles``, cut into ``pieces`` or so along the vector axis."""
+    vector = chosen.vector
+    assert vector is not None
+    block = _block(vector, chosen.lanes * chosen.unroll, pieces)
+    cycles /= max(1, math.ceil(vector.extent.hint() / block))
+    return replace(chosen, block=block, nanoseconds=cycles / CYCLES_PER_NANOSECOND)
+
+
+def _block(vector: Axis, step: int, pieces: float) -> int:
     """Points of the vector axis an item takes: whole steps, an even cut where there is one."""
-    step = shape[0] * shape[1]
     extent = max(vector.extent.hint(), 1)
     least = max(1, math.ceil(pieces))
     if vector.extent.is_const:

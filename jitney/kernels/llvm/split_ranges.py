@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from jitney.loops import visit
-from jitney.loops.fold_values import COMPARISONS, fold, fold_block, known_index
+from jitney.loops.fold_values import fold, fold_block, known_index
 from jitney.loops.index import Axis, Index, index
-from jitney.loops.ir import Expr, Op, Stmt
+from jitney.loops.ir import COMPARISONS, Expr, Op, Stmt
 
 _MOST_PIECES = 4
 _MOST_EXPRS = 300

@@ -16,7 +16,7 @@ from typing import TypeGuard
 
 from jitney.errors import Unsupported
 from jitney.kernels.triton.decode_attention import can_split_decode
-from jitney.kernels.triton.epilogues import map_stmt, wide_axes, with_accumulator, without_units
+from jitney.kernels.triton.epilogues import wide_axes, with_accumulator, without_units
 from jitney.kernels.triton.schedule_gemm import (
     can_persist,
     can_tile_gemm,
@@ -48,7 +48,7 @@ from jitney.loops.ir import (
     Store,
 )
 from jitney.loops.plan_memory import size_in_bytes
-from jitney.loops.points import points_of
+from jitney.loops.points import points_of, row_major
 from jitney.loops.pointwise_nest import PointwiseNest, pointwise
 from jitney.loops.target import Target
 from jitney.loops.visit import (
@@ -56,6 +56,7 @@ from jitney.loops.visit import (
     expr_nodes,
     loads,
     map_expr,
+    map_stmt,
     reads,
     statements,
     stmt_exprs,
@@ -195,11 +196,7 @@ class _Choices:
         return yes("the reader's arithmetic hides behind the product's memory traffic")
 
     def _temporary(self, name: str, like: Buffer, shape: tuple[Index, ...]) -> Buffer:
-        strides, step = [], index(1)
-        for size in reversed(shape):
-            strides.append(step)
-            step = step * size
-        made = Buffer(name, "extern", like.dtype, like.device, shape, tuple(reversed(strides)))
+        made = Buffer(name, "extern", like.dtype, like.device, shape, row_major(shape))
         self.buffers[name] = made
         return made
 

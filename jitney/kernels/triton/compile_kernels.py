@@ -67,7 +67,13 @@ class KernelBuild:
             built = self._workers.results()
             for source, binary in zip(self._missing.values(), built, strict=True):
                 self._found[source.key] = binary
-                log.emit("kernel", name=source.name, key=source.key, shared=binary.shared)
+                log.emit(
+                    "kernel",
+                    name=source.name,
+                    key=source.key,
+                    shared=binary.shared,
+                    text=partial(source.text, early=binary.waits),
+                )
                 if self._cache is not None:
                     self._cache.put(self._cache_key(source), pickle.dumps(binary))
         return self._found

@@ -215,10 +215,4 @@ class HeadWriter(TileEmitter):
         self._line(f"tl.store({where}, value.to({kind}), mask=v < {self.width})")
 
     def _source(self, part: str, grid: tuple[int, ...], warps: int) -> KernelSource:
-        return KernelSource(
-            name=f"{self.node.name}_{part}",
-            body="\n".join(self.lines),
-            parameters=tuple(self.parameters.values()),
-            grid=tuple(index(g) for g in grid),
-            num_warps=warps,
-        )
+        return self._kernel(f"{self.node.name}_{part}", tuple(map(index, grid)), warps)

@@ -59,18 +59,12 @@ class NestEmitter(WalkEmitter):
         self.rough = ends_in_16_bits(nest.body)
 
     def emit(self) -> KernelSource:
-        turned = None if walks(self.nest) else self._turned()
         if walks(self.nest):
             grid = self._emit_walk()
         else:
+            turned = self._turned()
             grid = self._emit_once() if turned is None else self._emit_turns(turned)
-        return KernelSource(
-            name=self.nest.name,
-            body="\n".join(self.lines),
-            parameters=tuple(self.parameters.values()),
-            grid=grid,
-            num_warps=self.schedule.num_warps,
-        )
+        return self._kernel(self.nest.name, grid, self.schedule.num_warps)
 
     def _emit_once(self) -> tuple[Index, ...]:
         """The body for one block of points; the grid."""
@@ -91,8 +85,7 @@ class NestEmitter(WalkEmitter):
         written = {store.buffer for store in stores(self.nest.body)}
         wanted: list[tuple[Reduce | Loop, Load]] = []
         for row in rows:
-            total = points_of(row.axes)
-            if not total.is_const or total.const > self.schedule.row_limit:
+            if not self._is_whole(row.axes):
                 return
             known = {*self.nest.axes, *row.axes}  # not what a loop inside the row counts
             for load in loads((row,)):
@@ -180,14 +173,14 @@ class NestEmitter(WalkEmitter):
         elif isinstance(stmt, Reduce):
             self._reduce(stmt)
         else:
-            if not self._is_whole(stmt):
+            if not self._is_whole(stmt.axes):
                 self._begin_running(stmt)
             with self._rows(stmt.axes):
                 self._statements(stmt.body)
 
-    def _is_whole(self, stmt: Loop | Reduce) -> bool:
-        """Whether one tile holds the row."""
-        total = points_of(stmt.axes)
+    def _is_whole(self, axes: tuple[Axis, ...]) -> bool:
+        """Whether one tile holds a row of these axes."""
+        total = points_of(axes)
         return total.is_const and total.const <= self.schedule.row_limit
 
     def _one_by_one(self, stmt: Loop | Reduce) -> None:
@@ -222,8 +215,7 @@ class NestEmitter(WalkEmitter):
     @contextmanager
     def _rows(self, axes: tuple[Axis, ...]) -> Iterator[None]:
         """Binds inner axes to the ``r`` dimension: one tile, or a loop of tiles."""
-        total = points_of(axes)
-        whole = total.is_const and total.const <= self.schedule.row_limit
+        total, whole = points_of(axes), self._is_whole(axes)
         outer_mask = self.masks.pop("r", None)
         block = self._row_tile(total.const) if whole else self.schedule.r_block
         if whole:
@@ -262,10 +254,9 @@ class NestEmitter(WalkEmitter):
         return f"tl.arange(0, {width}){self._expand('r')}{wide}"
 
     def _reduce(self, stmt: Reduce) -> None:
-        total = points_of(stmt.axes)
         if stmt is self.streamed:
             self._finish_stream(stmt, self._varies(stmt))
-        elif total.is_const and total.const <= self.schedule.row_limit:
+        elif self._is_whole(stmt.axes):
             with self._rows(stmt.axes):
                 self._statements(stmt.body)
                 for result in stmt.results:

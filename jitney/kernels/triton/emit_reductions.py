@@ -221,6 +221,6 @@ class ReductionEmitter(TileEmitter):
         info = torch.iinfo(dtype)
         return str(info.min if low else info.max)
 
-    def _keep(self) -> str:
-        """Puts a reduced ``r`` dimension back with size one."""
-        return "[" + ", ".join("None" if d == "r" else ":" for d in self.dims) + "]"
+    def _keep(self, reduced: str = "r") -> str:
+        """Puts a reduced dimension back with size one."""
+        return "[" + ", ".join("None" if d == reduced else ":" for d in self.dims) + "]"

@@ -7,6 +7,8 @@ subexpressions are computed once.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
 
 from jitney.errors import CompilerBug
@@ -21,7 +23,7 @@ from jitney.kernels.triton.expressions import (
     rounded_quotient,
     takes_fours,
 )
-from jitney.kernels.triton.kernel_source import ASSERT, Parameter
+from jitney.kernels.triton.kernel_source import ASSERT, KernelSource, Parameter
 from jitney.kernels.triton.schedule_nest import fits_32_bits
 from jitney.loops.index import Atom, Axis, Dim, Index, Value
 from jitney.loops.ir import (
@@ -40,6 +42,11 @@ from jitney.loops.ir import (
 
 Depends = frozenset[str]
 NONE: Depends = frozenset()
+
+
+def _any_of(parts: Iterable[tuple[str, Depends]]) -> Depends:
+    """The tile dimensions that any of several values varies along."""
+    return NONE.union(*(on for _, on in parts))
 
 
 class TileEmitter:
@@ -122,15 +129,12 @@ class TileEmitter:
         if isinstance(expr, Ref):
             return self.refs[expr.name]
         if isinstance(expr, Const):
-            ones = ", ".join("1" for _ in self.dims)
-            text = literal(expr.value, expr.dtype)
-            return self._bind(f"tl.full([{ones}], {text}, {TYPES[expr.dtype]})", NONE)
+            return self._bind(self._one(literal(expr.value, expr.dtype), TYPES[expr.dtype]), NONE)
         if isinstance(expr, Load):
             return self.given.get(expr) or self._load(expr)
         if isinstance(expr, IndexValue):
             text, on = self._index(expr.index)
-            ones = ", ".join("1" for _ in self.dims)
-            zero = self._bind(f"tl.full([{ones}], 0, tl.int64)", NONE)[0]
+            zero = self._bind(self._one("0", "tl.int64"), NONE)[0]
             return self._bind(f"({zero} + {text}).to({TYPES[expr.dtype]})", on)
         if isinstance(expr, ScalarArg):
             return self._scalar(expr), NONE
@@ -156,7 +160,7 @@ class TileEmitter:
             parts = [self._exact_quotient(quotient)]
         else:
             parts = [self._expr(arg) for arg in expr.args]
-        on = frozenset[str]().union(*(p[1] for p in parts))
+        on = _any_of(parts)
         operand = expr.args[-1].dtype
         if expr.op == "cast" and operand == expr.dtype:
             return parts[0]
@@ -166,7 +170,7 @@ class TileEmitter:
     def _random(self, expr: Op) -> tuple[str, Depends]:
         """A random number; neighbours in the tile that eager draws together share a draw."""
         parts = [self._expr(arg) for arg in expr.args]
-        on = frozenset[str]().union(*(p[1] for p in parts))
+        on = _any_of(parts)
         seed, offset, *places = (p[0] for p in parts)
         if isinstance(expr.args[4], IndexValue) and fits_32_bits(expr.args[4].index):
             places = [f"{place}.to(tl.uint32)" for place in places]
@@ -213,8 +217,7 @@ class TileEmitter:
     def _address(self, buffer: str, dtype: torch.dtype, where: str, on: Depends) -> str:
         """A tile of addresses, also where the index is one number."""
         if not on:
-            ones = ", ".join("1" for _ in self.dims)
-            where = f"({self._bind(f'tl.full([{ones}], 0, tl.int32)', NONE)[0]} + {where})"
+            where = f"({self._bind(self._one('0', 'tl.int32'), NONE)[0]} + {where})"
         return f"{self._pointer(buffer, dtype)} + {where}"
 
     def _mask(self, own: Expr | None, on: Depends) -> tuple[str, Depends]:
@@ -225,15 +228,22 @@ class TileEmitter:
             on = on | parts[0][1]
         parts += [(self.masks[d], frozenset(d)) for d in self.dims if d in on and d in self.masks]
         text = " & ".join(p[0] for p in parts)
-        return text, frozenset[str]().union(*(p[1] for p in parts))
+        return text, _any_of(parts)
 
     def _index(self, value: Index) -> tuple[str, Depends]:
         for atom in value.atoms():
             if isinstance(atom, Dim) and atom not in self.atoms:
                 self.atoms[atom] = self._parameter(atom.name, "dim", torch.int64)
                 self.depends[atom] = NONE
-        on = frozenset[str]().union(*(self.depends.get(a, NONE) for a in value.atoms()))
+        on = NONE.union(*(self.depends.get(a, NONE) for a in value.atoms()))
         return f"({index_text(value, self.atoms)})", on
+
+    def _kernel(
+        self, name: str, grid: tuple[Index, ...], num_warps: int, num_stages: int = 3
+    ) -> KernelSource:
+        """What has been written, as a kernel."""
+        body, parameters = "\n".join(self.lines), tuple(self.parameters.values())
+        return KernelSource(name, body, parameters, grid, num_warps, num_stages)
 
     # ------------------------------------------------------------ text
 
@@ -247,6 +257,10 @@ class TileEmitter:
         if needs <= has:
             return text
         return f"tl.broadcast_to({text}, {self._shape(needs)})"
+
+    def _one(self, value: str, kind: str) -> str:
+        """A tile of one element."""
+        return f"tl.full({self._shape(NONE)}, {value}, {kind})"
 
     def _shape(self, on: Depends, dim: str = "", extent: int = 0) -> str:
         """A tile's shape; ``extent`` along ``dim``, if it is not the tile's own there."""

@@ -182,7 +182,7 @@ def operation(
     """``op`` applied to the variables ``args``; ``operand`` is the dtype they have; ``rough``:
     what is made of it is rounded to 16 bits.
 
-    Raises CompilerBug for an opcode this backend has no text for: `has_operation` asks first.
+    Raises CompilerBug for an opcode this backend has no text for.
     """
     if op == "cast":
         if result == torch.bool:
@@ -222,12 +222,6 @@ def _decides(expr: Expr) -> bool:
     return whole or expr.op in _DECIDING
 
 
-def has_operation(op: str, operand: torch.dtype) -> bool:
-    """Whether `operation` knows ``op`` for operands of that dtype."""
-    known = op in _SAME_FOR_ALL or op in ("cast", "bitcast", "not")
-    return known or _own(op, operand) is not None
-
-
 def _own(op: str, operand: torch.dtype) -> str | None:
     if operand == torch.float64 and op in _FLOAT64:
         return _FLOAT64[op]
@@ -242,11 +236,9 @@ def rounded_quotient(expr: Op, lets: Mapping[str, Expr]) -> Op | None:
     inner: Expr | None = expr.args[0]
     while isinstance(inner, Ref):
         inner = lets.get(inner.name)
-    found = isinstance(inner, Op) and (inner.op, inner.dtype) == _QUOTIENT
-    return inner if isinstance(inner, Op) and found else None
-
-
-_QUOTIENT = ("div", torch.float32)
+    if isinstance(inner, Op) and inner.op == "div" and inner.dtype == torch.float32:
+        return inner
+    return None
 
 
 def erf_plus_one(expr: Op) -> Expr | None:

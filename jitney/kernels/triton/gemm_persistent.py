@@ -53,11 +53,11 @@ class PersistentGemmEmitter(GemmEmitter):
         self._line(f"down = (first + tile % {GROUP * across} % height) * {tile.m_block}")
         self._line(f"over = tile % {GROUP * across} // height * {tile.n_block}")
         self._sums()
-        self._span_from("y", "down", gemm.m, "[:, None]")
+        self._span("y", "down", gemm.m, "[:, None]")
         for half in range(2):
             self.memo.append({})
             self.column = f"over + {half * tile.n_block // 2}"
-            self._span_from("x", self.column, gemm.n, "[None, :]")
+            self._span("x", self.column, gemm.n, "[None, :]")
             self.refs["acc"] = (f"acc{half}", frozenset(("y", "x")))
             self._epilogue()
             self.memo.pop()
@@ -93,15 +93,6 @@ class PersistentGemmEmitter(GemmEmitter):
         number = self.gemm.epilogue.index(stmt)
         self._line(f"out{number}.store([down, {self.column}], {value})")
         self._forget_loads(self._pointer(stmt.buffer, stmt.value.dtype))
-
-    def _span_from(self, dim: str, start: str, axis: Axis, expand: str) -> None:
-        block = self.sizes[dim]
-        self._line(f"{dim} = {start} + tl.arange(0, {block}){expand}")
-        self.masks.pop(dim, None)
-        if int(axis.extent) % block:
-            self.masks[dim] = f"{dim}mask"
-            self._line(f"{dim}mask = {dim} < {int(axis.extent)}")
-        self.atoms[axis], self.depends[axis] = dim, frozenset(dim)
 
 
 def can_store_tile(store: Store, gemm: Gemm) -> bool:

@@ -49,20 +49,15 @@ class GemmEmitter(TileEmitter):
                 raise CompilerBug("an epilogue with a loop reached the Triton backend")
 
     def _source(self, programs: int) -> KernelSource:
-        return KernelSource(
-            name=self.gemm.name,
-            body="\n".join(self.lines),
-            parameters=tuple(self.parameters.values()),
-            grid=(index(programs),),
-            num_warps=self.schedule.num_warps,
-            num_stages=self.schedule.num_stages,
-        )
+        warps, stages = self.schedule.num_warps, self.schedule.num_stages
+        return self._kernel(self.gemm.name, (index(programs),), warps, stages)
 
     def _bind_tile(self) -> int:
         down, across = tiles(self.gemm, self.schedule)
         self._line("pid = tl.program_id(0)")
-        self._span("y", f"(pid % {down})", self.gemm.m, "[:, None]")
-        self._span("x", f"(pid // {down} % {across})", self.gemm.n, "[None, :]")
+        high, wide = self.sizes["y"], self.sizes["x"]
+        self._span("y", f"(pid % {down}) * {high}", self.gemm.m, "[:, None]")
+        self._span("x", f"(pid // {down} % {across}) * {wide}", self.gemm.n, "[None, :]")
         step = down * across
         for axis in reversed(self.gemm.batch):
             self.atoms[axis] = self._bind(f"pid // {step} % {int(axis.extent)}", NONE)[0]
@@ -70,9 +65,11 @@ class GemmEmitter(TileEmitter):
             step *= int(axis.extent)
         return down * across * int(points_of(self.gemm.batch))
 
-    def _span(self, dim: str, tile: str, axis: Axis, expand: str) -> None:
+    def _span(self, dim: str, start: str, axis: Axis, expand: str) -> None:
+        """Binds ``axis`` to a dimension of the tile, which begins at ``start``."""
         block = self.sizes[dim]
-        self._line(f"{dim} = {tile} * {block} + tl.arange(0, {block}){expand}")
+        self._line(f"{dim} = {start} + tl.arange(0, {block}){expand}")
+        self.masks.pop(dim, None)
         if int(axis.extent) % block:
             self._line(f"{dim}mask = {dim} < {int(axis.extent)}")
             self.masks[dim] = f"{dim}mask"

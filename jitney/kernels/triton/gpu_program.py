@@ -15,7 +15,7 @@ from jitney.kernels.own_results import freed, own_results
 from jitney.kernels.triton.kernel_source import ALIGNED
 from jitney.kernels.triton.launch import Launch, LaunchTable
 from jitney.kernels.triton.launch_plan import LaunchPlan, Segment
-from jitney.kernels.triton.load_binary import current_stream, load_binary
+from jitney.kernels.triton.load_binary import load_binary
 from jitney.loops.evaluate_scalar import evaluate_scalar
 from jitney.loops.index import Atom, Dim, Index
 from jitney.loops.ir import Buffer, BufferView, Extern, IntOutput, Output, ScalarArg
@@ -135,7 +135,7 @@ class _Call:
             if address % ALIGNED:
                 astray[name] = tensor
         copies = self._stand_in(astray)
-        stream = current_stream(device)
+        stream = torch_api.raw_cuda_stream(device)
         for step, born, dead in zip(owner.steps, owner.plan.born, owner.plan.dead, strict=True):
             for name in born:
                 self._set(name, self._make(owner.buffers[name]).data_ptr())

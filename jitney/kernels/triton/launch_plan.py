@@ -69,10 +69,9 @@ def plan_launches(
     scratch: Iterable[Scratch] = (),
 ) -> LaunchPlan:
     """The plan of a program whose nodes became ``sources``, compiled to ``binaries``."""
-    offsets, workspace = dict(program.slots), _rounded(program.workspace)
+    memory = _Workspace(program)
     for extra in scratch:
-        offsets[extra.name] = workspace
-        workspace = _rounded(workspace + 4 * extra.elements)
+        memory.add(extra.name, 4 * extra.elements)
     calls: list[KernelCall] = []
     steps: list[Step] = []
     nodes: list[list[Node]] = []
@@ -84,11 +83,10 @@ def plan_launches(
         first = len(calls)
         for source in sources[node.name]:
             names = tuple(p.name for p in source.parameters)
-            own = ""
-            if binaries[source.key].scratch:  # not shared: the next launch may start early
-                own, programs = f"{node.name}_scratch{len(calls)}", math.prod(map(int, source.grid))
-                offsets[own] = workspace
-                workspace = _rounded(workspace + programs * binaries[source.key].scratch)
+            own, bytes_ = "", binaries[source.key].scratch  # of each program
+            if bytes_:  # not shared: the next launch may start early
+                own = f"{node.name}_scratch{len(calls)}"
+                memory.add(own, math.prod(map(int, source.grid)) * bytes_)
             calls.append(KernelCall(source.key, source.grid, names, own))
         last, added = steps[-1] if steps else None, len(calls) - first
         if isinstance(last, Segment):
@@ -106,15 +104,26 @@ def plan_launches(
         steps=tuple(steps),
         born=_born_before(program, nodes),
         dead=_dead_after(program, nodes),
-        offsets=offsets,
-        workspace=workspace,
+        offsets=memory.offsets,
+        workspace=memory.size,
         written=frozenset(name for node in program.nodes for name in visit.writes(node)),
         binaries=binaries,
     )
 
 
+class _Workspace:
+    """Where the temporaries lie, and after them descriptors and partial sums."""
+
+    def __init__(self, program: LoopProgram) -> None:
+        self.offsets, self.size = dict(program.slots), _rounded(program.workspace)
+
+    def add(self, name: str, size: int) -> None:
+        """Room of ``size`` bytes for ``name``."""
+        self.offsets[name] = self.size
+        self.size = _rounded(self.size + size)
+
+
 def _rounded(size: Index) -> Index:
-    """Room that ends where descriptors and partial sums, planned after the temporaries, may lie."""
     return (size + (SCRATCH_ALIGNMENT - 1)) // SCRATCH_ALIGNMENT * SCRATCH_ALIGNMENT
 
 

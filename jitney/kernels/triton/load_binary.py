@@ -15,7 +15,6 @@ from typing import Any
 
 import torch
 
-from jitney import torch_api
 from jitney.errors import CompilerBug
 
 _STATIC_SHARED = 48 << 10  # bytes of shared memory a kernel may have without asking
@@ -96,11 +95,6 @@ def cuda_driver() -> ctypes.CDLL:
 def _check(name: str, code: int) -> None:
     if code:
         raise CompilerBug(f"{name} failed with CUDA error {code}")
-
-
-def current_stream(device: torch.device) -> int:
-    """The raw CUDA stream torch runs on now."""
-    return torch_api.raw_cuda_stream(device)
 
 
 def make_stream(device: torch.device) -> torch.cuda.Stream:

@@ -43,7 +43,6 @@ class GemmSchedule:
     num_stages: int = 4
     splits: int = 1
     programs: int = 0
-    reason: str = ""
 
 
 def can_tile_gemm(gemm: Gemm) -> Decision:
@@ -103,10 +102,8 @@ def can_persist(gemm: Gemm, target: Target) -> Decision:
 
 def schedule_persistent(gemm: Gemm, target: Target) -> GemmSchedule:
     """The best tiles measured at BERT's and ViT's shapes (docs/decisions/025-gpu-many-rows.md)."""
-    wide = int(gemm.n.extent) >= 256
-    block = 256 if wide else 128
-    reason = f"128 x {block} tiles, walked by {target.multiprocessors} programs"
-    return GemmSchedule(128, block, 64, 8, 4, 1, target.multiprocessors, reason)
+    block = 256 if int(gemm.n.extent) >= 256 else 128
+    return GemmSchedule(128, block, 64, 8, 4, 1, target.multiprocessors)
 
 
 def schedule_gemm(gemm: Gemm, target: Target, beside: int = 1, split: bool = True) -> GemmSchedule:
@@ -155,8 +152,7 @@ def _candidates(rows: int, columns: int, depth: int) -> Iterator[GemmSchedule]:
                 k_block = 128 if m_block + n_block <= 96 else 64
                 k_block = max(16, min(k_block, power_of_two(depth // splits)))
                 warps = 8 if m_block * n_block >= 128 * 128 else 4
-                reason = f"{m_block} x {n_block} tiles, {splits} stretches of k"
-                yield GemmSchedule(m_block, n_block, k_block, warps, 4, splits, reason=reason)
+                yield GemmSchedule(m_block, n_block, k_block, warps, 4, splits)
 
 
 def _nanoseconds(

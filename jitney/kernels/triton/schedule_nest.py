@@ -44,7 +44,7 @@ def schedule_nest(nest: LoopNest, target: Target) -> Schedule:
     width = widest_row(nest.body)
     points = likely_points(nest.axes)
     if width is not None and walks(nest):
-        return _walk(nest, width)
+        return _walk(width)
     if width is None:
         return _pointwise(nest, points, target)
     return _reduction(nest, points, width, target)
@@ -110,7 +110,7 @@ def _reduction(nest: LoopNest, points: int, width: int, target: Target) -> Sched
     return Schedule(1, 4096, 0, 8)
 
 
-def _walk(nest: LoopNest, width: int) -> Schedule:
+def _walk(width: int) -> Schedule:
     """Steps of some 2048 elements."""
     tile = power_of_two(width)
     x_block = max(1, 2048 // tile)

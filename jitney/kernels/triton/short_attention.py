@@ -129,7 +129,7 @@ class _ShortWriter:
         self._line(f'top = tl.full([{queries}], float("-inf"), tl.float32)')
         self._line(f"total = tl.zeros([{queries}], tl.float32)")
         self._line(f"acc = tl.zeros([{queries}, {self.width}], tl.float32)")
-        self._steps(queries, keys, length)
+        self._steps(keys, length)
         self._line(f"out = (acc / total[:, None]).to({TYPES[node.out.dtype]})")
         self._line(f"tl.store({self._at(node.out, dv='v')}, out{inside})")
         return KernelSource(
@@ -141,7 +141,7 @@ class _ShortWriter:
             num_stages=stages,
         )
 
-    def _steps(self, queries: int, keys: int, length: int) -> None:
+    def _steps(self, keys: int, length: int) -> None:
         """The loop over keys. Powers of two are cheaper than those of e."""
         node = self.node
         end, seen = str(length), []

@@ -46,8 +46,6 @@ class TurnEmitter(StreamEmitter):
         if not fixed or any(r.op != "sum" for r in stmt.results):
             return None
         before = self.nest.body[:at]
-        if any(not isinstance(s, Reduce) and self._varies_with_rows(s) for s in before):
-            return None
         if any(self._varies_with_rows(s) for s in before) or not self._weights(stmt):
             return None
         return stmt

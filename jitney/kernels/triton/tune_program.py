@@ -21,10 +21,12 @@ from jitney.kernels.triton.compile_kernels import compile_kernels
 from jitney.kernels.triton.decode_attention import Scratch
 from jitney.kernels.triton.kernel_source import KernelSource
 from jitney.kernels.triton.launch import Launch, LaunchTable
-from jitney.kernels.triton.load_binary import Binary, current_stream, load_binary
+from jitney.kernels.triton.load_binary import Binary, load_binary
 from jitney.kernels.triton.tune import Tuner, microseconds
 from jitney.loops.ir import Buffer, LoopProgram
+from jitney.loops.plan_memory import size_in_bytes
 from jitney.loops.target import Target
+from jitney.torch_api import raw_cuda_stream
 
 #: The kernels of a node, in order.
 Variant = tuple[KernelSource, ...]
@@ -156,7 +158,7 @@ class _Bench:
             table = LaunchTable(launches, len(values))
             for at, value in enumerate(values):
                 table.values[at] = value
-            run = lambda: table.run(0, len(launches), current_stream(self.device))  # noqa: E731
+            run = lambda: table.run(0, len(launches), raw_cuda_stream(self.device))  # noqa: E731
             return microseconds(run) / self.copies
         except torch.OutOfMemoryError:
             raise
@@ -165,9 +167,6 @@ class _Bench:
 
 
 def span_in_bytes(buffer: Buffer) -> int | None:
-    """The memory a buffer spans, if that is known."""
-    if not all(x.is_const for x in (*buffer.shape, *buffer.strides)):
-        return None
-    pairs = zip(buffer.shape, buffer.strides, strict=True)
-    last = sum((int(size) - 1) * int(stride) for size, stride in pairs)
-    return (last + 1) * buffer.dtype.itemsize
+    """The memory a buffer spans, if all about it is known."""
+    is_known = all(x.is_const for x in (*buffer.shape, *buffer.strides))
+    return int(size_in_bytes(buffer)) if is_known else None

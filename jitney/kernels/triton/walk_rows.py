@@ -75,9 +75,8 @@ class WalkEmitter(TurnEmitter):
     def _store_sum(self, store: Store) -> None:
         """Hands over the sum of a chunk's rows."""
         axis = self.dims.index("x")
-        kept = "[" + ", ".join("None" if d == "x" else ":" for d in self.dims) + "]"
         where, on = self._index(store.index)
         pointer = self._address(store.buffer, store.value.dtype, where, on)
-        total = f"tl.sum({self.sums[store.buffer]}, {axis}){kept}"
+        total = f"tl.sum({self.sums[store.buffer]}, {axis}){self._keep('x')}"
         mask = f", mask={self.masks['r']}" if "r" in self.masks else ""
         self._line(f"tl.store({pointer}, {total}{mask})")

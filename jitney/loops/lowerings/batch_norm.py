@@ -51,16 +51,17 @@ def _normalised(
     first, so that what ends up in a convolution's epilogue is one multiply-add.
     """
     acc = compute_dtype(x.dtype)
+
+    def scale_at(channel: Position) -> Expr:
+        inverse = _inverse_spread(spread, eps, acc, channel)
+        return inverse if weight is None else mul(inverse, _element(weight, channel, acc))
+
     if eps is not None and b.target.kind == "cpu":
         scale, shift = (b.allocate_as((x.shape[1],), acc) for _ in range(2))
 
-        def scale_at(position: Position) -> Expr:
-            inverse = _inverse_spread(spread, eps, acc, position)
-            return inverse if weight is None else mul(inverse, _element(weight, position, acc))
-
-        def shift_at(position: Position) -> Expr:
-            moved = mul(_element(mean, position, acc), scale.load(position))
-            given = const(0, acc) if bias is None else _element(bias, position, acc)
+        def shift_at(channel: Position) -> Expr:
+            moved = mul(_element(mean, channel, acc), scale.load(channel))
+            given = const(0, acc) if bias is None else _element(bias, channel, acc)
             return sub(given, moved)
 
         def linear_at(position: Position) -> Expr:
@@ -74,11 +75,8 @@ def _normalised(
 
     def value_at(position: Position) -> Expr:
         channel = position[1:2]
-        inverse = _element(spread, channel, acc)
-        if eps is not None:
-            inverse = apply("rsqrt", add(inverse, const(eps, acc)))
-        scale = inverse if weight is None else mul(inverse, _element(weight, channel, acc))
-        value = mul(sub(_element(x, position, acc), _element(mean, channel, acc)), scale)
+        centred = sub(_element(x, position, acc), _element(mean, channel, acc))
+        value = mul(centred, scale_at(channel))
         return value if bias is None else add(value, _element(bias, channel, acc))
 
     b.compute(out, value_at)

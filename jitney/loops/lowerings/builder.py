@@ -30,6 +30,7 @@ from jitney.loops.ir import (
 from jitney.loops.lowerings.atomics import check_atomics
 from jitney.loops.lowerings.expressions import apply, cast, const, index_expr
 from jitney.loops.lowerings.strided import StridedTensor
+from jitney.loops.points import row_major
 from jitney.loops.symbols import to_index
 from jitney.loops.target import Target
 
@@ -92,16 +93,9 @@ class Builder:
 
     def allocate_as(self, shape: Sequence[Index], dtype: torch.dtype) -> StridedTensor:
         """A row-major temporary that no FX value stands for."""
-        strides: list[Index] = []
-        step = index(1)
-        for size in reversed(shape):
-            strides.insert(0, step)
-            step = step * size
-        name = self.fresh(self.node.name)
-        device = self.device()
-        buffer = Buffer(name, "temp", dtype, device, tuple(shape), tuple(strides))
-        self.buffers.append(buffer)
-        return StridedTensor(name, dtype, tuple(shape), tuple(strides))
+        name, strides = self.fresh(self.node.name), row_major(shape)
+        self.buffers.append(Buffer(name, "temp", dtype, self.device(), tuple(shape), strides))
+        return StridedTensor(name, dtype, tuple(shape), strides)
 
     def check(self) -> str:
         """A bool that starts out false; stored true, eager has another answer (`ir.Buffer`)."""

@@ -7,7 +7,7 @@ import math
 import torch
 
 from jitney.loops.index import Index
-from jitney.loops.ir import OPS, Const, Expr, IndexValue, Op, Scalar
+from jitney.loops.ir import GIVE_BOOL, OPS, Const, Expr, IndexValue, Op, Scalar
 from jitney.loops.lowerings.registry import Refused
 
 HALF = (torch.bfloat16, torch.float16)
@@ -20,8 +20,6 @@ LOWERABLE = frozenset(
 Number = bool | int | float
 #: What a lowering gets where the schema says Scalar (or Tensor): resolved by `as_expr`.
 Operand = Expr | Index | Number
-
-_COMPARISONS = frozenset(("eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf", "signbit"))
 
 
 def compute_dtype(dtype: torch.dtype) -> torch.dtype:
@@ -84,7 +82,7 @@ def apply(op: str, *args: Expr) -> Expr:
         assert args[0].dtype is torch.bool and args[1].dtype == args[2].dtype, args
         return Op(op, args, args[1].dtype)
     assert all(a.dtype == args[0].dtype for a in args), (op, [a.dtype for a in args])
-    return Op(op, args, torch.bool if op in _COMPARISONS else args[0].dtype)
+    return Op(op, args, torch.bool if op in GIVE_BOOL else args[0].dtype)
 
 
 def cast(value: Expr, dtype: torch.dtype) -> Expr:

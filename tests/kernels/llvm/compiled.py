@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from jitney.kernels.llvm.build_program import build_program
+from jitney.config import Config
+from jitney.disk_cache import DiskCache
+from jitney.kernels.llvm.build_program import load_program, make_native
 from jitney.kernels.llvm.host import host_target
 from jitney.loops.fuse_nests import fuse_nests
 from jitney.loops.interpret import interpret
@@ -34,6 +36,17 @@ def program_of(
     if fuse:
         program = fuse_nests(program, target)
     return plan_memory(program), constants
+
+
+def build_program(
+    program: LoopProgram,
+    constants: Mapping[str, torch.Tensor],
+    target: Target,
+    options: Config | None = None,
+    cache: DiskCache | None = None,
+) -> Callable[..., Any]:
+    """The program as native code of this process."""
+    return load_program(make_native(program, target, options, cache), constants)
 
 
 def compile_function(
@@ -73,4 +86,12 @@ def copies(args: Any) -> list[Any]:
     return [a.clone() if isinstance(a, torch.Tensor) else a for a in args]
 
 
-__all__ = ["HOST", "avx2_target", "check", "compile_function", "interpret", "program_of"]
+__all__ = [
+    "HOST",
+    "avx2_target",
+    "build_program",
+    "check",
+    "compile_function",
+    "interpret",
+    "program_of",
+]

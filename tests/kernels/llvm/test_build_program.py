@@ -18,10 +18,9 @@ from jitney.config import Config
 from jitney.disk_cache import DiskCache, cache_directory
 from jitney.errors import UserError
 from jitney.events import log
-from jitney.kernels.llvm.build_program import build_program
 from jitney.kernels.llvm.host import host_target
 from jitney.loops.ir import Extern
-from tests.kernels.llvm.compiled import HOST, check, compile_function, program_of
+from tests.kernels.llvm.compiled import HOST, build_program, check, compile_function, program_of
 
 
 def _mlp(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:

@@ -10,7 +10,6 @@ import torch
 import jitney
 from jitney import config
 from jitney.events import log
-from jitney.kernels.llvm.build_program import build_program
 from jitney.kernels.llvm.freeze_weights import FrozenCall, freeze_weights
 from jitney.kernels.llvm.hoist_parameters import hoist_parameters
 from jitney.kernels.llvm.host import host_target
@@ -18,6 +17,7 @@ from jitney.loops.ir import LoopProgram
 from jitney.loops.lower_graph import lower_graph
 from jitney.loops.plan_memory import plan_memory
 from tests.equal import assert_equal_to_eager
+from tests.kernels.llvm.compiled import build_program
 
 FROZEN = config.with_options(config.current(), {"freeze": True})
 

@@ -232,5 +232,4 @@ def test_schedule_fills_the_gpu(n, k):
     schedule = schedule_gemm(gemm, H200)
     programs = (128 // schedule.m_block) * (n // schedule.n_block) * schedule.splits
     assert programs >= 66
-    assert schedule.reason
     assert schedule_gemm(gemm, H200, split=False).splits == 1

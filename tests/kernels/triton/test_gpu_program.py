@@ -54,7 +54,7 @@ def test_kernels_get_aligned_addresses(
 ) -> None:
     monkeypatch.setattr(gpu_program, "LaunchTable", Adding)
     monkeypatch.setattr(gpu_program, "load_binary", lambda *_: Loaded(0, 128, 0))
-    monkeypatch.setattr(gpu_program, "current_stream", lambda _: 0)
+    monkeypatch.setattr(gpu_program.torch_api, "raw_cuda_stream", lambda _: 0)
     monkeypatch.setattr(gpu_program, "_device", lambda _: CPU)
     program = adding()
     (nest,) = program.nodes
