@@ -128,6 +128,13 @@ def _interpreted(
     return interpreter.call_python(function, args, kwargs, None)
 
 
+def _inlined(
+    interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Frame | None
+) -> Any:
+    """As `_interpreted`, and a break inside it is gone on behind."""
+    return interpreter.call_python(function, args, kwargs, "push" if site is not None else None)
+
+
 def _cond(
     interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Frame | None
 ) -> Any:
@@ -210,7 +217,8 @@ HANDLERS: dict[str, Handler] = {
     names.JVP: jacobians.call_jvp,
     names.VJP: jacobians.call_vjp,
     names.PULL: jacobians.call_pull,
-    **dict.fromkeys(names.TRANSFORMS, _interpreted),
+    **dict.fromkeys((*names.TRANSFORMS, *names.BREAK_SETTING), _interpreted),
+    names.BREAK_SETTING_SCOPE: _inlined,
     **dict.fromkeys(("torch.jit.annotate", names.JIT_UNWRAP), _interpreted),
     "torch.nn.attention.sdpa_kernel": _attention_kinds,
     names.COMPILED_MODULE_GETATTR: _interpreted,

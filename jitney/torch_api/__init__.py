@@ -8,7 +8,9 @@ from jitney.torch_api.addresses import same_addresses, storage_layout
 from jitney.torch_api.attention import attention_kinds, is_enum_of_c
 from jitney.torch_api.compiler import (
     DISABLED,
+    ERROR_ON_BREAK,
     backend_names,
+    break_settings,
     find_backend,
     follow_dynamo,
     hide_from_dynamo,
@@ -177,6 +179,7 @@ __all__ = [
     "laid_out_by_eager",
     "DEVICE_PROPERTIES",
     "DISABLED",
+    "ERROR_ON_BREAK",
     "LARGEST_WORD",
     "ApartCheck",
     "GraphWithoutDraws",
@@ -196,6 +199,7 @@ __all__ = [
     "autocast_off",
     "autocast_scopes",
     "backend_names",
+    "break_settings",
     "assumes_order",
     "build_expression",
     "can_build",
