@@ -12,6 +12,7 @@ from jitney import config, torch_api
 from jitney.errors import UserError
 from jitney.events import log
 from jitney.graph.compute_scalars_apart import compute_scalars_apart
+from jitney.graph.inline_regions import inline_regions
 
 Backend = Callable[[torch.fx.GraphModule, Sequence[Any]], Callable[..., Any]]
 
@@ -31,7 +32,8 @@ def jitney_backend(
     if mode is not None and mode not in config.MODES:
         raise UserError(f"unknown mode {mode!r}; modes are {', '.join(config.MODES)}")
     knobs = {**config.MODES[mode or "default"], **(options or {})}
-    return GraphCompiler(config.with_options(config.current(), knobs))(gm, example_inputs)
+    compiler = GraphCompiler(config.with_options(config.current(), knobs))
+    return compiler(inline_regions(gm), example_inputs)
 
 
 def eager_backend(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:

@@ -1,4 +1,5 @@
-"""torch's own tools on compiled code: ``torch.compiler``'s stances, tracing, methods of modules."""
+"""torch's own tools on compiled code: ``torch.compiler``'s stances, tracing, regions, methods of
+modules."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ import sys
 
 import pytest
 import torch
+from torch.utils.checkpoint import checkpoint
 
 import jitney
 from jitney.errors import UserError
@@ -88,3 +90,47 @@ def test_our_stance_outlives_one_of_torchs_inside_it() -> None:
         with pytest.raises(UserError):
             compiled(torch.ones(3))
     assert torch.equal(compiled(torch.ones(3)), torch.full((3,), 2.0))
+
+
+def test_regions_of_torchs_capture() -> None:
+    """Checkpoints draw the same numbers again, nested regions are in line."""
+    inner, outer = torch.nn.Linear(3, 3), torch.nn.Linear(3, 3)
+
+    @torch.compiler.nested_compile_region
+    def region(x):
+        return torch.nn.functional.dropout(inner(x).relu(), 0.5)
+
+    def nested(x):
+        return checkpoint(lambda x: region(x) * x, x, use_reentrant=False)
+
+    def loss(x):
+        x = checkpoint(lambda x: region(x) + 1, x, use_reentrant=False)
+        return outer(region(nested(x))).pow(2).mean()
+
+    def gradients(function):
+        torch.manual_seed(5)
+        inner.zero_grad(), outer.zero_grad()
+        result = function(x)
+        result.backward()
+        return result, inner.weight.grad.clone(), outer.weight.grad.clone(), torch.rand(2)
+
+    x = torch.randn(4, 3)
+    for compiled in (jitney.compile(loss), torch.compile(loss, backend="jitney")):
+        log.clear()
+        assert_equal(gradients(compiled), gradients(loss))
+        assert not log.events("graph_break") and not log.events("eager_graph")
+
+
+def test_a_nested_region_is_captured_whole() -> None:
+    scale = {"factor": 2.0}
+
+    class Block(torch.nn.Linear):
+        @torch.compiler.nested_compile_region
+        def forward(self, x):
+            return super().forward(x) * scale["factor"]
+
+    layers = torch.nn.Sequential(Block(3, 3), Block(3, 3))
+    compiled, x = jitney.compile(layers, fullgraph=True), torch.randn(2, 3)
+    assert_equal(compiled(x), layers(x))
+    scale["factor"] = 3.0
+    assert_equal(compiled(x), layers(x))

@@ -135,6 +135,14 @@ def _inlined(
     return interpreter.call_python(function, args, kwargs, "push" if site is not None else None)
 
 
+def _nested_call(
+    interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Frame | None
+) -> Any:
+    """A region that torch's capture is to compile once: in line, as its kernels are shared."""
+    region = interpreter.world.force(args[0])
+    return interpreter.call(region, tuple(args[1:]), kwargs, site)
+
+
 def _cond(
     interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Frame | None
 ) -> Any:
@@ -218,7 +226,8 @@ HANDLERS: dict[str, Handler] = {
     names.VJP: jacobians.call_vjp,
     names.PULL: jacobians.call_pull,
     **dict.fromkeys((*names.TRANSFORMS, *names.BREAK_SETTING), _interpreted),
-    names.BREAK_SETTING_SCOPE: _inlined,
+    **dict.fromkeys((names.BREAK_SETTING_SCOPE, names.NESTED_REGION), _inlined),
+    names.NESTED_CALL: _nested_call,
     **dict.fromkeys(("torch.jit.annotate", names.JIT_UNWRAP), _interpreted),
     "torch.nn.attention.sdpa_kernel": _attention_kinds,
     names.COMPILED_MODULE_GETATTR: _interpreted,

@@ -141,6 +141,10 @@ BREAK_SETTING = (
     "torch._dynamo.utils._set_error_on_graph_break",
 )
 BREAK_SETTING_SCOPE = "torch._dynamo.external_utils.wrap_dunder_call_ctx_manager.<locals>.inner"
+#: What ``torch.compiler.nested_compile_region`` makes of a function, and what that calls.
+_REGIONS = "torch._higher_order_ops.invoke_subgraph"
+NESTED_REGION = f"{_REGIONS}.mark_compile_region.<locals>.wrap.<locals>.inner"
+NESTED_CALL = f"{_REGIONS}.invoke_subgraph_placeholder"
 JIT_UNWRAP = "torch.jit._script._unwrap_optional"
 MASKED_FILL = "torch.masked._ops._combine_input_and_mask"
 PATCHED_MODULE_INIT = (
