@@ -134,3 +134,33 @@ def test_a_nested_region_is_captured_whole() -> None:
     assert_equal(compiled(x), layers(x))
     scale["factor"] = 3.0
     assert_equal(compiled(x), layers(x))
+
+
+@pytest.mark.parametrize("where", ["own", "inner", "all"])
+def test_hooks_that_run_after_an_error(where) -> None:
+    seen = []
+    net = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.ReLU())
+
+    def hook(module, given, result):
+        seen.append((type(module).__name__, result is None))
+
+    def run(function):
+        seen.clear()
+        for shape in ((2, 3), (2, 4), (5, 3)):
+            try:
+                function(torch.ones(shape))
+            except RuntimeError:
+                seen.append("raised")
+        return list(seen)
+
+    compiled = jitney.compile(net)
+    assert run(compiled) == ["raised"]
+    if where == "all":
+        handle = torch.nn.modules.module.register_module_forward_hook(hook, always_call=True)
+    else:
+        module = net if where == "own" else net[0]
+        handle = module.register_forward_hook(hook, always_call=True)
+    with handle:
+        assert run(compiled) == run(net)
+        assert run(jitney.compile(lambda x: net(x))) == run(net)
+    assert run(compiled) == ["raised"]

@@ -10,16 +10,25 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from jitney import torch_api
-from jitney.capture import autograd_functions, checkpoints, copies, jacobians, polyfills, transforms
+from jitney.capture import (
+    autograd_functions,
+    checkpoints,
+    copies,
+    jacobians,
+    module_calls,
+    polyfills,
+    transforms,
+)
 from jitney.capture.attributes import type_lookup
 from jitney.capture.callbacks import TEXTS
 from jitney.capture.forced import forced, forced_keywords
 from jitney.capture.frame import BreakCapture, Frame, Unread
+from jitney.capture.functions import cell_get
 from jitney.capture.questions import place_of
 from jitney.capture.symbols import SYMBOLS
 from jitney.capture.tracebacks import traceback_of
 from jitney.capture.world import is_identity
-from jitney.torch_api import names
+from jitney.torch_api import modules, names
 
 if TYPE_CHECKING:
     from jitney.capture.interpret import Interpreter
@@ -180,10 +189,19 @@ def _attention_fastpath(
 
 def _is_compiling(interpreter: Interpreter, *rest: Any) -> bool:
     """``torch.compiler.is_compiling``: yes, but not to `nn.TransformerEncoder`, which for a
-    compiler would leave padded rows other than the zeros they are in eager."""
-    if interpreter.frames[-1].code.co_filename == torch.nn.modules.transformer.__file__:
+    compiler would leave padded rows other than the zeros they are in eager, nor to a module's call
+    that would leave out the hooks that are to run after an error."""
+    frame = interpreter.frames[-1]
+    if frame.code.co_filename == torch.nn.modules.transformer.__file__:
         return False
+    if frame.code is _CALL_WITH_HOOKS:
+        module = cell_get(interpreter, frame.locals["self"])  # the function inside reads it too
+        if module_calls.has_hooks_of_errors(interpreter, module):
+            return False
     return interpreter.says_compiling()
+
+
+_CALL_WITH_HOOKS = getattr(torch.nn.Module, modules.CALL_WITH_HOOKS).__code__
 
 
 def _masked_fill(
