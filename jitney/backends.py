@@ -16,6 +16,8 @@ from jitney.graph.inline_regions import inline_regions
 
 Backend = Callable[[torch.fx.GraphModule, Sequence[Any]], Callable[..., Any]]
 
+_INPUTS = (torch.Tensor, int, float, torch.SymInt, torch.SymFloat, torch.SymBool)
+
 
 def jitney_backend(
     gm: torch.fx.GraphModule,
@@ -32,6 +34,11 @@ def jitney_backend(
     if mode is not None and mode not in config.MODES:
         raise UserError(f"unknown mode {mode!r}; modes are {', '.join(config.MODES)}")
     knobs = {**config.MODES[mode or "default"], **(options or {})}
+    others = {type(x).__name__ for x in example_inputs if not isinstance(x, _INPUTS)}
+    if others:  # of compiled autograd's graphs
+        reason = f"inputs of a graph are a {', a '.join(sorted(others))}"
+        log.emit("eager_graph", reason_kind="graph-input", reason=reason)
+        return gm.forward
     compiler = GraphCompiler(config.with_options(config.current(), knobs))
     return compiler(inline_regions(gm), example_inputs)
 

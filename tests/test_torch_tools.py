@@ -164,3 +164,46 @@ def test_hooks_that_run_after_an_error(where) -> None:
         assert run(compiled) == run(net)
         assert run(jitney.compile(lambda x: net(x))) == run(net)
     assert run(compiled) == ["raised"]
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_parameters_are_swapped(training) -> None:
+    net, x = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.ReLU()), torch.randn(2, 3)
+    compiled = jitney.compile(net)
+
+    def same() -> None:
+        for _ in range(3):
+            found = compiled(x)
+            torch.testing.assert_close(found, net(x))
+            if training:
+                (gradient,) = torch.autograd.grad(found.sum(), net[0].weight)
+                (expected,) = torch.autograd.grad(net(x).sum(), net[0].weight)
+                torch.testing.assert_close(gradient, expected)
+            del found
+
+    with torch.set_grad_enabled(training):
+        same()
+        for weight in (torch.zeros(3, 3), torch.ones(3, 3), torch.randn(3, 3).T):
+            torch.utils.swap_tensors(net[0].weight, torch.nn.Parameter(weight))
+            same()
+
+
+def test_compiled_autograd_calls_our_backward_passes() -> None:
+    from torch._dynamo import compiled_autograd
+
+    net, x = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.GELU()), torch.randn(2, 3)
+
+    def gradients(function, backend=None):
+        net.zero_grad()
+        loss = function(x).square().sum()
+        if backend is None:
+            loss.backward()
+        else:
+            with compiled_autograd._enable(torch.compile(backend=backend)):
+                loss.backward()
+        return [p.grad.clone() for p in net.parameters()]
+
+    for function in (jitney.compile(net), torch.compile(net, backend="jitney")):
+        for backend in ("eager", "jitney"):
+            torch._dynamo.reset()
+            assert_equal(gradients(function, backend), gradients(net))
