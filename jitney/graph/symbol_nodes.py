@@ -84,6 +84,8 @@ class SymbolNodes:
         if expression.is_number:
             return _plain_number(expression)
         if expression in self._nodes:
+            if expression.is_Symbol and not torch_api.fits_a_word(expression, self._environment):
+                raise Unsupported("size-expression", f"a number as large as {expression}")
             return self._nodes[expression]
         if expression in self._sizes:
             source, dim = self._sizes[expression]

@@ -43,8 +43,8 @@ def tracing(context: Any) -> Iterator[None]:
 
 
 def forget_real_tensors(mode: Any) -> None:
-    """Lets go of what ``mode`` knows of the tensors its fakes stand for: weak references, with which
-    a tensor cannot be swapped (`torch.utils.swap_tensors`)."""
+    """Lets go of what ``mode`` knows of the tensors its fakes stand for: weak references, with
+    which a tensor cannot be swapped (`torch.utils.swap_tensors`)."""
     converter = mode.fake_tensor_converter.meta_converter
     converter.describer.lookup_tensor.clear()
     converter.describer.lookup_storage.clear()
