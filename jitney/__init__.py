@@ -21,14 +21,24 @@ _API = (
     "disable",
     "graph_break",
     "is_compiling",
+    "is_dynamo_compiling",
     "list_backends",
+    "load_cache_artifacts",
     "nested_compile_region",
     "options",
     "reset",
+    "save_cache_artifacts",
     "set_stance",
     "substitute_in_graph",
 )
-_MARKS = ("mark_dynamic", "maybe_mark_dynamic", "mark_static", "mark_static_address")
+_MARKS = (
+    "mark_dynamic",
+    "maybe_mark_dynamic",
+    "mark_static",
+    "mark_static_address",
+    "error_on_graph_break",
+    "nonstrict_trace",
+)
 __all__ = [*_API, *_MARKS, "explain", "__version__"]
 
 

@@ -19,20 +19,16 @@ from jitney.backends import Backend, find_backend, list_backends
 from jitney.capture import cpython, policy, substitutes
 from jitney.capture.stand_ins import OURS, mark_of, mark_stand_in, original_of
 from jitney.compiled_module import CompiledModule, compile_module, forward_wrapper
+from jitney.config import MODES
+from jitney.disk_cache import CacheInfo, load_cache_artifacts, save_cache_artifacts
 from jitney.errors import UserError
 from jitney.events import log
 from jitney.kernels.llvm import result_memory
 from jitney.region_pipeline import GraphCompiler
 from jitney.run import guard_check as checks
-from jitney.run import stance
+from jitney.run import stance as stances
 from jitney.run.session import Session
 
-MODES: dict[str, dict[str, Any]] = {
-    "default": {},
-    "reduce-overhead": {"cuda_graphs": True},
-    "max-autotune": {"cuda_graphs": True, "max_autotune": True},
-    "max-autotune-no-cudagraphs": {"max_autotune": True},
-}
 _sessions: weakref.WeakSet[Session] = weakref.WeakSet()
 
 
@@ -44,7 +40,10 @@ def compile(  # noqa: A001 - the name users know
     backend: str | Backend = "jitney",
     mode: str | None = None,
     options: Mapping[str, Any] | None = None,
+    name: str | None = None,
     disable: bool = False,
+    recompile_limit: int | None = None,
+    isolate_recompiles: bool = False,
 ) -> Any:
     """Compiles a function, a method or a module; without ``model``, returns a decorator.
 
@@ -52,10 +51,12 @@ def compile(  # noqa: A001 - the name users know
     seen to change, True all, False none. ``backend``: a name from `list_backends` or a callable
     ``(gm, example_inputs) -> callable``. ``mode``: one of `MODES`; ``options``: knobs of
     `jitney.config` (for other backends, theirs); not both. ``disable``: return ``model`` as it is.
+    ``recompile_limit``: the knob of that name, for any backend. ``name`` and ``isolate_recompiles``
+    are torch's and change nothing: what one call of this compiles is always its own.
     On a Python whose frames cannot be captured it warns once and returns ``model`` as it is.
     Raises UserError for wrong arguments.
     """
-    session = _new_session(fullgraph, dynamic, backend, mode, options)
+    session = _new_session(fullgraph, dynamic, backend, mode, options, recompile_limit)
     unsupported = cpython.why_unsupported()
     if unsupported is not None:
         _warn_once(f"jitney: everything runs eager: {unsupported}")
@@ -76,9 +77,12 @@ def _new_session(
     backend: str | Backend,
     mode: str | None,
     options: Mapping[str, Any] | None,
+    recompile_limit: int | None,
 ) -> Session:
     _check_arguments(fullgraph, dynamic, backend, mode, options)
     chosen, given = config.current(), dict(options or {})
+    if recompile_limit is not None:
+        chosen = config.with_options(chosen, {"recompile_limit": recompile_limit})
     if backend == "jitney":
         chosen = config.with_options(chosen, {**MODES[mode or "default"], **given})
         run_backend: Backend = GraphCompiler(chosen)
@@ -87,7 +91,12 @@ def _new_session(
     settings = None
     if isinstance(backend, str):
         settings = dict(
-            fullgraph=fullgraph, dynamic=dynamic, backend=backend, mode=mode, options=options
+            fullgraph=fullgraph,
+            dynamic=dynamic,
+            backend=backend,
+            mode=mode,
+            options=options,
+            recompile_limit=recompile_limit,
         )
     session = Session(
         partial(pipeline.compile_frame, backend=run_backend),
@@ -104,8 +113,7 @@ def _new_session(
 def _torch_stance(name: str, backend: Any) -> None:
     if backend is not None:
         warnings.warn("jitney: force_backend does not change what it compiles with", stacklevel=5)
-    name = "eager_then_compile" if name == "aot_eager_then_compile" else name
-    stance.change(name, whose="torch")
+    stances.change(name, whose="torch")
 
 
 def _check_arguments(fullgraph: Any, dynamic: Any, backend: Any, mode: Any, options: Any) -> None:
@@ -208,20 +216,30 @@ def reset() -> None:
 class set_stance:  # noqa: N801 - the name users know
     """Changes what compiled functions do: at once, and back at the end of a ``with``; also a
     decorator. `torch.compiler.set_stance` does the same, for `torch.compile` too. Stances as in
-    torch: `jitney.run.stance.STANCES`."""
+    torch: `jitney.run.stance.STANCES`. ``skip_guard_eval_unsafe`` is torch's: guards are always
+    checked here. ``force_backend`` is refused: a compile keeps the backend it was given."""
 
-    def __init__(self, name: str = "default") -> None:
-        self._name = name
-        self._before = stance.change(name)
+    def __init__(
+        self,
+        stance: str = "default",
+        *,
+        skip_guard_eval_unsafe: bool = False,
+        force_backend: Any = None,
+    ) -> None:
+        if force_backend is not None:
+            raise UserError("set_stance takes no force_backend: give compile another backend")
+        self._name = stance
+        self._before = stances.change(stance)
 
     def __enter__(self) -> set_stance:
+        stances.change(self._name)
         return self
 
     def __exit__(self, *_: Any) -> None:
-        stance.change(self._before)
+        stances.change(self._before)
 
     def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        stance.change(self._before)
+        stances.change(self._before)
 
         @functools.wraps(function)
         def within(*args: Any, **kwargs: Any) -> Any:
@@ -234,6 +252,11 @@ class set_stance:  # noqa: N801 - the name users know
 def is_compiling() -> bool:
     """True in code that is being captured; False when it runs."""
     return torch.compiler.is_compiling()
+
+
+def is_dynamo_compiling() -> bool:
+    """As `is_compiling`: by this name, torch says whether code is captured from its bytecode."""
+    return is_compiling()
 
 
 def graph_break(message: str = "") -> None:
@@ -252,10 +275,14 @@ def assume_constant_result(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def substitute_in_graph(
-    original: Callable[..., Any], *, skip_signature_check: bool = False
+    original: Callable[..., Any],
+    *,
+    can_constant_fold_through: bool = False,
+    skip_signature_check: bool = False,
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """A decorator: captures call the decorated function where the program calls ``original``.
 
+    ``can_constant_fold_through`` is torch's: what a capture computes of constants is one anyway.
     Raises UserError if the two take different parameters (unless told not to look).
     """
 
@@ -272,9 +299,15 @@ def _parameters(function: Callable[..., Any]) -> list[tuple[str, Any]]:
     return [(p.name, p.kind) for p in inspect.signature(function).parameters.values()]
 
 
-def nested_compile_region(function: Callable[..., Any]) -> Callable[..., Any]:
+def nested_compile_region(
+    fn: Callable[..., Any] | None = None,
+    *,
+    options: Any = None,
+    max_reuse_entries: int = 8,
+    reuse_hash_fn: Callable[..., int] | None = None,
+) -> Callable[..., Any]:
     """Taken from torch's API; a region that repeats is inlined, its kernels are shared anyway."""
-    return function
+    return nested_compile_region if fn is None else fn
 
 
 def cudagraph_mark_step_begin() -> None:
@@ -299,6 +332,7 @@ def options(**knobs: Any) -> Iterator[config.Config]:
 
 
 __all__ = [
+    "CacheInfo",
     "CompiledModule",
     "allow_in_graph",
     "assume_constant_result",
@@ -309,10 +343,13 @@ __all__ = [
     "graph_break",
     "guard_check",
     "is_compiling",
+    "is_dynamo_compiling",
     "list_backends",
+    "load_cache_artifacts",
     "nested_compile_region",
     "options",
     "reset",
+    "save_cache_artifacts",
     "set_stance",
     "substitute_in_graph",
 ]

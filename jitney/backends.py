@@ -2,29 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import torch
 
-from jitney import torch_api
+from jitney import config, torch_api
 from jitney.errors import UserError
 from jitney.events import log
 from jitney.graph.compute_scalars_apart import compute_scalars_apart
+from jitney.graph.inline_regions import inline_regions
 
 Backend = Callable[[torch.fx.GraphModule, Sequence[Any]], Callable[..., Any]]
 
+_INPUTS = (torch.Tensor, int, float, torch.SymInt, torch.SymFloat, torch.SymBool)
+
 
 def jitney_backend(
-    gm: torch.fx.GraphModule, example_inputs: Sequence[Any], **options: Any
+    gm: torch.fx.GraphModule,
+    example_inputs: Sequence[Any],
+    *,
+    mode: str | None = None,
+    options: Mapping[str, Any] | None = None,
+    **_: Any,
 ) -> Callable[..., Any]:
-    """The backend ``torch.compile(model, backend="jitney")`` finds by entry point."""
-    from jitney import config
+    """The backend ``torch.compile(model, backend="jitney")`` finds by entry point: ``mode`` and
+    ``options`` as of ``jitney.compile``."""
     from jitney.region_pipeline import GraphCompiler
 
-    chosen = config.with_options(config.current(), dict(options.get("options") or {}))
-    return GraphCompiler(chosen)(gm, example_inputs)
+    if mode is not None and mode not in config.MODES:
+        raise UserError(f"unknown mode {mode!r}; modes are {', '.join(config.MODES)}")
+    knobs = {**config.MODES[mode or "default"], **(options or {})}
+    others = {type(x).__name__ for x in example_inputs if not isinstance(x, _INPUTS)}
+    if others:  # of compiled autograd's graphs
+        reason = f"inputs of a graph are a {', a '.join(sorted(others))}"
+        log.emit("eager_graph", reason_kind="graph-input", reason=reason)
+        return gm.forward
+    compiler = GraphCompiler(config.with_options(config.current(), knobs))
+    return compiler(inline_regions(gm), example_inputs)
 
 
 def eager_backend(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:

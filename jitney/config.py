@@ -15,6 +15,13 @@ from typing import Any
 from jitney.errors import UserError
 
 PREFIX = "JITNEY_"
+#: What each ``mode=`` of a compile sets.
+MODES: dict[str, dict[str, Any]] = {
+    "default": {},
+    "reduce-overhead": {"cuda_graphs": True},
+    "max-autotune": {"cuda_graphs": True, "max_autotune": True},
+    "max-autotune-no-cudagraphs": {"max_autotune": True},
+}
 
 
 def _knob(default: Any, about: str, *, key: bool = False) -> Any:

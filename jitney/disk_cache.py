@@ -10,14 +10,20 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import struct
 import tempfile
 import warnings
+from dataclasses import dataclass
 from pathlib import Path
 
 from jitney.config import Config, current
+from jitney.errors import UserError
 from jitney.events import log
 
 _DIGEST = 32
+_MAGIC = b"jitney cache artifacts 1\n"
+_LENGTHS = struct.Struct("<QQ")
+_used: dict[tuple[Path, str], None] = {}  # what this process found or kept, in that order
 
 
 class DiskCache:
@@ -45,6 +51,7 @@ class DiskCache:
                 path.unlink()
             return None
         log.emit("cache", hit=True)
+        _used[self.folder, key] = None
         return content
 
     def put(self, key: str, content: bytes) -> None:
@@ -56,6 +63,7 @@ class DiskCache:
             with os.fdopen(handle, "wb") as file:
                 file.write(hashlib.sha256(content).digest() + content)
             os.replace(name, path)
+            _used[self.folder, key] = None
         except OSError as reason:
             log.emit("cache", unwritable=str(reason))
             message = f"jitney: nothing is kept in {self.folder} ({reason.strerror})"
@@ -76,3 +84,48 @@ def cache_directory(settings: Config | None = None) -> Path:
 def open_cache(settings: Config) -> DiskCache | None:
     """The cache a configuration names; None when it is off."""
     return DiskCache(cache_directory(settings)) if settings.cache else None
+
+
+@dataclass(frozen=True)
+class CacheInfo:
+    """How much `save_cache_artifacts` or `load_cache_artifacts` handled; ``size`` in bytes."""
+
+    entries: int
+    size: int
+
+
+def save_cache_artifacts() -> tuple[bytes, CacheInfo] | None:
+    """What this process has compiled or loaded, as one text of bytes for another machine; None if
+    that is nothing. Entries name what they were made for: where something else runs, they wait."""
+    parts = []
+    for folder, key in tuple(_used):
+        content = DiskCache(folder).get(key)
+        if content is not None:
+            name = key.encode()
+            parts += [_LENGTHS.pack(len(name), len(content)), name, content]
+    if not parts:
+        return None
+    data = b"".join(parts)
+    return _MAGIC + hashlib.sha256(data).digest() + data, CacheInfo(len(parts) // 3, len(data))
+
+
+def load_cache_artifacts(artifacts: bytes) -> CacheInfo | None:
+    """Puts what `save_cache_artifacts` gave into this machine's cache; None where caching is off.
+
+    Load only what you trust: as with torch's, entries are pickles. Raises UserError for others.
+    """
+    start = len(_MAGIC) + _DIGEST
+    data = bytes(artifacts[start:])
+    if artifacts[:start] != _MAGIC + hashlib.sha256(data).digest():
+        raise UserError("these bytes are damaged, or not from save_cache_artifacts of this version")
+    cache = open_cache(current())
+    if cache is None:
+        return None
+    at = entries = 0
+    while at < len(data):
+        name, content = _LENGTHS.unpack_from(data, at)
+        at += _LENGTHS.size
+        cache.put(data[at : at + name].decode(), data[at + name : at + name + content])
+        at += name + content
+        entries += 1
+    return CacheInfo(entries, len(data))

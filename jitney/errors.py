@@ -25,14 +25,18 @@ class UserError(JitneyError):
 class Unsupported(JitneyError):
     """Code that cannot be captured; ``kind`` is a stable id, ``hint`` says what to write instead.
 
-    ``where`` is the user's "file:line" once known.
+    ``where`` is the user's "file:line" once known; ``forbidden``: the program has said, by
+    ``torch._dynamo.error_on_graph_break``, that a break there is an error.
     """
 
     id = "unsupported"
 
-    def __init__(self, kind: str, message: str, hint: str = "", where: str = "") -> None:
+    def __init__(
+        self, kind: str, message: str, hint: str = "", where: str = "", forbidden: bool = False
+    ) -> None:
         super().__init__(message)
         self.kind, self.message, self.hint, self.where = kind, message, hint, where
+        self.forbidden = forbidden
 
     def __str__(self) -> str:
         """The message, then the user's line and the hint where they are known."""

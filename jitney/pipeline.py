@@ -51,6 +51,7 @@ def compile_frame(request: Request, session: Session, backend: Backend) -> Entry
         _assert_true_now(check, guards, roots)
     with log.stage("backend", function=name):
         graph = finish()
+    torch_api.forget_real_tensors(capture.fake_mode)
     with log.stage("glue", function=name):
         glue_for = partial(
             build_glue, capture, graph, parameters, request.linker, name, request.is_resume

@@ -1,4 +1,5 @@
-"""torch's own tools on compiled code: ``torch.compiler``'s stances, tracing, methods of modules."""
+"""torch's own tools on compiled code: ``torch.compiler``'s stances, tracing, regions, methods of
+modules."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ import sys
 
 import pytest
 import torch
+from torch.utils.checkpoint import checkpoint
 
 import jitney
 from jitney.errors import UserError
@@ -88,3 +90,120 @@ def test_our_stance_outlives_one_of_torchs_inside_it() -> None:
         with pytest.raises(UserError):
             compiled(torch.ones(3))
     assert torch.equal(compiled(torch.ones(3)), torch.full((3,), 2.0))
+
+
+def test_regions_of_torchs_capture() -> None:
+    """Checkpoints draw the same numbers again, nested regions are in line."""
+    inner, outer = torch.nn.Linear(3, 3), torch.nn.Linear(3, 3)
+
+    @torch.compiler.nested_compile_region
+    def region(x):
+        return torch.nn.functional.dropout(inner(x).relu(), 0.5)
+
+    def nested(x):
+        return checkpoint(lambda x: region(x) * x, x, use_reentrant=False)
+
+    def loss(x):
+        x = checkpoint(lambda x: region(x) + 1, x, use_reentrant=False)
+        return outer(region(nested(x))).pow(2).mean()
+
+    def gradients(function):
+        torch.manual_seed(5)
+        inner.zero_grad(), outer.zero_grad()
+        result = function(x)
+        result.backward()
+        return result, inner.weight.grad.clone(), outer.weight.grad.clone(), torch.rand(2)
+
+    x = torch.randn(4, 3)
+    for compiled in (jitney.compile(loss), torch.compile(loss, backend="jitney")):
+        log.clear()
+        assert_equal(gradients(compiled), gradients(loss))
+        assert not log.events("graph_break") and not log.events("eager_graph")
+
+
+def test_a_nested_region_is_captured_whole() -> None:
+    scale = {"factor": 2.0}
+
+    class Block(torch.nn.Linear):
+        @torch.compiler.nested_compile_region
+        def forward(self, x):
+            return super().forward(x) * scale["factor"]
+
+    layers = torch.nn.Sequential(Block(3, 3), Block(3, 3))
+    compiled, x = jitney.compile(layers, fullgraph=True), torch.randn(2, 3)
+    assert_equal(compiled(x), layers(x))
+    scale["factor"] = 3.0
+    assert_equal(compiled(x), layers(x))
+
+
+@pytest.mark.parametrize("where", ["own", "inner", "all"])
+def test_hooks_that_run_after_an_error(where) -> None:
+    seen = []
+    net = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.ReLU())
+
+    def hook(module, given, result):
+        seen.append((type(module).__name__, result is None))
+
+    def run(function):
+        seen.clear()
+        for shape in ((2, 3), (2, 4), (5, 3)):
+            try:
+                function(torch.ones(shape))
+            except RuntimeError:
+                seen.append("raised")
+        return list(seen)
+
+    compiled = jitney.compile(net)
+    assert run(compiled) == ["raised"]
+    if where == "all":
+        handle = torch.nn.modules.module.register_module_forward_hook(hook, always_call=True)
+    else:
+        module = net if where == "own" else net[0]
+        handle = module.register_forward_hook(hook, always_call=True)
+    with handle:
+        assert run(compiled) == run(net)
+        assert run(jitney.compile(lambda x: net(x))) == run(net)
+    assert run(compiled) == ["raised"]
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_parameters_are_swapped(training) -> None:
+    net, x = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.ReLU()), torch.randn(2, 3)
+    compiled = jitney.compile(net)
+
+    def same() -> None:
+        for _ in range(3):
+            found = compiled(x)
+            torch.testing.assert_close(found, net(x))
+            if training:
+                (gradient,) = torch.autograd.grad(found.sum(), net[0].weight)
+                (expected,) = torch.autograd.grad(net(x).sum(), net[0].weight)
+                torch.testing.assert_close(gradient, expected)
+            del found
+
+    with torch.set_grad_enabled(training):
+        same()
+        for weight in (torch.zeros(3, 3), torch.ones(3, 3), torch.randn(3, 3).T):
+            torch.utils.swap_tensors(net[0].weight, torch.nn.Parameter(weight))
+            same()
+
+
+def test_compiled_autograd_calls_our_backward_passes() -> None:
+    from torch._dynamo import compiled_autograd
+
+    net, x = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.GELU()), torch.randn(2, 3)
+
+    def gradients(function, backend=None):
+        net.zero_grad()
+        loss = function(x).square().sum()
+        if backend is None:
+            loss.backward()
+        else:
+            with compiled_autograd._enable(torch.compile(backend=backend)):
+                loss.backward()
+        return [p.grad.clone() for p in net.parameters()]
+
+    for function in (jitney.compile(net), torch.compile(net, backend="jitney")):
+        for backend in ("eager", "jitney"):
+            torch._dynamo.reset()
+            assert_equal(gradients(function, backend), gradients(net))

@@ -98,7 +98,7 @@ def _cause(raised: Raised) -> BreakCapture:
 
 def _unsupported(vm: Interpreter, cause: BreakCapture) -> Unsupported:
     where = vm.broken_frames[-1].where() if vm.broken_frames else ""
-    return Unsupported(cause.kind, cause.reason, cause.hint, where)
+    return Unsupported(cause.kind, cause.reason, cause.hint, where, bool(cause.forbidden))
 
 
 def _attempt(
@@ -117,7 +117,7 @@ def _attempt(
             raise Raised(cast(BaseException, handled[-1])) from None
         if vm.questions.change(vm.broken_frames):
             raise Restart(ANEW, cause) from None
-        if vm.options.fullgraph:
+        if vm.options.fullgraph or cause.forbidden:
             raise _unsupported(vm, cause) from None
         break_behind(vm, cause)
         return _close(vm, rebuilder, before, cause)

@@ -31,10 +31,12 @@ class Raised(BaseException):
 
 
 class BreakCapture(BaseException):
-    """What the current instruction does cannot be captured."""
+    """What the current instruction does cannot be captured. ``forbidden``: whether the program has
+    said that breaks are errors where it was met; None until then."""
 
     def __init__(self, kind: str, reason: str, hint: str = "") -> None:
         self.kind, self.reason, self.hint = kind, reason.partition("\n")[0], hint
+        self.forbidden: bool | None = None
 
 
 class Restart(BaseException):

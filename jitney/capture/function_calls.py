@@ -10,16 +10,25 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from jitney import torch_api
-from jitney.capture import autograd_functions, checkpoints, copies, jacobians, polyfills, transforms
+from jitney.capture import (
+    autograd_functions,
+    checkpoints,
+    copies,
+    jacobians,
+    module_calls,
+    polyfills,
+    transforms,
+)
 from jitney.capture.attributes import type_lookup
 from jitney.capture.callbacks import TEXTS
 from jitney.capture.forced import forced, forced_keywords
 from jitney.capture.frame import BreakCapture, Frame, Unread
+from jitney.capture.functions import cell_get
 from jitney.capture.questions import place_of
 from jitney.capture.symbols import SYMBOLS
 from jitney.capture.tracebacks import traceback_of
 from jitney.capture.world import is_identity
-from jitney.torch_api import names
+from jitney.torch_api import modules, names
 
 if TYPE_CHECKING:
     from jitney.capture.interpret import Interpreter
@@ -128,6 +137,21 @@ def _interpreted(
     return interpreter.call_python(function, args, kwargs, None)
 
 
+def _inlined(
+    interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Frame | None
+) -> Any:
+    """As `_interpreted`, and a break inside it is gone on behind."""
+    return interpreter.call_python(function, args, kwargs, "push" if site is not None else None)
+
+
+def _nested_call(
+    interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Frame | None
+) -> Any:
+    """A region that torch's capture is to compile once: in line, as its kernels are shared."""
+    region = interpreter.world.force(args[0])
+    return interpreter.call(region, tuple(args[1:]), kwargs, site)
+
+
 def _cond(
     interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Frame | None
 ) -> Any:
@@ -165,10 +189,19 @@ def _attention_fastpath(
 
 def _is_compiling(interpreter: Interpreter, *rest: Any) -> bool:
     """``torch.compiler.is_compiling``: yes, but not to `nn.TransformerEncoder`, which for a
-    compiler would leave padded rows other than the zeros they are in eager."""
-    if interpreter.frames[-1].code.co_filename == torch.nn.modules.transformer.__file__:
+    compiler would leave padded rows other than the zeros they are in eager, nor to a module's call
+    that would leave out the hooks that are to run after an error."""
+    frame = interpreter.frames[-1]
+    if frame.code.co_filename == torch.nn.modules.transformer.__file__:
         return False
+    if frame.code is _CALL_WITH_HOOKS:
+        module = cell_get(interpreter, frame.locals["self"])  # the function inside reads it too
+        if module_calls.has_hooks_of_errors(interpreter, module):
+            return False
     return interpreter.says_compiling()
+
+
+_CALL_WITH_HOOKS = getattr(torch.nn.Module, modules.CALL_WITH_HOOKS).__code__
 
 
 def _masked_fill(
@@ -210,7 +243,9 @@ HANDLERS: dict[str, Handler] = {
     names.JVP: jacobians.call_jvp,
     names.VJP: jacobians.call_vjp,
     names.PULL: jacobians.call_pull,
-    **dict.fromkeys(names.TRANSFORMS, _interpreted),
+    **dict.fromkeys((*names.TRANSFORMS, *names.BREAK_SETTING), _interpreted),
+    **dict.fromkeys((names.BREAK_SETTING_SCOPE, names.NESTED_REGION), _inlined),
+    names.NESTED_CALL: _nested_call,
     **dict.fromkeys(("torch.jit.annotate", names.JIT_UNWRAP), _interpreted),
     "torch.nn.attention.sdpa_kernel": _attention_kinds,
     names.COMPILED_MODULE_GETATTR: _interpreted,

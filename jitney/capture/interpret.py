@@ -149,6 +149,8 @@ class Interpreter:
         if self.broken is not None:
             return
         self.broken, self.broken_frames = cause, list(self.frames)
+        if cause.forbidden is None:
+            cause.forbidden = self.world.errors_on_break()
         frame = self.resumable(self.frames)
         if frame is not self.frames[-1] or self.native_broke:
             raise Restart(frame.step, cause)

@@ -295,12 +295,28 @@ def written(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[An
 
 
 def refuse_overlap(func: Any, tensors: Iterable[torch.Tensor]) -> None:
-    """Breaks before a write to a tensor whose elements share memory, which eager mostly refuses."""
+    """Breaks before a write to a tensor whose elements share memory: eager refuses it if it is an
+    expanded one, else writes to one element after the other."""
     for tensor in tensors:
-        for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
-            if type(stride) is int and stride == 0 and not (type(size) is int and size < 2):
-                name = name_of(func)
-                raise BreakCapture("overlap", f"{name} of an expanded tensor", "clone() it before")
+        extents = zip(tensor.stride(), tensor.shape, strict=True)
+        places = [(stride, size) for stride, size in extents if type(size) is not int or size > 1]
+        if any(type(stride) is int and stride == 0 for stride, _ in places):
+            what = "an expanded tensor"
+        elif _may_overlap(places):
+            what = "a tensor whose elements share memory"
+        else:
+            continue
+        raise BreakCapture("overlap", f"{name_of(func)} of {what}", "clone() it before")
+
+
+def _may_overlap(places: list[tuple[Any, Any]]) -> bool:
+    """Whether a step in one dimension does not go past all that those of smaller steps reach."""
+    reach: Any = 1
+    for stride, size in sorted(places, key=lambda place: torch_api.hint_of(place[0])):
+        if stride < reach:
+            return True
+        reach = reach + stride * (size - 1)
+    return False
 
 
 def memory_of(tensor: torch.Tensor) -> int:

@@ -78,11 +78,23 @@ def _has_hooks(interpreter: Interpreter, module: torch.nn.Module) -> bool:
             continue
         if _holds(interpreter, hooks):
             return True
-    for name in modules.GLOBAL_HOOKS:
-        place = DictItem(Attr(ModuleOf(modules.HOOKS_MODULE), "__dict__"), name)
-        if _holds(interpreter, Lazy(modules.global_hooks(name), place)):
-            return True
+    if any(_holds_globally(interpreter, name) for name in modules.GLOBAL_HOOKS):
+        return True
     return modules.has_global_hooks()
+
+
+def has_hooks_of_errors(interpreter: Interpreter, module: torch.nn.Module) -> bool:
+    """Whether hooks would run after an error; guards that none appears."""
+    name = modules.HOOKS_OF_ERRORS
+    hooks = dict_get(interpreter, interpreter.world.instance_dict(module), name)
+    if hooks is not ABSENT and _holds(interpreter, hooks):
+        return True
+    return _holds_globally(interpreter, f"_global{name}")
+
+
+def _holds_globally(interpreter: Interpreter, name: str) -> bool:
+    place = DictItem(Attr(ModuleOf(modules.HOOKS_MODULE), "__dict__"), name)
+    return _holds(interpreter, Lazy(modules.global_hooks(name), place))
 
 
 def _holds(interpreter: Interpreter, hooks: Any) -> bool:

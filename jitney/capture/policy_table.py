@@ -157,6 +157,7 @@ EAGER_MODULES = (
 # Functions that answer a constant during capture.
 ANSWERS = {
     "jitney.api.is_compiling": True,
+    "jitney.api.is_dynamo_compiling": True,
     "torch.compiler.is_dynamo_compiling": True,
     "torch.compiler.is_exporting": False,
     "torch.compiler.cudagraph_mark_step_begin": None,

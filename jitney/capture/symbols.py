@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 NONE: frozenset[int] = frozenset()
 NUMBERS = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
 SYMBOLS = tuple(NUMBERS)
+_LARGEST_FLOAT = 1e60  # that is a symbol; what is computed of it is not infinite
+LARGEST_NUMBER = 1 << 31  # of a Python int that is a symbol; its square fits a machine's word
 
 
 def dynamic_dims(
@@ -49,7 +51,9 @@ def is_dynamic_number(value: Any, source: Source, options: CaptureOptions) -> bo
     """Whether a Python int or float input is a symbol."""
     if type(value) not in (int, float) or value in (0, 1) or options.dynamic is False:
         return False
-    if type(value) is float and (value != value or value in (float("inf"), -float("inf"))):
+    if type(value) is float and not abs(value) < _LARGEST_FLOAT:
+        return False
+    if type(value) is int and abs(value) > LARGEST_NUMBER:
         return False
     if (source, None) in options.dynamic_sources:
         return True
@@ -86,26 +90,55 @@ def concrete_key(value: Any) -> Any:
 
 _DIVIDE = (operator.truediv, operator.floordiv, operator.mod)
 _DIVIDE_IN_PLACE = (operator.itruediv, operator.ifloordiv, operator.imod)
+_SHIFT = (operator.lshift, operator.rshift, operator.ilshift, operator.irshift)
+_GROW = (operator.add, operator.sub, operator.mul, operator.lshift)
+_GROW_IN_PLACE = (operator.iadd, operator.isub, operator.imul, operator.ilshift)
 
 
 def exact_operands(function: Any, values: Sequence[Any]) -> Sequence[Any]:
     """Operands for which ``function`` of symbols means what it means in Python; what that takes is
-    assumed: a divisor other than zero, a power that neither overflows nor is complex. Where more
-    would have to be assumed, the numbers themselves."""
+    assumed: a divisor other than zero, a power that neither overflows nor is complex, a result
+    that fits a machine's word. Where more would have to be assumed, the numbers themselves."""
     if len(values) != 2 or not any(isinstance(v, SYMBOLS) for v in values):
         return values
     if any(isinstance(v, torch.SymInt | torch.SymFloat) for v in values):
         values = [int(v) if type(v) is bool else v for v in values]
     left, right = values
+    if (
+        any(type(v) is int and abs(v) >= torch_api.LARGEST_WORD for v in values)
+        and function in _WHOLE
+    ):
+        return [concrete(v) for v in values]
     if function in (*_DIVIDE, *_DIVIDE_IN_PLACE):
         floats = torch.SymFloat in map(type, values) or float in map(type, values)
         true = function in (operator.truediv, operator.itruediv)
         exact = right != 0 and (true or not floats)
     elif function in (operator.pow, operator.ipow):
         exact = _is_plain_power(left, right)
+    elif function in _SHIFT and not (type(right) is int and 0 <= right < 62):
+        exact = False
+    elif function in (*_GROW, *_GROW_IN_PLACE):
+        exact = _fits_a_word(function, left, right)
     else:
         return values
     return values if exact else [concrete(v) for v in values]
+
+
+_WHOLE = (*_DIVIDE, *_DIVIDE_IN_PLACE, *_GROW, *_GROW_IN_PLACE)
+
+
+def _fits_a_word(function: Any, left: Any, right: Any) -> bool:
+    """Whether an int computed of symbols fits a machine's word. Products of sizes alone do: memory
+    is not larger."""
+    symbols = [v for v in (left, right) if isinstance(v, torch.SymInt)]
+    if not any(torch_api.has_numbers(v) for v in symbols):
+        return True
+    result = function(left, right)
+    return not isinstance(result, torch.SymInt) or _is_small(result)
+
+
+def _is_small(result: torch.SymInt) -> bool:
+    return bool(result < torch_api.LARGEST_WORD) and bool(result > -torch_api.LARGEST_WORD)
 
 
 def _is_plain_power(base: Any, exponent: Any) -> bool:
@@ -114,7 +147,10 @@ def _is_plain_power(base: Any, exponent: Any) -> bool:
         return 0 < base <= 1 and bool(exponent >= 0)
     if isinstance(base, torch.SymFloat) and isinstance(exponent, int | float):
         return abs(exponent) <= 10 and bool(base > 1e-30) and bool(base < 1e30)
-    return isinstance(base, torch.SymInt) and type(exponent) is int and 0 <= exponent <= 4
+    if not isinstance(base, torch.SymInt) or type(exponent) is not int or not 0 <= exponent <= 4:
+        return False
+    result = base**exponent
+    return not isinstance(result, torch.SymInt) or _is_small(result)
 
 
 class Symbols:

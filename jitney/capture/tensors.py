@@ -12,7 +12,7 @@ from jitney.capture.guard import TensorFacts
 from jitney.capture.options import CaptureOptions
 from jitney.capture.record import Recorder
 from jitney.capture.source import Source
-from jitney.capture.symbols import dynamic_dims, is_dynamic_number
+from jitney.capture.symbols import LARGEST_NUMBER, dynamic_dims, is_dynamic_number
 
 PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 
@@ -59,7 +59,8 @@ class Tensors:
         """A SymInt or SymFloat for a scalar input that is dynamic, else None."""
         if not is_dynamic_number(value, source, self.options):
             return None
-        symbol = torch_api.symbolic_number(self.recorder.shape_env, value, str(source))
+        environment = self.recorder.shape_env
+        symbol = torch_api.symbolic_number(environment, value, str(source), LARGEST_NUMBER)
         if not isinstance(symbol, torch.SymInt | torch.SymFloat):
             return None
         self.recorder.symbols.learn(symbol, source)

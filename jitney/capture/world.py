@@ -339,6 +339,14 @@ class World:
             self.guard(Kind.SAME, source, shadow.source)
         return shadow
 
+    def errors_on_break(self) -> bool:
+        """What ``torch._dynamo.error_on_graph_break`` was told last, here or before the call."""
+        namespace, name = torch_api.break_settings(), torch_api.ERROR_ON_BREAK
+        shadow = self.dicts.get(id(namespace))
+        inside = {} if shadow is None else shadow.inside
+        told = inside.get(name, namespace.get(name))
+        return bool(told.value if type(told) is Lazy else told)
+
     def shadow_inside(self, inside: Any) -> shadows.DictShadow | None:
         """The dict shadow whose inner side this is, if any."""
         known = self.inside.get(id(inside))

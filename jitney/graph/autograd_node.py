@@ -145,6 +145,7 @@ def _compiled_backward(
             gradients = [g if reached & present else None for g, reached in pairs]
         return (None, *gradients)
 
+    torch_api.hide_from_dynamo(run_backward)  # compiled autograd calls it as it is
     return run_backward
 
 

@@ -50,6 +50,7 @@ class SymbolNodes:
         self._nodes: dict[Any, fx.Node] = {}
         self._sizes: dict[Any, tuple[fx.Node, int]] = {}
         self._values: dict[Any, Any] = {}
+        self._environment: Any = None
 
     def define(self, value: Any, node: fx.Node) -> None:
         """``node`` computes the symbolic ``value``."""
@@ -76,12 +77,15 @@ class SymbolNodes:
 
     def node_of(self, value: Any) -> Any:
         """A node (or a plain number) that has the symbolic ``value`` at run time."""
+        self._environment = value.node.shape_env
         return self._node(torch_api.symbol_expression(value), value)
 
     def _node(self, expression: Any, value: Any) -> Any:
         if expression.is_number:
             return _plain_number(expression)
         if expression in self._nodes:
+            if expression.is_Symbol and not torch_api.fits_a_word(expression, self._environment):
+                raise Unsupported("size-expression", f"a number as large as {expression}")
             return self._nodes[expression]
         if expression in self._sizes:
             source, dim = self._sizes[expression]
@@ -106,6 +110,8 @@ class SymbolNodes:
             function = _OPERATORS[name]
         else:
             raise Unsupported("size-expression", f"a size computed as {expression}")
+        if not torch_api.fits_a_word(expression, self._environment):
+            raise Unsupported("size-expression", f"a number as large as {expression}")
         if len(parts) == 1:
             return self._add(function, tuple(parts), None)
         total = parts[0]
@@ -124,4 +130,8 @@ class SymbolNodes:
 def _plain_number(expression: Any) -> bool | int | float:
     if expression.is_Boolean:
         return bool(expression)
-    return int(expression) if expression.is_Integer else float(expression)
+    if not expression.is_integer:
+        return float(expression)
+    if not expression.is_Integer or abs(expression) >= torch_api.LARGEST_WORD:
+        raise Unsupported("size-expression", f"a number as large as {expression}")
+    return int(expression)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 import warnings
 from collections.abc import Callable
+from functools import partial
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
@@ -104,7 +105,7 @@ class CompiledCode:
                 if self.arms is not None:
                     self._arm(entry, function, values)
                 return entry.glue(function, *values)
-        if _thread.compiling or not self._may_compile():
+        if _thread.compiling or not self._may_compile(function, values):
             return self.run_eager(function, *values)
         if torch_api.dispatch_modes():  # they ignore what is compiled
             with torch_api.dispatch_modes_off():
@@ -128,14 +129,14 @@ class CompiledCode:
         ):
             self.refresh()
 
-    def _may_compile(self) -> bool:
+    def _may_compile(self, function: FunctionType, values: tuple[Any, ...]) -> bool:
         if self.skipped:
             return False
         surroundings = torch_api.what_must_see_calls()
         if surroundings is not None:
             log.emit("eager", function=self.name, reason=surroundings)
             return False
-        if not stance.allows_compile(self.name, self):
+        if not stance.allows_compile(self, partial(self._why_compile, function, values)):
             return False
         config = self.session.config
         limit = config.recompile_limit
@@ -146,20 +147,33 @@ class CompiledCode:
         log.emit("recompile_limit", function=self.name, where=self.where, limit=limit)
         if self.session.fullgraph:
             raise UserError(f"{self.name}: recompile_limit of {limit} reached with fullgraph=True")
+        failed = failures(self.entries[0].guards, self._roots(function, values))
+        last = "".join(f" (last: {f.message})" for f in failed)
         message = f"{self.name} ({self.where}) was compiled {limit} times; new inputs run eager"
-        warnings.warn(f"jitney: {message}; JITNEY_LOGS=recompiles says why", stacklevel=3)
+        more = "JITNEY_LOGS=recompiles says why, recompile_limit= allows more"
+        warnings.warn(f"jitney: {message}{last}; {more}", stacklevel=3)
         self.skipped = True
         return False
 
+    def _why_compile(self, function: FunctionType, values: tuple[Any, ...]) -> str:
+        if not self.entries:
+            return f"{self.name} ({self.where}) would be compiled"
+        failed = failures(self.entries[0].guards, self._roots(function, values))
+        reasons = "".join(f" ({f.message})" for f in failed[:1])
+        return f"{self.name} ({self.where}) would be compiled again{reasons}"
+
+    def _roots(self, function: FunctionType, values: tuple[Any, ...]) -> Roots:
+        return Roots(dict(zip(self.parameters, values)), function)
+
     def _compile(self, function: FunctionType, values: tuple[Any, ...]) -> Entry | None:
-        roots = Roots(dict(zip(self.parameters, values)), function)
+        roots = self._roots(function, values)
         if self.entries:
             self._report_recompile(roots)
         request = Request(function, dict(roots.locals), self, self.dynamic, self.is_resume)
         try:
             entry = self.session.compile(request)
         except Unsupported as error:
-            if self.session.fullgraph:
+            if self.session.fullgraph or error.forbidden:
                 raise
             self._skip("frame_skipped", kind=error.kind, reason=error.message, hint=error.hint)
             return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 from jitney.errors import UserError
@@ -13,6 +14,7 @@ STANCES = (
     "eager_on_recompile",
     "fail_on_recompile",
     "eager_then_compile",
+    "aot_eager_then_compile",
 )
 
 
@@ -38,18 +40,19 @@ def change(name: str, whose: str = "own") -> str:
     return before
 
 
-def allows_compile(name: str, compiled: Any) -> bool:
-    """Whether a call that no entry serves may compile; ``compiled``: whose call it is."""
+def allows_compile(compiled: Any, explain: Callable[[], str]) -> bool:
+    """Whether a call of ``compiled`` that no entry serves may compile; ``explain`` says which call
+    it is, and why none does."""
     stance = current()
     if stance == "default":
         return True
     if stance == "force_eager":
         return False
-    if stance == "eager_then_compile":
+    if stance in ("eager_then_compile", "aot_eager_then_compile"):  # eager: the same results
         if compiled in _seen_once:
             return True
         _seen_once.add(compiled)
         return False
     if stance == "fail_on_recompile":
-        raise UserError(f"{name} would be compiled again while the stance is fail_on_recompile")
+        raise UserError(f"{explain()} while the stance is fail_on_recompile")
     return False

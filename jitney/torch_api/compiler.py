@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 DISABLED = "_torchdynamo_disable"  # the mark of functions that run eager: True
+ERROR_ON_BREAK = "_error_on_graph_break"  # a global: whether graph breaks are errors
 SCRIPTED = "_torchdynamo_inline"  # where a function of TorchScript keeps the Python it was made of
 
 
@@ -84,6 +85,14 @@ def follow_dynamo(on_stance: Callable[[str, Any], None], on_reset: Callable[[], 
         on_stance(stance.stance, stance.backend)
 
 
+def break_settings() -> dict[str, Any]:
+    """The globals among which `ERROR_ON_BREAK` is, once torch's capture was imported."""
+    import sys
+
+    module = sys.modules.get("torch._dynamo.utils")
+    return {} if module is None else module.__dict__
+
+
 def uncompiled(module: torch.nn.Module) -> torch.nn.Module:
     """The module that ``torch.compile`` wrapped; any other as it is."""
     while is_compiled_class(type(module)):
@@ -92,7 +101,7 @@ def uncompiled(module: torch.nn.Module) -> torch.nn.Module:
 
 
 def mark_function(name: str) -> Any:
-    """One of torch's ``mark_dynamic``, ``maybe_mark_dynamic``, ``mark_static``, …, by name."""
+    """One of torch's ``mark_dynamic``, ``mark_static``, ``error_on_graph_break``, …, by name."""
     from torch._dynamo import decorators
 
     return getattr(decorators, name)

@@ -42,6 +42,14 @@ def tracing(context: Any) -> Iterator[None]:
         torch.set_grad_enabled(grad_mode)
 
 
+def forget_real_tensors(mode: Any) -> None:
+    """Lets go of what ``mode`` knows of the tensors its fakes stand for: weak references, with
+    which a tensor cannot be swapped (`torch.utils.swap_tensors`)."""
+    converter = mode.fake_tensor_converter.meta_converter
+    converter.describer.lookup_tensor.clear()
+    converter.describer.lookup_storage.clear()
+
+
 def new_capture_mode() -> tuple[Any, Any]:
     """(FakeTensorMode, ShapeEnv) for one capture: data-dependent sizes and scalars raise."""
     from torch._subclasses.fake_tensor import FakeTensorMode

@@ -9,6 +9,7 @@ from torch.nn.modules._functions import BackwardHookFunction
 HOOKS = ("_backward_pre_hooks", "_backward_hooks", "_forward_hooks", "_forward_pre_hooks")
 GLOBAL_HOOKS = tuple(f"_global{name}" for name in HOOKS)
 HOOKS_MODULE = "torch.nn.modules.module"
+HOOKS_OF_ERRORS = "_forward_hooks_always_called"  # which hooks run after an error too
 CALL_WITH_HOOKS = "_call_impl"  # what ``nn.Module.__call__`` comes to
 
 __all__ = [
@@ -16,6 +17,7 @@ __all__ = [
     "GLOBAL_HOOKS",
     "HOOKS",
     "HOOKS_MODULE",
+    "HOOKS_OF_ERRORS",
     "BackwardHookFunction",
     "global_hooks",
     "has_global_hooks",

@@ -130,6 +130,21 @@ TRANSFORMS = (
     "torch._functorch.vmap._check_randomness_arg",
     "torch._functorch.eager_transforms.grad_impl",
 )
+#: ``torch._dynamo.error_on_graph_break``, as a scope and as a decorator.
+BREAK_SETTING = (
+    "torch._dynamo.decorators.error_on_graph_break",
+    "torch._dynamo.decorators.ErrorOnGraphBreakDecoratorContextManager.__init__",
+    "torch._dynamo.decorators.ErrorOnGraphBreakDecoratorContextManager.__enter__",
+    "torch._dynamo.decorators.ErrorOnGraphBreakDecoratorContextManager.__exit__",
+    "torch._dynamo.external_utils.wrap_dunder_call_ctx_manager",
+    "torch._dynamo.utils._get_error_on_graph_break",
+    "torch._dynamo.utils._set_error_on_graph_break",
+)
+BREAK_SETTING_SCOPE = "torch._dynamo.external_utils.wrap_dunder_call_ctx_manager.<locals>.inner"
+#: What ``torch.compiler.nested_compile_region`` makes of a function, and what that calls.
+_REGIONS = "torch._higher_order_ops.invoke_subgraph"
+NESTED_REGION = f"{_REGIONS}.mark_compile_region.<locals>.wrap.<locals>.inner"
+NESTED_CALL = f"{_REGIONS}.invoke_subgraph_placeholder"
 JIT_UNWRAP = "torch.jit._script._unwrap_optional"
 MASKED_FILL = "torch.masked._ops._combine_input_and_mask"
 PATCHED_MODULE_INIT = (

@@ -10,6 +10,8 @@ import torch
 
 from jitney.errors import UserError
 
+LARGEST_WORD = (1 << 63) - (1 << 40)  # with room for what is added to it
+
 
 def symbolic_expression(value: torch.SymInt) -> tuple[int | None, Any, Any]:
     """(the integer if it is one, else None; the sympy expression; the ShapeEnv) of a SymInt."""
@@ -45,6 +47,16 @@ def assumes_order(least: Any, most: Any, shape_env: Any) -> bool:
     if from_data or shape_env.frozen:
         return False
     return bool(shape_env.evaluate_expr(expression))
+
+
+def fits_a_word(expression: Any, shape_env: Any) -> bool:
+    """Whether an integer expression is assumed to be less than `LARGEST_WORD`. Of one that depends
+    on no Python int it is known: it is of sizes, and memory is not larger."""
+    if not expression.is_integer or all(s.is_nonnegative for s in expression.free_symbols):
+        return True
+    if not assumes_order(-LARGEST_WORD, expression, shape_env):
+        return False
+    return assumes_order(expression, LARGEST_WORD, shape_env)
 
 
 def symbol_expression(value: Any) -> Any:
@@ -89,7 +101,7 @@ def shape_assumptions(shape_env: Any, symbols: Any) -> list[tuple[str, tuple[str
     for symbol, bounds in shape_env.var_to_range.items():
         if str(symbol) in symbols and symbol not in shape_env.replacements:
             low, high = bounds.lower, bounds.upper
-            if low.is_Integer and low > 0:
+            if low.is_Integer and (low > 0 or not symbol.is_nonnegative):
                 found.append((f"{low} <= {symbol}", (str(symbol),), "range"))
             if high.is_Integer and high < 2**62:
                 found.append((f"{symbol} <= {high}", (str(symbol),), "range"))
@@ -155,13 +167,19 @@ def _marked_range(tensor: torch.Tensor, dim: int, name: str) -> Any:
     return StrictMinMaxConstraint(vr=ValueRanges(low, high), warn_only=False)
 
 
-def symbolic_number(shape_env: Any, value: int | float, name: str) -> Any:
-    """A SymInt or SymFloat for a Python number."""
-    from torch.fx.experimental.symbolic_shapes import DimDynamic
+def symbolic_number(shape_env: Any, value: int | float, name: str, limit: int) -> Any:
+    """A SymInt or SymFloat for a Python number; of an int it is assumed that it is no further
+    from zero than ``limit``."""
+    from torch.fx.experimental.symbolic_shapes import DimDynamic, StrictMinMaxConstraint
+    from torch.utils._sympy.value_ranges import ValueRanges
 
     source = _symbol_source(name)
+    bounds = StrictMinMaxConstraint(vr=ValueRanges(-limit, limit), warn_only=False)
     symbol = shape_env.create_unspecified_symbol(
-        value, source=source, dynamic_dim=DimDynamic.DYNAMIC
+        value,
+        source=source,
+        dynamic_dim=DimDynamic.DYNAMIC,
+        constraint_dim=bounds if isinstance(value, int) else None,
     )
     if isinstance(value, int):
         return shape_env.create_symintnode(symbol, hint=value, source=source)
@@ -176,6 +194,11 @@ def has_symbols(shape_env: Any) -> bool:
 def free_symbols(value: Any) -> frozenset[Any]:
     """The sympy symbols in a SymInt, SymFloat or SymBool."""
     return frozenset(getattr(value.node.expr, "free_symbols", ()))
+
+
+def has_numbers(value: Any) -> bool:
+    """Whether a SymInt depends on a Python int, not on sizes of tensors alone."""
+    return any(symbol.is_nonnegative is None for symbol in free_symbols(value))
 
 
 def constant_of(value: Any) -> Any:

@@ -45,7 +45,7 @@ ELSEWHERE = {
     "torch._compile._disable_dynamo.<locals>.inner", "torch._C._cuda_getDeviceCount",
     "torch._dynamo.mutation_guard.install_generation_tagging_init.<locals>.patched_init",
     *(name for name in names.TRANSFORMS if "<locals>" in name or "_wraps" in name),
-    "copy._copy_immutable", names.PULL,
+    "copy._copy_immutable", names.PULL, names.BREAK_SETTING_SCOPE, names.NESTED_REGION,
 }  # fmt: skip
 
 

@@ -22,6 +22,52 @@ def given_for_a_result(x: torch.Tensor) -> torch.Tensor:
     return torch.neg(torch.ones(4, 4), out=x.expand(4, 4))
 
 
+def strided(x: torch.Tensor) -> torch.Tensor:
+    x.clone().as_strided((2, 2), (1, 1)).add_(1)
+    y = x.clone().as_strided((2, 2), (1, 1))
+    y += 1
+    return y
+
+
+def windows(x: torch.Tensor) -> torch.Tensor:
+    y = x.clone()
+    y.unfold(0, 3, 1).mul_(2)
+    return y
+
+
+def windows_of_an_input(x: torch.Tensor) -> torch.Tensor:
+    x.unfold(0, 2, 1).add_(1)
+    return x * 2
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("function", [strided, windows, windows_of_an_input])
+def test_a_write_goes_to_one_element_after_the_other(function: Any, dynamic: bool | None) -> None:
+    compiled = jitney.compile(function, dynamic=dynamic)
+    for size in (7, 6, 9):
+        x = torch.arange(float(size))
+        given = x.clone()
+        assert_equal(compiled(given), function(x))
+        assert_equal(given, x)
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_writes_to_parts_that_lie_apart_are_captured(dynamic: bool | None) -> None:
+    def parts(x: torch.Tensor) -> torch.Tensor:
+        made = x.new_zeros(4, 3 * x.shape[0])
+        made[:, : x.shape[0]] = x
+        made.T[1:3].add_(1)
+        made.diagonal().fill_(3)
+        made.view(-1)[::2].mul_(2)
+        made.unfold(1, 3, 3).sub_(1)
+        return made
+
+    compiled = jitney.compile(parts, dynamic=dynamic, fullgraph=True)
+    for size in (7, 6, 9):
+        x = torch.randn(size)
+        assert_equal(compiled(x), parts(x))
+
+
 @pytest.mark.parametrize("function", [expanded, given_for_a_result])
 def test_a_write_to_elements_that_share_memory_is_refused(function: Any) -> None:
     x = torch.ones(4)
