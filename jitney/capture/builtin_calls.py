@@ -15,13 +15,22 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from jitney.capture import attributes, callbacks, deferred, operators, polyfills
+from jitney.capture import (
+    attribute_stores,
+    attributes,
+    callbacks,
+    deferred,
+    exceptions,
+    operators,
+    polyfills,
+)  # fmt: skip
 from jitney.capture.attributes import is_python, type_lookup
 from jitney.capture.finalizers import refuse_finalizer
 from jitney.capture.forced import forced, forced_keywords
 from jitney.capture.frame import BreakCapture, Frame, Raised, Unread
-from jitney.capture.generators import Callback
+from jitney.capture.generators import Iterating
 from jitney.capture.guard import ABSENT, Kind
+from jitney.capture.special_methods import of_type
 from jitney.capture.symbols import SYMBOLS, concrete, counted
 from jitney.capture.tracebacks import traceback_of
 
@@ -111,7 +120,8 @@ def _chain(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site
     values = forced(interpreter, args)
     if len(values) != 1 or kwargs:
         return interpreter.native(function, *values, **kwargs)  # raises eager's TypeError
-    inner = map(Callback(interpreter, builtins.iter), operators.iterable(interpreter, values[0]))
+    begin = Iterating(interpreter, operators.get_native_iter)
+    inner = map(begin, operators.iterable(interpreter, values[0]))
     return interpreter.native(function, inner)
 
 
@@ -180,10 +190,10 @@ def _on_attribute(act: Callable[..., Any], count: int) -> Handler:
 
 
 for _function, _act, _count in (
-    (builtins.setattr, attributes.set_attr, 3),
-    (builtins.delattr, attributes.del_attr, 2),
-    (object.__setattr__, attributes.generic_set, 3),
-    (object.__delattr__, attributes.generic_del, 2),
+    (builtins.setattr, attribute_stores.set_attr, 3),
+    (builtins.delattr, attribute_stores.del_attr, 2),
+    (object.__setattr__, attribute_stores.generic_set, 3),
+    (object.__delattr__, attribute_stores.generic_del, 2),
     (object.__getattribute__, attributes.generic_get, 2),
 ):
     builtin(_function)(_on_attribute(_act, _count))
@@ -239,7 +249,7 @@ def _vars(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site:
 
 @builtin(sys.exc_info)
 def _exc_info(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Any) -> Any:
-    exception = interpreter.current_exception()
+    exception = exceptions.handled_now(interpreter)
     if exception is None:
         return (None, None, None)
     looks = interpreter.frames[-1].globals.get("__name__") != "contextlib"
@@ -248,7 +258,7 @@ def _exc_info(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, s
 
 @builtin(sys.exception)
 def _exception(vm: Interpreter, function: Any, args: Any, kwargs: Any, site: Any) -> Any:
-    return vm.current_exception()
+    return exceptions.handled_now(vm)
 
 
 @builtin(warnings.warn)
@@ -292,7 +302,8 @@ def _hash(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site:
             raise BreakCapture("hash", f"hash() of a {type(part).__name__}")
     hook = type_lookup(type(value), "__hash__")
     if is_python(hook):
-        return interpreter.call(hook, (value,), {}, site)
+        number = of_type(interpreter, interpreter.call(hook, (value,), {}, None), "__hash__", int)
+        return int(number) if -(1 << 63) <= number < 1 << 63 and number != -1 else hash(number)
     callbacks.refuse_python(interpreter, (value,), callbacks.HASHES)
     return interpreter.native(hash, value)
 

@@ -193,6 +193,8 @@ def call_c(
     handler = builtin_calls.handler_of(function)
     if handler is not None:
         return handler(interpreter, function, args, kwargs, site)
+    if function.__name__ in _BEHIND and _objclass(function) in _BEHIND[function.__name__]:
+        return _call_behind(interpreter, function, args, kwargs, site)
     if builtin_calls.is_list_sort(function) and kwargs.get("key") is not None:
         call_args = (function.__self__, kwargs["key"], kwargs.get("reverse", False))
         return interpreter.call_python(polyfills.sort_, call_args, {}, None)
@@ -215,6 +217,38 @@ def call_c(
     if policy.is_pure(function, args) or (is_own and policy.copies_state(function)):
         return call_native(interpreter, function, args, kwargs)
     raise BreakCapture("c-call", f"{policy.name_of(function)} is not known to be free of effects")
+
+
+#: Methods of C code that only hand on to the program's own code, by name: of which classes.
+_BEHIND: dict[str, tuple[type, ...]] = {
+    "__call__": (type, types.FunctionType, types.MethodType, staticmethod),
+    "__get__": (property,),
+    "__set__": (property,),
+    "__delete__": (property,),
+    "__getattribute__": (type,),
+}
+
+
+def _objclass(function: Any) -> Any:
+    """The class whose method a C function is; None for others."""
+    return getattr(function, "__objclass__", None)
+
+
+def _call_behind(
+    interpreter: Interpreter, function: Any, args: Any, kwargs: dict[str, Any], site: Frame | None
+) -> Any:
+    """What a method of `_BEHIND` calls."""
+    if isinstance(function, types.MethodWrapperType):
+        args = (function.__self__, *args)
+    owner, *rest = args
+    owner = interpreter.world.force(owner)
+    if function.__name__ != "__call__":
+        raise BreakCapture("c-call", f"{policy.name_of(function)} calls the program's own code")
+    if not isinstance(owner, type):
+        return call(interpreter, owner, tuple(rest), kwargs, site)
+    if builtin_classes.class_handler(owner) is not None or policy.is_native_class(owner):
+        return call_class(interpreter, owner, tuple(rest), kwargs, site)
+    return _instantiate(interpreter, owner, tuple(rest), kwargs, site)
 
 
 def _bound_inside(interpreter: Interpreter, function: Any) -> Any:
