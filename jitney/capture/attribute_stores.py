@@ -12,11 +12,11 @@ from jitney.capture.attributes import (
     guard_lookup,
     is_data,
     is_python,
+    is_slot,
     know_function,
     missing,
     type_lookup,
 )  # fmt: skip
-from jitney.capture.class_flags import is_heap_type
 from jitney.capture.frame import BreakCapture, Frame, Raised
 from jitney.capture.guard import ABSENT
 from jitney.capture.shadows import DictShadow
@@ -41,6 +41,8 @@ def set_attr(
         link = "drop" if site is not None else None
         interpreter.call_python(hook, (owner, name, value), {}, link)
         return
+    if not is_slot(hook, "__setattr__"):
+        raise BreakCapture("attribute-set", f"{cls.__name__}.__setattr__ is no function")
     generic_set(interpreter, owner, name, value, site)
 
 
@@ -72,7 +74,8 @@ def generic_set(
 
 def _set_slot(interpreter: Interpreter, found: Any, owner: Any, name: str, value: Any) -> None:
     world = interpreter.world
-    if not is_heap_type(found.__objclass__) and id(owner) in world.inside:
+    is_slot_of_c = "__slots__" not in vars(found.__objclass__)
+    if is_slot_of_c and id(owner) in world.inside:  # maybe read-only
         raise BreakCapture("descriptor", f"{type(owner).__name__}.{name} is set by C code")
     if id(owner) in world.inside:
         world.slots[id(owner), name] = (value, owner)
@@ -88,6 +91,8 @@ def del_attr(interpreter: Interpreter, owner: Any, name: str) -> None:
     if is_python(hook):
         interpreter.call_python(hook, (owner, name), {}, None)
         return
+    if not is_slot(hook, "__delattr__"):
+        raise BreakCapture("attribute-delete", f"{name} is deleted")
     generic_del(interpreter, owner, name)
 
 

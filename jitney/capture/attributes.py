@@ -61,6 +61,11 @@ def is_python(value: Any) -> bool:
     return type(value) is types.FunctionType
 
 
+def is_slot(value: Any, name: str) -> bool:
+    """Whether what is found on a class is C code's own method of that name."""
+    return type(value) is types.WrapperDescriptorType and value.__name__ == name
+
+
 def source_or_fixed(interpreter: Interpreter, value: Any) -> Source:
     """The source of a value that has one, else the value itself."""
     return interpreter.world.source_of(value) or Fixed(value)
@@ -99,6 +104,8 @@ def get_attr(interpreter: Interpreter, owner: Any, name: str, site: Frame | None
     if cls is FrameGenerator:
         return owner.attribute(name)
     hook = type_lookup(cls, "__getattribute__")
+    if not is_python(hook) and not is_slot(hook, "__getattribute__"):
+        raise BreakCapture("getattribute", f"{cls.__name__}.__getattribute__ is no function")
     if site is not None and type_lookup(cls, "__getattr__") not in _NO_FALLBACKS:
         site = None  # behind a break in a property nobody would ask the fallback
     try:
@@ -148,7 +155,7 @@ def generic_get(interpreter: Interpreter, owner: Any, name: str, site: Frame | N
     source = world.source_of(owner)
     found = type_lookup(cls, name)
     guard_lookup(interpreter, cls, name, found, source)
-    if found is not ABSENT and is_data(found):
+    if found is not ABSENT and is_data(found) and hasattr(type(found), "__get__"):
         return bind(interpreter, found, owner, cls, name, site)
     value = dict_get(interpreter, world.instance_dict(owner), name)
     if value is not ABSENT:
@@ -311,6 +318,16 @@ def _class_value(interpreter: Interpreter, value: Any, cls: type, name: str) -> 
 
 
 def _class_attr(interpreter: Interpreter, owner: type, name: str) -> Any:
+    try:
+        return _of_class(interpreter, owner, name)
+    except Raised as raised:
+        fallback = type_lookup(type(owner), "__getattr__")
+        if not is_python(fallback) or not isinstance(raised.exception, AttributeError):
+            raise
+    return interpreter.call(fallback, (owner, name), {}, None)
+
+
+def _of_class(interpreter: Interpreter, owner: type, name: str) -> Any:
     meta = type(owner)
     hook = type_lookup(meta, "__getattribute__")
     if is_python(hook):
@@ -322,6 +339,8 @@ def _class_attr(interpreter: Interpreter, owner: type, name: str) -> Any:
         return interpreter.native(getattr, owner, name)
     if on_meta is not ABSENT and type(on_meta) is property:
         return interpreter.call(on_meta.fget, (owner,), {}, None)
+    if on_meta is not ABSENT and is_data(on_meta) and hasattr(type(on_meta), "__get__"):
+        raise BreakCapture("descriptor", f"a {type(on_meta).__name__} of a metaclass is read")
     found = _lookup(owner, name)
     guard_class(interpreter, owner, name, found)
     if issubclass(meta, enum.EnumMeta) and not isinstance(found, classmethod | staticmethod):
@@ -369,9 +388,6 @@ def class_namespace(interpreter: Interpreter, owner: type) -> types.MappingProxy
 
 def _meta_attr(interpreter: Interpreter, owner: type, name: str, on_meta: Any) -> Any:
     if on_meta is ABSENT:
-        hook = type_lookup(type(owner), "__getattr__")
-        if is_python(hook):
-            return interpreter.call(hook, (owner, name), {}, None)
         message = f"type object {owner.__name__!r} has no attribute {name!r}"
         raise Raised(AttributeError(message, name=name, obj=owner))
     if is_python(on_meta):
@@ -381,6 +397,8 @@ def _meta_attr(interpreter: Interpreter, owner: type, name: str, on_meta: Any) -
 
 def _module_attr(interpreter: Interpreter, owner: types.ModuleType, name: str) -> Any:
     world = interpreter.world
+    if is_python(type_lookup(type(owner), "__getattribute__")):
+        raise BreakCapture("module-getattr", f"{type(owner).__name__} has a __getattribute__")
     if id(owner) not in world.inside:
         world.know(owner, owner, ModuleOf(owner.__name__))
     raw = owner.__dict__
@@ -407,6 +425,8 @@ def _stored(shadow: Any, name: str) -> bool:
 
 
 def _super_attr(interpreter: Interpreter, owner: Any, name: str, site: Frame | None) -> Any:
+    if interpreter.world.source_of(owner) is not None:
+        raise BreakCapture("super", "a super object from outside the frame")
     start = owner.__thisclass__
     instance = owner.__self__
     cls = owner.__self_class__

@@ -203,14 +203,15 @@ for _function, _act, _count in (
 def _object_init(
     interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Any
 ) -> None:
-    return None
+    if len(args) > 1 or kwargs:  # it may raise
+        interpreter.native(function, *forced(interpreter, args), **kwargs)
 
 
 @builtin(object.__new__)
 def _object_new(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Any) -> Any:
-    cls = interpreter.world.force(args[0])
+    cls, *rest = forced(interpreter, args)
     refuse_finalizer(interpreter, cls)
-    made = interpreter.native(object.__new__, cls)
+    made = interpreter.native(object.__new__, cls, *rest, **kwargs)
     interpreter.owned[id(made)] = made
     return made
 
@@ -372,10 +373,27 @@ def _locals(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, sit
     return found
 
 
+@builtin(builtins.dir)
+def _dir(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Any) -> Any:
+    if args or kwargs:
+        raise BreakCapture("c-call", "builtins.dir looks into an object")
+    return sorted(_locals(interpreter, function, args, kwargs, site))
+
+
 @builtin(builtins.print)
 def _print(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Any) -> None:
+    keywords = forced_keywords(interpreter, kwargs)
+    if keywords.keys() - _OF_PRINT or not all(
+        isinstance(keywords.get(name), str | None) for name in ("sep", "end")
+    ):
+        raise BreakCapture("arguments", "print is given what it does not take")
+    for name in ("write", "flush"):
+        if is_python(type_lookup(type(keywords.get("file")), name)):
+            raise BreakCapture("print", "print calls the program's own code")
     texts = []
     for value in forced(interpreter, args):
         texts.append(operators.text(interpreter, value, "__str__", str))
-    keywords = forced_keywords(interpreter, kwargs)
     interpreter.deferred.append((print, tuple(texts), keywords))
+
+
+_OF_PRINT = {"sep", "end", "file", "flush"}

@@ -126,6 +126,8 @@ def _calling(interpreter: Interpreter, cls: Any, args: Any, kwargs: Any, site: A
 
 @_class(bool)
 def _bool(interpreter: Interpreter, cls: Any, args: Any, kwargs: Any, site: Any) -> bool:
+    if len(args) > 1 or kwargs:
+        return interpreter.native(bool, *args, **kwargs)  # raises eager's TypeError
     return bool(args) and operators.truth(interpreter, interpreter.world.force(args[0]))
 
 

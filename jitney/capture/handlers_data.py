@@ -116,11 +116,11 @@ def dict_update(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
 
 @opcode("DICT_MERGE")
 def dict_merge(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
-    value = subscripts.mapping(vm, vm.pop(frame))
+    value = subscripts.mapping(vm, vm.pop(frame), unique=True)
     target = _filled(vm, frame, ins)
     for name in value:
-        if name in target:
-            raise BreakCapture("arguments", f"two values for {name}")
+        if type(name) is not str or name in target:
+            raise BreakCapture("arguments", f"{name!r} is no keyword, or one of two")
     vm.native(dict.update, target, value)
 
 

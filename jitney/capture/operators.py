@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import operator
+import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -60,6 +61,7 @@ COMPARE: dict[str, tuple[Callable[..., Any], str, str]] = {
     ">": (operator.gt, "__gt__", "__lt__"),
     ">=": (operator.ge, "__ge__", "__le__"),
 }
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+>")
 _LISTS = (list, tuple, collections.deque)
 _SEQUENCES = (*_LISTS, str, bytes, bytearray)
 
@@ -327,7 +329,11 @@ def text(interpreter: Interpreter, value: Any, name: str, function: Any) -> Any:
         cls = type(part)
         if cls.__repr__ is object.__repr__ and not is_python(type_lookup(cls, name)):
             raise BreakCapture("address", "the address of an object becomes text")
-    return interpreter.native(function, value)
+    made = interpreter.native(function, value)
+    if not isinstance(value, str) and _ADDRESS.search(made):  # of what it holds, a partial's say
+        interpreter.native_broke = True
+        raise BreakCapture("address", "the address of an object becomes text")
+    return made
 
 
 def format_value(interpreter: Interpreter, value: Any, spec: str = "") -> Any:

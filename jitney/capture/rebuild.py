@@ -289,7 +289,7 @@ class Rebuilder:
         if isinstance(value, _VALUES):
             kind = next(kind for kind in _VALUES if isinstance(value, kind))
             plain = r.Apply(kind.__new__, (r.Constant(cls), r.Constant(_PLAIN[kind](value))))
-            if self._state(value):
+            if self._state(value) or self._slots(value, cls):
                 raise CannotRebuild(f"a {cls.__qualname__} with attributes")
             return plain
         base: r.Recipe | None = None

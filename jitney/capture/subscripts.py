@@ -182,8 +182,9 @@ def lazy_contains(vm: Interpreter, container: Any, item: Any) -> bool | None:
     return None
 
 
-def mapping(vm: Interpreter, value: Any) -> dict[Any, Any]:
-    """A mapping's items as a dict, or a dict that C code reads as eager's does."""
+def mapping(vm: Interpreter, value: Any, unique: bool = False) -> dict[Any, Any]:
+    """A mapping's items as a dict, or a dict that C code reads as eager's does. ``unique``: breaks
+    where a key comes twice."""
     if isinstance(value, dict):
         direct = type_lookup(type(value), "__iter__") is dict.__iter__  # CPython's own test
         hooks = [operators.hook_of(vm, value, name) for name in ("keys", "__getitem__")]
@@ -193,7 +194,12 @@ def mapping(vm: Interpreter, value: Any) -> dict[Any, Any]:
         raise BreakCapture("arguments", f"a {type(value).__name__} is taken for a mapping")
     keys = vm.call(vm.get_attr(value, "keys"), (), {}, None)
     items = operators.iterable(vm, vm.world.force(keys))
-    return {k: vm.world.force(get(vm, value, k, None)) for k in vm.native(list, items)}
+    found = vm.native(list, items)
+    made = {k: vm.world.force(get(vm, value, k, None)) for k in found}
+    if unique and len(made) < len(found):
+        vm.native_broke = True  # the keys have been asked for: break before them
+        raise BreakCapture("arguments", "a keyword comes twice")
+    return made
 
 
 def items(vm: Interpreter, value: Any) -> Any:

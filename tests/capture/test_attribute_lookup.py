@@ -66,6 +66,65 @@ class OfMeta(metaclass=Meta):
     pass
 
 
+class Stores:
+    """A data descriptor that does not get."""
+
+    def __set__(self, owner, value):
+        owner.__dict__["stored"] = value
+
+
+class Gives:
+    """One that does, for a metaclass."""
+
+    def __get__(self, owner, kind):
+        return "given", owner is None
+
+    def __set__(self, owner, value):
+        raise AttributeError("fixed")
+
+
+class HasStores:
+    stored = Stores()
+
+
+class Given(type):
+    given = Gives()
+
+
+class OfGiven(metaclass=Given):
+    given = 2
+
+
+class Keys(dict):
+    """Attributes are keys, by C code's own methods."""
+
+    __setattr__ = dict.__setitem__
+    __getattr__ = dict.__getitem__
+    __delattr__ = dict.__delitem__
+
+
+class Method:
+    def method(self):
+        return "method "
+
+
+class One(Method):
+    def method(self):
+        return "one " + self.above_one.method()
+
+
+class Other(Method):
+    def method(self):
+        return "other " + self.above_other.method()
+
+
+class Both(One, Other):
+    pass
+
+
+One.above_one, Other.above_other = super(One), super(Other)
+
+
 class Model(torch.nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -106,6 +165,33 @@ def what_properties_refuse():
         except AttributeError as error:
             found.append(str(error))
     return found
+
+
+@program()
+def what_an_error_knows():
+    class Says:
+        def __getattr__(self, name):
+            raise AttributeError("no")
+
+    found = []
+    for act in (lambda: Says().one, lambda: Says().two, lambda: FallsBack().__dict__):
+        try:
+            found.append(act())
+        except AttributeError as error:
+            found.append((error.name, type(error.obj).__name__, str(error)))
+    return found
+
+
+@program()
+def descriptors_and_methods_of_c_code():
+    one, keys = HasStores(), Keys()
+    found = [type(one.stored).__name__, OfGiven.given, Both().method(), One().method()]
+    one.stored = 42
+    keys.key = 1
+    found += [one.stored, keys.key, dict(keys), keys.__dict__, Both().method()]
+    del keys.key
+    jitney.graph_break()
+    return found, dict(keys), dir(), sorted(locals())
 
 
 @pytest.mark.parametrize(("function", "args", "kwargs"), PROGRAMS)

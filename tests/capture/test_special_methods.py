@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections.abc
 import operator
 from typing import Any
 
@@ -259,7 +260,8 @@ def arguments_that_are_refused():
     for act in (
         lambda: f(*5), lambda: f(**5), lambda: f(1, **again), lambda: f(1, **{1: 2}),
         lambda: f(1, a=2, **again), lambda: [*5], lambda: {**5}, lambda: {*5},
-        lambda: f(*[1], *2), lambda: dict(self=1, function=2), lambda: [x + 1 for x in 5],
+        lambda: f(*[1], *2), lambda: f(1, **Repeats()),
+        lambda: dict(self=1, function=2), lambda: [x + 1 for x in 5],
     ):  # fmt: skip
         try:
             found.append(act())
@@ -271,6 +273,19 @@ def arguments_that_are_refused():
         except TypeError as error:
             found.append(str(error))
     return found
+
+
+class Repeats(collections.abc.Mapping):
+    """A mapping that gives a key twice."""
+
+    def __iter__(self):
+        return iter(("c", "c"))
+
+    def __getitem__(self, key):
+        return 1
+
+    def __len__(self):
+        return 2
 
 
 class Single(type):
