@@ -155,6 +155,8 @@ def _callable(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, s
 def _getattr(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Any) -> Any:
     owner, name, *default = args
     owner, name = forced(interpreter, (owner, name))
+    if not isinstance(name, str):
+        return interpreter.native(function, owner, name)  # raises eager's TypeError
     if not default:
         return interpreter.get_attr(owner, name, site)
     try:
@@ -168,6 +170,8 @@ def _getattr(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, si
 @builtin(builtins.hasattr)
 def _hasattr(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Any) -> Any:
     owner, name = forced(interpreter, args)
+    if not isinstance(name, str):
+        return interpreter.native(function, owner, name)  # raises eager's TypeError
     try:
         interpreter.get_attr(owner, name)
     except Raised as raised:
@@ -182,7 +186,7 @@ def _on_attribute(act: Callable[..., Any], count: int) -> Handler:
 
     def handle(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Any) -> Any:
         values = forced(interpreter, args)
-        if len(values) != count or kwargs:
+        if len(values) != count or kwargs or not isinstance(values[1], str):
             return interpreter.native(function, *values, **kwargs)  # raises eager's TypeError
         return act(interpreter, *values)
 

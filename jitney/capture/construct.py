@@ -115,10 +115,16 @@ def make_object(
     return made
 
 
+def c_base(cls: type) -> type:
+    """The class of C code whose ``__new__`` the program's own ones end in."""
+    return next(
+        b for b in cls.__mro__ if isinstance(b.__dict__.get("__new__"), BuiltinFunctionType)
+    )
+
+
 def c_new(cls: type) -> Any:
-    """The ``__new__`` of C code that the program's own ones end in: they have run already."""
-    found = [base.__dict__.get("__new__") for base in cls.__mro__]
-    return next(new for new in found if isinstance(new, BuiltinFunctionType))
+    """That ``__new__``: the program's own ones have run already."""
+    return c_base(cls).__dict__["__new__"]
 
 
 def fill(target: Any, contents: Any) -> None:

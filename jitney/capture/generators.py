@@ -266,11 +266,15 @@ class IndexIterator(Iterator[Any]):
 
     def __init__(self, interpreter: Interpreter, owner: Any, item: Any) -> None:
         self.interpreter, self.owner, self.item, self.index = interpreter, owner, item, 0
+        self.ended = False
 
     def __next__(self) -> Any:
+        if self.ended:
+            raise StopIteration
         try:
             value = _through(self.interpreter, self.item, self.owner, self.index)
-        except IndexError:
+        except (IndexError, StopIteration):
+            self.ended = True
             raise StopIteration from None
         self.index += 1
         return value

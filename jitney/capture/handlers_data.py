@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 import itertools
 from typing import TYPE_CHECKING, Any
 
@@ -359,29 +358,31 @@ def _converted(vm: Interpreter, value: Any, conversion: int) -> Any:
 # ---------------------------------------------------------------- match
 
 
+_SEQUENCE, _MAPPING = 1 << 5, 1 << 6  # Py_TPFLAGS_SEQUENCE, Py_TPFLAGS_MAPPING
+_MATCHES_ITSELF = 1 << 22  # Py_TPFLAGS_MATCH_SELF
+
+
 @opcode("MATCH_MAPPING")
 def match_mapping(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
     value = vm.world.force(frame.stack[-1])
-    frame.stack.append(isinstance(value, collections.abc.Mapping))
+    frame.stack.append(bool(type(value).__flags__ & _MAPPING))
 
 
 @opcode("MATCH_SEQUENCE")
 def match_sequence(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
     value = vm.world.force(frame.stack[-1])
-    is_sequence = isinstance(value, collections.abc.Sequence)
-    frame.stack.append(is_sequence and not isinstance(value, str | bytes | bytearray))
+    frame.stack.append(bool(type(value).__flags__ & _SEQUENCE))
 
 
 @opcode("MATCH_KEYS")
 def match_keys(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
     keys = frame.stack[-1]
+    if len(set(keys)) < len(keys):
+        raise BreakCapture("match", "a pattern has a key twice")
     value = vm.world.force(frame.stack[-2])
     get = vm.get_attr(value, "get")
     found = tuple([vm.world.force(vm.call(get, (key, ABSENT), {}, None)) for key in keys])
     frame.stack.append(None if any(part is ABSENT for part in found) else found)
-
-
-_MATCHES_ITSELF = 1 << 22  # Py_TPFLAGS_MATCH_SELF
 
 
 @opcode("MATCH_CLASS")

@@ -176,6 +176,8 @@ def truth(interpreter: Interpreter, value: Any) -> bool:
     """``bool(value)``; of a tensor, a break unless no input decides it."""
     if value is True or value is False or value is None:
         return bool(value)
+    if value is NotImplemented:
+        raise BreakCapture("warning", "the truth of NotImplemented is deprecated")
     if isinstance(value, torch.Tensor):
         known = known_truth(interpreter.recorder, value)
         if known is not None:

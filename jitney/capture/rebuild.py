@@ -46,6 +46,8 @@ _PLAIN: dict[Any, Any] = {
     complex: complex.__complex__,
 }  # fmt: skip
 _VALUES = tuple(_PLAIN)
+#: Whose derived classes' instances are made empty, and then filled.
+_EMPTY_AT_FIRST = (object, dict, list, set, collections.OrderedDict, collections.defaultdict)
 VALUES_OF_MODULES = ("inspect", "re", "typing", "datetime", "decimal", "fractions")
 
 
@@ -257,6 +259,8 @@ class Rebuilder:
         return self.of(value.owner)
 
     def _index_iterator(self, value: IndexIterator) -> r.Recipe:
+        if value.ended:
+            return r.Apply(iter, (r.MakeTuple(()),))
         place = (r.Constant(iter), r.MakeTuple((self.of(value.owner),)), r.Constant(value.index))
         return r.Apply(construct.make_iterator, place)
 
@@ -292,6 +296,8 @@ class Rebuilder:
             if self._state(value) or self._slots(value, cls):
                 raise CannotRebuild(f"a {cls.__qualname__} with attributes")
             return plain
+        if construct.c_base(cls) not in _EMPTY_AT_FIRST:
+            raise CannotRebuild(f"a {cls.__module__}.{cls.__qualname__}")
         base: r.Recipe | None = None
         if isinstance(value, dict):
             base = self._dict(value)

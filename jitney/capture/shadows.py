@@ -176,7 +176,8 @@ class SequenceShadow:
         cls: Any = type(original)
         inside: Any
         if isinstance(original, collections.deque):
-            inside = collections.deque(maxlen=original.maxlen)
+            inside = c_new(cls)(cls)
+            collections.deque.__init__(inside, (), original.maxlen)
         elif isinstance(original, frozenset):
             inside = original
         else:

@@ -6,6 +6,7 @@ method is asked here, those of C code as well: C code would call the Python ones
 
 from __future__ import annotations
 
+import sys
 import types
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -70,7 +71,7 @@ def ask_both(interpreter: Interpreter, left: Any, right: Any, names: tuple[str, 
     ours, theirs = type(left), type(right)
     if compares or ours is not theirs:
         attempts.append((right, swapped, left))
-        if ours is not theirs and issubclass(theirs, ours):
+        if ours is not theirs and any(base is ours for base in theirs.__mro__):
             found = type_lookup(theirs, swapped)
             if compares or found not in (ABSENT, type_lookup(ours, swapped)):
                 attempts.reverse()
@@ -129,6 +130,6 @@ def of_type(interpreter: Interpreter, value: Any, name: str, kinds: Any) -> Any:
 def call_length(interpreter: Interpreter, hook: Any, value: Any, site: Frame | None) -> Any:
     """``len(value)`` by its Python method."""
     length = of_type(interpreter, interpreter.call(hook, (value,), {}, site), "__len__", _WHOLE)
-    if type(length) is bool or length < 0:
+    if type(length) is bool or length < 0 or type(length) is int and length > sys.maxsize:
         return of_type(interpreter, length, "__len__", ())
     return length

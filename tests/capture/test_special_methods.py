@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import collections.abc
+import abc
+import collections
 import operator
 from typing import Any
 
@@ -67,6 +68,10 @@ class Number(int):
 
     def __gt__(self, other):
         return "gt"
+
+
+class Text(str):
+    pass
 
 
 class Greater:
@@ -177,80 +182,6 @@ def what_methods_may_give():
     return found
 
 
-class Point:
-    __match_args__ = ("x", "y")
-
-    def __init__(self, x: Any, y: Any) -> None:
-        self.x, self.y = x, y
-
-
-class Text(str):
-    pass
-
-
-class Nameless:
-    __match_args__ = (1,)
-
-
-class Wordy:
-    __match_args__ = "xy"
-
-
-def matched(value):
-    match value:
-        case Point(1, y):
-            return "first", y
-        case Point(x, 2):
-            return "second", x
-        case Number(n):
-            return "number", n
-        case Text(s):
-            return "text", s
-        case bool(b):
-            return "bool", b
-        case int(n) if n > 5:
-            return "big", n
-        case {"a": a, **rest}:
-            return "map", a, rest
-        case [a, *b, c]:
-            return "sequence", a, b, c
-        case _:
-            return "other"
-
-
-@program()
-def what_patterns_match():
-    values = (Point(1, 5), Point(3, 2), Point(4, 4), Number(4), Text("a"), True, 9, 2, {"a": 1})
-    return [matched(value) for value in (*values, {"b": 1}, [1, 2, 3], [1], "abc", None)]
-
-
-@program()
-def patterns_that_cannot_match():
-    found, kind = [], 5
-
-    def wrong(value):
-        match value:
-            case Nameless(x):
-                return x
-            case Wordy(x):
-                return x
-            case Point(a, b, c):
-                return a, b, c
-            case Point(a, x=b):
-                return b
-            case object(x):
-                return x
-            case kind(x):
-                return x
-
-    for value in (Nameless(), Wordy(), Point(1, 2), 3, kind):
-        try:
-            found.append(wrong(value))
-        except TypeError as error:
-            found.append(str(error))
-    return found
-
-
 @program()
 def arguments_that_are_refused():
     def f(a, b=2, *, c=3, **rest):
@@ -267,7 +198,7 @@ def arguments_that_are_refused():
             found.append(act())
         except TypeError as error:
             found.append(str(error).rpartition(".")[2])
-    for value in (5, None, Point(1, 2)):
+    for value in (5, None, Differs()):
         try:
             first, *rest = value
         except TypeError as error:
@@ -286,6 +217,76 @@ class Repeats(collections.abc.Mapping):
 
     def __len__(self):
         return 2
+
+
+class Virtual(metaclass=abc.ABCMeta):  # noqa: B024
+    def __eq__(self, other):
+        LOG.append("virtual")
+        return NotImplemented
+
+
+@Virtual.register
+class Registered:
+    def __eq__(self, other):
+        LOG.append("registered")
+        return NotImplemented
+
+
+class Queue(collections.deque):
+    pass
+
+
+class Frozen(frozenset):
+    pass
+
+
+class Counted(enumerate):
+    pass
+
+
+class Shrinks:
+    """Goes over by ``__getitem__``."""
+
+    def __init__(self, size):
+        self.size = size
+
+    def __getitem__(self, index):
+        if index < self.size:
+            return index
+        raise IndexError
+
+
+@program()
+def registered_classes_are_not_derived_ones():
+    LOG.clear()
+    return Virtual() == Registered(), list(LOG)
+
+
+@program()
+def derived_containers_over_a_break():
+    made = Queue([1, 2], maxlen=2), Frozen([1]), Counted("ab")
+    shrinks = Shrinks(2)
+    iterator = iter(shrinks)
+    found = [*iterator]
+    shrinks.size = 4
+    jitney.graph_break()
+    made[0].append(3)
+    return [[type(x).__name__, *x] for x in made], made[0].maxlen, found, [*iterator], [*shrinks]
+
+
+@program()
+def names_that_are_no_text():
+    found = []
+    for act in (
+        lambda: getattr(found, 1), lambda: getattr(found, 1, 2), lambda: hasattr(found, 1),
+        lambda: setattr(OUTSIDE[0], 1, 2), lambda: delattr(OUTSIDE[0], 1), lambda: vars() == {},
+        lambda: len(Sized(1 << 70)),
+    ):  # fmt: skip
+        try:
+            found.append(act())
+        except (TypeError, OverflowError) as error:
+            found.append(str(error))
+    return found
 
 
 class Single(type):
