@@ -17,6 +17,7 @@ from jitney import torch_api
 from jitney.capture import tensor_attributes
 from jitney.capture.class_flags import is_heap_type
 from jitney.capture.frame import BreakCapture, Frame, Lazy, Raised
+from jitney.capture.generators import FrameGenerator
 from jitney.capture.guard import ABSENT, Kind
 from jitney.capture.shadows import DictShadow
 from jitney.capture.source import Attr, Fixed, ModuleOf, Source, TypeLookup
@@ -30,6 +31,8 @@ C_DESCRIPTORS = (types.GetSetDescriptorType, types.MemberDescriptorType)
 C_METHODS = (types.MethodDescriptorType, types.WrapperDescriptorType,
              types.ClassMethodDescriptorType)  # fmt: skip
 SCALARS = (int, float, bool, str, bytes, complex, type(None))
+#: What asks for no attribute of the program's: nothing, and the look-up of parameters.
+_NO_FALLBACKS = (ABSENT, torch.nn.Module.__getattr__)
 LRU = type(functools.lru_cache(lambda: None))
 
 
@@ -56,6 +59,11 @@ def type_lookup(cls: type, name: str) -> Any:
 def is_python(value: Any) -> bool:
     """Whether a special method found on a class is Python code."""
     return type(value) is types.FunctionType
+
+
+def is_slot(value: Any, name: str) -> bool:
+    """Whether what is found on a class is C code's own method of that name."""
+    return type(value) is types.WrapperDescriptorType and value.__name__ == name
 
 
 def source_or_fixed(interpreter: Interpreter, value: Any) -> Source:
@@ -93,30 +101,45 @@ def get_attr(interpreter: Interpreter, owner: Any, name: str, site: Frame | None
         return _class_attr(interpreter, owner, name)
     if cls is super:
         return _super_attr(interpreter, owner, name, site)
+    if cls is FrameGenerator:
+        return owner.attribute(name)
     hook = type_lookup(cls, "__getattribute__")
-    if is_python(hook):
-        return interpreter.call(hook, (owner, name), {}, site)
-    return generic_get(interpreter, owner, name, site)
+    if not is_python(hook) and not is_slot(hook, "__getattribute__"):
+        raise BreakCapture("getattribute", f"{cls.__name__}.__getattribute__ is no function")
+    if site is not None and type_lookup(cls, "__getattr__") not in _NO_FALLBACKS:
+        site = None  # behind a break in a property nobody would ask the fallback
+    try:
+        return _found(interpreter, owner, name, hook, site)
+    except Raised as raised:
+        tell_where(raised.exception, owner, name)
+        raise
 
 
-def generic_get(interpreter: Interpreter, owner: Any, name: str, site: Frame | None = None) -> Any:
-    """``object.__getattribute__``, then ``__getattr__``."""
-    world = interpreter.world
+def tell_where(error: BaseException, owner: Any, name: str) -> None:
+    """An `AttributeError` knows which attribute of what there is not."""
+    if isinstance(error, AttributeError) and error.name is None is error.obj:
+        error.name, error.obj = name, owner
+
+
+def _found(interpreter: Interpreter, owner: Any, name: str, hook: Any, site: Frame | None) -> Any:
+    """What ``__getattribute__`` gives, else ``__getattr__``."""
+    try:
+        if is_python(hook):
+            return interpreter.call(hook, (owner, name), {}, site)
+        return generic_get(interpreter, owner, name, site)
+    except Raised as raised:
+        fallback = type_lookup(type(owner), "__getattr__")
+        if fallback is ABSENT or not isinstance(raised.exception, AttributeError):
+            raise
+    return _fall_back(interpreter, owner, name, fallback, site)
+
+
+def _fall_back(
+    interpreter: Interpreter, owner: Any, name: str, fallback: Any, site: Frame | None
+) -> Any:
+    """``__getattr__``, when ``__getattribute__`` has raised."""
     cls = type(owner)
-    source = world.source_of(owner)
-    found = type_lookup(cls, name)
-    guard_lookup(interpreter, cls, name, found, source)
-    if found is not ABSENT and _is_data(found):
-        return bind(interpreter, found, owner, cls, name, site)
-    value = dict_get(interpreter, world.instance_dict(owner), name)
-    if value is not ABSENT:
-        return value
-    if found is not ABSENT:
-        return bind(interpreter, found, owner, cls, name, site)
-    fallback = type_lookup(cls, "__getattr__")
-    if fallback is ABSENT:
-        raise Raised(_missing(owner, name))
-    guard_lookup(interpreter, cls, "__getattr__", fallback, source)
+    guard_lookup(interpreter, cls, "__getattr__", fallback, interpreter.world.source_of(owner))
     if fallback is torch.nn.Module.__getattr__:
         return _module_member(interpreter, owner, name)
     if is_python(fallback):
@@ -125,7 +148,24 @@ def generic_get(interpreter: Interpreter, owner: Any, name: str, site: Frame | N
     raise BreakCapture("getattr", f"{cls.__name__}.__getattr__ is not Python")
 
 
-def _missing(owner: Any, name: str) -> AttributeError:
+def generic_get(interpreter: Interpreter, owner: Any, name: str, site: Frame | None = None) -> Any:
+    """``object.__getattribute__``."""
+    world = interpreter.world
+    cls = type(owner)
+    source = world.source_of(owner)
+    found = type_lookup(cls, name)
+    guard_lookup(interpreter, cls, name, found, source)
+    if found is not ABSENT and is_data(found) and hasattr(type(found), "__get__"):
+        return bind(interpreter, found, owner, cls, name, site)
+    value = dict_get(interpreter, world.instance_dict(owner), name)
+    if value is not ABSENT:
+        return value
+    if found is not ABSENT:
+        return bind(interpreter, found, owner, cls, name, site)
+    raise Raised(missing(owner, name))
+
+
+def missing(owner: Any, name: str) -> AttributeError:
     return AttributeError(
         f"{type(owner).__name__!r} object has no attribute {name!r}", name=name, obj=owner
     )
@@ -142,7 +182,7 @@ def dict_get(
     return namespace.get(name, ABSENT)
 
 
-def _is_data(descriptor: Any) -> bool:
+def is_data(descriptor: Any) -> bool:
     cls = type(descriptor)
     return cls is property or hasattr(cls, "__set__") or hasattr(cls, "__delete__")
 
@@ -162,7 +202,7 @@ def _module_member(interpreter: Interpreter, owner: torch.nn.Module, name: str) 
         value = dict_get(interpreter, members, name)
         if value is not ABSENT:
             return value
-    raise Raised(_missing(owner, name))
+    raise Raised(missing(owner, name))
 
 
 def know_function(interpreter: Interpreter, function: Any, owner: Any, name: str) -> None:
@@ -222,8 +262,8 @@ def _property(
     interpreter: Interpreter, found: property, owner: Any, name: str, site: Frame | None
 ) -> Any:
     getter = found.fget
-    if getter is None:
-        raise Raised(AttributeError(f"unreadable attribute {name!r}"))
+    if getter is None:  # it raises
+        return interpreter.native(property.__get__, found, owner, type(owner))
     if type(getter) is types.FunctionType and id(getter) not in interpreter.world.inside:
         place = Attr(TypeLookup(source_or_fixed(interpreter, owner), name), "fget")
         interpreter.world.know(getter, getter, place)
@@ -278,6 +318,16 @@ def _class_value(interpreter: Interpreter, value: Any, cls: type, name: str) -> 
 
 
 def _class_attr(interpreter: Interpreter, owner: type, name: str) -> Any:
+    try:
+        return _of_class(interpreter, owner, name)
+    except Raised as raised:
+        fallback = type_lookup(type(owner), "__getattr__")
+        if not is_python(fallback) or not isinstance(raised.exception, AttributeError):
+            raise
+    return interpreter.call(fallback, (owner, name), {}, None)
+
+
+def _of_class(interpreter: Interpreter, owner: type, name: str) -> Any:
     meta = type(owner)
     hook = type_lookup(meta, "__getattribute__")
     if is_python(hook):
@@ -289,6 +339,8 @@ def _class_attr(interpreter: Interpreter, owner: type, name: str) -> Any:
         return interpreter.native(getattr, owner, name)
     if on_meta is not ABSENT and type(on_meta) is property:
         return interpreter.call(on_meta.fget, (owner,), {}, None)
+    if on_meta is not ABSENT and is_data(on_meta) and hasattr(type(on_meta), "__get__"):
+        raise BreakCapture("descriptor", f"a {type(on_meta).__name__} of a metaclass is read")
     found = _lookup(owner, name)
     guard_class(interpreter, owner, name, found)
     if issubclass(meta, enum.EnumMeta) and not isinstance(found, classmethod | staticmethod):
@@ -336,9 +388,6 @@ def class_namespace(interpreter: Interpreter, owner: type) -> types.MappingProxy
 
 def _meta_attr(interpreter: Interpreter, owner: type, name: str, on_meta: Any) -> Any:
     if on_meta is ABSENT:
-        hook = type_lookup(type(owner), "__getattr__")
-        if is_python(hook):
-            return interpreter.call(hook, (owner, name), {}, None)
         message = f"type object {owner.__name__!r} has no attribute {name!r}"
         raise Raised(AttributeError(message, name=name, obj=owner))
     if is_python(on_meta):
@@ -348,6 +397,8 @@ def _meta_attr(interpreter: Interpreter, owner: type, name: str, on_meta: Any) -
 
 def _module_attr(interpreter: Interpreter, owner: types.ModuleType, name: str) -> Any:
     world = interpreter.world
+    if is_python(type_lookup(type(owner), "__getattribute__")):
+        raise BreakCapture("module-getattr", f"{type(owner).__name__} has a __getattribute__")
     if id(owner) not in world.inside:
         world.know(owner, owner, ModuleOf(owner.__name__))
     raw = owner.__dict__
@@ -374,6 +425,8 @@ def _stored(shadow: Any, name: str) -> bool:
 
 
 def _super_attr(interpreter: Interpreter, owner: Any, name: str, site: Frame | None) -> Any:
+    if interpreter.world.source_of(owner) is not None:
+        raise BreakCapture("super", "a super object from outside the frame")
     start = owner.__thisclass__
     instance = owner.__self__
     cls = owner.__self_class__
@@ -406,94 +459,10 @@ def dict_set(interpreter: Interpreter, owner: Any, name: str, value: Any) -> Non
     """Puts a name into an instance's namespace."""
     namespace = interpreter.world.instance_dict(owner)
     if namespace is None:
-        raise Raised(_missing(owner, name))
+        raise Raised(missing(owner, name))
     if isinstance(namespace, DictShadow):
         namespace.set(interpreter.world, name, value)
     elif interpreter.is_owned(owner):
         namespace[name] = value
     else:
         raise BreakCapture("unknown-object", f"an attribute of a {type(owner).__name__} is set")
-
-
-def set_attr(
-    interpreter: Interpreter, owner: Any, name: str, value: Any, site: Frame | None = None
-) -> None:
-    """``owner.name = value``. With ``site``, a break inside Python code resumes after it."""
-    if isinstance(owner, torch.Tensor):
-        raise BreakCapture("tensor-attribute", f"the attribute {name} of a tensor is set")
-    if isinstance(owner, type):
-        raise BreakCapture("class-attribute", f"{owner.__name__}.{name} is set")
-    cls = type(owner)
-    hook = type_lookup(cls, "__setattr__")
-    if is_python(hook):
-        guard_lookup(interpreter, cls, "__setattr__", hook, interpreter.world.source_of(owner))
-        know_function(interpreter, hook, owner, "__setattr__")
-        link = "drop" if site is not None else None
-        interpreter.call_python(hook, (owner, name, value), {}, link)
-        return
-    generic_set(interpreter, owner, name, value, site)
-
-
-def generic_set(
-    interpreter: Interpreter, owner: Any, name: str, value: Any, site: Frame | None = None
-) -> None:
-    """``object.__setattr__``."""
-    cls, source = type(owner), interpreter.world.source_of(owner)
-    found = type_lookup(cls, name)
-    guard_lookup(interpreter, cls, name, found, source)
-    if found is not ABSENT and _is_data(found):
-        kind, setter = type(found), type_lookup(type(found), "__set__")
-        if setter is property.__set__:
-            if found.fset is None:
-                raise Raised(AttributeError(f"can't set attribute {name!r}"))
-            link = "drop" if site is not None else None
-            interpreter.call_python(found.fset, (owner, value), {}, link)
-        elif kind is types.MemberDescriptorType:
-            _set_slot(interpreter, found, owner, name, value)
-        elif is_python(setter):
-            interpreter.call_python(setter, (found, owner, value), {}, None)
-        elif interpreter.is_owned(owner) or (isinstance(owner, BaseException) and source is None):
-            interpreter.native(setattr, owner, name, value)
-        else:
-            raise BreakCapture("descriptor", f"{cls.__name__}.{name} is set by C code")
-        return
-    dict_set(interpreter, owner, name, value)
-
-
-def _set_slot(interpreter: Interpreter, found: Any, owner: Any, name: str, value: Any) -> None:
-    world = interpreter.world
-    if id(owner) in world.inside:
-        world.slots[id(owner), name] = (value, owner)
-    else:
-        found.__set__(owner, value)
-
-
-def del_attr(interpreter: Interpreter, owner: Any, name: str) -> None:
-    """``del owner.name``."""
-    if isinstance(owner, torch.Tensor | type):
-        raise BreakCapture("attribute-delete", f"{name} is deleted")
-    hook = type_lookup(type(owner), "__delattr__")
-    if is_python(hook):
-        interpreter.call_python(hook, (owner, name), {}, None)
-        return
-    generic_del(interpreter, owner, name)
-
-
-def generic_del(interpreter: Interpreter, owner: Any, name: str) -> None:
-    """``object.__delattr__``."""
-    found = type_lookup(type(owner), name)
-    if found is not ABSENT and _is_data(found):
-        if isinstance(found, property) and found.fdel is not None:
-            interpreter.call_python(found.fdel, (owner,), {}, None)
-            return
-        raise BreakCapture("attribute-delete", f"{name} is deleted")
-    namespace = interpreter.world.instance_dict(owner)
-    try:
-        if isinstance(namespace, DictShadow):
-            namespace.delete(interpreter.world, name)
-        elif namespace is not None and interpreter.is_owned(owner):
-            del namespace[name]
-        else:
-            raise BreakCapture("attribute-delete", f"{name} is deleted")
-    except KeyError:
-        raise Raised(_missing(owner, name)) from None

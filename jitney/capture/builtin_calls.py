@@ -15,13 +15,22 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from jitney.capture import attributes, callbacks, deferred, operators, polyfills
+from jitney.capture import (
+    attribute_stores,
+    attributes,
+    callbacks,
+    deferred,
+    exceptions,
+    operators,
+    polyfills,
+)  # fmt: skip
 from jitney.capture.attributes import is_python, type_lookup
 from jitney.capture.finalizers import refuse_finalizer
 from jitney.capture.forced import forced, forced_keywords
 from jitney.capture.frame import BreakCapture, Frame, Raised, Unread
-from jitney.capture.generators import Callback
+from jitney.capture.generators import Iterating
 from jitney.capture.guard import ABSENT, Kind
+from jitney.capture.special_methods import of_type
 from jitney.capture.symbols import SYMBOLS, concrete, counted
 from jitney.capture.tracebacks import traceback_of
 
@@ -111,7 +120,8 @@ def _chain(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site
     values = forced(interpreter, args)
     if len(values) != 1 or kwargs:
         return interpreter.native(function, *values, **kwargs)  # raises eager's TypeError
-    inner = map(Callback(interpreter, builtins.iter), operators.iterable(interpreter, values[0]))
+    begin = Iterating(interpreter, operators.get_native_iter)
+    inner = map(begin, operators.iterable(interpreter, values[0]))
     return interpreter.native(function, inner)
 
 
@@ -145,6 +155,8 @@ def _callable(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, s
 def _getattr(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Any) -> Any:
     owner, name, *default = args
     owner, name = forced(interpreter, (owner, name))
+    if not isinstance(name, str):
+        return interpreter.native(function, owner, name)  # raises eager's TypeError
     if not default:
         return interpreter.get_attr(owner, name, site)
     try:
@@ -158,6 +170,8 @@ def _getattr(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, si
 @builtin(builtins.hasattr)
 def _hasattr(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Any) -> Any:
     owner, name = forced(interpreter, args)
+    if not isinstance(name, str):
+        return interpreter.native(function, owner, name)  # raises eager's TypeError
     try:
         interpreter.get_attr(owner, name)
     except Raised as raised:
@@ -172,7 +186,7 @@ def _on_attribute(act: Callable[..., Any], count: int) -> Handler:
 
     def handle(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Any) -> Any:
         values = forced(interpreter, args)
-        if len(values) != count or kwargs:
+        if len(values) != count or kwargs or not isinstance(values[1], str):
             return interpreter.native(function, *values, **kwargs)  # raises eager's TypeError
         return act(interpreter, *values)
 
@@ -180,10 +194,10 @@ def _on_attribute(act: Callable[..., Any], count: int) -> Handler:
 
 
 for _function, _act, _count in (
-    (builtins.setattr, attributes.set_attr, 3),
-    (builtins.delattr, attributes.del_attr, 2),
-    (object.__setattr__, attributes.generic_set, 3),
-    (object.__delattr__, attributes.generic_del, 2),
+    (builtins.setattr, attribute_stores.set_attr, 3),
+    (builtins.delattr, attribute_stores.del_attr, 2),
+    (object.__setattr__, attribute_stores.generic_set, 3),
+    (object.__delattr__, attribute_stores.generic_del, 2),
     (object.__getattribute__, attributes.generic_get, 2),
 ):
     builtin(_function)(_on_attribute(_act, _count))
@@ -193,14 +207,15 @@ for _function, _act, _count in (
 def _object_init(
     interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Any
 ) -> None:
-    return None
+    if len(args) > 1 or kwargs:  # it may raise
+        interpreter.native(function, *forced(interpreter, args), **kwargs)
 
 
 @builtin(object.__new__)
 def _object_new(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Any) -> Any:
-    cls = interpreter.world.force(args[0])
+    cls, *rest = forced(interpreter, args)
     refuse_finalizer(interpreter, cls)
-    made = interpreter.native(object.__new__, cls)
+    made = interpreter.native(object.__new__, cls, *rest, **kwargs)
     interpreter.owned[id(made)] = made
     return made
 
@@ -239,7 +254,7 @@ def _vars(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site:
 
 @builtin(sys.exc_info)
 def _exc_info(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Any) -> Any:
-    exception = interpreter.current_exception()
+    exception = exceptions.handled_now(interpreter)
     if exception is None:
         return (None, None, None)
     looks = interpreter.frames[-1].globals.get("__name__") != "contextlib"
@@ -248,7 +263,7 @@ def _exc_info(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, s
 
 @builtin(sys.exception)
 def _exception(vm: Interpreter, function: Any, args: Any, kwargs: Any, site: Any) -> Any:
-    return vm.current_exception()
+    return exceptions.handled_now(vm)
 
 
 @builtin(warnings.warn)
@@ -292,7 +307,8 @@ def _hash(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site:
             raise BreakCapture("hash", f"hash() of a {type(part).__name__}")
     hook = type_lookup(type(value), "__hash__")
     if is_python(hook):
-        return interpreter.call(hook, (value,), {}, site)
+        number = of_type(interpreter, interpreter.call(hook, (value,), {}, None), "__hash__", int)
+        return int(number) if -(1 << 63) <= number < 1 << 63 and number != -1 else hash(number)
     callbacks.refuse_python(interpreter, (value,), callbacks.HASHES)
     return interpreter.native(hash, value)
 
@@ -361,10 +377,27 @@ def _locals(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, sit
     return found
 
 
+@builtin(builtins.dir)
+def _dir(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Any) -> Any:
+    if args or kwargs:
+        raise BreakCapture("c-call", "builtins.dir looks into an object")
+    return sorted(_locals(interpreter, function, args, kwargs, site))
+
+
 @builtin(builtins.print)
 def _print(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Any) -> None:
+    keywords = forced_keywords(interpreter, kwargs)
+    if keywords.keys() - _OF_PRINT or not all(
+        isinstance(keywords.get(name), str | None) for name in ("sep", "end")
+    ):
+        raise BreakCapture("arguments", "print is given what it does not take")
+    for name in ("write", "flush"):
+        if is_python(type_lookup(type(keywords.get("file")), name)):
+            raise BreakCapture("print", "print calls the program's own code")
     texts = []
     for value in forced(interpreter, args):
         texts.append(operators.text(interpreter, value, "__str__", str))
-    keywords = forced_keywords(interpreter, kwargs)
     interpreter.deferred.append((print, tuple(texts), keywords))
+
+
+_OF_PRINT = {"sep", "end", "file", "flush"}

@@ -16,6 +16,7 @@ from jitney.capture.builtin_calls import Handler
 from jitney.capture.forced import forced, forced_keywords
 from jitney.capture.frame import BreakCapture, Unread
 from jitney.capture.generators import Callback, FrameGenerator, Predicate
+from jitney.capture.special_methods import of_type
 from jitney.capture.symbols import NUMBERS, SYMBOLS, concrete, counted
 
 if TYPE_CHECKING:
@@ -125,6 +126,8 @@ def _calling(interpreter: Interpreter, cls: Any, args: Any, kwargs: Any, site: A
 
 @_class(bool)
 def _bool(interpreter: Interpreter, cls: Any, args: Any, kwargs: Any, site: Any) -> bool:
+    if len(args) > 1 or kwargs:
+        return interpreter.native(bool, *args, **kwargs)  # raises eager's TypeError
     return bool(args) and operators.truth(interpreter, interpreter.world.force(args[0]))
 
 
@@ -140,8 +143,12 @@ def _convert(interpreter: Interpreter, cls: Any, args: Any, kwargs: Any, site: A
         for name in (f"__{cls.__name__}__", "__index__"):
             hook = type_lookup(type(values[0]), name)
             if is_python(hook) and not isinstance(values[0], torch.Tensor):
-                number = interpreter.call(hook, (values[0],), {}, site)
+                made = interpreter.call(hook, (values[0],), {}, site)
                 whole = cls is float and name == "__index__"
+                kinds = (float, torch.SymFloat) if name == "__float__" else (int, torch.SymInt)
+                number = of_type(interpreter, made, name, kinds)
+                if type(number) not in kinds:  # of a derived class
+                    of_type(interpreter, number, name, ())
                 return interpreter.call(float, (number,), {}, site) if whole else number
     return interpreter.native(cls, *values)
 

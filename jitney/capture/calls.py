@@ -22,6 +22,7 @@ from jitney.capture import (
     policy,
     polyfills,
     searches,
+    special_methods,
     torch_calls,
 )
 from jitney.capture.attributes import LRU, guard_lookup, is_python, know_function, type_lookup
@@ -196,6 +197,10 @@ def call_c(
     handler = builtin_calls.handler_of(function)
     if handler is not None:
         return handler(interpreter, function, args, kwargs, site)
+    if function == type.__new__:
+        raise BreakCapture("class-statement", "a class is made")
+    if function.__name__ in _BEHIND and _objclass(function) in _BEHIND[function.__name__]:
+        return _call_behind(interpreter, function, args, kwargs, site)
     if builtin_calls.is_list_sort(function) and kwargs.get("key") is not None:
         call_args = (function.__self__, kwargs["key"], kwargs.get("reverse", False))
         return interpreter.call_python(polyfills.sort_, call_args, {}, None)
@@ -218,6 +223,42 @@ def call_c(
     if policy.is_pure(function) or (is_own and policy.copies_state(function)):
         return call_native(interpreter, function, args, kwargs)
     raise BreakCapture("c-call", f"{policy.name_of(function)} is not known to be free of effects")
+
+
+#: Methods of C code that hand on to the program's own code, or change or tell of its classes, by
+#: name: of which classes.
+_BEHIND: dict[str, tuple[type, ...]] = {
+    "__call__": (type, types.FunctionType, types.MethodType, staticmethod),
+    "__get__": (property,),
+    "__set__": (property,),
+    "__delete__": (property,),
+    "__getattribute__": (type,),
+    "__setattr__": (type,),
+    "__delattr__": (type,),
+    "__subclasses__": (type,),
+}
+
+
+def _objclass(function: Any) -> Any:
+    """The class whose method a C function is; None for others."""
+    return getattr(function, "__objclass__", None)
+
+
+def _call_behind(
+    interpreter: Interpreter, function: Any, args: Any, kwargs: dict[str, Any], site: Frame | None
+) -> Any:
+    """What a method of `_BEHIND` calls."""
+    if isinstance(function, types.MethodWrapperType):
+        args = (function.__self__, *args)
+    owner, *rest = args
+    owner = interpreter.world.force(owner)
+    if function.__name__ != "__call__":
+        raise BreakCapture("c-call", f"{policy.name_of(function)} is called")
+    if not isinstance(owner, type):
+        return call(interpreter, owner, tuple(rest), kwargs, site)
+    if builtin_classes.class_handler(owner) is not None or policy.is_native_class(owner):
+        return call_class(interpreter, owner, tuple(rest), kwargs, site)
+    return _instantiate(interpreter, owner, tuple(rest), kwargs, site)
 
 
 def _bound_inside(interpreter: Interpreter, function: Any) -> Any:
@@ -293,15 +334,19 @@ def _instantiate(
         made = call_function(interpreter, new, (cls, *args), kwargs, None)
         if not isinstance(made, cls):
             return made
+        if type(made) is not cls:
+            init = type_lookup(type(made), "__init__")
+            guard_lookup(interpreter, type(made), "__init__", init, None)
     else:
         made = new_instance(interpreter, cls, new, args, kwargs)
     if is_python(init):
         interpreter.world.read(init, Fixed(init))
         if site is not None:
             site.stack.append(made)
-        call_function(interpreter, init, (made, *args), kwargs, site, "drop")
+        said = call_function(interpreter, init, (made, *args), kwargs, site, "drop")
         if site is not None:
             site.stack.pop()
+        special_methods.of_type(interpreter, said, "__init__", type(None))
     elif init is not object.__init__:
         call_native(interpreter, init, (made, *args), kwargs)
     return made
@@ -316,6 +361,8 @@ def new_instance(
 ) -> Any:
     """``cls.__new__`` of a C base: object, a container, an exception."""
     refuse_finalizer(interpreter, cls)
+    if issubclass(cls, type):
+        raise BreakCapture("class-statement", f"a {cls.__qualname__} is made, which is a class")
     if new is object.__new__:
         if (args or kwargs) and type_lookup(cls, "__init__") is object.__init__:
             raise BreakCapture("arguments", f"{cls.__name__}() takes no arguments")

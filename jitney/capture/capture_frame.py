@@ -39,6 +39,7 @@ from jitney.capture.rebuild import CannotRebuild, Rebuilder
 from jitney.capture.recipe import Constant, DeferredCall, SetState
 from jitney.capture.result import Break, Capture, Exit, FrameState, Return
 from jitney.capture.source import Attr, DictItem, Function, Local, ModuleOf
+from jitney.capture.tracebacks import refuse_bare
 from jitney.errors import Unsupported
 from jitney.events import log
 from jitney.gc_paused import gc_paused
@@ -120,6 +121,7 @@ def _attempt(
         if vm.options.fullgraph or cause.forbidden:
             raise _unsupported(vm, cause) from None
         break_behind(vm, cause)
+        refuse_bare(vm)
         return _close(vm, rebuilder, before, cause)
     except Raised as raised:
         if vm.said_compiling:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
-from types import CellType, CodeType, FunctionType
+from types import BuiltinFunctionType, CellType, CodeType, FunctionType
 from typing import Any
 
 from jitney.errors import CompilerBug
@@ -103,7 +103,7 @@ def make_object(
     slots: tuple[tuple[str, Any], ...],
 ) -> Any:
     """An instance made without ``__init__``: contents first, then attributes."""
-    made = cls.__new__(cls, *new_args)
+    made = c_new(cls)(cls, *new_args)
     if base is not EMPTY:
         fill(made, base)
     if state:
@@ -113,6 +113,18 @@ def make_object(
     for name, value in slots:
         store_attribute(made, name, value)
     return made
+
+
+def c_base(cls: type) -> type:
+    """The class of C code whose ``__new__`` the program's own ones end in."""
+    return next(
+        b for b in cls.__mro__ if isinstance(b.__dict__.get("__new__"), BuiltinFunctionType)
+    )
+
+
+def c_new(cls: type) -> Any:
+    """That ``__new__``: the program's own ones have run already."""
+    return c_base(cls).__dict__["__new__"]
 
 
 def fill(target: Any, contents: Any) -> None:

@@ -80,6 +80,17 @@ def native(
     )
 
 
+def _update_wrapper(
+    interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Frame | None
+) -> Any:
+    """Copies names to a function of the frame's own for real; one from outside changes once the
+    graph has run, or breaks."""
+    wrapper = interpreter.world.force(args[0] if args else kwargs.get("wrapper"))
+    if interpreter.is_owned(wrapper):
+        return native(interpreter, function, args, kwargs, site)
+    return interpreter.call_python(function, args, kwargs, "push" if site is not None else None)
+
+
 def of_gpus(
     interpreter: Interpreter,
     function: Any,
@@ -255,6 +266,7 @@ HANDLERS: dict[str, Handler] = {
     "torch.utils.checkpoint.checkpoint": checkpoints.call_checkpoint,
     "torch.autograd.function.Function.apply": autograd_functions.apply,
     "functools.wraps": _wraps,
+    "functools.update_wrapper": _update_wrapper,
     "copy.copy": copies.call_copy,
     "copy.deepcopy": copies.call_deepcopy,
     names.MASKED_FILL: _masked_fill,

@@ -122,6 +122,8 @@ def bind(
             if name in bound:
                 raise _mismatch(function, f"two values for {name}")
             bound[name] = value
+        elif not isinstance(name, str):
+            raise _mismatch(function, "a keyword that is no text")
         else:
             rest[name] = value
     if code.co_flags & inspect.CO_VARKEYWORDS:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import types
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from jitney.capture.frame import RETURNED, Frame, Lazy, Raised
+from jitney.capture.cpython import OLD_CALLS, VERSION
+from jitney.capture.frame import RETURNED, BreakCapture, Frame, Lazy, Raised
+from jitney.errors import CompilerBug
 
 if TYPE_CHECKING:
     from jitney.capture.interpret import Interpreter
@@ -14,6 +17,7 @@ if TYPE_CHECKING:
 _MATCHING = frozenset(
     ("PUSH_EXC_INFO", "CHECK_EXC_MATCH", "COPY", "POP_EXCEPT", "CALL_INTRINSIC_1", "NOT_TAKEN")
 )
+_METHODS = ("send", "throw", "close", "__next__", "__iter__")
 _RAISING = ("RERAISE", "CLEANUP_THROW")
 _MATCHED = ("BaseException", "GeneratorExit")
 
@@ -33,35 +37,153 @@ class FrameGenerator(Iterator[Any]):
 
     def send(self, value: Any) -> Any:
         """Resumes the frame; what it raises comes out as the real exception."""
+        if not self.started and value is not None and not self.finished:
+            raise TypeError("can't send non-None value to a just-started generator")
+        self._refuse_running()
         if self.finished:
             raise StopIteration
         self.frame.stack.append(value)
         return self._resume()
 
     def throw(self, kind: Any, value: Any = None, trace: Any = None) -> Any:
-        """Raises inside the frame."""
-        exception = value if isinstance(value, BaseException) else kind
-        exception = exception() if isinstance(exception, type) else exception
+        """Raises inside the frame, first inside of what its ``yield from`` goes over."""
+        self._refuse_running()
+        receiver = self.receiver()
+        if receiver is not None:
+            classes = kind if isinstance(kind, type) else type(kind)
+            if issubclass(classes, GeneratorExit):
+                return self._raise(self._closed(receiver) or self._made(kind, value, trace))
+            throw = self._method(receiver, "throw")
+            if throw is not None:
+                given = [kind, value, trace]
+                while given[-1] is None and len(given) > 1:
+                    given.pop()
+                return self._delegate(throw, given)
+        exception = self._made(kind, value, trace)
+        if self.started and not self.finished:
+            return self._raise(exception)
+        self.interpreter.know_raised(exception)
+        wraps, self.finished = OLD_CALLS and not self.finished, True
+        surface(stopped(exception) if wraps else exception)
+
+    def close(self) -> Any:
+        """Ends the frame with GeneratorExit; from 3.13 on gives what it returns then."""
+        self._refuse_running()
         if self.finished or not self.started:
             self.finished = True
-            raise exception
+            return None
+        receiver = self.receiver()
+        failed = None if receiver is None else self._closed(receiver)
         try:
-            self.interpreter.unwind_into(self.frame, exception)
+            self._raise(failed or GeneratorExit())
+        except GeneratorExit:
+            return None
+        except StopIteration as end:
+            return end.value if VERSION >= (3, 13) else None
+        raise RuntimeError("generator ignored GeneratorExit")
+
+    def receiver(self) -> Any:
+        """What the ``yield from`` goes over in which the frame is suspended; None elsewhere."""
+        if not self.started or self.finished or self.running:
+            return None
+        following = self.frame.program.instructions[self.frame.index]
+        is_delegating = following.name == "RESUME" and following.arg & 3 >= 2
+        return self.frame.stack[-1] if is_delegating else None
+
+    def _refuse_running(self) -> None:
+        if self.running:
+            raise ValueError("generator already executing")
+
+    def _method(self, receiver: Any, name: str) -> Any:
+        """A bound method of what is delegated to; None if it has none."""
+        if isinstance(receiver, FrameGenerator):
+            return getattr(receiver, name)
+        owner = receiver.owner if isinstance(receiver, MethodIterator) else receiver
+        try:
+            found = self.interpreter.get_attr(owner, name)
         except Raised as raised:
-            self.finished = True
-            raise raised.exception from None
+            if isinstance(raised.exception, AttributeError):
+                return None
+            failed = raised.exception
+        else:
+            return self.interpreter.world.force(found)
+        surface(failed)
+
+    def _closed(self, receiver: Any) -> BaseException | None:
+        """Closes what is delegated to; what that raises."""
+        self.running = True
+        try:
+            close = self._method(receiver, "close")
+            if close is not None:
+                _through(self.interpreter, close)
+        except BaseException as error:  # noqa: BLE001 - it goes on in the frame
+            if not self.interpreter.is_programs(error):
+                raise
+            return error
+        finally:
+            self.running = False
+        return None
+
+    def _delegate(self, throw: Any, given: list[Any]) -> Any:
+        """Raises inside what is delegated to; the frame goes on where that ends."""
+        self.running = True
+        try:
+            return _through(self.interpreter, throw, *given)
+        except BaseException as error:  # noqa: BLE001 - it goes on in the frame
+            if not self.interpreter.is_programs(error):
+                raise
+            failed = error
+        finally:
+            self.running = False
+        if not isinstance(failed, StopIteration):
+            return self._raise(failed)
+        at = self.frame.program.instructions[self.frame.index - 2]
+        if at.name != "SEND":
+            raise CompilerBug(f"a generator delegates at {at.name}")
+        if OLD_CALLS:  # there is no END_SEND
+            self.frame.stack.pop()
+        self.frame.stack.append(failed.value)
+        self.frame.index = at.target
         return self._resume()
 
-    def close(self) -> None:
-        """Ends the frame with GeneratorExit."""
-        if self.finished or not self.started:
-            self.finished = True
-            return
+    def _raise(self, exception: BaseException) -> Any:
+        """Goes on in the frame with an exception."""
         try:
-            self.throw(GeneratorExit())
-        except (GeneratorExit, StopIteration):
-            return
-        raise RuntimeError("generator ignored GeneratorExit")
+            self.interpreter.unwind_into(self.frame, exception)
+        except Raised:
+            self.finished = True
+        if self.finished:
+            surface(stopped(exception))
+        return self._resume()
+
+    def _made(self, kind: Any, value: Any, trace: Any) -> BaseException:
+        """The exception that `throw` was told of. Raises TypeError."""
+        if trace is not None and not isinstance(trace, types.TracebackType):
+            raise TypeError("throw() third argument must be a traceback object")
+        if isinstance(kind, BaseException):
+            if value is not None:
+                raise TypeError("instance exception may not have a separate value")
+            return kind
+        if not isinstance(kind, type) or not issubclass(kind, BaseException):
+            wanted = "exceptions must be classes or instances deriving from BaseException"
+            raise TypeError(f"{wanted}, not {type(kind).__name__}")
+        if isinstance(value, kind):
+            return value
+        given = () if value is None else value if isinstance(value, tuple) else (value,)
+        made = _through(self.interpreter, kind, *given)
+        if not isinstance(made, BaseException):
+            raise BreakCapture("exception", f"{kind.__qualname__}() gives no exception")
+        return made
+
+    def attribute(self, name: str) -> Any:
+        """``generator.name``, as it would be of the real one."""
+        if name in _METHODS:
+            return types.MethodType(getattr(FrameGenerator, name), self)
+        if name in ("__name__", "__qualname__"):
+            return getattr(self.frame.code, f"co_{name.strip('_')}")
+        if name == "__class__":
+            return types.GeneratorType
+        raise BreakCapture("generator", f"{name} of a generator is looked at")
 
     def has_an_end(self) -> bool:
         """Whether code of a ``finally`` or ``with`` runs when it is let go where it stopped."""
@@ -79,19 +201,17 @@ class FrameGenerator(Iterator[Any]):
         return False
 
     def _resume(self) -> Any:
-        if self.running:
-            raise ValueError("generator already executing")
         self.started = self.running = True
+        failed: BaseException | None = None
         try:
             signal = self.interpreter.run(self.frame)
         except Raised as raised:
-            self.finished = True
-            exception = raised.exception
-            if isinstance(exception, StopIteration):
-                raise RuntimeError("generator raised StopIteration") from exception
-            raise exception from None
+            failed = raised.exception
         finally:
             self.running = False
+        if failed is not None:
+            self.finished = True
+            surface(stopped(failed))
         result = self.frame.result
         if type(result) is Lazy:
             result = self.interpreter.world.force(result)
@@ -101,6 +221,36 @@ class FrameGenerator(Iterator[Any]):
         return result
 
 
+def stopped(exception: BaseException) -> BaseException:
+    """What comes out of a generator for what is raised in it."""
+    if not isinstance(exception, StopIteration):
+        return exception
+    error = RuntimeError("generator raised StopIteration")
+    error.__cause__ = error.__context__ = exception
+    return error
+
+
+def surface(exception: BaseException) -> NoReturn:
+    """Raises the program's exception through C code as it is: with what the program made of its
+    chain, not with what we handle meanwhile."""
+    context = exception.__context__
+    try:
+        raise exception
+    finally:
+        exception.__context__ = context
+
+
+def _through(interpreter: Interpreter, function: Any, *args: Any) -> Any:
+    """What a function of the program's gives, for C code; it gets what it raises."""
+    try:
+        value = interpreter.call(function, args, {}, None)
+    except Raised as raised:
+        failed = raised.exception
+    else:
+        return interpreter.world.force(value)
+    surface(failed)
+
+
 class MethodIterator(Iterator[Any]):
     """A user's iterator object with a Python ``__next__``, for C code to advance."""
 
@@ -108,11 +258,7 @@ class MethodIterator(Iterator[Any]):
         self.interpreter, self.owner, self.advance = interpreter, owner, advance
 
     def __next__(self) -> Any:
-        try:
-            value = self.interpreter.call(self.advance, (self.owner,), {}, None)
-        except Raised as raised:
-            raise raised.exception from None
-        return self.interpreter.world.force(value)
+        return _through(self.interpreter, self.advance, self.owner)
 
 
 class IndexIterator(Iterator[Any]):
@@ -120,16 +266,18 @@ class IndexIterator(Iterator[Any]):
 
     def __init__(self, interpreter: Interpreter, owner: Any, item: Any) -> None:
         self.interpreter, self.owner, self.item, self.index = interpreter, owner, item, 0
+        self.ended = False
 
     def __next__(self) -> Any:
+        if self.ended:
+            raise StopIteration
         try:
-            value = self.interpreter.call(self.item, (self.owner, self.index), {}, None)
-        except Raised as raised:
-            if isinstance(raised.exception, IndexError):
-                raise StopIteration from None
-            raise raised.exception from None
+            value = _through(self.interpreter, self.item, self.owner, self.index)
+        except (IndexError, StopIteration):
+            self.ended = True
+            raise StopIteration from None
         self.index += 1
-        return self.interpreter.world.force(value)
+        return value
 
 
 class Callback:
@@ -139,11 +287,7 @@ class Callback:
         self.interpreter, self.function = interpreter, function
 
     def __call__(self, *args: Any) -> Any:
-        try:
-            value = self.interpreter.call(self.function, args, {}, None)
-        except Raised as raised:
-            raise raised.exception from None
-        return self.interpreter.world.force(value)
+        return _through(self.interpreter, self.function, *args)
 
 
 class Predicate(Callback):
@@ -155,4 +299,20 @@ class Predicate(Callback):
         try:
             return self.interpreter.truth(value)
         except Raised as raised:
-            raise raised.exception from None
+            failed = raised.exception
+        surface(failed)
+
+
+class Iterating(Callback):
+    """``iter``, where C code advances what it gives: ``begin(interpreter, value)``."""
+
+    def __init__(self, interpreter: Interpreter, begin: Any) -> None:
+        super().__init__(interpreter, iter)
+        self.begin = begin
+
+    def __call__(self, *args: Any) -> Any:
+        try:
+            return self.begin(self.interpreter, *args)
+        except Raised as raised:
+            failed = raised.exception
+        surface(failed)

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import collections
 import itertools
 from typing import TYPE_CHECKING, Any
 
-from jitney.capture import attributes, operators, subscripts
+from jitney.capture import attribute_stores, operators, subscripts
 from jitney.capture.class_tests import is_instance
 from jitney.capture.cpython import OLD_CALLS, VERSION
 from jitney.capture.decode import Instruction, opcode
 from jitney.capture.frame import BreakCapture, Frame, Lazy, Raised
 from jitney.capture.guard import ABSENT
+from jitney.capture.special_methods import type_name
 
 if TYPE_CHECKING:
     from jitney.capture.interpret import Interpreter
@@ -97,7 +97,7 @@ def map_add(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
 
 @opcode("LIST_EXTEND")
 def list_extend(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
-    value = operators.iterable(vm, vm.pop(frame))
+    value = operators.iterable(vm, operators.starred(vm.pop(frame)))
     vm.native(list.extend, _filled(vm, frame, ins), value)
 
 
@@ -115,11 +115,11 @@ def dict_update(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
 
 @opcode("DICT_MERGE")
 def dict_merge(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
-    value = subscripts.mapping(vm, vm.pop(frame))
+    value = subscripts.mapping(vm, vm.pop(frame), unique=True)
     target = _filled(vm, frame, ins)
     for name in value:
-        if name in target:
-            raise Raised(TypeError(f"got multiple values for keyword argument {name!r}"))
+        if type(name) is not str or name in target:
+            raise BreakCapture("arguments", f"{name!r} is no keyword, or one of two")
     vm.native(dict.update, target, value)
 
 
@@ -160,6 +160,8 @@ def _unpacked(vm: Interpreter, value: Any, most: int | None) -> list[Any]:
     """What is taken of an iterable, of an iterator no more than ``most``."""
     if type(value) in (tuple, list):
         return list(value)
+    if not operators.is_iterable(value):
+        raise Raised(TypeError(f"cannot unpack non-iterable {type_name(value)} object"))
     iterator = vm.native(iter, operators.iterable(vm, value))
     return list(vm.native(list, itertools.islice(iterator, most)))
 
@@ -227,12 +229,12 @@ def _push_method(vm: Interpreter, frame: Frame, owner: Any, name: str) -> None:
 @opcode("STORE_ATTR")
 def store_attr(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
     value, owner = vm.popn(frame, 2)
-    attributes.set_attr(vm, owner, ins.value, value, frame)
+    attribute_stores.set_attr(vm, owner, ins.value, value, frame)
 
 
 @opcode("DELETE_ATTR")
 def delete_attr(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
-    attributes.del_attr(vm, vm.pop(frame), ins.value)
+    attribute_stores.del_attr(vm, vm.pop(frame), ins.value)
 
 
 @opcode("LOAD_SUPER_ATTR")
@@ -356,22 +358,27 @@ def _converted(vm: Interpreter, value: Any, conversion: int) -> Any:
 # ---------------------------------------------------------------- match
 
 
+_SEQUENCE, _MAPPING = 1 << 5, 1 << 6  # Py_TPFLAGS_SEQUENCE, Py_TPFLAGS_MAPPING
+_MATCHES_ITSELF = 1 << 22  # Py_TPFLAGS_MATCH_SELF
+
+
 @opcode("MATCH_MAPPING")
 def match_mapping(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
     value = vm.world.force(frame.stack[-1])
-    frame.stack.append(isinstance(value, collections.abc.Mapping))
+    frame.stack.append(bool(type(value).__flags__ & _MAPPING))
 
 
 @opcode("MATCH_SEQUENCE")
 def match_sequence(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
     value = vm.world.force(frame.stack[-1])
-    is_sequence = isinstance(value, collections.abc.Sequence)
-    frame.stack.append(is_sequence and not isinstance(value, str | bytes | bytearray))
+    frame.stack.append(bool(type(value).__flags__ & _SEQUENCE))
 
 
 @opcode("MATCH_KEYS")
 def match_keys(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
     keys = frame.stack[-1]
+    if len(set(keys)) < len(keys):
+        raise BreakCapture("match", "a pattern has a key twice")
     value = vm.world.force(frame.stack[-2])
     get = vm.get_attr(value, "get")
     found = tuple([vm.world.force(vm.call(get, (key, ABSENT), {}, None)) for key in keys])
@@ -381,21 +388,43 @@ def match_keys(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
 @opcode("MATCH_CLASS")
 def match_class(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
     value, cls, names = vm.popn(frame, 3)
+    if not isinstance(cls, type):
+        raise Raised(TypeError("called match pattern must be a class"))
     if not is_instance(vm, value, cls):
         frame.stack.append(None)
         return
     found: list[Any] = []
     if ins.arg:
-        if cls in (bool, bytearray, bytes, dict, float, frozenset, int, list, set, str, tuple):
+        places = _matched_by_place(vm, cls, ins.arg)
+        if places is None:
             found.append(value)
         else:
-            match_args = vm.world.force(vm.get_attr(cls, "__match_args__"))
-            names = (*match_args[: ins.arg], *names)
+            names = (*places, *names)
+    if len(set(names)) < len(names):
+        raise BreakCapture("match", f"a pattern of {cls.__name__} names an attribute twice")
     try:
-        found.extend(vm.world.force(vm.get_attr(value, name)) for name in names)
+        found.extend([vm.world.force(vm.get_attr(value, name)) for name in names])
     except Raised as raised:
         if not isinstance(raised.exception, AttributeError):
             raise
         frame.stack.append(None)
         return
     frame.stack.append(tuple(found))
+
+
+def _matched_by_place(vm: Interpreter, cls: Any, count: int) -> tuple[str, ...] | None:
+    """The attributes that ``count`` patterns without names are of; None for the value itself.
+    Breaks where there are none, so that eager raises its own error."""
+    try:
+        names = vm.world.force(vm.get_attr(cls, "__match_args__"))
+    except Raised as raised:
+        if not isinstance(raised.exception, AttributeError):
+            raise
+        if cls.__flags__ & _MATCHES_ITSELF and count == 1:
+            return None
+        names = ()
+    if type(names) is not tuple or len(names) < count:
+        raise BreakCapture("match", f"a pattern of {cls.__name__} with {count} places")
+    if not all(type(name) is str for name in names[:count]):
+        raise BreakCapture("match", f"{cls.__name__}.__match_args__ are not all names")
+    return names[:count]

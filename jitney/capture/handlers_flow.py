@@ -5,7 +5,7 @@ from __future__ import annotations
 import types
 from typing import TYPE_CHECKING, Any
 
-from jitney.capture import operators
+from jitney.capture import exceptions, operators
 from jitney.capture.attributes import bind, is_python, type_lookup
 from jitney.capture.cpython import (
     KEYWORDS_OR_NULL,
@@ -16,7 +16,7 @@ from jitney.capture.cpython import (
 )
 from jitney.capture.decode import Instruction, opcode
 from jitney.capture.frame import NULL, RETURNED, YIELDED, BreakCapture, Frame, Raised
-from jitney.capture.generators import FrameGenerator
+from jitney.capture.generators import FrameGenerator, stopped
 from jitney.capture.guard import ABSENT
 from jitney.capture.tracebacks import given_to
 
@@ -115,7 +115,7 @@ def call(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
 @opcode("CALL_FUNCTION_EX")
 def call_function_ex(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
     kwargs: Any = vm.pop(frame) if KEYWORDS_OR_NULL or ins.arg & 1 else NULL
-    args = operators.iterable(vm, vm.pop(frame))
+    args = operators.iterable(vm, operators.starred(vm.pop(frame)))
     (function,) = frame.pop_callable()
     values = tuple(args) if isinstance(args, tuple) else vm.native(tuple, args)
     keywords = {} if kwargs is NULL else dict(kwargs)
@@ -204,8 +204,10 @@ def send(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
     try:
         if value is None:
             result = operators.advance(vm, receiver)
-        else:
+        elif isinstance(receiver, FrameGenerator):
             result = vm.native(receiver.send, value)
+        else:
+            result = vm.call(vm.get_attr(receiver, "send"), (value,), {}, None)
     except Raised as raised:
         if not isinstance(raised.exception, StopIteration):
             raise
@@ -221,11 +223,7 @@ def send(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
 def call_intrinsic_1(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
     value = vm.pop(frame)
     if ins.arg == 3:  # INTRINSIC_STOPITERATION_ERROR
-        if isinstance(value, StopIteration):
-            error = RuntimeError("generator raised StopIteration")
-            error.__cause__ = value
-            value = error
-        frame.stack.append(value)
+        frame.stack.append(stopped(value))
     elif ins.arg == 5:  # INTRINSIC_UNARY_POSITIVE
         frame.stack.append(operators.unary(vm, "pos", value))
     elif ins.arg == 6:  # INTRINSIC_LIST_TO_TUPLE
@@ -237,28 +235,17 @@ def call_intrinsic_1(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
 # ---------------------------------------------------------------- exceptions
 
 
-def _instance(vm: Interpreter, value: Any) -> BaseException:
-    if isinstance(value, type) and issubclass(value, BaseException):
-        value = vm.call(value, (), {}, None)
-    if not isinstance(value, BaseException):
-        raise Raised(TypeError("exceptions must derive from BaseException"))
-    return value
-
-
 @opcode("RAISE_VARARGS")
 def raise_varargs(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
     if ins.arg == 0:
-        current = vm.current_exception()
+        current = exceptions.handled_now(vm)
         if current is None:
             raise Raised(RuntimeError("No active exception to reraise"))
         raise Raised(current)
     cause: Any = None
     if ins.arg == 2:
         cause = vm.pop(frame)
-    exception = _instance(vm, vm.pop(frame))
-    if ins.arg == 2:
-        exception.__cause__ = _instance(vm, cause) if cause is not None else None
-    raise Raised(exception)
+    raise Raised(exceptions.prepare(vm, vm.pop(frame), cause, has_cause=ins.arg == 2))
 
 
 @opcode("RERAISE")
@@ -282,12 +269,7 @@ def pop_except(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
 @opcode("CHECK_EXC_MATCH")
 def check_exc_match(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
     classes = vm.pop(frame)
-    frame.stack.append(bool(vm.native(_matches, frame.stack[-1], classes)))
-
-
-def _matches(exception: BaseException, classes: Any) -> bool:
-    candidates = classes if isinstance(classes, tuple) else (classes,)
-    return any(candidate in type(exception).__mro__ for candidate in candidates)
+    frame.stack.append(bool(vm.native(exceptions.matches, frame.stack[-1], classes)))
 
 
 @opcode("BEFORE_WITH")
@@ -297,7 +279,8 @@ def before_with(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
     enter, leave = type_lookup(cls, "__enter__"), type_lookup(cls, "__exit__")
     if enter is ABSENT or leave is ABSENT:
         message = f"{cls.__name__!r} object does not support the context manager protocol"
-        raise Raised(TypeError(message))
+        missed = "" if enter is ABSENT else " (missed __exit__ method)"
+        raise Raised(TypeError(message + missed))
     _refuse_manager_of_c(cls, enter, leave)
     frame.stack.append(bind(vm, leave, manager, cls, "__exit__", None))
     entered = vm.call(bind(vm, enter, manager, cls, "__enter__", None), (), {}, frame)

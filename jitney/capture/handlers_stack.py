@@ -13,7 +13,7 @@ from jitney.capture.decode import Instruction, opcode
 from jitney.capture.frame import NULL, BreakCapture, Frame, Raised, Unread
 from jitney.capture.functions import BUILTINS, builtin, cell_get
 from jitney.capture.guard import ABSENT
-from jitney.capture.source import DictItem, ModuleOf
+from jitney.capture.source import DictItem, Fixed, ModuleOf
 
 if TYPE_CHECKING:
     from jitney.capture.interpret import Interpreter
@@ -219,7 +219,8 @@ def import_name(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
     level = frame.stack.pop()
     module = vm.native(__import__, ins.value, frame.globals, None, fromlist, level)
     if id(module) not in vm.world.inside:
-        vm.world.read(module, ModuleOf(module.__name__))
+        is_there = sys.modules.get(module.__name__) is module  # not so ``_io``, named "io"
+        vm.world.read(module, ModuleOf(module.__name__) if is_there else Fixed(module))
     frame.stack.append(module)
 
 

@@ -18,6 +18,7 @@ from jitney import torch_api
 from jitney.capture import attributes, calls, functions, operators
 from jitney.capture.cached_sizes import SizedCalls
 from jitney.capture.checkpoints import Checkpoint
+from jitney.capture.exceptions import RERAISING, chain, chain_behind
 from jitney.capture.frame import BreakCapture, Frame, Lazy, Raised, Restart
 from jitney.capture.generators import FrameGenerator
 from jitney.capture.jacobians import Pull
@@ -32,7 +33,7 @@ from jitney.errors import UserError
 from jitney.events import log
 
 #: In what C code says of what it does not know for a number, a tensor, a container.
-_STAND_IN = re.compile(r"\b(Sym(Int|Float|Bool)|FakeTensor|Lazy)\b")
+_STAND_IN = re.compile(r"\b(Sym(Int|Float|Bool)|FakeTensor|Lazy|FrameGenerator|MethodIterator)\b")
 _TELLING = (TypeError, AttributeError, ValueError)
 
 
@@ -118,10 +119,8 @@ class Interpreter:
             try:
                 signal = handler(self, frame, instruction)
             except Raised as raised:
-                known = self.raised_at.setdefault(
-                    id(raised.exception), (frame.step, raised.exception)
-                )
-                assert known[1] is raised.exception
+                if self.know_raised(raised.exception, frame) and instruction.name not in RERAISING:
+                    chain_behind(raised.exception, self.current_exception())
                 self._unwind(frame, raised)
                 continue
             if signal:
@@ -130,9 +129,6 @@ class Interpreter:
     def _unwind(self, frame: Frame, raised: Raised) -> None:
         """Continues at the handler of the exception, or leaves the frame with it."""
         exception = raised.exception
-        current = frame.exceptions
-        if current is not None and current is not exception and exception.__context__ is None:
-            exception.__context__ = current
         row = frame.program.handler_at(frame.index - 1)
         frame.kwnames = ()
         if row is None:
@@ -155,6 +151,17 @@ class Interpreter:
         if frame is not self.frames[-1] or self.native_broke:
             raise Restart(frame.step, cause)
 
+    def know_raised(self, exception: BaseException, frame: Frame | None = None) -> bool:
+        """Remembers which instruction of ``frame`` raised it at first; whether this one did."""
+        if id(exception) in self.raised_at:
+            return False
+        self.raised_at[id(exception)] = ((frame or self.frames[-1]).step, exception)
+        return True
+
+    def is_programs(self, error: BaseException) -> bool:
+        """Whether it is the program's exception, not a signal of ours or to the process."""
+        return isinstance(error, Exception) or id(error) in self.raised_at
+
     def resumable(self, frames: Sequence[Frame]) -> Frame:
         """The innermost frame whose instruction a break can be before, of those ``frames`` that
         run one inside the other."""
@@ -163,7 +170,7 @@ class Interpreter:
                 return caller
         return frames[-1]
 
-    def native(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def native(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Calls C code for real; what it raises is the user's exception. Breaks where it would
         look into an `opaque` object: its contents may be others in the next call."""
         if self.world.opaque and function not in (isinstance, issubclass, callable):
@@ -178,14 +185,16 @@ class Interpreter:
         except BreakCapture:
             self.native_broke = True  # it may have advanced iterators
             raise
-        except Exception as error:  # noqa: BLE001 - it is the user's
+        except BaseException as error:  # noqa: BLE001 - it is the user's
+            if not self.is_programs(error):
+                raise
             if _is_of_stand_ins(error, (*args, *kwargs.values())):
                 self.native_broke = True
                 reason = f"{type(error).__name__}: {error}"
                 raise BreakCapture("symbolic-number", reason) from None
             raise Raised(error.with_traceback(None)) from None
 
-    def torch_call(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def torch_call(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """A torch leaf called from bytecode: recorded, or a break before it."""
         try:
             with self.recorder.mode:
@@ -248,7 +257,9 @@ class Interpreter:
 
     def unwind_into(self, frame: Frame, exception: BaseException) -> None:
         """Raises inside a suspended frame."""
+        self.know_raised(exception)
         frame.current = frame.program.instructions[frame.index - 1]
+        chain(exception, frame.exceptions)
         self._unwind(frame, Raised(exception))
 
     def says_compiling(self) -> bool:
@@ -265,7 +276,7 @@ class Interpreter:
         return attributes.source_or_fixed(self, value)
 
 
-def _is_of_stand_ins(error: Exception, values: Sequence[Any]) -> bool:
+def _is_of_stand_ins(error: BaseException, values: Sequence[Any]) -> bool:
     """Whether C code may have raised it of a symbol or a fake where eager raises another or none:
     it names one, was given one, or it was one's own Python code that raised it."""
     if type(error) in _TELLING and _STAND_IN.search(str(error)):

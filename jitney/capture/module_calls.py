@@ -10,7 +10,6 @@ import torch
 from jitney import torch_api
 from jitney.capture.attributes import (
     dict_get,
-    generic_get,
     guard_lookup,
     know_function,
     type_lookup,
@@ -34,7 +33,7 @@ def call_module(
     """``module(*args, **kwargs)``."""
     cls = type(module)
     if _is_compiled(cls):
-        original = interpreter.world.force(generic_get(interpreter, module, "_orig_mod"))
+        original = interpreter.world.force(interpreter.get_attr(module, "_orig_mod"))
         return call_module(interpreter, original, args, kwargs, site)
     found = type_lookup(cls, "__call__")
     source = interpreter.world.source_of(module)
@@ -48,7 +47,7 @@ def call_module(
         return interpreter.call_python(
             target, (module, *args), kwargs, "push" if site is not None else None
         )
-    forward = generic_get(interpreter, module, "forward")
+    forward = interpreter.get_attr(module, "forward")
     function = getattr(forward, "__func__", None)
     if type(function) is FunctionType and type(forward) is MethodType and not function.__dict__:
         return interpreter.call_python(

@@ -4,23 +4,34 @@ from __future__ import annotations
 
 import collections
 import operator
+import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from jitney.capture import callbacks, look_ahead
-from jitney.capture.attributes import guard_lookup, is_python, know_function, type_lookup
+from jitney.capture.attributes import is_python, type_lookup
+from jitney.capture.class_flags import is_heap_type
 from jitney.capture.frame import BreakCapture, Frame, Raised
 from jitney.capture.generators import FrameGenerator, IndexIterator, MethodIterator
 from jitney.capture.guard import ABSENT
 from jitney.capture.known_values import known_truth
-from jitney.capture.symbols import SYMBOLS, concrete, concrete_key, exact_operands
+from jitney.capture.special_methods import (
+    ask,
+    ask_both,
+    call_length,
+    has_python,
+    hook_of,
+    is_tensorish,
+    of_type,
+    type_name,
+)  # fmt: skip
+from jitney.capture.symbols import NUMBERS, SYMBOLS, concrete, concrete_key, exact_operands
 
 if TYPE_CHECKING:
     from jitney.capture.interpret import Interpreter
 
-_HEAP = 1 << 9
 BINARY: dict[str, tuple[Callable[..., Any], str]] = {
     "+": (operator.add, "add"),
     "&": (operator.and_, "and"),
@@ -50,81 +61,50 @@ COMPARE: dict[str, tuple[Callable[..., Any], str, str]] = {
     ">": (operator.gt, "__gt__", "__lt__"),
     ">=": (operator.ge, "__ge__", "__le__"),
 }
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+>")
 _LISTS = (list, tuple, collections.deque)
-_REPEATED = (*_LISTS, str, bytes, bytearray)
-
-
-def is_tensorish(value: Any) -> bool:
-    """Whether torch decides what operators mean for it."""
-    return isinstance(value, torch.Tensor) or isinstance(value, SYMBOLS)
-
-
-def hook_of(interpreter: Interpreter, value: Any, name: str) -> Any:
-    """A special method that a class defines in Python, guarded; else None."""
-    cls = type(value)
-    if not cls.__flags__ & _HEAP or is_tensorish(value) or isinstance(value, FrameGenerator):
-        return None
-    found = type_lookup(cls, name)
-    if not is_python(found):
-        return None
-    guard_lookup(interpreter, cls, name, found, interpreter.world.source_of(value))
-    know_function(interpreter, found, value, name)
-    return found
+_SEQUENCES = (*_LISTS, str, bytes, bytearray)
 
 
 def binary(interpreter: Interpreter, symbol: str, left: Any, right: Any) -> Any:
     """``left symbol right``; a trailing ``=`` makes it in-place."""
-    inplace = symbol.endswith("=")
-    function, name = BINARY[symbol.rstrip("=")]
-    if inplace:
-        hook = hook_of(interpreter, left, f"__i{name}__")
-        if hook is not None:
-            value = interpreter.call(hook, (left, right), {}, None)
-            if value is not NotImplemented:
-                return value
-        elif isinstance(left, torch.Tensor) or not _python_side(interpreter, left, right, name):
-            return _native(interpreter, INPLACE[symbol.rstrip("=")], left, right)
-    value = _dispatch(interpreter, left, right, f"__{name}__", f"__r{name}__")
+    plain = symbol.rstrip("=")
+    function, name = BINARY[plain]
+    inplace = f"__i{name}__" if symbol != plain else ""
+    method, swapped = f"__{name}__", f"__r{name}__"
+    python = has_python(interpreter, left, (inplace, method))
+    if not python and not has_python(interpreter, right, (swapped,)):
+        if name == "mod" and isinstance(left, str | bytes):
+            right = _formatted(interpreter, right)
+        return _native(interpreter, INPLACE[plain] if inplace else function, left, right)
+    value = ask(interpreter, left, inplace, right) if inplace else NotImplemented
+    if value is NotImplemented:
+        value = ask_both(interpreter, left, right, (method, swapped))
     if value is not NotImplemented:
         return value
-    if name == "mod" and isinstance(left, str | bytes):
-        items = tuple.__iter__(right) if isinstance(right, tuple) else (right,)
-        callbacks.refuse_python(interpreter, items, (*callbacks.TEXTS, *callbacks.NUMBERS))
-        callbacks.refuse_lookups(interpreter, right)
-        right = concrete(right)
-        callbacks.refuse_symbolic_text((right,))
-    return _native(interpreter, function, left, right)
+    if name in ("add", "mul") and any(isinstance(x, _SEQUENCES) for x in (left, right)):
+        interpreter.native_broke = True  # methods have been called: break before them
+        raise BreakCapture("operator", f"{symbol} of a sequence and an object that refuses it")
+    sign = "** or pow()" if symbol == "**" else symbol
+    kinds = f"{type_name(left)!r} and {type_name(right)!r}"
+    raise Raised(TypeError(f"unsupported operand type(s) for {sign}: {kinds}"))
+
+
+def _formatted(interpreter: Interpreter, right: Any) -> Any:
+    """What ``text % right`` may look at."""
+    items = tuple.__iter__(right) if isinstance(right, tuple) else (right,)
+    callbacks.refuse_python(interpreter, items, (*callbacks.TEXTS, *callbacks.NUMBERS))
+    callbacks.refuse_lookups(interpreter, right)
+    right = concrete(right)
+    callbacks.refuse_symbolic_text((right,))
+    return right
 
 
 def _refuse_counts(interpreter: Interpreter, left: Any, right: Any) -> None:
     """Breaks where a sequence is to be repeated as often as an object's ``__index__`` says."""
     for sequence, count in ((left, right), (right, left)):
-        if isinstance(sequence, _REPEATED):
+        if isinstance(sequence, _SEQUENCES):
             callbacks.refuse_python(interpreter, (count,), ("__index__",))
-
-
-def _python_side(interpreter: Interpreter, left: Any, right: Any, name: str) -> bool:
-    return (
-        hook_of(interpreter, left, f"__{name}__") is not None
-        or hook_of(interpreter, right, f"__r{name}__") is not None
-    )
-
-
-def _dispatch(interpreter: Interpreter, left: Any, right: Any, name: str, swapped: str) -> Any:
-    """Python-level special methods, the right one first for a subclass of the left's class."""
-    attempts = [(left, right, name)]
-    if type(left) is not type(right) or name == swapped:
-        attempts.append((right, left, swapped))
-        if type(right) is not type(left) and issubclass(type(right), type(left)):
-            attempts.reverse()
-    for owner, other, method in attempts:
-        hook = hook_of(interpreter, owner, method)
-        if hook is not None:
-            value = interpreter.call(hook, (owner, other), {}, None)
-            value = interpreter.world.force(value)
-            if value is not NotImplemented:
-                return value
-    return NotImplemented
 
 
 def _native(interpreter: Interpreter, function: Callable[..., Any], *values: Any) -> Any:
@@ -132,25 +112,39 @@ def _native(interpreter: Interpreter, function: Callable[..., Any], *values: Any
         return interpreter.torch_call(function, *values)
     if function in (operator.mul, operator.imul):
         _refuse_counts(interpreter, *values)
+    if function is operator.iadd and isinstance(values[0], list | collections.deque):
+        values = (values[0], iterable(interpreter, values[1]))
     return interpreter.native(function, *exact_operands(function, values))
 
 
 def compare(interpreter: Interpreter, symbol: str, left: Any, right: Any) -> Any:
     """``left symbol right`` for the six comparisons."""
     function, name, swapped = COMPARE[symbol]
-    value = _dispatch(interpreter, left, right, name, swapped)
+    more = ("__eq__",) if symbol == "!=" else ()
+    python = has_python(interpreter, left, (name, *more))
+    if not python and not has_python(interpreter, right, (swapped, *more)):
+        held = [x for x in (left, right) if isinstance(x, callbacks.CONTAINERS)]
+        if callbacks.asks_python(interpreter, held, callbacks.COMPARISONS):
+            if symbol in ("==", "!=") and type(left) is type(right) in (list, tuple):
+                return _same_items(interpreter, left, right) == (symbol == "==")
+            callbacks.refuse_python(interpreter, held, callbacks.COMPARISONS)
+        if symbol in ("==", "!=") and _is_identity(left) and _is_identity(right):
+            interpreter.world.compared(left, right)
+        return _native(interpreter, function, left, right)
+    value = ask_both(interpreter, left, right, (name, swapped))
     if value is not NotImplemented:
         return value
-    if symbol == "!=":
-        value = _dispatch(interpreter, left, right, "__eq__", "__eq__")
-        if value is not NotImplemented:
-            return not truth(interpreter, value)
-    held = [x for x in (left, right) if isinstance(x, callbacks.CONTAINERS)]
-    if callbacks.asks_python(interpreter, held, callbacks.COMPARISONS):
-        if symbol in ("==", "!=") and type(left) is type(right) in (list, tuple):
-            return _same_items(interpreter, left, right) == (symbol == "==")
-        callbacks.refuse_python(interpreter, held, callbacks.COMPARISONS)
-    return _native(interpreter, function, left, right)
+    if symbol in ("==", "!="):
+        interpreter.world.compared(left, right)
+        return (left is right) == (symbol == "==")
+    kinds = f"{type_name(left)!r} and {type_name(right)!r}"
+    message = f"{symbol!r} not supported between instances of {kinds}"
+    raise Raised(TypeError(message))
+
+
+def _is_identity(value: Any) -> bool:
+    """Whether it equals itself alone."""
+    return type_lookup(type(value), "__eq__") is object.__eq__ and not is_tensorish(value)
 
 
 def _same_items(interpreter: Interpreter, left: Sequence[Any], right: Sequence[Any]) -> bool:
@@ -182,6 +176,8 @@ def truth(interpreter: Interpreter, value: Any) -> bool:
     """``bool(value)``; of a tensor, a break unless no input decides it."""
     if value is True or value is False or value is None:
         return bool(value)
+    if value is NotImplemented:
+        raise BreakCapture("warning", "the truth of NotImplemented is deprecated")
     if isinstance(value, torch.Tensor):
         known = known_truth(interpreter.recorder, value)
         if known is not None:
@@ -192,13 +188,15 @@ def truth(interpreter: Interpreter, value: Any) -> bool:
             "use torch.where instead of Python's if",
         )
     hook = hook_of(interpreter, value, "__bool__")
-    if hook is None and type_lookup(type(value), "__bool__") is ABSENT:
+    if hook is not None:
+        answer = interpreter.call(hook, (value,), {}, None)
+        return truth(interpreter, of_type(interpreter, answer, "__bool__", (bool, torch.SymBool)))
+    if type_lookup(type(value), "__bool__") is ABSENT:
         hook = hook_of(interpreter, value, "__len__")
         if type_lookup(type(value), "__len__") is ABSENT:
             return True
-    if hook is not None:
-        answer = interpreter.world.force(interpreter.call(hook, (value,), {}, None))
-        return truth(interpreter, answer)
+        if hook is not None:
+            return truth(interpreter, call_length(interpreter, hook, value, None))
     return bool(interpreter.native(bool, value))
 
 
@@ -210,7 +208,7 @@ def length(interpreter: Interpreter, value: Any, site: Frame | None = None) -> A
         return value.shape[0]
     hook = hook_of(interpreter, value, "__len__")
     if hook is not None:
-        return interpreter.call(hook, (value,), {}, site)
+        return call_length(interpreter, hook, value, site)
     return interpreter.native(len, value)
 
 
@@ -239,7 +237,7 @@ def contains(interpreter: Interpreter, container: Any, item: Any) -> bool:
 
 
 def get_iter(interpreter: Interpreter, value: Any) -> Any:
-    """``iter(value)``, as something C code can advance."""
+    """``iter(value)``; an object whose ``__next__`` is Python comes as itself."""
     if id(value) in interpreter.world.foreign_iterators:
         raise BreakCapture("foreign-iterator", "an iterator made outside of the frame is advanced")
     if isinstance(value, torch.Tensor):
@@ -249,14 +247,40 @@ def get_iter(interpreter: Interpreter, value: Any) -> Any:
     hook = hook_of(interpreter, value, "__iter__")
     if hook is not None:
         iterator = interpreter.world.force(interpreter.call(hook, (value,), {}, None))
-        advance_hook = hook_of(interpreter, iterator, "__next__")
-        if advance_hook is not None:
-            return MethodIterator(interpreter, iterator, advance_hook)
-        return get_iter(interpreter, iterator)
+        if not is_tensorish(iterator) and type_lookup(type(iterator), "__next__") is not ABSENT:
+            return iterator
+        kind = NUMBERS.get(type(iterator), type(iterator)).__name__
+        kind = "Tensor" if isinstance(iterator, torch.Tensor) else kind
+        raise Raised(TypeError(f"iter() returned non-iterator of type {kind!r}"))
     item_hook = hook_of(interpreter, value, "__getitem__")
     if item_hook is not None and type_lookup(type(value), "__iter__") is ABSENT:
         return IndexIterator(interpreter, value, item_hook)
     return interpreter.native(iter, value)
+
+
+def get_native_iter(interpreter: Interpreter, value: Any) -> Any:
+    """The same as something that C code can advance."""
+    iterator = get_iter(interpreter, value)
+    if isinstance(iterator, MethodIterator | IndexIterator):
+        return iterator
+    if id(iterator) in interpreter.world.foreign_iterators:
+        raise BreakCapture("foreign-iterator", "an iterator made outside of the frame is advanced")
+    hook = hook_of(interpreter, iterator, "__next__")
+    return iterator if hook is None else MethodIterator(interpreter, iterator, hook)
+
+
+def starred(value: Any) -> Any:
+    """What ``*value`` goes over; breaks, so that eager raises its own error, where nothing does."""
+    if not is_iterable(value):
+        raise BreakCapture("arguments", f"* before a {type(value).__name__}")
+    return value
+
+
+def is_iterable(value: Any) -> bool:
+    """Whether a class has a way to go over its objects, as CPython's messages have it."""
+    cls = type(value)
+    names = ("__iter__", "__getitem__")
+    return isinstance(value, torch.Tensor) or any(type_lookup(cls, n) is not ABSENT for n in names)
 
 
 def iterable(interpreter: Interpreter, value: Any) -> Any:
@@ -266,11 +290,13 @@ def iterable(interpreter: Interpreter, value: Any) -> Any:
     cls = type(value)
     if isinstance(value, torch.Tensor):
         return get_iter(interpreter, value)
-    if cls.__flags__ & _HEAP and not isinstance(value, type | FrameGenerator):
+    if isinstance(value, MethodIterator | IndexIterator):
+        return value
+    if is_heap_type(cls) and not isinstance(value, type | FrameGenerator):
         if is_python(type_lookup(cls, "__iter__")) or (
             is_python(type_lookup(cls, "__getitem__")) and type_lookup(cls, "__iter__") is ABSENT
         ):
-            return get_iter(interpreter, value)
+            return get_native_iter(interpreter, value)
     return value
 
 
@@ -295,7 +321,7 @@ def text(interpreter: Interpreter, value: Any, name: str, function: Any) -> Any:
     if hook is None and name == "__str__" and type(value).__str__ is object.__str__:
         hook = hook_of(interpreter, value, "__repr__")
     if hook is not None and not isinstance(value, type):
-        return interpreter.call(hook, (value,), {}, None)
+        return of_type(interpreter, interpreter.call(hook, (value,), {}, None), name, str)
     if isinstance(value, SYMBOLS):
         value = concrete(value)
     if isinstance(value, callbacks.CONTAINERS):
@@ -305,7 +331,11 @@ def text(interpreter: Interpreter, value: Any, name: str, function: Any) -> Any:
         cls = type(part)
         if cls.__repr__ is object.__repr__ and not is_python(type_lookup(cls, name)):
             raise BreakCapture("address", "the address of an object becomes text")
-    return interpreter.native(function, value)
+    made = interpreter.native(function, value)
+    if not isinstance(value, str) and _ADDRESS.search(made):  # of what it holds, a partial's say
+        interpreter.native_broke = True
+        raise BreakCapture("address", "the address of an object becomes text")
+    return made
 
 
 def format_value(interpreter: Interpreter, value: Any, spec: str = "") -> Any:
@@ -314,7 +344,8 @@ def format_value(interpreter: Interpreter, value: Any, spec: str = "") -> Any:
         value = concrete(value)
     hook = hook_of(interpreter, value, "__format__")
     if hook is not None:
-        return interpreter.call(hook, (value, spec), {}, None)
+        made = interpreter.call(hook, (value, spec), {}, None)
+        return of_type(interpreter, made, "__format__", str)
     if not spec:
         return text(interpreter, value, "__str__", str)
     return interpreter.native(format, value, spec)

@@ -91,7 +91,6 @@ NATIVE_FUNCTIONS = {
     "typing.cast": "nothing",
     "dataclasses.fields": "reads a class",
     "dataclasses.is_dataclass": "reads a class",
-    "functools.update_wrapper": "copies names to a function of the frame's own",
     "re.compile": "cached by pattern",
     "re.match": "matching of constants",
     "re.search": "matching of constants",

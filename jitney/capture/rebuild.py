@@ -21,6 +21,7 @@ from jitney.capture.generators import (
     Callback,
     FrameGenerator,
     IndexIterator,
+    Iterating,
     MethodIterator,
     Predicate,
 )
@@ -39,6 +40,14 @@ CONSTANTS: tuple[type, ...] = (
     torch.finfo, torch.iinfo, types.GenericAlias, types.UnionType, np.number, np.bool_,
     *torch_api.DEVICE_PROPERTIES,
 )  # fmt: skip
+#: The value of a number or text of a derived class, past its methods.
+_PLAIN: dict[Any, Any] = {
+    int: int.__int__, float: float.__float__, str: str.__str__, bytes: bytes.__bytes__,
+    complex: complex.__complex__,
+}  # fmt: skip
+_VALUES = tuple(_PLAIN)
+#: Whose derived classes' instances are made empty, and then filled.
+_EMPTY_AT_FIRST = (object, dict, list, set, collections.OrderedDict, collections.defaultdict)
 VALUES_OF_MODULES = ("inspect", "re", "typing", "datetime", "decimal", "fractions")
 
 
@@ -90,7 +99,8 @@ class Rebuilder:
             return r.Given(known.source)
         if isinstance(value, torch.Tensor | torch.SymInt | torch.SymFloat | torch.SymBool):
             return self._output(value)
-        if isinstance(value, CONSTANTS) and cls is not functools.partial:
+        is_constant = isinstance(value, CONSTANTS) and cls is not functools.partial
+        if is_constant and not self._is_own_value(value, cls):
             return r.Constant(value)
         maker = _MAKERS.get(cls)
         if maker is not None:
@@ -111,6 +121,10 @@ class Rebuilder:
 
     def _all(self, values: Any) -> tuple[r.Recipe, ...]:
         return tuple([self.of(v) for v in values])
+
+    def _is_own_value(self, value: Any, cls: type) -> bool:
+        """Whether it is a number or text of a derived class, made anew in every call."""
+        return is_heap_type(cls) and isinstance(value, _VALUES) and self.vm.is_owned(value)
 
     # ------------------------------------------------------------ by type
 
@@ -245,6 +259,8 @@ class Rebuilder:
         return self.of(value.owner)
 
     def _index_iterator(self, value: IndexIterator) -> r.Recipe:
+        if value.ended:
+            return r.Apply(iter, (r.MakeTuple(()),))
         place = (r.Constant(iter), r.MakeTuple((self.of(value.owner),)), r.Constant(value.index))
         return r.Apply(construct.make_iterator, place)
 
@@ -260,14 +276,27 @@ class Rebuilder:
                 return r.Apply(cls, (items,))
             return r.Apply(tuple.__new__, (r.Constant(cls), items))
         if isinstance(value, BaseException):
+            raised = self.vm.raised_at.get(id(value))
+            if raised is not None:  # its traceback stays with it
+                raise Restart(raised[0], BreakCapture("traceback", "an exception is left behind"))
             args = r.MakeTuple(self._all(value.args))
-            slots = (("args", args), *self._slots(value, cls))
+            chain = [(name, getattr(value, name)) for name in ("__cause__", "__context__")]
+            links = [(name, self.of(error)) for name, error in chain if error is not None]
+            slots = (("args", args), *links, *self._slots(value, cls))
             return r.MakeObject(cls, args.items, None, self._state(value), slots)
         if not self.vm.is_owned(value):
             if cls.__module__.split(".")[0] in VALUES_OF_MODULES:
                 return r.Constant(value)
             if _is_iterator_type(cls):
                 return iterator_recipe(self, value)
+            raise CannotRebuild(f"a {cls.__module__}.{cls.__qualname__}")
+        if isinstance(value, _VALUES):
+            kind = next(kind for kind in _VALUES if isinstance(value, kind))
+            plain = r.Apply(kind.__new__, (r.Constant(cls), r.Constant(_PLAIN[kind](value))))
+            if self._state(value) or self._slots(value, cls):
+                raise CannotRebuild(f"a {cls.__qualname__} with attributes")
+            return plain
+        if construct.c_base(cls) not in _EMPTY_AT_FIRST:
             raise CannotRebuild(f"a {cls.__module__}.{cls.__qualname__}")
         base: r.Recipe | None = None
         if isinstance(value, dict):
@@ -331,5 +360,6 @@ _MAKERS: dict[type, Any] = {
     MethodIterator: Rebuilder._method_iterator,
     IndexIterator: Rebuilder._index_iterator,
     Callback: Rebuilder._callback,
+    Iterating: Rebuilder._callback,
     Predicate: Rebuilder._callback,
 }

@@ -11,6 +11,7 @@ import collections
 from types import CellType
 from typing import TYPE_CHECKING, Any
 
+from jitney.capture.construct import c_new
 from jitney.capture.frame import BreakCapture, Lazy
 from jitney.capture.guard import ABSENT, Kind
 from jitney.capture.source import (
@@ -38,9 +39,9 @@ class DictShadow:
     def __init__(self, original: dict[Any, Any], source: Source) -> None:
         cls = type(original)
         self.original, self.source = original, source
-        self.inside: dict[Any, Any] = {} if cls is dict else cls.__new__(cls)
+        self.inside: dict[Any, Any] = {} if cls is dict else c_new(cls)(cls)
         if isinstance(original, collections.defaultdict):
-            self.inside.default_factory = original.default_factory  # type: ignore[attr-defined]
+            self.inside.default_factory = original.default_factory  # type: ignore[union-attr]
         elif isinstance(original, collections.OrderedDict) and cls is not collections.OrderedDict:
             collections.OrderedDict.__init__(self.inside)
         self.initial: dict[Any, Any] = {}
@@ -175,11 +176,12 @@ class SequenceShadow:
         cls: Any = type(original)
         inside: Any
         if isinstance(original, collections.deque):
-            inside = collections.deque(maxlen=original.maxlen)
+            inside = c_new(cls)(cls)
+            collections.deque.__init__(inside, (), original.maxlen)
         elif isinstance(original, frozenset):
             inside = original
         else:
-            inside = cls.__new__(cls)
+            inside = c_new(cls)(cls)
         return SequenceShadow(original, inside, source)
 
     def is_changed(self) -> bool:

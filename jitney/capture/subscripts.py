@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import collections
 import operator
+import sys
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -80,11 +82,24 @@ def get(vm: Interpreter, container: Any, index: Any, site: Frame | None) -> Any:
     if hook is not None:
         return vm.call(hook, (container, index), {}, site)
     if isinstance(container, type):
-        return vm.native(operator.getitem, container, index)
+        return _class_item(vm, container, index, site)
     index = _plain_index(vm, container, index)
     if isinstance(container, dict):
         return dict_item(vm, container, index)
     return vm.native(operator.getitem, container, index)
+
+
+def _class_item(vm: Interpreter, cls: type, index: Any, site: Frame | None) -> Any:
+    """``cls[index]`` of a class without a metaclass that says more."""
+    found = type_lookup(cls, "__class_getitem__")
+    function = found.__func__ if isinstance(found, classmethod) else None
+    if type(function) is FunctionType and not _is_librarys(function):
+        return vm.call(vm.get_attr(cls, "__class_getitem__"), (index,), {}, site)
+    return vm.native(operator.getitem, cls, index)
+
+
+def _is_librarys(function: FunctionType) -> bool:
+    return str(function.__module__).partition(".")[0] in sys.stdlib_module_names
 
 
 def dict_item(vm: Interpreter, container: dict[Any, Any], index: Any) -> Any:
@@ -167,16 +182,24 @@ def lazy_contains(vm: Interpreter, container: Any, item: Any) -> bool | None:
     return None
 
 
-def mapping(vm: Interpreter, value: Any) -> dict[Any, Any]:
-    """A mapping's items as a dict, or a dict that C code reads as eager's does."""
+def mapping(vm: Interpreter, value: Any, unique: bool = False) -> dict[Any, Any]:
+    """A mapping's items as a dict, or a dict that C code reads as eager's does. ``unique``: breaks
+    where a key comes twice."""
     if isinstance(value, dict):
         direct = type_lookup(type(value), "__iter__") is dict.__iter__  # CPython's own test
         hooks = [operators.hook_of(vm, value, name) for name in ("keys", "__getitem__")]
         if direct or hooks == [None, None]:
             return value
+    if type_lookup(type(value), "keys") is ABSENT:
+        raise BreakCapture("arguments", f"a {type(value).__name__} is taken for a mapping")
     keys = vm.call(vm.get_attr(value, "keys"), (), {}, None)
     items = operators.iterable(vm, vm.world.force(keys))
-    return {k: vm.world.force(get(vm, value, k, None)) for k in vm.native(list, items)}
+    found = vm.native(list, items)
+    made = {k: vm.world.force(get(vm, value, k, None)) for k in found}
+    if unique and len(made) < len(found):
+        vm.native_broke = True  # the keys have been asked for: break before them
+        raise BreakCapture("arguments", "a keyword comes twice")
+    return made
 
 
 def items(vm: Interpreter, value: Any) -> Any:

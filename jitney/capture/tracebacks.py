@@ -35,3 +35,11 @@ def given_to(interpreter: Interpreter, leave: Any, exception: BaseException) -> 
     reads = [i.argval for i in dis.get_instructions(code) if i.opname.startswith("LOAD")]
     names = {name for read in reads for name in (read if isinstance(read, tuple) else (read,))}
     return traceback_of(interpreter, exception) if code.co_varnames[3] in names else None
+
+
+def refuse_bare(interpreter: Interpreter) -> None:
+    """Raises `Restart` where a break comes before an instruction that hands on the traceback of an
+    exception made anew: C code, and CPython 3.11 itself, take it for granted that there is one."""
+    frame = interpreter.broken_frames[-1]
+    if frame.current.name == "WITH_EXCEPT_START":
+        traceback_of(interpreter, frame.saved[-1])

@@ -275,3 +275,129 @@ def test_what_a_metaclass_calls_that_is_no_method(monkeypatch: pytest.MonkeyPatc
         assert_same(f(x, 2)[1], (x, 2))
     got, want = compiled(x, 2), f(x, 2)
     assert got[1][:2] == want[1][:2] == ("A", 2)
+
+
+class MadeBefore:
+    """Its ``__new__`` takes arguments, and says so."""
+
+    def __new__(cls, value: Any) -> Any:
+        made = object.__new__(cls)
+        made.first = value
+        NOTED.append("new")
+        return made
+
+    def __init__(self, value: Any) -> None:
+        self.second = value
+
+
+class MakesOther:
+    def __new__(cls, value: Any) -> Any:
+        return object.__new__(MadeOther)
+
+
+class MadeOther(MakesOther):
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
+class Items(list[Any]):
+    def __new__(cls, items: Any, more: Any) -> Any:
+        made = list.__new__(cls)
+        made.more = more
+        return made
+
+    def __init__(self, items: Any, more: Any) -> None:
+        super().__init__(items)
+
+
+class Failure(Exception):
+    def __new__(cls, value: Any, more: Any) -> Any:
+        made = Exception.__new__(cls, value)
+        made.more = more
+        return made
+
+
+class Precise(float):
+    __slots__ = ("digits",)
+
+    def __init__(self, value: float, digits: int = 12) -> None:
+        self.digits = digits
+
+
+class Returns:
+    def __init__(self) -> Any:  # type: ignore[misc]
+        return 10
+
+
+class Tagging(type):
+    def __new__(mcs, name: str, bases: Any, names: Any) -> Any:
+        return super().__new__(mcs, name, bases, dict(names, tag=1))
+
+
+NOTED: list[str] = []
+
+
+def test_what_a_new_has_made_is_not_made_by_it_again() -> None:
+    def f(x: torch.Tensor) -> Any:
+        NOTED.clear()
+        made: Any = MadeBefore(x)
+        other, items, failure = MakesOther(2), Items([x], 3), Failure(4, 5)
+        precise = Precise(1.5)
+        jitney.graph_break()
+        items.append(made.first + made.second)
+        facts = type(other) is MadeOther, items.more, failure.args, failure.more, precise.digits
+        return made, other.value, list(items), facts, list(NOTED)  # type: ignore[attr-defined]
+
+    compiled, x = jitney.compile(f, backend="eager"), torch.ones(2)
+    for _ in range(2):
+        assert_same(compiled(x), f(x))
+
+
+def test_what_cannot_be_made_is_refused_as_in_eager() -> None:
+    def f(x: torch.Tensor) -> Any:
+        found: list[Any] = []
+        for make in (
+            Returns,
+            lambda: object.__new__(Returns, 5),
+            lambda: object.__init__(MakesOther(1), 5),
+            lambda: bool(x=1),
+            lambda: print(1, sep=2),
+            lambda: print(1, no=2),
+        ):
+            try:
+                make()
+            except TypeError as error:
+                found.append(str(error))
+        return x + 1, found
+
+    assert_same(jitney.compile(f, backend="eager")(torch.ones(2)), f(torch.ones(2)))
+
+
+def test_classes_are_made_and_changed_in_every_call() -> None:
+    def f(x: torch.Tensor) -> Any:
+        one: Any = Tagging("One", (), {})
+        other = type.__new__(Tagging, "Other", (Owner,), {})
+        type.__setattr__(one, "tag", one.tag + 1)
+        return one, other in type.__subclasses__(Owner), one.tag, x + 1
+
+    compiled, x = jitney.compile(f, backend="eager"), torch.ones(2)
+    one, *rest = compiled(x)
+    again, *others = compiled(x)
+    assert one is not again
+    assert rest[:2] == others[:2] == [True, 2]
+
+
+def test_print_to_an_object_of_the_programs() -> None:
+    class Writer:
+        def __init__(self) -> None:
+            self.texts: list[str] = []
+
+        def write(self, text: str) -> None:
+            self.texts.append(text)
+
+    def f(x: torch.Tensor) -> Any:
+        writer = Writer()
+        print("a", "b", file=writer)
+        return x + 1, len(writer.texts), writer.texts
+
+    assert_same(jitney.compile(f, backend="eager")(torch.ones(2)), f(torch.ones(2)))

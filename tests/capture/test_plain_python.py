@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import pytest
@@ -94,6 +95,38 @@ def methods_of_a_generator_across_a_break():
     throw = generator.throw
     jitney.graph_break()
     return found, throw(ValueError())
+
+
+@program()
+def names_are_copied_to_functions_of_either_side_of_a_break():
+    def wrapper(*args):
+        return args
+
+    def wrapped(x):
+        """Wrapped."""
+
+    @functools.singledispatch
+    def general(value):
+        """General."""
+
+    jitney.graph_break()
+    functools.update_wrapper(wrapper, wrapped)
+    found = wrapper.__name__, wrapper.__doc__, wrapper.__wrapped__ is wrapped
+    return found, general.__name__, general.__doc__
+
+
+@program()
+def what_is_read_only_and_what_has_an_address():
+    value, found = object(), []
+    partial = functools.partial(len, value)
+    found.append(repr(partial) == f"functools.partial(<built-in function len>, {value!r})")
+    jitney.graph_break()
+    for name in ("func", "args"):
+        try:
+            setattr(partial, name, 1)
+        except AttributeError as error:
+            found.append(str(error))
+    return found
 
 
 @pytest.mark.parametrize(("function", "args", "kwargs"), PROGRAMS)

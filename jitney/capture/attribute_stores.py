@@ -1,0 +1,116 @@
+"""Attribute store and delete, as CPython's `object` does them; see `attributes` for the look-up."""
+
+from __future__ import annotations
+
+import types
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from jitney.capture.attributes import (
+    dict_set,
+    guard_lookup,
+    is_data,
+    is_python,
+    is_slot,
+    know_function,
+    missing,
+    type_lookup,
+)  # fmt: skip
+from jitney.capture.frame import BreakCapture, Frame, Raised
+from jitney.capture.guard import ABSENT
+from jitney.capture.shadows import DictShadow
+
+if TYPE_CHECKING:
+    from jitney.capture.interpret import Interpreter
+
+
+def set_attr(
+    interpreter: Interpreter, owner: Any, name: str, value: Any, site: Frame | None = None
+) -> None:
+    """``owner.name = value``. With ``site``, a break inside Python code resumes after it."""
+    if isinstance(owner, torch.Tensor):
+        raise BreakCapture("tensor-attribute", f"the attribute {name} of a tensor is set")
+    if isinstance(owner, type):
+        raise BreakCapture("class-attribute", f"{owner.__name__}.{name} is set")
+    cls = type(owner)
+    hook = type_lookup(cls, "__setattr__")
+    if is_python(hook):
+        guard_lookup(interpreter, cls, "__setattr__", hook, interpreter.world.source_of(owner))
+        know_function(interpreter, hook, owner, "__setattr__")
+        link = "drop" if site is not None else None
+        interpreter.call_python(hook, (owner, name, value), {}, link)
+        return
+    if not is_slot(hook, "__setattr__"):
+        raise BreakCapture("attribute-set", f"{cls.__name__}.__setattr__ is no function")
+    generic_set(interpreter, owner, name, value, site)
+
+
+def generic_set(
+    interpreter: Interpreter, owner: Any, name: str, value: Any, site: Frame | None = None
+) -> None:
+    """``object.__setattr__``."""
+    cls, source = type(owner), interpreter.world.source_of(owner)
+    found = type_lookup(cls, name)
+    guard_lookup(interpreter, cls, name, found, source)
+    if found is not ABSENT and is_data(found):
+        kind, setter = type(found), type_lookup(type(found), "__set__")
+        if setter is property.__set__:
+            if found.fset is None:  # it raises
+                interpreter.native(property.__set__, found, owner, value)
+            link = "drop" if site is not None else None
+            interpreter.call_python(found.fset, (owner, value), {}, link)
+        elif kind is types.MemberDescriptorType:
+            _set_slot(interpreter, found, owner, name, value)
+        elif is_python(setter):
+            interpreter.call_python(setter, (found, owner, value), {}, None)
+        elif interpreter.is_owned(owner) or (isinstance(owner, BaseException) and source is None):
+            interpreter.native(setattr, owner, name, value)
+        else:
+            raise BreakCapture("descriptor", f"{cls.__name__}.{name} is set by C code")
+        return
+    dict_set(interpreter, owner, name, value)
+
+
+def _set_slot(interpreter: Interpreter, found: Any, owner: Any, name: str, value: Any) -> None:
+    world = interpreter.world
+    is_slot_of_c = "__slots__" not in vars(found.__objclass__)
+    if is_slot_of_c and id(owner) in world.inside:  # maybe read-only
+        raise BreakCapture("descriptor", f"{type(owner).__name__}.{name} is set by C code")
+    if id(owner) in world.inside:
+        world.slots[id(owner), name] = (value, owner)
+    else:
+        interpreter.native(found.__set__, owner, value)
+
+
+def del_attr(interpreter: Interpreter, owner: Any, name: str) -> None:
+    """``del owner.name``."""
+    if isinstance(owner, torch.Tensor | type):
+        raise BreakCapture("attribute-delete", f"{name} is deleted")
+    hook = type_lookup(type(owner), "__delattr__")
+    if is_python(hook):
+        interpreter.call_python(hook, (owner, name), {}, None)
+        return
+    if not is_slot(hook, "__delattr__"):
+        raise BreakCapture("attribute-delete", f"{name} is deleted")
+    generic_del(interpreter, owner, name)
+
+
+def generic_del(interpreter: Interpreter, owner: Any, name: str) -> None:
+    """``object.__delattr__``."""
+    found = type_lookup(type(owner), name)
+    if found is not ABSENT and is_data(found):
+        if isinstance(found, property) and found.fdel is not None:
+            interpreter.call_python(found.fdel, (owner,), {}, None)
+            return
+        raise BreakCapture("attribute-delete", f"{name} is deleted")
+    namespace = interpreter.world.instance_dict(owner)
+    try:
+        if isinstance(namespace, DictShadow):
+            namespace.delete(interpreter.world, name)
+        elif namespace is not None and interpreter.is_owned(owner):
+            del namespace[name]
+        else:
+            raise BreakCapture("attribute-delete", f"{name} is deleted")
+    except KeyError:
+        raise Raised(missing(owner, name)) from None
