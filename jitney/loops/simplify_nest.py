@@ -81,9 +81,10 @@ def split_divided_axes(nest: ir.LoopNest) -> ir.LoopNest:
 
 
 def _divided_axis(nest: ir.LoopNest) -> tuple[Axis, Index] | None:
-    """An axis alone under `//` or `%` a constant that divides its extent."""
+    """An axis alone under `//` or `%` a constant that divides its extent: in every process the
+    same one of several, so that kernels are the same."""
     for where in indices(nest.body):
-        for atom in where.atoms():
+        for atom in sorted(where.atoms(), key=lambda a: a.sort_key()):
             if not isinstance(atom, FloorDiv | Mod) or not atom.denominator.is_const:
                 continue
             terms, by = atom.numerator.terms, atom.denominator.const

@@ -18,7 +18,7 @@ from jitney.loops.masked_ranges import axis_ranges, invert_masked
 from jitney.loops.plan_memory import plan_memory
 from jitney.loops.print_program import print_program
 from jitney.loops.share_values import share_values
-from jitney.loops.simplify_nest import simplify_nest
+from jitney.loops.simplify_nest import simplify_nest, split_divided_axes
 from jitney.loops.verify import verify
 from tests.loops.programs import lowered, optimised
 
@@ -227,6 +227,16 @@ def test_axes_merge_split_and_vanish():
     split = simplify_nest(ir.LoopNest("n", (n,), (heads,)))
     assert [int(x.extent) for x in split.axes] == [4, 6]
     assert all(not t[0][1:] for t in split.body[0].index.terms)
+
+
+def test_one_of_several_divisors_is_taken_whatever_names_hash_to():
+    for name in "abcdefghijklmnopqrst":
+        n = Axis(name, index(64))
+        where = index(n) // 32 * 1000 + index(n) // 16 * 10
+        store = ir.Store("y", index(n), ir.Load("x", where, F32))
+        assert [int(x.extent) for x in split_divided_axes(ir.LoopNest("n", (n,), (store,))).axes][
+            -1
+        ] == 16
 
 
 # ---------------------------------------------------------------- data
