@@ -217,7 +217,7 @@ class FrameGenerator(Iterator[Any]):
             result = self.interpreter.world.force(result)
         if signal == RETURNED:
             self.finished = True
-            raise StopIteration(result)
+            raise StopIteration() if result is None else StopIteration(result)
         return result
 
 

@@ -81,6 +81,23 @@ def what_a_generator_that_has_not_started_takes():
 
 
 @program()
+def what_a_generator_ends_with():
+    def giving(value):
+        yield
+        return value
+
+    found = []
+    for value in (None, 1, (2,), ValueError(3), StopIteration(4)):
+        generator = giving(value)
+        next(generator)
+        try:
+            generator.send(0)
+        except StopIteration as error:
+            found.append((repr(error), repr(error.value)))
+    return found
+
+
+@program()
 def what_is_thrown():
     def catching():
         while True:
