@@ -15,7 +15,6 @@ from jitney import torch_api
 from jitney.capture import (
     builtin_calls,
     builtin_classes,
-    callbacks,
     module_calls,
     numpy_calls,
     operator_calls,
@@ -32,7 +31,7 @@ from jitney.capture.forced import forced, forced_keywords
 from jitney.capture.frame import BreakCapture, Frame, Lazy, Raised
 from jitney.capture.generators import FrameGenerator
 from jitney.capture.guard import ABSENT, Kind
-from jitney.capture.present_arguments import present
+from jitney.capture.present_arguments import call_native
 from jitney.capture.source import Attr, DictItem, Fixed, Referent
 from jitney.capture.stand_ins import disabled_because, is_disabled, mark_of
 from jitney.capture.subscripts import LAZY_METHODS, LazyMethod, default_item, dict_item, key
@@ -228,16 +227,6 @@ def _bound_inside(interpreter: Interpreter, function: Any) -> Any:
         return LazyMethod(inside, function.__name__)
     inside = interpreter.world.force(inside)
     return function if inside is owner else rebind(function, inside)
-
-
-def call_native(interpreter: Interpreter, function: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    """Calls pure C code for real; what it could misread is refused or made concrete first."""
-    values, keywords = forced(interpreter, args), forced_keywords(interpreter, kwargs)
-    values = callbacks.drained(interpreter, function, values)
-    callbacks.refuse_callbacks(interpreter, function, [*values, *keywords.values()])
-    values = [present(interpreter, function, i, v) for i, v in enumerate(values)]
-    keywords = {k: present(interpreter, function, k, v) for k, v in keywords.items()}
-    return interpreter.native(function, *values, **keywords)
 
 
 # ---------------------------------------------------------------- classes

@@ -66,9 +66,10 @@ def native(
     site: Frame | None,
 ) -> Any:
     """Runs for real."""
-    return interpreter.native(
-        function, *forced(interpreter, args), **forced_keywords(interpreter, kwargs)
-    )
+    values, keywords = forced(interpreter, args), forced_keywords(interpreter, kwargs)
+    if function.__module__ == "re" and any(map(callable, (*values, *keywords.values()))):
+        raise BreakCapture("callback", f"re.{function.__name__} would call back into Python")
+    return interpreter.native(function, *values, **keywords)
 
 
 def of_gpus(

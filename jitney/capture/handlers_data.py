@@ -7,6 +7,7 @@ import itertools
 from typing import TYPE_CHECKING, Any
 
 from jitney.capture import attributes, operators, subscripts
+from jitney.capture.attributes import type_lookup
 from jitney.capture.class_tests import is_instance
 from jitney.capture.cpython import OLD_CALLS, VERSION
 from jitney.capture.decode import Instruction, opcode
@@ -97,7 +98,11 @@ def map_add(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
 
 @opcode("LIST_EXTEND")
 def list_extend(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
-    value = operators.iterable(vm, vm.pop(frame))
+    value = vm.pop(frame)
+    if not operators.is_iterable(value):
+        name = type(value).__name__
+        raise Raised(TypeError(f"Value after * must be an iterable, not {name}"))
+    value = operators.iterable(vm, value)
     vm.native(list.extend, _filled(vm, frame, ins), value)
 
 
@@ -115,11 +120,14 @@ def dict_update(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
 
 @opcode("DICT_MERGE")
 def dict_merge(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
-    value = subscripts.mapping(vm, vm.pop(frame))
+    value = vm.pop(frame)
+    if type_lookup(type(value), "keys") is ABSENT:  # the error names the function
+        raise BreakCapture("arguments", f"a {type(value).__name__} is given as **keywords")
+    value = subscripts.mapping(vm, value)
     target = _filled(vm, frame, ins)
     for name in value:
         if name in target:
-            raise Raised(TypeError(f"got multiple values for keyword argument {name!r}"))
+            raise BreakCapture("arguments", f"multiple values for keyword argument {name!r}")
     vm.native(dict.update, target, value)
 
 
@@ -160,6 +168,8 @@ def _unpacked(vm: Interpreter, value: Any, most: int | None) -> list[Any]:
     """What is taken of an iterable, of an iterator no more than ``most``."""
     if type(value) in (tuple, list):
         return list(value)
+    if not operators.is_iterable(value):
+        raise Raised(TypeError(f"cannot unpack non-iterable {type(value).__name__} object"))
     iterator = vm.native(iter, operators.iterable(vm, value))
     return list(vm.native(list, itertools.islice(iterator, most)))
 

@@ -115,10 +115,15 @@ def call(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
 @opcode("CALL_FUNCTION_EX")
 def call_function_ex(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
     kwargs: Any = vm.pop(frame) if KEYWORDS_OR_NULL or ins.arg & 1 else NULL
-    args = operators.iterable(vm, vm.pop(frame))
+    args = vm.pop(frame)
+    if not operators.is_iterable(args):  # the error names the function
+        raise BreakCapture("arguments", f"a {type(args).__name__} is given as *arguments")
+    args = operators.iterable(vm, args)
     (function,) = frame.pop_callable()
     values = tuple(args) if isinstance(args, tuple) else vm.native(tuple, args)
     keywords = {} if kwargs is NULL else dict(kwargs)
+    if not all(isinstance(name, str) for name in keywords):
+        raise BreakCapture("arguments", "a keyword is not a text")
     frame.stack.append(vm.call(vm.world.force(function), values, keywords, frame))
 
 

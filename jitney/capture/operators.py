@@ -4,29 +4,33 @@ from __future__ import annotations
 
 import collections
 import operator
+import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from jitney.capture import callbacks, look_ahead
-from jitney.capture.attributes import guard_lookup, is_python, know_function, type_lookup
+from jitney.capture import callbacks, look_ahead, operands
+from jitney.capture.answers import checked
+from jitney.capture.attributes import is_python, type_lookup
+from jitney.capture.class_flags import is_heap_type, is_of_c
 from jitney.capture.frame import BreakCapture, Frame, Raised
 from jitney.capture.generators import FrameGenerator, IndexIterator, MethodIterator
 from jitney.capture.guard import ABSENT
 from jitney.capture.known_values import known_truth
+from jitney.capture.operands import hook_of, is_tensorish
 from jitney.capture.symbols import SYMBOLS, concrete, concrete_key, exact_operands
 
 if TYPE_CHECKING:
     from jitney.capture.interpret import Interpreter
 
-_HEAP = 1 << 9
 BINARY: dict[str, tuple[Callable[..., Any], str]] = {
     "+": (operator.add, "add"),
     "&": (operator.and_, "and"),
     "//": (operator.floordiv, "floordiv"),
     "<<": (operator.lshift, "lshift"),
     "@": (operator.matmul, "matmul"),
+    "divmod": (divmod, "divmod"),
     "*": (operator.mul, "mul"),
     "%": (operator.mod, "mod"),
     "|": (operator.or_, "or"),
@@ -50,81 +54,83 @@ COMPARE: dict[str, tuple[Callable[..., Any], str, str]] = {
     ">": (operator.gt, "__gt__", "__lt__"),
     ">=": (operator.ge, "__ge__", "__le__"),
 }
+_IN_PLACE = frozenset(INPLACE.values())
+_NAMES = {"**": "** or pow()", "divmod": "divmod()"}
 _LISTS = (list, tuple, collections.deque)
-_REPEATED = (*_LISTS, str, bytes, bytearray)
-
-
-def is_tensorish(value: Any) -> bool:
-    """Whether torch decides what operators mean for it."""
-    return isinstance(value, torch.Tensor) or isinstance(value, SYMBOLS)
-
-
-def hook_of(interpreter: Interpreter, value: Any, name: str) -> Any:
-    """A special method that a class defines in Python, guarded; else None."""
-    cls = type(value)
-    if not cls.__flags__ & _HEAP or is_tensorish(value) or isinstance(value, FrameGenerator):
-        return None
-    found = type_lookup(cls, name)
-    if not is_python(found):
-        return None
-    guard_lookup(interpreter, cls, name, found, interpreter.world.source_of(value))
-    know_function(interpreter, found, value, name)
-    return found
+_GROWING = (list, bytearray, collections.deque)
+_TEXTS = (str, bytes, bytearray)
+_FORMATS = (operator.mod, operator.imod)
 
 
 def binary(interpreter: Interpreter, symbol: str, left: Any, right: Any) -> Any:
     """``left symbol right``; a trailing ``=`` makes it in-place."""
     inplace = symbol.endswith("=")
     function, name = BINARY[symbol.rstrip("=")]
+    function = INPLACE[symbol.rstrip("=")] if inplace else function
+    attempts = operands.of_operator(left, right, f"__{name}__", f"__r{name}__")
     if inplace:
-        hook = hook_of(interpreter, left, f"__i{name}__")
-        if hook is not None:
-            value = interpreter.call(hook, (left, right), {}, None)
-            if value is not NotImplemented:
-                return value
-        elif isinstance(left, torch.Tensor) or not _python_side(interpreter, left, right, name):
-            return _native(interpreter, INPLACE[symbol.rstrip("=")], left, right)
-    value = _dispatch(interpreter, left, right, f"__{name}__", f"__r{name}__")
-    if value is not NotImplemented:
-        return value
-    if name == "mod" and isinstance(left, str | bytes):
+        attempts.insert(0, (left, right, f"__i{name}__"))
+    if _is_of_c(function, left, right) or not operands.are_python(interpreter, attempts):
+        return _native(interpreter, function, left, _readable(interpreter, function, left, right))
+    if isinstance(left, _GROWING if function is operator.iadd else dict):
+        callbacks.refuse_hooks(right, ("keys", "__iter__"))
+    value = operands.ask(interpreter, attempts)
+    if value is NotImplemented:
+        raise _unsupported(_NAMES.get(symbol, symbol), left, right)
+    return value
+
+
+def _is_of_c(function: Any, left: Any, right: Any) -> bool:
+    """Whether the left operand answers before the right one is asked: a tensor takes numbers, and
+    all that is done to it in place; a text is formatted."""
+    if isinstance(left, torch.Tensor):
+        return isinstance(right, int | float | complex) or function in _IN_PLACE
+    if function in _FORMATS and isinstance(left, _TEXTS):
+        own = type_lookup(type(left), "__mod__")
+        return not is_python(own) and not isinstance(right, type(left))
+    return False
+
+
+def _readable(interpreter: Interpreter, function: Any, left: Any, right: Any) -> Any:
+    """The right operand as C code may read it."""
+    if function in _FORMATS and isinstance(left, _TEXTS):
         items = tuple.__iter__(right) if isinstance(right, tuple) else (right,)
         callbacks.refuse_python(interpreter, items, (*callbacks.TEXTS, *callbacks.NUMBERS))
         callbacks.refuse_lookups(interpreter, right)
         right = concrete(right)
         callbacks.refuse_symbolic_text((right,))
-    return _native(interpreter, function, left, right)
+    elif function is operator.iadd and isinstance(left, _GROWING):
+        right = iterable(interpreter, right)
+    elif function is operator.ior and isinstance(left, dict):
+        callbacks.refuse_hooks(right, ("keys", "__iter__"))
+    elif isinstance(left, callbacks.VIEWS) and not isinstance(right, callbacks.CONTAINERS):
+        right = interpreter.native(list, iterable(interpreter, right))
+        callbacks.refuse_python(interpreter, right, callbacks.HASHES)
+    elif isinstance(right, callbacks.VIEWS):
+        callbacks.refuse_hooks(left, ("__iter__",))
+    return right
+
+
+def _unsupported(symbol: str, left: Any, right: Any) -> BaseException:
+    """What a ``TypeError`` says of two operands of which none has an answer."""
+    if is_tensorish(left) or is_tensorish(right):
+        return BreakCapture("operator", f"a tensor or a size is an operand of {symbol}")
+    names = f"{_name_of(left)!r} and {_name_of(right)!r}"
+    return Raised(TypeError(f"unsupported operand type(s) for {symbol}: {names}"))
+
+
+def _name_of(value: Any) -> str:
+    """What CPython's errors call the class of a value."""
+    cls = type(value)
+    dotted = is_of_c(cls) and cls.__module__ != "builtins"
+    return f"{cls.__module__}.{cls.__qualname__}" if dotted else cls.__name__
 
 
 def _refuse_counts(interpreter: Interpreter, left: Any, right: Any) -> None:
     """Breaks where a sequence is to be repeated as often as an object's ``__index__`` says."""
     for sequence, count in ((left, right), (right, left)):
-        if isinstance(sequence, _REPEATED):
-            callbacks.refuse_python(interpreter, (count,), ("__index__",))
-
-
-def _python_side(interpreter: Interpreter, left: Any, right: Any, name: str) -> bool:
-    return (
-        hook_of(interpreter, left, f"__{name}__") is not None
-        or hook_of(interpreter, right, f"__r{name}__") is not None
-    )
-
-
-def _dispatch(interpreter: Interpreter, left: Any, right: Any, name: str, swapped: str) -> Any:
-    """Python-level special methods, the right one first for a subclass of the left's class."""
-    attempts = [(left, right, name)]
-    if type(left) is not type(right) or name == swapped:
-        attempts.append((right, left, swapped))
-        if type(right) is not type(left) and issubclass(type(right), type(left)):
-            attempts.reverse()
-    for owner, other, method in attempts:
-        hook = hook_of(interpreter, owner, method)
-        if hook is not None:
-            value = interpreter.call(hook, (owner, other), {}, None)
-            value = interpreter.world.force(value)
-            if value is not NotImplemented:
-                return value
-    return NotImplemented
+        if isinstance(sequence, operands.SEQUENCES):
+            callbacks.refuse_hooks(count, ("__index__",))
 
 
 def _native(interpreter: Interpreter, function: Callable[..., Any], *values: Any) -> Any:
@@ -138,19 +144,33 @@ def _native(interpreter: Interpreter, function: Callable[..., Any], *values: Any
 def compare(interpreter: Interpreter, symbol: str, left: Any, right: Any) -> Any:
     """``left symbol right`` for the six comparisons."""
     function, name, swapped = COMPARE[symbol]
-    value = _dispatch(interpreter, left, right, name, swapped)
+    attempts = operands.of_comparison(left, right, name, swapped)
+    if not operands.are_python(interpreter, attempts):
+        return _compare_native(interpreter, symbol, left, right)
+    _refuse_comparing(interpreter, left, right)
+    value = operands.ask(interpreter, attempts)
     if value is not NotImplemented:
         return value
-    if symbol == "!=":
-        value = _dispatch(interpreter, left, right, "__eq__", "__eq__")
-        if value is not NotImplemented:
-            return not truth(interpreter, value)
-    held = [x for x in (left, right) if isinstance(x, callbacks.CONTAINERS)]
-    if callbacks.asks_python(interpreter, held, callbacks.COMPARISONS):
-        if symbol in ("==", "!=") and type(left) is type(right) in (list, tuple):
+    if symbol not in ("==", "!="):
+        names = f"{_name_of(left)!r} and {_name_of(right)!r}"
+        text = f"{symbol!r} not supported between instances of {names}"
+        raise Raised(TypeError(text))
+    interpreter.world.compared(left, right)
+    return (left is right) == (symbol == "==")
+
+
+def _compare_native(interpreter: Interpreter, symbol: str, left: Any, right: Any) -> Any:
+    if symbol in ("==", "!=") and type(left) is type(right) in (list, tuple):
+        if callbacks.asks_python(interpreter, (left, right), callbacks.COMPARISONS):
             return _same_items(interpreter, left, right) == (symbol == "==")
-        callbacks.refuse_python(interpreter, held, callbacks.COMPARISONS)
-    return _native(interpreter, function, left, right)
+    _refuse_comparing(interpreter, left, right)
+    return _native(interpreter, COMPARE[symbol][0], left, right)
+
+
+def _refuse_comparing(interpreter: Interpreter, left: Any, right: Any) -> None:
+    """Breaks where C code would compare what containers hold by Python code of the program."""
+    for value in (left, right):
+        callbacks.refuse_parts(interpreter, value, callbacks.COMPARISONS)
 
 
 def _same_items(interpreter: Interpreter, left: Sequence[Any], right: Sequence[Any]) -> bool:
@@ -191,15 +211,19 @@ def truth(interpreter: Interpreter, value: Any) -> bool:
             "a branch depends on the values of a tensor",
             "use torch.where instead of Python's if",
         )
-    hook = hook_of(interpreter, value, "__bool__")
-    if hook is None and type_lookup(type(value), "__bool__") is ABSENT:
-        hook = hook_of(interpreter, value, "__len__")
-        if type_lookup(type(value), "__len__") is ABSENT:
+    name = "__bool__"
+    hook = hook_of(interpreter, value, name)
+    if hook is None and type_lookup(type(value), name) is ABSENT:
+        name = "__len__"
+        hook = hook_of(interpreter, value, name)
+        if type_lookup(type(value), name) is ABSENT:
             return True
-    if hook is not None:
-        answer = interpreter.world.force(interpreter.call(hook, (value,), {}, None))
-        return truth(interpreter, answer)
-    return bool(interpreter.native(bool, value))
+    if hook is None:
+        return bool(interpreter.native(bool, value))
+    answer = interpreter.world.force(interpreter.call(hook, (value,), {}, None))
+    if type(answer) is bool or isinstance(answer, SYMBOLS):
+        return bool(answer)
+    return bool(checked(interpreter, bool, value, name, answer))
 
 
 def length(interpreter: Interpreter, value: Any, site: Frame | None = None) -> Any:
@@ -209,9 +233,12 @@ def length(interpreter: Interpreter, value: Any, site: Frame | None = None) -> A
             raise Raised(TypeError("len() of a 0-d tensor"))
         return value.shape[0]
     hook = hook_of(interpreter, value, "__len__")
-    if hook is not None:
-        return interpreter.call(hook, (value,), {}, site)
-    return interpreter.native(len, value)
+    if hook is None:
+        return interpreter.native(len, value)
+    answer = interpreter.world.force(interpreter.call(hook, (value,), {}, site))
+    if isinstance(answer, SYMBOLS) or type(answer) is int and 0 <= answer <= sys.maxsize:
+        return answer
+    return checked(interpreter, len, value, "__len__", answer)
 
 
 def contains(interpreter: Interpreter, container: Any, item: Any) -> bool:
@@ -226,6 +253,9 @@ def contains(interpreter: Interpreter, container: Any, item: Any) -> bool:
         if any(item is x for x in container):
             return True
         raise BreakCapture("tensor-in", "a tensor is looked for in a list by value")
+    if isinstance(container, callbacks.VIEWS):
+        callbacks.refuse_parts(interpreter, container, callbacks.COMPARISONS)
+        callbacks.refuse_python(interpreter, (item,), callbacks.COMPARISONS)
     if not isinstance(container, _LISTS):
         callbacks.refuse_key(interpreter, item, container)
         item = concrete_key(item)
@@ -252,11 +282,19 @@ def get_iter(interpreter: Interpreter, value: Any) -> Any:
         advance_hook = hook_of(interpreter, iterator, "__next__")
         if advance_hook is not None:
             return MethodIterator(interpreter, iterator, advance_hook)
+        if not hasattr(type(iterator), "__next__"):
+            text = f"iter() returned non-iterator of type {type(iterator).__name__!r}"
+            raise Raised(TypeError(text))
         return get_iter(interpreter, iterator)
     item_hook = hook_of(interpreter, value, "__getitem__")
     if item_hook is not None and type_lookup(type(value), "__iter__") is ABSENT:
         return IndexIterator(interpreter, value, item_hook)
     return interpreter.native(iter, value)
+
+
+def is_iterable(value: Any) -> bool:
+    """Whether ``iter`` has a way to begin."""
+    return any(type_lookup(type(value), hook) is not ABSENT for hook in ("__iter__", "__getitem__"))
 
 
 def iterable(interpreter: Interpreter, value: Any) -> Any:
@@ -266,7 +304,7 @@ def iterable(interpreter: Interpreter, value: Any) -> Any:
     cls = type(value)
     if isinstance(value, torch.Tensor):
         return get_iter(interpreter, value)
-    if cls.__flags__ & _HEAP and not isinstance(value, type | FrameGenerator):
+    if is_heap_type(cls) and not isinstance(value, type | FrameGenerator):
         if is_python(type_lookup(cls, "__iter__")) or (
             is_python(type_lookup(cls, "__getitem__")) and type_lookup(cls, "__iter__") is ABSENT
         ):
@@ -293,14 +331,17 @@ def text(interpreter: Interpreter, value: Any, name: str, function: Any) -> Any:
         raise BreakCapture("tensor-text", "a tensor is turned into text", "print its shape instead")
     hook = hook_of(interpreter, value, name)
     if hook is None and name == "__str__" and type(value).__str__ is object.__str__:
-        hook = hook_of(interpreter, value, "__repr__")
+        name = "__repr__"
+        hook = hook_of(interpreter, value, name)
     if hook is not None and not isinstance(value, type):
-        return interpreter.call(hook, (value,), {}, None)
+        answer = interpreter.world.force(interpreter.call(hook, (value,), {}, None))
+        if type(answer) is str and function is not ascii:
+            return answer
+        return checked(interpreter, function, value, name, answer)
     if isinstance(value, SYMBOLS):
         value = concrete(value)
-    if isinstance(value, callbacks.CONTAINERS):
-        callbacks.refuse_python(interpreter, (value,), callbacks.TEXTS)
-        callbacks.refuse_symbolic_text((value,))
+    callbacks.refuse_parts(interpreter, value, callbacks.TEXTS)
+    callbacks.refuse_symbolic_text((value,))
     for part in callbacks.held((value,)):
         cls = type(part)
         if cls.__repr__ is object.__repr__ and not is_python(type_lookup(cls, name)):
@@ -314,7 +355,10 @@ def format_value(interpreter: Interpreter, value: Any, spec: str = "") -> Any:
         value = concrete(value)
     hook = hook_of(interpreter, value, "__format__")
     if hook is not None:
-        return interpreter.call(hook, (value, spec), {}, None)
+        answer = interpreter.world.force(interpreter.call(hook, (value, spec), {}, None))
+        if type(answer) is str:
+            return answer
+        return checked(interpreter, format, value, "__format__", answer)
     if not spec:
         return text(interpreter, value, "__str__", str)
     return interpreter.native(format, value, spec)

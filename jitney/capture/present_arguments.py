@@ -6,8 +6,9 @@ import itertools
 import types
 from typing import TYPE_CHECKING, Any
 
-from jitney.capture import operators, subscripts
+from jitney.capture import callbacks, operators, subscripts
 from jitney.capture.builtin_calls import is_plain
+from jitney.capture.forced import forced, forced_keywords
 from jitney.capture.frame import BreakCapture
 from jitney.capture.generators import Callback, Predicate
 from jitney.capture.symbols import SYMBOLS, concrete
@@ -29,9 +30,23 @@ _CALLING: dict[type, tuple[int | str, ...]] = {
     itertools.starmap: (0,),
     itertools.takewhile: (0,),
 }
+_CALLING_BACK = frozenset(
+    """sort call sub subn update_wrapper heappush bisect_left bisect_right insort_left
+    insort_right""".split()
+)
 _OF_ITEMS = ("update", "__init__", "__ior__")
 _TESTING = (itertools.dropwhile, itertools.filterfalse, itertools.takewhile)
 _NAMES = ("iterable", "data", "selectors")
+
+
+def call_native(interpreter: Interpreter, function: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    """Calls pure C code for real; what it could misread is refused or made concrete first."""
+    values, keywords = forced(interpreter, args), forced_keywords(interpreter, kwargs)
+    values = callbacks.drained(interpreter, function, values)
+    callbacks.refuse_callbacks(interpreter, function, [*values, *keywords.values()])
+    values = [present(interpreter, function, i, v) for i, v in enumerate(values)]
+    keywords = {k: present(interpreter, function, k, v) for k, v in keywords.items()}
+    return interpreter.native(function, *values, **keywords)
 
 
 def present(interpreter: Interpreter, function: Any, place: int | str, value: Any) -> Any:
@@ -71,5 +86,4 @@ def _owner(function: Any) -> type:
 
 
 def _calls_back(function: Any) -> bool:
-    name = getattr(function, "__name__", "")
-    return name in ("sort", "call", "sub", "subn", "update_wrapper", "heappush", "insort")
+    return getattr(function, "__name__", "") in _CALLING_BACK

@@ -85,6 +85,8 @@ def concrete_key(value: Any) -> Any:
 
 
 _DIVIDE = (operator.truediv, operator.floordiv, operator.mod)
+_GROWING = (operator.lshift, operator.ilshift, operator.mul, operator.imul)
+_LARGE = 1 << 62  # symbols are numbers of 64 bits
 _DIVIDE_IN_PLACE = (operator.itruediv, operator.ifloordiv, operator.imod)
 
 
@@ -103,6 +105,8 @@ def exact_operands(function: Any, values: Sequence[Any]) -> Sequence[Any]:
         exact = right != 0 and (true or not floats)
     elif function in (operator.pow, operator.ipow):
         exact = _is_plain_power(left, right)
+    elif function in _GROWING and all(isinstance(v, int | torch.SymInt) for v in values):
+        exact = abs(function(*map(torch_api.hint_of, values))) < _LARGE
     else:
         return values
     return values if exact else [concrete(v) for v in values]
