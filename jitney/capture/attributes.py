@@ -15,13 +15,14 @@ import torch
 
 from jitney import torch_api
 from jitney.capture import tensor_attributes
-from jitney.capture.class_flags import is_heap_type
+from jitney.capture.class_flags import is_heap_type, is_of_c, is_python
 from jitney.capture.frame import BreakCapture, Frame, Lazy, Raised
 from jitney.capture.guard import ABSENT, Kind
 from jitney.capture.shadows import DictShadow
 from jitney.capture.source import Attr, Fixed, ModuleOf, Source, TypeLookup
 from jitney.capture.symbols import NUMBERS, concrete
 from jitney.capture.tracebacks import traceback_of
+from jitney.capture.world import PROXIES
 
 if TYPE_CHECKING:
     from jitney.capture.interpret import Interpreter
@@ -53,11 +54,6 @@ def type_lookup(cls: type, name: str) -> Any:
     return _lookup(cls, name)
 
 
-def is_python(value: Any) -> bool:
-    """Whether a special method found on a class is Python code."""
-    return type(value) is types.FunctionType
-
-
 def source_or_fixed(interpreter: Interpreter, value: Any) -> Source:
     """The source of a value that has one, else the value itself."""
     return interpreter.world.source_of(value) or Fixed(value)
@@ -82,9 +78,9 @@ def guard_lookup(
 
 def get_attr(interpreter: Interpreter, owner: Any, name: str, site: Frame | None = None) -> Any:
     """``owner.name`` (maybe `Lazy`). ``site`` as for `Interpreter.call`."""
-    if isinstance(owner, torch.Tensor):
-        return tensor_attributes.get(interpreter, owner, name)
     cls = type(owner)
+    if isinstance(owner, torch.Tensor) and cls not in PROXIES:
+        return tensor_attributes.get(interpreter, owner, name)
     if cls in NUMBERS:  # no method of a symbol's is quite that of the number
         return NUMBERS[cls] if name == "__class__" else get_attr(interpreter, concrete(owner), name)
     if isinstance(owner, types.ModuleType):
@@ -93,6 +89,8 @@ def get_attr(interpreter: Interpreter, owner: Any, name: str, site: Frame | None
         return _class_attr(interpreter, owner, name)
     if cls is super:
         return _super_attr(interpreter, owner, name, site)
+    if cls in PROXIES:
+        raise BreakCapture("proxy", "an object is looked at through a weakref.proxy")
     hook = type_lookup(cls, "__getattribute__")
     if is_python(hook):
         return interpreter.call(hook, (owner, name), {}, site)
@@ -461,11 +459,13 @@ def generic_set(
 
 
 def _set_slot(interpreter: Interpreter, found: Any, owner: Any, name: str, value: Any) -> None:
-    world = interpreter.world
-    if id(owner) in world.inside:
-        world.slots[id(owner), name] = (value, owner)
-    else:
-        found.__set__(owner, value)
+    known, of_c = interpreter.world.inside.get(id(owner)), is_of_c(found.__objclass__)
+    if known is not None and of_c and known.inside is known.original:
+        raise BreakCapture("descriptor", f"{type(owner).__name__}.{name} is set")
+    if known is None or of_c:  # C code reads it, too
+        interpreter.native(found.__set__, owner, value)
+    if known is not None:
+        interpreter.world.slots[id(owner), name] = (value, owner)
 
 
 def del_attr(interpreter: Interpreter, owner: Any, name: str) -> None:

@@ -18,11 +18,12 @@ import torch
 
 from jitney.capture import attributes, callbacks, deferred, operators, polyfills
 from jitney.capture.answers import checked
-from jitney.capture.attributes import is_python, type_lookup
+from jitney.capture.attributes import type_lookup
+from jitney.capture.class_flags import is_python
 from jitney.capture.finalizers import refuse_finalizer
 from jitney.capture.forced import forced, forced_keywords
 from jitney.capture.frame import BreakCapture, Frame, Raised, Unread
-from jitney.capture.generators import Callback
+from jitney.capture.generators import Callback, MethodIterator
 from jitney.capture.guard import ABSENT, Kind
 from jitney.capture.operands import hook_of
 from jitney.capture.symbols import SYMBOLS, concrete, counted
@@ -328,7 +329,8 @@ def _hash(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site:
 def _iter(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Any) -> Any:
     if len(args) != 1:
         raise BreakCapture("iter", "iter() with a sentinel")
-    return operators.get_iter(interpreter, interpreter.world.force(args[0]))
+    iterator = operators.get_iter(interpreter, interpreter.world.force(args[0]))
+    return iterator.owner if isinstance(iterator, MethodIterator) else iterator
 
 
 @builtin(builtins.next, takes=range(1, 3))

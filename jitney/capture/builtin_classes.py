@@ -12,8 +12,9 @@ import torch
 
 from jitney.capture import callbacks, operators, subscripts, tensor_attributes
 from jitney.capture.answers import checked
-from jitney.capture.attributes import is_python, type_lookup
+from jitney.capture.attributes import type_lookup
 from jitney.capture.builtin_calls import Handler
+from jitney.capture.class_flags import is_python
 from jitney.capture.forced import forced, forced_keywords
 from jitney.capture.frame import BreakCapture, Unread
 from jitney.capture.generators import Callback, FrameGenerator, Predicate
@@ -105,6 +106,8 @@ def _container(interpreter: Interpreter, cls: Any, args: Any, kwargs: Any, site:
         values[0] = list(operators.iterable(interpreter, values[0]))
     readable = subscripts.items if issubclass(cls, dict) else operators.iterable
     values = [readable(interpreter, v) for v in values]
+    if cls is frozenset and len(values) == 1 and type(values[0]) is frozenset:
+        return values[0]  # itself
     if cls in (set, frozenset):
         values = [interpreter.native(list, v) for v in values]
         for value in values:

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from jitney.capture.attributes import is_python, type_lookup
-from jitney.capture.class_flags import is_heap_type
+from jitney.capture.attributes import guard_lookup, type_lookup
+from jitney.capture.class_flags import is_heap_type, is_python
 from jitney.capture.frame import BreakCapture
 from jitney.capture.shadows import HASHABLE_KEYS
 from jitney.capture.symbols import SYMBOLS, concrete
@@ -64,7 +64,10 @@ def asks_python(interpreter: Interpreter, values: Iterable[Any], hooks: Sequence
         if id(value) in opaque:
             return f"{type(value).__qualname__}'s C code, which looks into it"
         for hook in hooks:
-            if is_python(type_lookup(type(value), hook)):
+            found = type_lookup(type(value), hook)
+            if hook in COMPARISONS:
+                guard_lookup(interpreter, type(value), hook, found, None)
+            if is_python(found):
                 return f"{type(value).__qualname__}.{hook}"
     return ""
 

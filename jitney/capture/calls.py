@@ -23,9 +23,10 @@ from jitney.capture import (
     searches,
     torch_calls,
 )
-from jitney.capture.attributes import LRU, guard_lookup, is_python, know_function, type_lookup
+from jitney.capture.attributes import LRU, guard_lookup, know_function, type_lookup
 from jitney.capture.c_methods import bound, rebind
 from jitney.capture.cached_functions import call_cached
+from jitney.capture.class_flags import is_python
 from jitney.capture.finalizers import refuse_finalizer
 from jitney.capture.forced import forced, forced_keywords
 from jitney.capture.frame import BreakCapture, Frame, Lazy, Raised

@@ -12,9 +12,9 @@ import torch
 
 from jitney import torch_api
 from jitney.capture import operators, tensor_attributes
-from jitney.capture.attributes import guard_lookup, is_python, type_lookup
+from jitney.capture.attributes import guard_lookup, type_lookup
 from jitney.capture.builtin_calls import TWO, builtin
-from jitney.capture.class_flags import is_heap_type
+from jitney.capture.class_flags import is_heap_type, is_python
 from jitney.capture.forced import forced
 from jitney.capture.frame import BreakCapture
 from jitney.capture.generators import FrameGenerator

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
-from types import CellType, CodeType, FunctionType
+from types import BuiltinFunctionType, CellType, CodeType, FunctionType
 from typing import Any
 
 from jitney.errors import CompilerBug
 
 EMPTY = object()
+_FEW = 1024
 _SET: Any = object.__setattr__
 
 
@@ -103,7 +104,7 @@ def make_object(
     slots: tuple[tuple[str, Any], ...],
 ) -> Any:
     """An instance made without ``__init__``: contents first, then attributes."""
-    made = cls.__new__(cls, *new_args)
+    made = plain_new(cls)(cls, *new_args)
     if base is not EMPTY:
         fill(made, base)
     if state:
@@ -113,6 +114,12 @@ def make_object(
     for name, value in slots:
         store_attribute(made, name, value)
     return made
+
+
+def plain_new(cls: type) -> Callable[..., Any]:
+    """The ``__new__`` of C code that a class's own calls in the end."""
+    found = (base.__dict__.get("__new__") for base in cls.__mro__)
+    return next(new for new in found if isinstance(new, BuiltinFunctionType))
 
 
 def fill(target: Any, contents: Any) -> None:
@@ -125,13 +132,20 @@ def fill(target: Any, contents: Any) -> None:
     elif isinstance(target, set):
         set.update(target, contents)
     elif isinstance(target, deque):
+        if isinstance(contents, deque):
+            deque.__init__(target, (), contents.maxlen)
         deque.extend(target, contents)
     else:
         raise CompilerBug(f"contents for a {type(target).__name__}")
 
 
 def replace_contents(target: Any, contents: Any) -> None:
-    """Clears a container and fills it again."""
+    """Clears a container and fills it again; of a deque that stays as long, only items are set,
+    which its iterators do not notice."""
+    if isinstance(target, deque) and len(target) == len(contents) <= _FEW:
+        for place, value in enumerate(contents):
+            deque.__setitem__(target, place, value)
+        return
     for kind in (OrderedDict, dict, list, set, deque):
         if isinstance(target, kind):
             kind.clear(target)  # type: ignore[arg-type]

@@ -6,7 +6,8 @@ import types
 from typing import TYPE_CHECKING, Any
 
 from jitney.capture import operators
-from jitney.capture.attributes import bind, is_python, type_lookup
+from jitney.capture.attributes import bind, type_lookup
+from jitney.capture.class_flags import is_python
 from jitney.capture.cpython import (
     KEYWORDS_OR_NULL,
     LOOP_END,

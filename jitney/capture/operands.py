@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from jitney.capture import callbacks
-from jitney.capture.attributes import guard_lookup, is_python, know_function, type_lookup
-from jitney.capture.class_flags import is_heap_type
+from jitney.capture.attributes import guard_lookup, know_function, type_lookup
+from jitney.capture.class_flags import is_heap_type, is_python
 from jitney.capture.frame import BreakCapture
-from jitney.capture.generators import FrameGenerator
+from jitney.capture.generators import Callback, FrameGenerator, IndexIterator, MethodIterator
 from jitney.capture.guard import ABSENT
 from jitney.capture.symbols import NUMBERS, SYMBOLS, concrete
 
@@ -27,6 +27,7 @@ Attempt = tuple[Any, Any, str]
 #: What CPython adds and repeats only where neither operand is a number that answers.
 SEQUENCES = (list, tuple, str, bytes, bytearray, collections.deque, array.array)
 _OF_SEQUENCES = ("__add__", "__mul__", "__rmul__", "__iadd__", "__imul__")
+_OURS = (FrameGenerator, IndexIterator, MethodIterator, Callback)
 _OF_C = (WrapperDescriptorType, MethodDescriptorType)
 
 
@@ -36,14 +37,14 @@ def is_tensorish(value: Any) -> bool:
 
 
 def hook_of(interpreter: Interpreter, value: Any, name: str) -> Any:
-    """A special method that a class defines in Python, guarded; else None."""
+    """A special method that a class defines in Python, else None; guarded either way."""
     cls = type(value)
-    if not is_heap_type(cls) or is_tensorish(value) or isinstance(value, FrameGenerator):
+    if not is_heap_type(cls) or is_tensorish(value) or isinstance(value, _OURS):
         return None
     found = type_lookup(cls, name)
+    guard_lookup(interpreter, cls, name, found, interpreter.world.source_of(value))
     if not is_python(found):
         return None
-    guard_lookup(interpreter, cls, name, found, interpreter.world.source_of(value))
     know_function(interpreter, found, value, name)
     return found
 

@@ -12,8 +12,8 @@ import torch
 
 from jitney.capture import callbacks, look_ahead, operands
 from jitney.capture.answers import checked
-from jitney.capture.attributes import is_python, type_lookup
-from jitney.capture.class_flags import is_heap_type, is_of_c
+from jitney.capture.attributes import type_lookup
+from jitney.capture.class_flags import is_heap_type, is_of_c, is_python
 from jitney.capture.frame import BreakCapture, Frame, Raised
 from jitney.capture.generators import FrameGenerator, IndexIterator, MethodIterator
 from jitney.capture.guard import ABSENT
@@ -261,8 +261,18 @@ def contains(interpreter: Interpreter, container: Any, item: Any) -> bool:
         item = concrete_key(item)
     elif callbacks.asks_python(interpreter, (container, item), callbacks.COMPARISONS):
         kind: Any = next(kind for kind in _LISTS if isinstance(container, kind))
-        return any(is_or_equals(interpreter, x, item) for x in kind.__iter__(container))
+        return _search(interpreter, kind.__iter__(container), item)
     return bool(interpreter.native(operator.contains, container, item))
+
+
+def _search(interpreter: Interpreter, iterator: Any, item: Any) -> bool:
+    """Whether an item of the iterator equals another one; what compares them may change what it
+    goes over, which a deque's iterator notices."""
+    end = object()
+    while (value := interpreter.native(next, iterator, end)) is not end:
+        if is_or_equals(interpreter, value, item):
+            return True
+    return False
 
 
 # ---------------------------------------------------------------- iteration
@@ -305,9 +315,9 @@ def iterable(interpreter: Interpreter, value: Any) -> Any:
     if isinstance(value, torch.Tensor):
         return get_iter(interpreter, value)
     if is_heap_type(cls) and not isinstance(value, type | FrameGenerator):
-        if is_python(type_lookup(cls, "__iter__")) or (
-            is_python(type_lookup(cls, "__getitem__")) and type_lookup(cls, "__iter__") is ABSENT
-        ):
+        iterates = hook_of(interpreter, value, "__iter__") is not None
+        indexed = not iterates and type_lookup(cls, "__iter__") is ABSENT
+        if iterates or indexed and hook_of(interpreter, value, "__getitem__") is not None:
             return get_iter(interpreter, value)
     return value
 

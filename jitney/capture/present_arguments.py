@@ -12,6 +12,7 @@ from jitney.capture.forced import forced, forced_keywords
 from jitney.capture.frame import BreakCapture
 from jitney.capture.generators import Callback, Predicate
 from jitney.capture.symbols import SYMBOLS, concrete
+from jitney.capture.world import has_zone_of_python
 
 if TYPE_CHECKING:
     from jitney.capture.interpret import Interpreter
@@ -53,6 +54,8 @@ def present(interpreter: Interpreter, function: Any, place: int | str, value: An
     """The argument at ``place``, its position or its name, of the C function ``function``."""
     if id(value) in interpreter.world.foreign_iterators:
         raise BreakCapture("foreign-iterator", "an iterator made outside of the frame is advanced")
+    if has_zone_of_python(value) and not isinstance(getattr(function, "__self__", None), list):
+        raise BreakCapture("callback", "C code would ask a tzinfo of the program's")
     if isinstance(value, SYMBOLS):  # a list just keeps it, as a literal does
         return value if getattr(function, "__name__", "") == "append" else concrete(value)
     if isinstance(function, type) and place in _CALLING.get(function, ()):

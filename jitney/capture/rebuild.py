@@ -39,6 +39,11 @@ CONSTANTS: tuple[type, ...] = (
     torch.finfo, torch.iinfo, types.GenericAlias, types.UnionType, np.number, np.bool_,
     *torch_api.DEVICE_PROPERTIES,
 )  # fmt: skip
+#: Kinds of numbers and texts, and what an instance of a subclass is of them.
+_PLAIN: dict[type, Any] = {
+    int: int.__int__, float: float.__float__, complex: complex.__complex__, str: str.__str__,
+    bytes: bytes.__bytes__,
+}  # fmt: skip
 VALUES_OF_MODULES = ("inspect", "re", "typing", "datetime", "decimal", "fractions")
 
 
@@ -90,7 +95,8 @@ class Rebuilder:
             return r.Given(known.source)
         if isinstance(value, torch.Tensor | torch.SymInt | torch.SymFloat | torch.SymBool):
             return self._output(value)
-        if isinstance(value, CONSTANTS) and cls is not functools.partial:
+        own = is_heap_type(cls) and self.vm.is_owned(value)  # a number or text with attributes
+        if isinstance(value, CONSTANTS) and cls is not functools.partial and not own:
             return r.Constant(value)
         maker = _MAKERS.get(cls)
         if maker is not None:
@@ -152,7 +158,8 @@ class Rebuilder:
         return r.Apply(collections.defaultdict, (self.of(value.default_factory), self._dict(value)))
 
     def _deque(self, value: Any) -> r.Recipe:
-        return r.Apply(collections.deque, (r.MakeList(self._all(value)), r.Constant(value.maxlen)))
+        items = r.MakeList(self._all(collections.deque.__iter__(value)))
+        return r.Apply(collections.deque, (items, r.Constant(value.maxlen)))
 
     def _method(self, value: types.MethodType) -> r.Recipe:
         if type(value.__self__) is FrameGenerator:  # send, throw, close: the real one's
@@ -270,13 +277,21 @@ class Rebuilder:
                 return iterator_recipe(self, value)
             raise CannotRebuild(f"a {cls.__module__}.{cls.__qualname__}")
         base: r.Recipe | None = None
-        if isinstance(value, dict):
+        plain: tuple[r.Recipe, ...] = ()
+        if isinstance(value, tuple(_PLAIN)):
+            kind: Any = next(kind for kind in _PLAIN if isinstance(value, kind))
+            plain = (r.Constant(_PLAIN[kind](value)),)
+        elif isinstance(value, frozenset):
+            plain = (r.MakeTuple(self._all(frozenset.__iter__(value))),)
+        elif isinstance(value, collections.deque):
+            base = self._deque(value)
+        elif isinstance(value, dict):
             base = self._dict(value)
         elif isinstance(value, list):
             base = r.MakeList(self._all(list.__iter__(value)))
         elif isinstance(value, set):
             base = r.MakeSet(self._all(set.__iter__(value)))
-        return r.MakeObject(cls, (), base, self._state(value), self._slots(value, cls))
+        return r.MakeObject(cls, plain, base, self._state(value), self._slots(value, cls))
 
     def _state(self, value: Any) -> tuple[tuple[str, r.Recipe], ...]:
         namespace = getattr(value, "__dict__", None)
