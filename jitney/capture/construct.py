@@ -141,12 +141,17 @@ def fill(target: Any, contents: Any) -> None:
 
 def replace_contents(target: Any, contents: Any) -> None:
     """Clears a container and fills it again; of a deque that stays as long, only items are set,
-    which its iterators do not notice."""
+    which its iterators do not notice; of a set, members go and come."""
     if isinstance(target, deque) and len(target) == len(contents) <= _FEW:
         for place, value in enumerate(contents):
             deque.__setitem__(target, place, value)
         return
-    for kind in (OrderedDict, dict, list, set, deque):
+    if isinstance(target, set):  # whose order comes of its history
+        kept = {id(value) for value in contents}
+        set.difference_update(target, [x for x in set.__iter__(target) if id(x) not in kept])
+        set.update(target, contents)
+        return
+    for kind in (OrderedDict, dict, list, deque):
         if isinstance(target, kind):
             kind.clear(target)  # type: ignore[arg-type]
             break

@@ -43,11 +43,20 @@ _NAMES = ("iterable", "data", "selectors")
 def call_native(interpreter: Interpreter, function: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     """Calls pure C code for real; what it could misread is refused or made concrete first."""
     values, keywords = forced(interpreter, args), forced_keywords(interpreter, kwargs)
+    _refuse_pop(interpreter, function, values)
     values = callbacks.drained(interpreter, function, values)
     callbacks.refuse_callbacks(interpreter, function, [*values, *keywords.values()])
     values = [present(interpreter, function, i, v) for i, v in enumerate(values)]
     keywords = {k: present(interpreter, function, k, v) for k, v in keywords.items()}
     return interpreter.native(function, *values, **keywords)
+
+
+def _refuse_pop(interpreter: Interpreter, function: Any, values: Any) -> None:
+    """Breaks where a set from outside is to choose a member: by where it stopped last time."""
+    owner = getattr(function, "__self__", None) if not values else values[0]
+    if getattr(function, "__name__", "") == "pop" and isinstance(owner, set):
+        if interpreter.world.source_of(owner) is not None:
+            raise BreakCapture("set-order", "a set's order depends on its history")
 
 
 def present(interpreter: Interpreter, function: Any, place: int | str, value: Any) -> Any:

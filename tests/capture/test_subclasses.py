@@ -334,3 +334,17 @@ def test_errors_of_our_own_are_told_not_raised() -> None:
     with jitney.options(eager_on_bug=True), told:
         found = jitney.compile(misused, backend="eager")(torch.ones(2))
     assert found[1] == 1
+
+
+def test_a_set_chooses_as_eagers_would() -> None:
+    def chosen(x: torch.Tensor, members: set[int]) -> Any:
+        members.add(8)
+        found = members.pop()
+        members.add(found + 20)
+        return x + 1, found, list(members)
+
+    compiled, x = jitney.compile(chosen, backend="eager"), torch.ones(2)
+    given, wanted = {1, 2, 3}, {1, 2, 3}
+    for _ in range(6):
+        assert_same(compiled(x, given), chosen(x, wanted))
+        assert list(given) == list(wanted)
