@@ -16,7 +16,7 @@ from jitney.capture import callbacks, look_ahead, operands
 from jitney.capture.answers import checked
 from jitney.capture.attributes import type_lookup
 from jitney.capture.class_flags import is_heap_type, is_python
-from jitney.capture.frame import BreakCapture, Frame, Raised
+from jitney.capture.frame import BreakCapture, Raised
 from jitney.capture.generators import FrameGenerator, IndexIterator, MethodIterator
 from jitney.capture.guard import ABSENT
 from jitney.capture.known_values import known_truth
