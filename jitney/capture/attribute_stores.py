@@ -11,15 +11,16 @@ from jitney.capture.attributes import (
     dict_set,
     guard_lookup,
     is_data,
-    is_python,
     is_slot,
     know_function,
     missing,
     type_lookup,
 )  # fmt: skip
+from jitney.capture.class_flags import is_of_c, is_python
 from jitney.capture.frame import BreakCapture, Frame, Raised
 from jitney.capture.guard import ABSENT
 from jitney.capture.shadows import DictShadow
+from jitney.capture.world import PROXIES
 
 if TYPE_CHECKING:
     from jitney.capture.interpret import Interpreter
@@ -29,6 +30,8 @@ def set_attr(
     interpreter: Interpreter, owner: Any, name: str, value: Any, site: Frame | None = None
 ) -> None:
     """``owner.name = value``. With ``site``, a break inside Python code resumes after it."""
+    if type(owner) in PROXIES:
+        raise BreakCapture("proxy", "an object is changed through a weakref.proxy")
     if isinstance(owner, torch.Tensor):
         raise BreakCapture("tensor-attribute", f"the attribute {name} of a tensor is set")
     if isinstance(owner, type):
@@ -73,18 +76,19 @@ def generic_set(
 
 
 def _set_slot(interpreter: Interpreter, found: Any, owner: Any, name: str, value: Any) -> None:
-    world = interpreter.world
-    is_slot_of_c = "__slots__" not in vars(found.__objclass__)
-    if is_slot_of_c and id(owner) in world.inside:  # maybe read-only
+    known, of_c = interpreter.world.inside.get(id(owner)), is_of_c(found.__objclass__)
+    if known is not None and of_c and known.inside is known.original:
         raise BreakCapture("descriptor", f"{type(owner).__name__}.{name} is set by C code")
-    if id(owner) in world.inside:
-        world.slots[id(owner), name] = (value, owner)
-    else:
+    if known is None or of_c:  # C code reads it, too
         interpreter.native(found.__set__, owner, value)
+    if known is not None:
+        interpreter.world.slots[id(owner), name] = (value, owner)
 
 
 def del_attr(interpreter: Interpreter, owner: Any, name: str) -> None:
     """``del owner.name``."""
+    if type(owner) in PROXIES:
+        raise BreakCapture("proxy", "an object is changed through a weakref.proxy")
     if isinstance(owner, torch.Tensor | type):
         raise BreakCapture("attribute-delete", f"{name} is deleted")
     hook = type_lookup(type(owner), "__delattr__")

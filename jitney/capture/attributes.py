@@ -15,7 +15,7 @@ import torch
 
 from jitney import torch_api
 from jitney.capture import tensor_attributes
-from jitney.capture.class_flags import is_heap_type
+from jitney.capture.class_flags import is_heap_type, is_python
 from jitney.capture.frame import BreakCapture, Frame, Lazy, Raised
 from jitney.capture.generators import FrameGenerator
 from jitney.capture.guard import ABSENT, Kind
@@ -23,6 +23,7 @@ from jitney.capture.shadows import DictShadow
 from jitney.capture.source import Attr, Fixed, ModuleOf, Source, TypeLookup
 from jitney.capture.symbols import NUMBERS, concrete
 from jitney.capture.tracebacks import traceback_of
+from jitney.capture.world import PROXIES
 
 if TYPE_CHECKING:
     from jitney.capture.interpret import Interpreter
@@ -56,11 +57,6 @@ def type_lookup(cls: type, name: str) -> Any:
     return _lookup(cls, name)
 
 
-def is_python(value: Any) -> bool:
-    """Whether a special method found on a class is Python code."""
-    return type(value) is types.FunctionType
-
-
 def is_slot(value: Any, name: str) -> bool:
     """Whether what is found on a class is C code's own method of that name."""
     return type(value) is types.WrapperDescriptorType and value.__name__ == name
@@ -90,9 +86,9 @@ def guard_lookup(
 
 def get_attr(interpreter: Interpreter, owner: Any, name: str, site: Frame | None = None) -> Any:
     """``owner.name`` (maybe `Lazy`). ``site`` as for `Interpreter.call`."""
-    if isinstance(owner, torch.Tensor):
-        return tensor_attributes.get(interpreter, owner, name)
     cls = type(owner)
+    if isinstance(owner, torch.Tensor) and cls not in PROXIES:
+        return tensor_attributes.get(interpreter, owner, name)
     if cls in NUMBERS:  # no method of a symbol's is quite that of the number
         return NUMBERS[cls] if name == "__class__" else get_attr(interpreter, concrete(owner), name)
     if isinstance(owner, types.ModuleType):
@@ -103,6 +99,8 @@ def get_attr(interpreter: Interpreter, owner: Any, name: str, site: Frame | None
         return _super_attr(interpreter, owner, name, site)
     if cls is FrameGenerator:
         return owner.attribute(name)
+    if cls in PROXIES:
+        raise BreakCapture("proxy", "an object is looked at through a weakref.proxy")
     hook = type_lookup(cls, "__getattribute__")
     if not is_python(hook) and not is_slot(hook, "__getattribute__"):
         raise BreakCapture("getattribute", f"{cls.__name__}.__getattribute__ is no function")

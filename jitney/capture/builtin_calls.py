@@ -6,6 +6,7 @@ import builtins
 import collections
 import functools
 import itertools
+import math
 import os
 import sys
 import types
@@ -24,13 +25,15 @@ from jitney.capture import (
     operators,
     polyfills,
 )  # fmt: skip
-from jitney.capture.attributes import is_python, type_lookup
+from jitney.capture.answers import checked
+from jitney.capture.attributes import type_lookup
+from jitney.capture.class_flags import is_python
 from jitney.capture.finalizers import refuse_finalizer
 from jitney.capture.forced import forced, forced_keywords
 from jitney.capture.frame import BreakCapture, Frame, Raised, Unread
 from jitney.capture.generators import Iterating
 from jitney.capture.guard import ABSENT, Kind
-from jitney.capture.special_methods import of_type
+from jitney.capture.special_methods import hook_of
 from jitney.capture.symbols import SYMBOLS, concrete, counted
 from jitney.capture.tracebacks import traceback_of
 
@@ -51,15 +54,29 @@ def handler_of(function: Any) -> Handler | None:
         return None
 
 
-def builtin(*functions: Any) -> Callable[[Handler], Handler]:
-    """Registers our own version of C functions."""
+def builtin(*functions: Any, takes: range | None = None) -> Callable[[Handler], Handler]:
+    """Registers our own version of C functions. ``takes``: how many arguments without names they
+    take; for others, and for named ones, they raise their own TypeError."""
 
     def register(handler: Handler) -> Handler:
         for function in functions:
-            _HANDLERS[function] = handler
+            _HANDLERS[function] = handler if takes is None else _counting(handler, takes)
         return handler
 
     return register
+
+
+def _counting(handler: Handler, takes: range) -> Handler:
+    def run(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Any) -> Any:
+        if len(args) in takes and not kwargs:
+            return handler(interpreter, function, args, kwargs, site)
+        keywords = forced_keywords(interpreter, kwargs)
+        return interpreter.native(function, *forced(interpreter, args), **keywords)
+
+    return run
+
+
+ONE, TWO, THREE = range(1, 2), range(2, 3), range(3, 4)
 
 
 def is_list_sort(function: Any) -> bool:
@@ -97,6 +114,9 @@ def _polyfill_with_key(replacement: Any) -> Handler:
             if len(values) == 1:
                 iterable = operators.iterable(interpreter, values[0])
                 values = [interpreter.native(list, iterable)]
+            if key is not None:  # what it gives is compared, or held by what it is bound to
+                hooks = (*callbacks.COMPARISONS, *callbacks.NUMBERS)
+                callbacks.refuse_python(interpreter, (*values, key.__self__), hooks)
             callbacks.refuse_python(interpreter, values, callbacks.COMPARISONS)
             keywords = forced_keywords(interpreter, kwargs)
             return interpreter.native(function, *values, **keywords)
@@ -141,22 +161,22 @@ def _sum(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: 
     return interpreter.native(function, *values, **keywords)
 
 
-@builtin(builtins.len)
+@builtin(builtins.len, takes=ONE)
 def _len(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Any) -> Any:
-    return operators.length(interpreter, interpreter.world.force(args[0]), site)
+    return operators.length(interpreter, interpreter.world.force(args[0]))
 
 
-@builtin(builtins.callable)
+@builtin(builtins.callable, takes=ONE)
 def _callable(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Any) -> Any:
     return interpreter.native(function, *forced(interpreter, args))
 
 
-@builtin(builtins.getattr)
+@builtin(builtins.getattr, takes=range(2, 4))
 def _getattr(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Any) -> Any:
     owner, name, *default = args
     owner, name = forced(interpreter, (owner, name))
     if not isinstance(name, str):
-        return interpreter.native(function, owner, name)  # raises eager's TypeError
+        return interpreter.native(function, None, name)  # raises eager's TypeError
     if not default:
         return interpreter.get_attr(owner, name, site)
     try:
@@ -167,11 +187,11 @@ def _getattr(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, si
         raise
 
 
-@builtin(builtins.hasattr)
+@builtin(builtins.hasattr, takes=TWO)
 def _hasattr(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Any) -> Any:
     owner, name = forced(interpreter, args)
     if not isinstance(name, str):
-        return interpreter.native(function, owner, name)  # raises eager's TypeError
+        return interpreter.native(function, None, name)  # raises eager's TypeError
     try:
         interpreter.get_attr(owner, name)
     except Raised as raised:
@@ -186,8 +206,10 @@ def _on_attribute(act: Callable[..., Any], count: int) -> Handler:
 
     def handle(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Any) -> Any:
         values = forced(interpreter, args)
-        if len(values) != count or kwargs or not isinstance(values[1], str):
+        if len(values) != count or kwargs:
             return interpreter.native(function, *values, **kwargs)  # raises eager's TypeError
+        if not isinstance(values[1], str):
+            return interpreter.native(function, None, *values[1:])  # so does this
         return act(interpreter, *values)
 
     return handle
@@ -233,7 +255,7 @@ def _container_new(
     return made
 
 
-@builtin(builtins.id)
+@builtin(builtins.id, takes=ONE)
 def _id(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Any) -> int:
     value = interpreter.world.force(args[0])
     known = interpreter.world.inside.get(id(value))
@@ -252,7 +274,7 @@ def _vars(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site:
     return interpreter.get_attr(interpreter.world.force(args[0]), "__dict__")
 
 
-@builtin(sys.exc_info)
+@builtin(sys.exc_info, takes=range(1))
 def _exc_info(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Any) -> Any:
     exception = exceptions.handled_now(interpreter)
     if exception is None:
@@ -261,7 +283,7 @@ def _exc_info(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, s
     return (type(exception), exception, traceback_of(interpreter, exception) if looks else None)
 
 
-@builtin(sys.exception)
+@builtin(sys.exception, takes=range(1))
 def _exception(vm: Interpreter, function: Any, args: Any, kwargs: Any, site: Any) -> Any:
     return exceptions.handled_now(vm)
 
@@ -294,12 +316,12 @@ def _fspath(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, sit
     return text
 
 
-@builtin(sys.intern)
+@builtin(sys.intern, takes=ONE)
 def _intern(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Any) -> Any:
     return interpreter.native(function, *forced(interpreter, args), **kwargs)
 
 
-@builtin(builtins.hash)
+@builtin(builtins.hash, takes=ONE)
 def _hash(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Any) -> int:
     value = interpreter.world.force(args[0])
     for part in callbacks.held((value,)):
@@ -307,20 +329,20 @@ def _hash(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site:
             raise BreakCapture("hash", f"hash() of a {type(part).__name__}")
     hook = type_lookup(type(value), "__hash__")
     if is_python(hook):
-        number = of_type(interpreter, interpreter.call(hook, (value,), {}, None), "__hash__", int)
-        return int(number) if -(1 << 63) <= number < 1 << 63 and number != -1 else hash(number)
+        answer = interpreter.world.force(interpreter.call(hook, (value,), {}, None))
+        return checked(interpreter, hash, value, "__hash__", answer)
     callbacks.refuse_python(interpreter, (value,), callbacks.HASHES)
     return interpreter.native(hash, value)
 
 
-@builtin(builtins.iter)
+@builtin(builtins.iter, takes=range(1, 3))
 def _iter(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Any) -> Any:
     if len(args) != 1:
         raise BreakCapture("iter", "iter() with a sentinel")
     return operators.get_iter(interpreter, interpreter.world.force(args[0]))
 
 
-@builtin(builtins.next)
+@builtin(builtins.next, takes=range(1, 3))
 def _next(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Any) -> Any:
     iterator, *default = forced(interpreter, args)
     try:
@@ -331,27 +353,55 @@ def _next(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site:
         raise
 
 
-@builtin(builtins.repr, builtins.format, builtins.ascii)
+@builtin(builtins.format, takes=range(1, 3))
+def _format(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Any) -> Any:
+    value, *spec = forced(interpreter, args)
+    if spec and not isinstance(spec[0], str):
+        return interpreter.native(function, None, spec[0])  # raises eager's TypeError
+    return operators.format_value(interpreter, value, *spec)
+
+
+@builtin(builtins.repr, builtins.ascii, takes=ONE)
 def _text(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Any) -> Any:
-    values = forced(interpreter, args)
-    if function is builtins.format:
-        return operators.format_value(interpreter, *values)
-    return operators.text(interpreter, values[0], "__repr__", function)
+    return operators.text(interpreter, interpreter.world.force(args[0]), "__repr__", function)
 
 
-@builtin(builtins.abs, builtins.divmod, builtins.pow, builtins.round)
+@builtin(builtins.abs, math.floor, math.ceil, math.trunc, takes=ONE)
+def _whole(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Any) -> Any:
+    return _number(interpreter, function, args, kwargs, site)
+
+
+@builtin(builtins.round)
 def _number(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Any) -> Any:
     values = forced(interpreter, args)
     keywords = forced_keywords(interpreter, kwargs)
-    name = f"__{function.__name__}__"
-    hook = type_lookup(type(values[0]), name)
-    if is_python(hook) and not isinstance(values[0], (torch.Tensor, *SYMBOLS)):
+    hook = hook_of(interpreter, values[0], f"__{function.__name__}__") if values else None
+    if hook is not None:
         return interpreter.call(hook, tuple(values), keywords, site)
     if function is builtins.round and len(values) + len(keywords) > 1:  # symbols ignore digits
         values, keywords = [*map(concrete, values)], {k: concrete(v) for k, v in keywords.items()}
-    elif function is builtins.round:
+    elif function is not builtins.abs:
         values = [*map(counted, values)]
-    callbacks.refuse_python(interpreter, (*values[1:], *keywords.values()), callbacks.NUMBERS)
+    callbacks.refuse_python(interpreter, (*values, *keywords.values()), callbacks.NUMBERS)
+    return interpreter.native(function, *values, **keywords)
+
+
+@builtin(builtins.pow)
+def _pow(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Any) -> Any:
+    values = forced(interpreter, args)
+    if len(values) == 2 and not kwargs:
+        return operators.binary(interpreter, "**", *values)
+    if len(values) == 3 and not kwargs:
+        hook = hook_of(interpreter, values[0], "__pow__")
+        if hook is not None:
+            answer = interpreter.world.force(interpreter.call(hook, tuple(values), {}, None))
+            if answer is NotImplemented:
+                raise BreakCapture("operator", "a power with a modulus has no answer")
+            return answer
+    keywords = forced_keywords(interpreter, kwargs)
+    for value in (*values, *keywords.values()):
+        callbacks.refuse_hooks(value, ("__pow__", "__rpow__"))
+    values, keywords = [*map(concrete, values)], {k: concrete(v) for k, v in keywords.items()}
     return interpreter.native(function, *values, **keywords)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import collections
+import collections.abc
 import contextlib
 import types
 from collections.abc import Callable
@@ -11,18 +11,23 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from jitney.capture import callbacks, operators, subscripts, tensor_attributes
-from jitney.capture.attributes import is_python, type_lookup
+from jitney.capture.answers import checked
+from jitney.capture.attributes import type_lookup
 from jitney.capture.builtin_calls import Handler
+from jitney.capture.class_flags import is_python
 from jitney.capture.forced import forced, forced_keywords
 from jitney.capture.frame import BreakCapture, Unread
 from jitney.capture.generators import Callback, FrameGenerator, Predicate
-from jitney.capture.special_methods import of_type
+from jitney.capture.guard import ABSENT
+from jitney.capture.present_arguments import call_native
+from jitney.capture.special_methods import hook_of
 from jitney.capture.symbols import NUMBERS, SYMBOLS, concrete, counted
 
 if TYPE_CHECKING:
     from jitney.capture.interpret import Interpreter
 
 _CLASSES: dict[type, Handler] = {}
+_BYTES = (str, bytes, bytearray, int, *SYMBOLS)
 
 
 def class_handler(cls: type) -> Handler | None:
@@ -84,13 +89,25 @@ def _container(interpreter: Interpreter, cls: Any, args: Any, kwargs: Any, site:
         raise BreakCapture("defaultdict", "a defaultdict with a Python factory")
     if cls is enumerate:
         callbacks.refuse_python(interpreter, (*values[1:], *keywords.values()), callbacks.NUMBERS)
-    if cls is reversed and is_python(type_lookup(type(values[0]), "__reversed__")):
+    if (
+        cls is reversed
+        and len(values) == 1
+        and is_python(type_lookup(type(values[0]), "__reversed__"))
+    ):
         hook = type_lookup(type(values[0]), "__reversed__")
         return interpreter.call(hook, (values[0],), {}, site)
+    if (
+        cls is reversed
+        and len(values) == 1
+        and type_lookup(type(values[0]), "__reversed__") is ABSENT
+    ):
+        callbacks.refuse_hooks(values[0], ("__getitem__", "__len__"))
     if cls is reversed and isinstance(values[0], torch.nn.Module):
         values[0] = list(operators.iterable(interpreter, values[0]))
     readable = subscripts.items if issubclass(cls, dict) else operators.iterable
     values = [readable(interpreter, v) for v in values]
+    if cls is frozenset and len(values) == 1 and type(values[0]) is frozenset:
+        return values[0]  # itself
     if cls in (set, frozenset):
         values = [interpreter.native(list, v) for v in values]
         for value in values:
@@ -126,9 +143,10 @@ def _calling(interpreter: Interpreter, cls: Any, args: Any, kwargs: Any, site: A
 
 @_class(bool)
 def _bool(interpreter: Interpreter, cls: Any, args: Any, kwargs: Any, site: Any) -> bool:
-    if len(args) > 1 or kwargs:
-        return interpreter.native(bool, *args, **kwargs)  # raises eager's TypeError
-    return bool(args) and operators.truth(interpreter, interpreter.world.force(args[0]))
+    if len(args) != 1 or kwargs:
+        keywords = forced_keywords(interpreter, kwargs)
+        return bool(interpreter.native(bool, *forced(interpreter, args), **keywords))
+    return operators.truth(interpreter, interpreter.world.force(args[0]))
 
 
 @_class(int, float)
@@ -136,21 +154,35 @@ def _convert(interpreter: Interpreter, cls: Any, args: Any, kwargs: Any, site: A
     values = forced(interpreter, args)
     if kwargs or len(values) > 1:
         keywords = forced_keywords(interpreter, kwargs)
+        given = (*values, *keywords.values())
+        callbacks.refuse_python(interpreter, given, (*callbacks.NUMBERS, "__trunc__"))
         return interpreter.native(cls, *values, **keywords)
     if values and isinstance(values[0], SYMBOLS):
         return torch.sym_int(counted(values[0])) if cls is int else torch.sym_float(values[0])
-    if values:
-        for name in (f"__{cls.__name__}__", "__index__"):
-            hook = type_lookup(type(values[0]), name)
-            if is_python(hook) and not isinstance(values[0], torch.Tensor):
-                made = interpreter.call(hook, (values[0],), {}, site)
-                whole = cls is float and name == "__index__"
-                kinds = (float, torch.SymFloat) if name == "__float__" else (int, torch.SymInt)
-                number = of_type(interpreter, made, name, kinds)
-                if type(number) not in kinds:  # of a derived class
-                    of_type(interpreter, number, name, ())
-                return interpreter.call(float, (number,), {}, site) if whole else number
+    for name in (f"__{cls.__name__}__", "__index__", "__trunc__"):
+        hook = hook_of(interpreter, values[0], name) if values else None
+        if hook is not None and (cls, name) != (float, "__trunc__"):
+            answer = interpreter.world.force(interpreter.call(hook, (values[0],), {}, None))
+            kind = float if name == "__float__" else int
+            if NUMBERS.get(type(answer)) is kind:
+                return torch.sym_float(answer) if cls is float else answer
+            if name == "__trunc__" or isinstance(answer, kind) and type(answer) is not kind:
+                interpreter.native_broke = True  # it has been called: break before it
+                raise BreakCapture("warning", f"{cls.__name__}() warns of what {name} gives")
+            return checked(interpreter, cls, values[0], name, answer)
     return interpreter.native(cls, *values)
+
+
+@_class(bytes, bytearray)
+def _bytes(interpreter: Interpreter, cls: Any, args: Any, kwargs: Any, site: Any) -> Any:
+    values = forced(interpreter, args)
+    if len(values) != 1 or kwargs or isinstance(values[0], _BYTES):
+        return call_native(interpreter, cls, values, kwargs)
+    callbacks.refuse_hooks(values[0], ("__bytes__", "__index__", "__buffer__"))
+    items = operators.iterable(interpreter, values[0])
+    if isinstance(items, collections.abc.Iterator):
+        items = interpreter.native(list, items)
+    return call_native(interpreter, cls, [items], {})
 
 
 @_class(str)

@@ -6,16 +6,19 @@ the frame has changed. Where it cannot be interpreted, the call breaks.
 
 from __future__ import annotations
 
+import functools
 import operator
 import string
+import struct
 import types
-from collections import defaultdict, deque
+from collections import OrderedDict, defaultdict, deque
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from jitney.capture.attributes import is_python, type_lookup
+from jitney.capture.attributes import guard_lookup, type_lookup
+from jitney.capture.class_flags import is_heap_type, is_python
 from jitney.capture.frame import BreakCapture
 from jitney.capture.shadows import HASHABLE_KEYS
 from jitney.capture.symbols import SYMBOLS, concrete
@@ -29,10 +32,18 @@ HASHES = ("__hash__", "__eq__")
 TEXTS = ("__repr__", "__str__", "__format__")
 NUMBERS = ("__index__", "__int__", "__float__", "__complex__")
 CONTAINERS = (list, tuple, set, frozenset, deque, dict)
+_VIEWED: tuple[dict[Any, Any], ...] = ({}, OrderedDict())
+#: What dicts are looked at through: their keys, values and items.
+VIEWS = tuple(type(view) for d in _VIEWED for view in (d.keys(), d.values(), d.items()))
+#: What C code compares and prints by what it holds.
+_HOLDING = (
+    *CONTAINERS, *VIEWS, slice, BaseException, types.SimpleNamespace, types.MappingProxyType,
+    functools.partial,
+)  # fmt: skip
 LOOKUPS = ("__getitem__", "__missing__")
 _UNBOUND = (types.MethodDescriptorType, types.WrapperDescriptorType)
 _FORMATTING = ("format", "format_map", "translate", "__mod__", "__rmod__")
-_COMPARING_METHODS = ("count", "index", "remove", "sort")
+_COMPARING_METHODS = ("count", "index", "remove", "sort", "__contains__", *COMPARISONS)
 _COMPARING_MODULES = ("_bisect", "_heapq")
 _COMPARING_FUNCTIONS = (operator.countOf, operator.indexOf)
 #: Methods of dicts and sets that make or look up keys from what their arguments give.
@@ -44,13 +55,19 @@ _OF_MANY_KEYS = frozenset(
 
 def asks_python(interpreter: Interpreter, values: Iterable[Any], hooks: Sequence[str]) -> str:
     """'Class.hook' of the first object among ``values``, and what containers among them hold, whose
-    class has one of ``hooks`` in Python; '' for none. What it reads would have no guard, be the
-    object the frame's own or not."""
+    class has one of ``hooks`` in Python, or that C code would look into; '' for none. What it reads
+    would have no guard, be the object the frame's own or not."""
+    opaque = interpreter.world.opaque
     for value in held(values):
         if isinstance(value, (torch.Tensor, *SYMBOLS)) or is_identity(value):
             continue
+        if id(value) in opaque:
+            return f"{type(value).__qualname__}'s C code, which looks into it"
         for hook in hooks:
-            if is_python(type_lookup(type(value), hook)):
+            found = type_lookup(type(value), hook)
+            if hook in COMPARISONS:
+                guard_lookup(interpreter, type(value), hook, found, None)
+            if is_python(found):
                 return f"{type(value).__qualname__}.{hook}"
     return ""
 
@@ -66,13 +83,26 @@ def refuse_python(interpreter: Interpreter, values: Iterable[Any], hooks: Sequen
         raise BreakCapture("callback", f"C code would call {found}")
 
 
-def refuse_lookups(interpreter: Interpreter, value: Any) -> None:
-    """Breaks where looking up a key in ``value`` calls Python: methods of its class, a factory."""
-    if isinstance(value, torch.Tensor):
+def refuse_parts(interpreter: Interpreter, value: Any, hooks: Sequence[str]) -> None:
+    """Breaks where `asks_python` finds something in what ``value`` holds, itself apart."""
+    if isinstance(value, _HOLDING):
+        parts = held((value,))
+        next(parts)
+        refuse_python(interpreter, parts, hooks)
+
+
+def refuse_hooks(value: Any, hooks: Sequence[str]) -> None:
+    """Breaks where C code would call one of ``hooks`` of ``value`` itself, in Python."""
+    if not is_heap_type(type(value)) or isinstance(value, (torch.Tensor, *SYMBOLS)):
         return
-    for hook in LOOKUPS:
+    for hook in hooks:
         if is_python(type_lookup(type(value), hook)):
             raise BreakCapture("callback", f"C code would call {type(value).__qualname__}.{hook}")
+
+
+def refuse_lookups(interpreter: Interpreter, value: Any) -> None:
+    """Breaks where looking up a key in ``value`` calls Python: methods of its class, a factory."""
+    refuse_hooks(value, LOOKUPS)
     if isinstance(value, defaultdict) and value.default_factory is not None:
         raise BreakCapture("callback", "C code would call a defaultdict's factory")
 
@@ -111,7 +141,13 @@ def refuse_callbacks(interpreter: Interpreter, function: Any, args: Sequence[Any
     owner, name = getattr(function, "__self__", None), getattr(function, "__name__", "")
     if isinstance(function, _UNBOUND) and args:
         owner, args = args[0], args[1:]
-    if isinstance(owner, dict | set | frozenset):
+    if name in COMPARISONS and isinstance(owner, _HOLDING):
+        refuse_parts(interpreter, owner, COMPARISONS)
+        refuse_python(interpreter, args, COMPARISONS)
+    elif isinstance(owner, _HOLDING) and name in TEXTS:
+        refuse_parts(interpreter, owner, TEXTS)
+        refuse_symbolic_text((owner,))
+    elif isinstance(owner, dict | set | frozenset):
         if args and not isinstance(args[0], CONTAINERS):
             refuse_key(interpreter, args[0], owner)
         else:
@@ -131,19 +167,31 @@ def refuse_callbacks(interpreter: Interpreter, function: Any, args: Sequence[Any
             refuse_lookups(interpreter, value)
         if isinstance(owner, str) and name != "translate" and _reads_attributes(owner):
             raise BreakCapture("callback", "str.format reads attributes or items")
-    elif isinstance(owner, CONTAINERS) and name in _COMPARING_METHODS:
+    elif isinstance(owner, (*CONTAINERS, *VIEWS)) and name in _COMPARING_METHODS:
         refuse_python(interpreter, (owner, *args), COMPARISONS)
-    elif isinstance(owner, CONTAINERS) and name in TEXTS:
-        refuse_python(interpreter, (owner,), TEXTS)
-        refuse_symbolic_text((owner,))
     elif (
         getattr(function, "__module__", "") in _COMPARING_MODULES
         or function in _COMPARING_FUNCTIONS
     ):
         refuse_python(interpreter, args, COMPARISONS)
+        refuse_python(interpreter, [a for a in args if not isinstance(a, CONTAINERS)], NUMBERS)
     else:
-        numbers = [a for a in args if not isinstance(a, CONTAINERS)]
-        refuse_python(interpreter, (owner, *numbers) if type(owner) is slice else numbers, NUMBERS)
+        hooks = _hooks_of(function, owner)
+        numbers = [a for a in args if hooks or not isinstance(a, CONTAINERS)]
+        numbers += [owner] if type(owner) is slice else []
+        refuse_python(interpreter, numbers, (*NUMBERS, *hooks))
+
+
+def _hooks_of(function: Any, owner: Any) -> tuple[str, ...]:
+    """What the function asks, beside of numbers, of its arguments and of what these hold."""
+    module, name = getattr(function, "__module__", ""), getattr(function, "__name__", "")
+    if function in (bytes, bytearray) or owner is int or isinstance(owner, bytes | bytearray):
+        return ("__bytes__",)
+    if module in ("math", "cmath"):
+        return ("__mul__", "__rmul__", "__add__", "__radd__") if "prod" in name else ("__float__",)
+    if module == "_struct" or isinstance(owner, struct.Struct):
+        return ("__bool__", "__len__")
+    return ("__len__", "__length_hint__") if function is operator.length_hint else ()
 
 
 def _reads_attributes(template: str) -> bool:
@@ -168,6 +216,16 @@ def held(values: Iterable[Any]) -> Iterator[Any]:
             work += (*dict.keys(value), *dict.values(value))
         elif isinstance(value, slice):
             work += (value.start, value.stop, value.step)
+        elif isinstance(value, VIEWS):
+            work += value
+        elif isinstance(value, BaseException):
+            work += value.args
+        elif isinstance(value, types.SimpleNamespace):
+            work += vars(value).values()
+        elif isinstance(value, types.MappingProxyType):
+            work += value.values()
+        elif type(value) is functools.partial:
+            work += (value.func, *value.args, *value.keywords.values())
         elif isinstance(value, CONTAINERS):
             kind: Any = next(kind for kind in CONTAINERS if isinstance(value, kind))
             work += kind.__iter__(value)  # whatever its class overrides

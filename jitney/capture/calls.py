@@ -15,7 +15,6 @@ from jitney import torch_api
 from jitney.capture import (
     builtin_calls,
     builtin_classes,
-    callbacks,
     module_calls,
     numpy_calls,
     operator_calls,
@@ -25,15 +24,16 @@ from jitney.capture import (
     special_methods,
     torch_calls,
 )
-from jitney.capture.attributes import LRU, guard_lookup, is_python, know_function, type_lookup
+from jitney.capture.attributes import LRU, guard_lookup, know_function, type_lookup
 from jitney.capture.c_methods import bound, rebind
 from jitney.capture.cached_functions import call_cached
+from jitney.capture.class_flags import is_python
 from jitney.capture.finalizers import refuse_finalizer
 from jitney.capture.forced import forced, forced_keywords
 from jitney.capture.frame import BreakCapture, Frame, Lazy, Raised
 from jitney.capture.generators import FrameGenerator
 from jitney.capture.guard import ABSENT, Kind
-from jitney.capture.present_arguments import present
+from jitney.capture.present_arguments import call_native
 from jitney.capture.scripted_functions import call_scripted
 from jitney.capture.source import Attr, DictItem, Fixed, Referent
 from jitney.capture.stand_ins import disabled_because, is_disabled, mark_of
@@ -272,16 +272,6 @@ def _bound_inside(interpreter: Interpreter, function: Any) -> Any:
         return LazyMethod(inside, function.__name__)
     inside = interpreter.world.force(inside)
     return function if inside is owner else rebind(function, inside)
-
-
-def call_native(interpreter: Interpreter, function: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    """Calls pure C code for real; what it could misread is refused or made concrete first."""
-    values, keywords = forced(interpreter, args), forced_keywords(interpreter, kwargs)
-    values = callbacks.drained(interpreter, function, values)
-    callbacks.refuse_callbacks(interpreter, function, [*values, *keywords.values()])
-    values = [present(interpreter, function, i, v) for i, v in enumerate(values)]
-    keywords = {k: present(interpreter, function, k, v) for k, v in keywords.items()}
-    return interpreter.native(function, *values, **keywords)
 
 
 # ---------------------------------------------------------------- classes

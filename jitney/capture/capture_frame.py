@@ -40,7 +40,7 @@ from jitney.capture.recipe import Constant, DeferredCall, SetState
 from jitney.capture.result import Break, Capture, Exit, FrameState, Return
 from jitney.capture.source import Attr, DictItem, Function, Local, ModuleOf
 from jitney.capture.tracebacks import refuse_bare
-from jitney.errors import Unsupported
+from jitney.errors import CompilerBug, JitneyError, Unsupported
 from jitney.events import log
 from jitney.gc_paused import gc_paused
 
@@ -84,6 +84,12 @@ def capture_frame(
             # What a program does for compilers may fail where eager's does not: capture eager's.
             options, step, cause = replace(options, compiling=False), -1, _cause(raised)
             log.emit("capture_as_eager", where=function.__qualname__, reason=cause.reason)
+        except JitneyError:
+            raise
+        except RecursionError:
+            raise Unsupported("recursion", "what it reads or makes is nested too deeply") from None
+        except Exception as error:  # not the program's: those are `Raised`
+            raise CompilerBug(f"{type(error).__name__}: {error}") from error
         finally:
             state.restore(before)
             state.close_scopes(vm.scopes_before)

@@ -140,9 +140,9 @@ def _sequence_changes(sequence: SequenceShadow, rebuilder: Rebuilder) -> list[r.
         added = r.MakeList(tuple([rebuilder.of(x) for x in inside]))
         return [r.ExtendList(target, added)] if inside else []
     if isinstance(inside, set):
-        if inside == sequence.original:
-            return []
         now = list(set.__iter__(inside))
+        if [*map(id, now)] == [*map(id, sequence.initial)]:
+            return []
     else:
         now = list(inside) if type(inside) is list else list(_raw_items(inside))
         same = len(now) == len(sequence.initial) and all(

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import types
+from typing import Any
+
 _IMMUTABLE, _HEAP = 1 << 8, 1 << 9  # Py_TPFLAGS_IMMUTABLETYPE, Py_TPFLAGS_HEAPTYPE
 
 
@@ -13,3 +16,8 @@ def is_heap_type(cls: type) -> bool:
 def is_of_c(cls: type) -> bool:
     """Whether C code made the class, and Python code cannot change it."""
     return not is_heap_type(cls) or bool(cls.__flags__ & _IMMUTABLE)
+
+
+def is_python(value: Any) -> bool:
+    """Whether a special method found on a class is Python code."""
+    return type(value) is types.FunctionType

@@ -12,9 +12,9 @@ import torch
 
 from jitney import torch_api
 from jitney.capture import operators, tensor_attributes
-from jitney.capture.attributes import guard_lookup, is_python, type_lookup
-from jitney.capture.builtin_calls import builtin
-from jitney.capture.class_flags import is_heap_type
+from jitney.capture.attributes import guard_lookup, type_lookup
+from jitney.capture.builtin_calls import TWO, builtin
+from jitney.capture.class_flags import is_heap_type, is_python
 from jitney.capture.forced import forced
 from jitney.capture.frame import BreakCapture
 from jitney.capture.generators import FrameGenerator
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _TRUSTED = ("abc", "typing", "typing_extensions", "torch")
 
 
-@builtin(builtins.isinstance)
+@builtin(builtins.isinstance, takes=TWO)
 def _isinstance(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Any) -> Any:
     value, classes = forced(interpreter, args)
     return is_instance(interpreter, value, classes)
@@ -64,7 +64,7 @@ def _is_tensor_of(interpreter: Interpreter, fake: Any, classes: Any) -> bool:
     return bool(interpreter.native(isinstance, fake, classes))
 
 
-@builtin(builtins.issubclass)
+@builtin(builtins.issubclass, takes=TWO)
 def _issubclass(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Any) -> Any:
     cls, classes = forced(interpreter, args)
     if _is_asked(classes, "__subclasscheck__"):

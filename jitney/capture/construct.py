@@ -10,6 +10,7 @@ from typing import Any
 from jitney.errors import CompilerBug
 
 EMPTY = object()
+_FEW = 1024
 _SET: Any = object.__setattr__
 
 
@@ -137,14 +138,26 @@ def fill(target: Any, contents: Any) -> None:
     elif isinstance(target, set):
         set.update(target, contents)
     elif isinstance(target, deque):
+        if isinstance(contents, deque):
+            deque.__init__(target, (), contents.maxlen)
         deque.extend(target, contents)
     else:
         raise CompilerBug(f"contents for a {type(target).__name__}")
 
 
 def replace_contents(target: Any, contents: Any) -> None:
-    """Clears a container and fills it again."""
-    for kind in (OrderedDict, dict, list, set, deque):
+    """Clears a container and fills it again; of a deque that stays as long, only items are set,
+    which its iterators do not notice; of a set, members go and come."""
+    if isinstance(target, deque) and len(target) == len(contents) <= _FEW:
+        for place, value in enumerate(contents):
+            deque.__setitem__(target, place, value)
+        return
+    if isinstance(target, set):  # whose order comes of its history
+        kept = {id(value) for value in contents}
+        set.difference_update(target, [x for x in set.__iter__(target) if id(x) not in kept])
+        set.update(target, contents)
+        return
+    for kind in (OrderedDict, dict, list, deque):
         if isinstance(target, kind):
             kind.clear(target)  # type: ignore[arg-type]
             break

@@ -10,8 +10,10 @@ from typing import Any
 import torch
 
 from jitney.capture.guard import Guard, Kind, TensorFacts
-from jitney.capture.source import Roots, SizeOf, Source
-from jitney.capture.walk_guards import those_failing
+from jitney.capture.source import Below, Roots, SizeOf, Source
+from jitney.capture.walk_guards import Walk, those_failing
+
+_OF_SIZES = (Kind.TENSOR, Kind.EQUALS, Kind.EXPRESSION, Kind.TYPE)
 
 
 @dataclass(frozen=True)
@@ -106,8 +108,18 @@ def generalise(guards: Iterable[Guard], roots: Roots) -> frozenset[tuple[Source,
     so where an assumption about symbols failed. Pairs (source, dim) for a tensor's size, (source,
     None) for a Python number."""
     dynamic: set[tuple[Source, int | None]] = set()
-    kinds = (Kind.TENSOR, Kind.EQUALS, Kind.EXPRESSION)
-    for guard in those_failing((guard for guard in guards if guard.kind in kinds), roots):
+    walk, others = Walk(roots), set[Source]()
+    for guard in guards:
+        sources = [guard.source]
+        if guard.kind is Kind.EXPRESSION:
+            sources = list(guard.expected[1].values())
+        if guard.kind not in _OF_SIZES or any(_is_below(source, others) for source in sources):
+            continue
+        if walk.holds(guard):
+            continue
+        if guard.kind is Kind.TYPE:  # what is below it is not to be looked for: code might run
+            others.add(guard.source)
+            continue
         if guard.kind is Kind.EXPRESSION:
             dynamic |= {_place(source) for source in guard.expected[1].values()}
             continue
@@ -120,6 +132,15 @@ def generalise(guards: Iterable[Guard], roots: Roots) -> frozenset[tuple[Source,
         elif type(actual) in (int, float) and type(actual) is type(guard.expected):
             dynamic.add((guard.source, None))
     return frozenset(dynamic)
+
+
+def _is_below(source: Source, others: set[Source]) -> bool:
+    """Whether it is reached through one of the ``others``."""
+    while isinstance(source, Below):
+        if source in others:
+            return True
+        source = source.base
+    return source in others
 
 
 def _place(symbol: Source) -> tuple[Source, int | None]:

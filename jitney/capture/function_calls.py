@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 import types
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -75,9 +76,12 @@ def native(
     site: Frame | None,
 ) -> Any:
     """Runs for real."""
-    return interpreter.native(
-        function, *forced(interpreter, args), **forced_keywords(interpreter, kwargs)
-    )
+    values, keywords = forced(interpreter, args), forced_keywords(interpreter, kwargs)
+    if function.__module__ == "re" and any(map(callable, (*values, *keywords.values()))):
+        raise BreakCapture("callback", f"re.{function.__name__} would call back into Python")
+    if any(isinstance(value, re.RegexFlag) and value & re.DEBUG for value in values):
+        raise BreakCapture("output", f"re.{function.__name__} prints what it compiles")
+    return interpreter.native(function, *values, **keywords)
 
 
 def _update_wrapper(

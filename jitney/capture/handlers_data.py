@@ -6,6 +6,7 @@ import itertools
 from typing import TYPE_CHECKING, Any
 
 from jitney.capture import attribute_stores, operators, subscripts
+from jitney.capture.attributes import type_lookup
 from jitney.capture.class_tests import is_instance
 from jitney.capture.cpython import OLD_CALLS, VERSION
 from jitney.capture.decode import Instruction, opcode
@@ -97,7 +98,11 @@ def map_add(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
 
 @opcode("LIST_EXTEND")
 def list_extend(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
-    value = operators.iterable(vm, operators.starred(vm.pop(frame)))
+    value = vm.pop(frame)
+    if not operators.is_iterable(value):
+        name = type_name(value)
+        raise Raised(TypeError(f"Value after * must be an iterable, not {name}"))
+    value = operators.iterable(vm, value)
     vm.native(list.extend, _filled(vm, frame, ins), value)
 
 
@@ -115,7 +120,10 @@ def dict_update(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
 
 @opcode("DICT_MERGE")
 def dict_merge(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
-    value = subscripts.mapping(vm, vm.pop(frame), unique=True)
+    value = vm.pop(frame)
+    if type_lookup(type(value), "keys") is ABSENT:  # the error names the function
+        raise BreakCapture("arguments", f"a {type_name(value)} is given as **keywords")
+    value = subscripts.mapping(vm, value, unique=True)
     target = _filled(vm, frame, ins)
     for name in value:
         if type(name) is not str or name in target:

@@ -6,7 +6,8 @@ import types
 from typing import TYPE_CHECKING, Any
 
 from jitney.capture import exceptions, operators
-from jitney.capture.attributes import bind, is_python, type_lookup
+from jitney.capture.attributes import bind, type_lookup
+from jitney.capture.class_flags import is_python
 from jitney.capture.cpython import (
     KEYWORDS_OR_NULL,
     LOOP_END,
@@ -119,6 +120,8 @@ def call_function_ex(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
     (function,) = frame.pop_callable()
     values = tuple(args) if isinstance(args, tuple) else vm.native(tuple, args)
     keywords = {} if kwargs is NULL else dict(kwargs)
+    if not all(isinstance(name, str) for name in keywords):
+        raise BreakCapture("arguments", "a keyword is not a text")
     frame.stack.append(vm.call(vm.world.force(function), values, keywords, frame))
 
 

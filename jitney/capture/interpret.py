@@ -96,6 +96,7 @@ class Interpreter:
             details = "".join(traceback.format_exception(error))
             log.emit("capture_bug", where=frame.where(), error=details)
             bug = BreakCapture("internal", f"{type(error).__name__}: {error}")
+            self.native_broke = True  # the instruction may have done part of its work
             self._broke(bug)
             raise bug from error
         finally:

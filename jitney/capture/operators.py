@@ -2,32 +2,26 @@
 
 from __future__ import annotations
 
+import array
 import collections
 import operator
 import re
+import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from jitney.capture import callbacks, look_ahead
-from jitney.capture.attributes import is_python, type_lookup
-from jitney.capture.class_flags import is_heap_type
-from jitney.capture.frame import BreakCapture, Frame, Raised
+from jitney.capture import callbacks, look_ahead, operands
+from jitney.capture.answers import checked
+from jitney.capture.attributes import type_lookup
+from jitney.capture.class_flags import is_heap_type, is_python
+from jitney.capture.frame import BreakCapture, Raised
 from jitney.capture.generators import FrameGenerator, IndexIterator, MethodIterator
 from jitney.capture.guard import ABSENT
 from jitney.capture.known_values import known_truth
-from jitney.capture.special_methods import (
-    ask,
-    ask_both,
-    call_length,
-    has_python,
-    hook_of,
-    is_tensorish,
-    of_type,
-    type_name,
-)  # fmt: skip
-from jitney.capture.symbols import NUMBERS, SYMBOLS, concrete, concrete_key, exact_operands
+from jitney.capture.special_methods import hook_of, is_tensorish, type_name
+from jitney.capture.symbols import SYMBOLS, concrete, concrete_key, exact_operands
 
 if TYPE_CHECKING:
     from jitney.capture.interpret import Interpreter
@@ -38,6 +32,7 @@ BINARY: dict[str, tuple[Callable[..., Any], str]] = {
     "//": (operator.floordiv, "floordiv"),
     "<<": (operator.lshift, "lshift"),
     "@": (operator.matmul, "matmul"),
+    "divmod": (divmod, "divmod"),
     "*": (operator.mul, "mul"),
     "%": (operator.mod, "mod"),
     "|": (operator.or_, "or"),
@@ -62,49 +57,78 @@ COMPARE: dict[str, tuple[Callable[..., Any], str, str]] = {
     ">=": (operator.ge, "__ge__", "__le__"),
 }
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+>")
+_NAMES = {"**": "** or pow()", "divmod": "divmod()"}
 _LISTS = (list, tuple, collections.deque)
-_SEQUENCES = (*_LISTS, str, bytes, bytearray)
+_GROWING = (list, bytearray, collections.deque)
+_TEXTS = (str, bytes, bytearray)
+_SEQUENCES = (*_LISTS, *_TEXTS, array.array)
+_FORMATS = (operator.mod, operator.imod)
 
 
 def binary(interpreter: Interpreter, symbol: str, left: Any, right: Any) -> Any:
     """``left symbol right``; a trailing ``=`` makes it in-place."""
-    plain = symbol.rstrip("=")
-    function, name = BINARY[plain]
-    inplace = f"__i{name}__" if symbol != plain else ""
-    method, swapped = f"__{name}__", f"__r{name}__"
-    python = has_python(interpreter, left, (inplace, method))
-    if not python and not has_python(interpreter, right, (swapped,)):
-        if name == "mod" and isinstance(left, str | bytes):
-            right = _formatted(interpreter, right)
-        return _native(interpreter, INPLACE[plain] if inplace else function, left, right)
-    value = ask(interpreter, left, inplace, right) if inplace else NotImplemented
+    inplace = symbol.endswith("=")
+    function, name = BINARY[symbol.rstrip("=")]
+    function = INPLACE[symbol.rstrip("=")] if inplace else function
+    attempts = operands.of_operator(left, right, f"__{name}__", f"__r{name}__")
+    if inplace:
+        attempts.insert(0, (left, right, f"__i{name}__"))
+    if _is_of_c(function, left, right) or not operands.are_python(interpreter, attempts):
+        return _native(interpreter, function, left, _readable(interpreter, function, left, right))
+    if isinstance(left, _GROWING if function is operator.iadd else dict):
+        callbacks.refuse_hooks(right, ("keys", "__iter__"))
+    value = operands.ask(interpreter, attempts)
     if value is NotImplemented:
-        value = ask_both(interpreter, left, right, (method, swapped))
-    if value is not NotImplemented:
-        return value
-    if name in ("add", "mul") and any(isinstance(x, _SEQUENCES) for x in (left, right)):
-        interpreter.native_broke = True  # methods have been called: break before them
-        raise BreakCapture("operator", f"{symbol} of a sequence and an object that refuses it")
-    sign = "** or pow()" if symbol == "**" else symbol
-    kinds = f"{type_name(left)!r} and {type_name(right)!r}"
-    raise Raised(TypeError(f"unsupported operand type(s) for {sign}: {kinds}"))
+        raise _unsupported(interpreter, _NAMES.get(symbol, symbol), left, right)
+    return value
 
 
-def _formatted(interpreter: Interpreter, right: Any) -> Any:
-    """What ``text % right`` may look at."""
-    items = tuple.__iter__(right) if isinstance(right, tuple) else (right,)
-    callbacks.refuse_python(interpreter, items, (*callbacks.TEXTS, *callbacks.NUMBERS))
-    callbacks.refuse_lookups(interpreter, right)
-    right = concrete(right)
-    callbacks.refuse_symbolic_text((right,))
+def _is_of_c(function: Any, left: Any, right: Any) -> bool:
+    """Whether the left operand answers before the right one is asked: a tensor takes numbers; a
+    text is formatted."""
+    if isinstance(left, torch.Tensor):
+        return isinstance(right, int | float | complex)
+    if function in _FORMATS and isinstance(left, _TEXTS):
+        own = type_lookup(type(left), "__mod__")
+        return not is_python(own) and not isinstance(right, type(left))
+    return False
+
+
+def _readable(interpreter: Interpreter, function: Any, left: Any, right: Any) -> Any:
+    """The right operand as C code may read it."""
+    if function in _FORMATS and isinstance(left, _TEXTS):
+        items = tuple.__iter__(right) if isinstance(right, tuple) else (right,)
+        callbacks.refuse_python(interpreter, items, (*callbacks.TEXTS, *callbacks.NUMBERS))
+        callbacks.refuse_lookups(interpreter, right)
+        right = concrete(right)
+        callbacks.refuse_symbolic_text((right,))
+    elif function is operator.iadd and isinstance(left, _GROWING):
+        right = iterable(interpreter, right)
+    elif function is operator.ior and isinstance(left, dict):
+        callbacks.refuse_hooks(right, ("keys", "__iter__"))
+    elif isinstance(left, callbacks.VIEWS) and not isinstance(right, callbacks.CONTAINERS):
+        right = interpreter.native(list, iterable(interpreter, right))
+        callbacks.refuse_python(interpreter, right, callbacks.HASHES)
+    elif isinstance(right, callbacks.VIEWS):
+        callbacks.refuse_hooks(left, ("__iter__",))
     return right
+
+
+def _unsupported(
+    interpreter: Interpreter, symbol: str, left: Any, right: Any
+) -> BreakCapture | Raised:
+    """What a ``TypeError`` says of two operands of which none has an answer."""
+    if isinstance(left, torch.Tensor) or isinstance(right, torch.Tensor):
+        return operands.broken(interpreter, f"a tensor is an operand of {symbol}")
+    names = f"{type_name(left)!r} and {type_name(right)!r}"
+    return Raised(TypeError(f"unsupported operand type(s) for {symbol}: {names}"))
 
 
 def _refuse_counts(interpreter: Interpreter, left: Any, right: Any) -> None:
     """Breaks where a sequence is to be repeated as often as an object's ``__index__`` says."""
     for sequence, count in ((left, right), (right, left)):
         if isinstance(sequence, _SEQUENCES):
-            callbacks.refuse_python(interpreter, (count,), ("__index__",))
+            callbacks.refuse_hooks(count, ("__index__",))
 
 
 def _native(interpreter: Interpreter, function: Callable[..., Any], *values: Any) -> Any:
@@ -112,39 +136,46 @@ def _native(interpreter: Interpreter, function: Callable[..., Any], *values: Any
         return interpreter.torch_call(function, *values)
     if function in (operator.mul, operator.imul):
         _refuse_counts(interpreter, *values)
-    if function is operator.iadd and isinstance(values[0], list | collections.deque):
-        values = (values[0], iterable(interpreter, values[1]))
     return interpreter.native(function, *exact_operands(function, values))
 
 
 def compare(interpreter: Interpreter, symbol: str, left: Any, right: Any) -> Any:
     """``left symbol right`` for the six comparisons."""
     function, name, swapped = COMPARE[symbol]
-    more = ("__eq__",) if symbol == "!=" else ()
-    python = has_python(interpreter, left, (name, *more))
-    if not python and not has_python(interpreter, right, (swapped, *more)):
-        held = [x for x in (left, right) if isinstance(x, callbacks.CONTAINERS)]
-        if callbacks.asks_python(interpreter, held, callbacks.COMPARISONS):
-            if symbol in ("==", "!=") and type(left) is type(right) in (list, tuple):
-                return _same_items(interpreter, left, right) == (symbol == "==")
-            callbacks.refuse_python(interpreter, held, callbacks.COMPARISONS)
-        if symbol in ("==", "!=") and _is_identity(left) and _is_identity(right):
-            interpreter.world.compared(left, right)
-        return _native(interpreter, function, left, right)
-    value = ask_both(interpreter, left, right, (name, swapped))
+    attempts = operands.of_comparison(left, right, name, swapped)
+    if not operands.are_python(interpreter, attempts):
+        return _compare_native(interpreter, symbol, left, right)
+    _refuse_comparing(interpreter, left, right)
+    value = operands.ask(interpreter, attempts)
     if value is not NotImplemented:
         return value
-    if symbol in ("==", "!="):
+    if symbol not in ("==", "!="):
+        names = f"{type_name(left)!r} and {type_name(right)!r}"
+        text = f"{symbol!r} not supported between instances of {names}"
+        raise Raised(TypeError(text))
+    interpreter.world.compared(left, right)
+    return (left is right) == (symbol == "==")
+
+
+def _compare_native(interpreter: Interpreter, symbol: str, left: Any, right: Any) -> Any:
+    if symbol in ("==", "!=") and type(left) is type(right) in (list, tuple):
+        if callbacks.asks_python(interpreter, (left, right), callbacks.COMPARISONS):
+            return _same_items(interpreter, left, right) == (symbol == "==")
+    _refuse_comparing(interpreter, left, right)
+    if symbol in ("==", "!=") and _is_identity(left) and _is_identity(right):
         interpreter.world.compared(left, right)
-        return (left is right) == (symbol == "==")
-    kinds = f"{type_name(left)!r} and {type_name(right)!r}"
-    message = f"{symbol!r} not supported between instances of {kinds}"
-    raise Raised(TypeError(message))
+    return _native(interpreter, COMPARE[symbol][0], left, right)
 
 
 def _is_identity(value: Any) -> bool:
     """Whether it equals itself alone."""
     return type_lookup(type(value), "__eq__") is object.__eq__ and not is_tensorish(value)
+
+
+def _refuse_comparing(interpreter: Interpreter, left: Any, right: Any) -> None:
+    """Breaks where C code would compare what containers hold by Python code of the program."""
+    for value in (left, right):
+        callbacks.refuse_parts(interpreter, value, callbacks.COMPARISONS)
 
 
 def _same_items(interpreter: Interpreter, left: Sequence[Any], right: Sequence[Any]) -> bool:
@@ -189,27 +220,38 @@ def truth(interpreter: Interpreter, value: Any) -> bool:
         )
     hook = hook_of(interpreter, value, "__bool__")
     if hook is not None:
-        answer = interpreter.call(hook, (value,), {}, None)
-        return truth(interpreter, of_type(interpreter, answer, "__bool__", (bool, torch.SymBool)))
+        answer = interpreter.world.force(interpreter.call(hook, (value,), {}, None))
+        if isinstance(answer, bool | torch.SymBool):
+            return bool(answer)
+        return bool(checked(interpreter, bool, value, "__bool__", answer))
     if type_lookup(type(value), "__bool__") is ABSENT:
         hook = hook_of(interpreter, value, "__len__")
         if type_lookup(type(value), "__len__") is ABSENT:
             return True
         if hook is not None:
-            return truth(interpreter, call_length(interpreter, hook, value, None))
+            return bool(_asked_length(interpreter, hook, value))
     return bool(interpreter.native(bool, value))
 
 
-def length(interpreter: Interpreter, value: Any, site: Frame | None = None) -> Any:
+def length(interpreter: Interpreter, value: Any) -> Any:
     """``len(value)``."""
     if isinstance(value, torch.Tensor):
         if value.dim() == 0:
             raise Raised(TypeError("len() of a 0-d tensor"))
         return value.shape[0]
     hook = hook_of(interpreter, value, "__len__")
-    if hook is not None:
-        return call_length(interpreter, hook, value, site)
-    return interpreter.native(len, value)
+    if hook is None:
+        return interpreter.native(len, value)
+    return _asked_length(interpreter, hook, value)
+
+
+def _asked_length(interpreter: Interpreter, hook: Any, value: Any) -> Any:
+    answer = interpreter.world.force(interpreter.call(hook, (value,), {}, None))
+    if type(answer) is int and 0 <= answer <= sys.maxsize:
+        return answer
+    if isinstance(answer, torch.SymInt) and answer >= 0:
+        return answer
+    return checked(interpreter, len, value, "__len__", answer)
 
 
 def contains(interpreter: Interpreter, container: Any, item: Any) -> bool:
@@ -217,20 +259,33 @@ def contains(interpreter: Interpreter, container: Any, item: Any) -> bool:
     hook = hook_of(interpreter, container, "__contains__")
     if hook is not None:
         answer = interpreter.world.force(interpreter.call(hook, (container, item), {}, None))
-        return truth(interpreter, answer)
+        return operands.truth_of(interpreter, answer)
     if type_lookup(type(container), "__contains__") is ABSENT:
         container = iterable(interpreter, container)
     if isinstance(item, torch.Tensor) and isinstance(container, _LISTS):
         if any(item is x for x in container):
             return True
         raise BreakCapture("tensor-in", "a tensor is looked for in a list by value")
+    if isinstance(container, callbacks.VIEWS):
+        callbacks.refuse_parts(interpreter, container, callbacks.COMPARISONS)
+        callbacks.refuse_python(interpreter, (item,), callbacks.COMPARISONS)
     if not isinstance(container, _LISTS):
         callbacks.refuse_key(interpreter, item, container)
         item = concrete_key(item)
     elif callbacks.asks_python(interpreter, (container, item), callbacks.COMPARISONS):
         kind: Any = next(kind for kind in _LISTS if isinstance(container, kind))
-        return any(is_or_equals(interpreter, x, item) for x in kind.__iter__(container))
+        return _search(interpreter, kind.__iter__(container), item)
     return bool(interpreter.native(operator.contains, container, item))
+
+
+def _search(interpreter: Interpreter, iterator: Any, item: Any) -> bool:
+    """Whether an item of the iterator equals another one; what compares them may change what it
+    goes over, which a deque's iterator notices."""
+    end = object()
+    while (value := interpreter.native(next, iterator, end)) is not end:
+        if is_or_equals(interpreter, value, item):
+            return True
+    return False
 
 
 # ---------------------------------------------------------------- iteration
@@ -249,8 +304,7 @@ def get_iter(interpreter: Interpreter, value: Any) -> Any:
         iterator = interpreter.world.force(interpreter.call(hook, (value,), {}, None))
         if not is_tensorish(iterator) and type_lookup(type(iterator), "__next__") is not ABSENT:
             return iterator
-        kind = NUMBERS.get(type(iterator), type(iterator)).__name__
-        kind = "Tensor" if isinstance(iterator, torch.Tensor) else kind
+        kind = type_name(iterator)
         raise Raised(TypeError(f"iter() returned non-iterator of type {kind!r}"))
     item_hook = hook_of(interpreter, value, "__getitem__")
     if item_hook is not None and type_lookup(type(value), "__iter__") is ABSENT:
@@ -293,9 +347,9 @@ def iterable(interpreter: Interpreter, value: Any) -> Any:
     if isinstance(value, MethodIterator | IndexIterator):
         return value
     if is_heap_type(cls) and not isinstance(value, type | FrameGenerator):
-        if is_python(type_lookup(cls, "__iter__")) or (
-            is_python(type_lookup(cls, "__getitem__")) and type_lookup(cls, "__iter__") is ABSENT
-        ):
+        iterates = hook_of(interpreter, value, "__iter__") is not None
+        indexed = not iterates and type_lookup(cls, "__iter__") is ABSENT
+        if iterates or indexed and hook_of(interpreter, value, "__getitem__") is not None:
             return get_native_iter(interpreter, value)
     return value
 
@@ -319,14 +373,17 @@ def text(interpreter: Interpreter, value: Any, name: str, function: Any) -> Any:
         raise BreakCapture("tensor-text", "a tensor is turned into text", "print its shape instead")
     hook = hook_of(interpreter, value, name)
     if hook is None and name == "__str__" and type(value).__str__ is object.__str__:
-        hook = hook_of(interpreter, value, "__repr__")
+        name = "__repr__"
+        hook = hook_of(interpreter, value, name)
     if hook is not None and not isinstance(value, type):
-        return of_type(interpreter, interpreter.call(hook, (value,), {}, None), name, str)
+        answer = interpreter.world.force(interpreter.call(hook, (value,), {}, None))
+        if type(answer) is str and function is not ascii:
+            return answer
+        return checked(interpreter, function, value, name, answer)
     if isinstance(value, SYMBOLS):
         value = concrete(value)
-    if isinstance(value, callbacks.CONTAINERS):
-        callbacks.refuse_python(interpreter, (value,), callbacks.TEXTS)
-        callbacks.refuse_symbolic_text((value,))
+    callbacks.refuse_parts(interpreter, value, callbacks.TEXTS)
+    callbacks.refuse_symbolic_text((value,))
     for part in callbacks.held((value,)):
         cls = type(part)
         if cls.__repr__ is object.__repr__ and not is_python(type_lookup(cls, name)):
@@ -344,8 +401,10 @@ def format_value(interpreter: Interpreter, value: Any, spec: str = "") -> Any:
         value = concrete(value)
     hook = hook_of(interpreter, value, "__format__")
     if hook is not None:
-        made = interpreter.call(hook, (value, spec), {}, None)
-        return of_type(interpreter, made, "__format__", str)
+        answer = interpreter.world.force(interpreter.call(hook, (value, spec), {}, None))
+        if type(answer) is str:
+            return answer
+        return checked(interpreter, format, value, "__format__", answer)
     if not spec:
         return text(interpreter, value, "__str__", str)
     return interpreter.native(format, value, spec)

@@ -113,7 +113,7 @@ def is_pure(function: Any) -> bool:
         return _pure_type(owner) or _is_c_exception(owner)
     if bound is not None and not isinstance(bound, types.ModuleType):
         if isinstance(bound, type):
-            return _pure_type(bound)
+            return _pure_type(bound) and name_of(function) not in IMPURE
         return _pure_method(type(bound), function.__name__)
     module, name = function.__module__, function.__name__
     if module == "builtins":

@@ -39,7 +39,11 @@ PURE_OBJECT = frozenset(
     "__eq__ __ne__ __hash__ __repr__ __str__ __format__ __init__ __lt__ __le__ __gt__ __ge__ "
     "__sizeof__ __init_subclass__ __subclasshook__".split()
 )
-IMPURE = frozenset("_operator.attrgetter _operator.methodcaller".split())
+IMPURE = frozenset(
+    """_operator.attrgetter _operator.methodcaller _abc._abc_register
+    _abc._reset_registry datetime.date.today
+    datetime.datetime.today datetime.datetime.now datetime.datetime.utcnow""".split()
+)
 
 # Types whose C methods only touch the object itself.
 PURE_TYPES = (
@@ -210,6 +214,7 @@ BREAKS = {
     "torch.autograd.grad": ("backward", "autograd.grad is called"),
     "torch.serialization.save": ("io", "torch.save is called"),
     "torch.serialization.load": ("io", "torch.load is called"),
+    "collections.namedtuple": ("class-statement", "a class is made, for the module of its caller"),
     "torch.set_default_device": ("default-device", "the default device is set"),
     **names.BREAKS,
 }

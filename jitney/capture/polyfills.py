@@ -24,11 +24,11 @@ def sort_(items: list[Any], key: Callable[[Any], Any], reverse: bool) -> None:
 
 
 def min_(*args: Any, key: Callable[[Any], Any], default: Any = _MISSING) -> Any:
+    if len(args) != 1 and default is not _MISSING:
+        return min(*args, default=default)  # raises eager's TypeError
     items = list(args[0]) if len(args) == 1 else list(args)
     if not items:
-        if default is _MISSING:
-            raise ValueError("min() iterable argument is empty")
-        return default
+        return min(items, *args[1:]) if default is _MISSING else default
     best = items[0]
     value = key(best)
     for item in items[1:]:
@@ -39,11 +39,11 @@ def min_(*args: Any, key: Callable[[Any], Any], default: Any = _MISSING) -> Any:
 
 
 def max_(*args: Any, key: Callable[[Any], Any], default: Any = _MISSING) -> Any:
+    if len(args) != 1 and default is not _MISSING:
+        return max(*args, default=default)  # raises eager's TypeError
     items = list(args[0]) if len(args) == 1 else list(args)
     if not items:
-        if default is _MISSING:
-            raise ValueError("max() iterable argument is empty")
-        return default
+        return max(items, *args[1:]) if default is _MISSING else default
     best = items[0]
     value = key(best)
     for item in items[1:]:

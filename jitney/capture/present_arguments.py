@@ -6,11 +6,13 @@ import itertools
 import types
 from typing import TYPE_CHECKING, Any
 
-from jitney.capture import operators, subscripts
+from jitney.capture import callbacks, operators, subscripts
 from jitney.capture.builtin_calls import is_plain
+from jitney.capture.forced import forced, forced_keywords
 from jitney.capture.frame import BreakCapture
 from jitney.capture.generators import Callback, Predicate
 from jitney.capture.symbols import SYMBOLS, concrete
+from jitney.capture.world import has_zone_of_python
 
 if TYPE_CHECKING:
     from jitney.capture.interpret import Interpreter
@@ -29,15 +31,40 @@ _CALLING: dict[type, tuple[int | str, ...]] = {
     itertools.starmap: (0,),
     itertools.takewhile: (0,),
 }
+_CALLING_BACK = frozenset(
+    """sort call sub subn update_wrapper heappush bisect_left bisect_right insort_left
+    insort_right""".split()
+)
 _OF_ITEMS = ("update", "__init__", "__ior__")
 _TESTING = (itertools.dropwhile, itertools.filterfalse, itertools.takewhile)
 _NAMES = ("iterable", "data", "selectors")
+
+
+def call_native(interpreter: Interpreter, function: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    """Calls pure C code for real; what it could misread is refused or made concrete first."""
+    values, keywords = forced(interpreter, args), forced_keywords(interpreter, kwargs)
+    _refuse_pop(interpreter, function, values)
+    values = callbacks.drained(interpreter, function, values)
+    callbacks.refuse_callbacks(interpreter, function, [*values, *keywords.values()])
+    values = [present(interpreter, function, i, v) for i, v in enumerate(values)]
+    keywords = {k: present(interpreter, function, k, v) for k, v in keywords.items()}
+    return interpreter.native(function, *values, **keywords)
+
+
+def _refuse_pop(interpreter: Interpreter, function: Any, values: Any) -> None:
+    """Breaks where a set from outside is to choose a member: by where it stopped last time."""
+    owner = getattr(function, "__self__", None) if not values else values[0]
+    if getattr(function, "__name__", "") == "pop" and isinstance(owner, set):
+        if interpreter.world.source_of(owner) is not None:
+            raise BreakCapture("set-order", "a set's order depends on its history")
 
 
 def present(interpreter: Interpreter, function: Any, place: int | str, value: Any) -> Any:
     """The argument at ``place``, its position or its name, of the C function ``function``."""
     if id(value) in interpreter.world.foreign_iterators:
         raise BreakCapture("foreign-iterator", "an iterator made outside of the frame is advanced")
+    if has_zone_of_python(value) and not isinstance(getattr(function, "__self__", None), list):
+        raise BreakCapture("callback", "C code would ask a tzinfo of the program's")
     if isinstance(value, SYMBOLS):  # a list just keeps it, as a literal does
         return value if getattr(function, "__name__", "") == "append" else concrete(value)
     if isinstance(function, type) and place in _CALLING.get(function, ()):
@@ -71,5 +98,4 @@ def _owner(function: Any) -> type:
 
 
 def _calls_back(function: Any) -> bool:
-    name = getattr(function, "__name__", "")
-    return name in ("sort", "call", "sub", "subn", "update_wrapper", "heappush", "insort")
+    return getattr(function, "__name__", "") in _CALLING_BACK

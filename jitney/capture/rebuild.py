@@ -40,14 +40,16 @@ CONSTANTS: tuple[type, ...] = (
     torch.finfo, torch.iinfo, types.GenericAlias, types.UnionType, np.number, np.bool_,
     *torch_api.DEVICE_PROPERTIES,
 )  # fmt: skip
-#: The value of a number or text of a derived class, past its methods.
+#: Kinds of numbers and texts, and the value of an instance of a derived class, past its methods.
 _PLAIN: dict[Any, Any] = {
-    int: int.__int__, float: float.__float__, str: str.__str__, bytes: bytes.__bytes__,
-    complex: complex.__complex__,
+    int: int.__int__, float: float.__float__, complex: complex.__complex__, str: str.__str__,
+    bytes: bytes.__bytes__,
 }  # fmt: skip
 _VALUES = tuple(_PLAIN)
 #: Whose derived classes' instances are made empty, and then filled.
-_EMPTY_AT_FIRST = (object, dict, list, set, collections.OrderedDict, collections.defaultdict)
+_EMPTY_AT_FIRST = (
+    object, dict, list, set, collections.deque, collections.OrderedDict, collections.defaultdict,
+)  # fmt: skip
 VALUES_OF_MODULES = ("inspect", "re", "typing", "datetime", "decimal", "fractions")
 
 
@@ -99,8 +101,8 @@ class Rebuilder:
             return r.Given(known.source)
         if isinstance(value, torch.Tensor | torch.SymInt | torch.SymFloat | torch.SymBool):
             return self._output(value)
-        is_constant = isinstance(value, CONSTANTS) and cls is not functools.partial
-        if is_constant and not self._is_own_value(value, cls):
+        own = is_heap_type(cls) and self.vm.is_owned(value)  # a number or text with attributes
+        if isinstance(value, CONSTANTS) and cls is not functools.partial and not own:
             return r.Constant(value)
         maker = _MAKERS.get(cls)
         if maker is not None:
@@ -121,10 +123,6 @@ class Rebuilder:
 
     def _all(self, values: Any) -> tuple[r.Recipe, ...]:
         return tuple([self.of(v) for v in values])
-
-    def _is_own_value(self, value: Any, cls: type) -> bool:
-        """Whether it is a number or text of a derived class, made anew in every call."""
-        return is_heap_type(cls) and isinstance(value, _VALUES) and self.vm.is_owned(value)
 
     # ------------------------------------------------------------ by type
 
@@ -166,7 +164,8 @@ class Rebuilder:
         return r.Apply(collections.defaultdict, (self.of(value.default_factory), self._dict(value)))
 
     def _deque(self, value: Any) -> r.Recipe:
-        return r.Apply(collections.deque, (r.MakeList(self._all(value)), r.Constant(value.maxlen)))
+        items = r.MakeList(self._all(collections.deque.__iter__(value)))
+        return r.Apply(collections.deque, (items, r.Constant(value.maxlen)))
 
     def _method(self, value: types.MethodType) -> r.Recipe:
         if type(value.__self__) is FrameGenerator:  # send, throw, close: the real one's
@@ -290,22 +289,24 @@ class Rebuilder:
             if _is_iterator_type(cls):
                 return iterator_recipe(self, value)
             raise CannotRebuild(f"a {cls.__module__}.{cls.__qualname__}")
+        base: r.Recipe | None = None
+        plain: tuple[r.Recipe, ...] = ()
         if isinstance(value, _VALUES):
             kind = next(kind for kind in _VALUES if isinstance(value, kind))
-            plain = r.Apply(kind.__new__, (r.Constant(cls), r.Constant(_PLAIN[kind](value))))
-            if self._state(value) or self._slots(value, cls):
-                raise CannotRebuild(f"a {cls.__qualname__} with attributes")
-            return plain
-        if construct.c_base(cls) not in _EMPTY_AT_FIRST:
+            plain = (r.Constant(_PLAIN[kind](value)),)
+        elif isinstance(value, frozenset):
+            plain = (r.MakeTuple(self._all(frozenset.__iter__(value))),)
+        elif construct.c_base(cls) not in _EMPTY_AT_FIRST:
             raise CannotRebuild(f"a {cls.__module__}.{cls.__qualname__}")
-        base: r.Recipe | None = None
-        if isinstance(value, dict):
+        elif isinstance(value, collections.deque):
+            base = self._deque(value)
+        elif isinstance(value, dict):
             base = self._dict(value)
         elif isinstance(value, list):
             base = r.MakeList(self._all(list.__iter__(value)))
         elif isinstance(value, set):
             base = r.MakeSet(self._all(set.__iter__(value)))
-        return r.MakeObject(cls, (), base, self._state(value), self._slots(value, cls))
+        return r.MakeObject(cls, plain, base, self._state(value), self._slots(value, cls))
 
     def _state(self, value: Any) -> tuple[tuple[str, r.Recipe], ...]:
         namespace = getattr(value, "__dict__", None)

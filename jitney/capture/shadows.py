@@ -39,11 +39,12 @@ class DictShadow:
     def __init__(self, original: dict[Any, Any], source: Source) -> None:
         cls = type(original)
         self.original, self.source = original, source
-        self.inside: dict[Any, Any] = {} if cls is dict else c_new(cls)(cls)
+        inside: Any = {} if cls is dict else c_new(cls)(cls)
         if isinstance(original, collections.defaultdict):
-            self.inside.default_factory = original.default_factory  # type: ignore[union-attr]
+            inside.default_factory = original.default_factory
         elif isinstance(original, collections.OrderedDict) and cls is not collections.OrderedDict:
-            collections.OrderedDict.__init__(self.inside)
+            collections.OrderedDict.__init__(inside)
+        self.inside: dict[Any, Any] = inside
         self.initial: dict[Any, Any] = {}
         self.missing: set[Any] = set()
         self.moved: set[Any] = set()
@@ -175,13 +176,12 @@ class SequenceShadow:
         """An empty shadow of the same class."""
         cls: Any = type(original)
         inside: Any
-        if isinstance(original, collections.deque):
-            inside = c_new(cls)(cls)
-            collections.deque.__init__(inside, (), original.maxlen)
-        elif isinstance(original, frozenset):
+        if isinstance(original, frozenset):
             inside = original
         else:
             inside = c_new(cls)(cls)
+        if isinstance(original, collections.deque):
+            collections.deque.__init__(inside, (), original.maxlen)
         return SequenceShadow(original, inside, source)
 
     def is_changed(self) -> bool:

@@ -8,7 +8,7 @@ explanations), the compiled guard and the glue walk shared prefixes once.
 from __future__ import annotations
 
 import sys
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import FunctionType
@@ -291,7 +291,11 @@ def item_at(value: Any, index: int) -> Any:
         return list.__getitem__(value, index)
     if isinstance(value, tuple):
         return tuple.__getitem__(value, index)
-    return list(value)[index]
+    kinds: tuple[Any, ...] = (set, frozenset, deque)
+    for kind in kinds:
+        if isinstance(value, kind):
+            return list(kind.__iter__(value))[index]
+    raise TypeError(f"a {type(value).__name__} has no items in order")  # an iterator would be spent
 
 
 def stored_item(value: Any, key: Any) -> Any:

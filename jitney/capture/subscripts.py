@@ -15,6 +15,7 @@ from jitney.capture.attributes import type_lookup
 from jitney.capture.frame import BreakCapture, Frame, Lazy, Raised
 from jitney.capture.guard import ABSENT
 from jitney.capture.shadows import HASHABLE_KEYS
+from jitney.capture.special_methods import hook_of, type_name
 from jitney.capture.symbols import concrete, concrete_key
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ def get(vm: Interpreter, container: Any, index: Any, site: Frame | None) -> Any:
     container = vm.world.force(container)
     if isinstance(container, torch.Tensor):
         return vm.torch_call(operator.getitem, container, index)
-    hook = operators.hook_of(vm, container, "__getitem__")
+    hook = hook_of(vm, container, "__getitem__")
     if hook is not None:
         return vm.call(hook, (container, index), {}, site)
     if isinstance(container, type):
@@ -106,7 +107,7 @@ def dict_item(vm: Interpreter, container: dict[Any, Any], index: Any) -> Any:
     """``dict.__getitem__(container, index)``: what a subclass has for a key that it does not hold
     may be Python's to say, which C code would call by itself."""
     is_there = type(container) is dict or vm.native(dict.__contains__, container, index)
-    hook = None if is_there else operators.hook_of(vm, container, "__missing__")
+    hook = None if is_there else hook_of(vm, container, "__missing__")
     if hook is not None:
         return vm.call(hook, (container, index), {}, None)
     if not is_there and isinstance(container, collections.defaultdict):
@@ -159,7 +160,7 @@ def set_item(vm: Interpreter, container: Any, index: Any, value: Any, site: Fram
     if isinstance(container, torch.Tensor):
         vm.torch_call(operator.setitem, container, index, value)
         return
-    hook = operators.hook_of(vm, container, "__setitem__")
+    hook = hook_of(vm, container, "__setitem__")
     if hook is not None:
         vm.call_python(hook, (container, index, value), {}, "drop" if site else None)
         return
@@ -168,7 +169,7 @@ def set_item(vm: Interpreter, container: Any, index: Any, value: Any, site: Fram
 
 def del_item(vm: Interpreter, container: Any, index: Any) -> None:
     """``del container[index]``."""
-    hook = operators.hook_of(vm, container, "__delitem__")
+    hook = hook_of(vm, container, "__delitem__")
     if hook is not None:
         vm.call_python(hook, (container, index), {}, None)
         return
@@ -187,11 +188,11 @@ def mapping(vm: Interpreter, value: Any, unique: bool = False) -> dict[Any, Any]
     where a key comes twice."""
     if isinstance(value, dict):
         direct = type_lookup(type(value), "__iter__") is dict.__iter__  # CPython's own test
-        hooks = [operators.hook_of(vm, value, name) for name in ("keys", "__getitem__")]
+        hooks = [hook_of(vm, value, name) for name in ("keys", "__getitem__")]
         if direct or hooks == [None, None]:
             return value
     if type_lookup(type(value), "keys") is ABSENT:
-        raise BreakCapture("arguments", f"a {type(value).__name__} is taken for a mapping")
+        raise Raised(TypeError(f"{type_name(value)!r} object is not a mapping"))
     keys = vm.call(vm.get_attr(value, "keys"), (), {}, None)
     items = operators.iterable(vm, vm.world.force(keys))
     found = vm.native(list, items)
@@ -204,6 +205,6 @@ def mapping(vm: Interpreter, value: Any, unique: bool = False) -> dict[Any, Any]
 
 def items(vm: Interpreter, value: Any) -> Any:
     """What dict's constructor and ``update`` are given, as C code may read it."""
-    if isinstance(value, dict) or operators.hook_of(vm, value, "keys") is not None:
+    if isinstance(value, dict) or hook_of(vm, value, "keys") is not None:
         return mapping(vm, value)
     return operators.iterable(vm, value)

@@ -65,6 +65,8 @@ IMMUTABLE: tuple[type, ...] = (
 )  # fmt: skip
 #: What comes as `Lazy`.
 LAZY = frozenset({*scalars.SCALAR_TYPES, list, dict, collections.OrderedDict})
+PROXIES = (weakref.ProxyType, weakref.CallableProxyType)
+_TIMES = (datetime.datetime, datetime.time)
 CONTAINERS = (list, dict, set, frozenset, collections.deque)
 ITERATORS = (types.GeneratorType, types.AsyncGeneratorType, types.CoroutineType)
 
@@ -177,6 +179,10 @@ class World:
             self.guard(Kind.SAME, source, known.source)
 
     def _first(self, value: Any, cls: type, source: Source) -> Any:
+        if cls in PROXIES:  # whose class is told by what they stand for
+            self.guard(Kind.TYPE, source, cls)
+            self.opaque.add(id(value))
+            return self.know(value, value, source).inside
         if isinstance(value, torch.Tensor):
             return self._tensor(value, source)
         if is_identity(value):
@@ -208,7 +214,7 @@ class World:
             self.guard(Kind.IS, source, value)
             return
         self.guard(Kind.TYPE, source, cls)
-        if isinstance(value, VALUES):
+        if isinstance(value, VALUES) and not has_zone_of_python(value):
             self.guard(Kind.EQUALS, source, value)
         elif any(is_of_c(base) for base in cls.__mro__[:-1]):
             self.opaque.add(id(value))
@@ -377,6 +383,12 @@ class World:
         if shadow is None:
             shadow = self.cells[id(cell)] = shadows.CellShadow(cell, known.source)
         return shadow
+
+
+def has_zone_of_python(value: Any) -> bool:
+    """Whether a time has a ``tzinfo`` of the program's, which C code asks by itself."""
+    zone = getattr(value, "tzinfo", None) if isinstance(value, _TIMES) else value
+    return isinstance(zone, datetime.tzinfo) and not is_of_c(type(zone))
 
 
 def is_identity(value: Any) -> bool:

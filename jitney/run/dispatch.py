@@ -183,6 +183,13 @@ class CompiledCode:
             self._skip("compiler_bug", reason=str(error))
             warnings.warn(f"jitney: {self.name} runs eager: {error}", stacklevel=4)
             return None
+        except RecursionError:
+            if self.session.fullgraph:
+                raise
+            self._skip(
+                "frame_skipped", kind="recursion", reason="what it reads or makes is too deep"
+            )
+            return None
         self.session.add_count(self.code)
         self.entries = (entry, *self.entries)
         self.refresh()

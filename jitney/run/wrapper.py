@@ -105,7 +105,7 @@ def make_wrapper(function: FunctionType, namespace: dict[str, Any]) -> FunctionT
     cell = (lambda: function).__closure__
     made = FunctionType(code, namespace, function.__name__, (UNSET,) * count, cell)
     made.__kwdefaults__ = dict.fromkeys(keywords, UNSET)
-    made.__module__ = function.__module__
+    made.__module__ = function.__module__  # errors name it
     return made
 
 

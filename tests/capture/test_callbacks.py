@@ -4,11 +4,16 @@ and those of the next call."""
 
 from __future__ import annotations
 
+import bisect
 import collections
 import functools
 import math
 import operator
+import re
+import struct
 from collections.abc import Callable
+from functools import cmp_to_key
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -77,7 +82,51 @@ USES: dict[str, Callable[[Any, Any], Any]] = {
     "f-string": lambda x, r: (x + 1, f"{r}"),
     "%": lambda x, r: (x + 1, "%(one)s" % {"one": r[0]}),
     "format": lambda x, r: (x + 1, "{0.rank}".format(r[0])),
+    "bytes": lambda x, r: (x + 1, bytes(one for one in r), bytearray(Given(r))),
+    "a key's objects": lambda x, r: (x + 1, sorted([1, 0], key=lambda i: r[i])),
+    "cmp_to_key": lambda x, r: x * sorted([1, 0], key=cmp_to_key(lambda a, b: r[a].rank - b))[0],
+    "bisect's key": lambda x, r: x * bisect.bisect([1, 2, 3], 2, key=lambda v: v * r[0].rank),
+    "bisect from": lambda x, r: x * bisect.bisect([1, 2, 3], 0, r[0]),
+    "re.sub": lambda x, r: (x + 1, re.sub("a", lambda m: str(r[0].rank), "bab")),
+    "values": lambda x, r: x + 1 if Ranked(2) in {"a": r[0]}.values() else x - 1,
+    "text of values": lambda x, r: (x + 1, str({"a": r[0]}.values())),
+    "equal items": lambda x, r: (x + 1, {"a": r[0]}.items() == {"a": Ranked(1)}.items()),
+    "an error's text": lambda x, r: (x + 1, str(ValueError(r[0])), f"{KeyError(r[0])}"),
+    "a method ==": lambda x, r: (x + 1, [r[0]].__eq__([Ranked(1)])),
+    "a namespace": lambda x, r: (x + 1, SimpleNamespace(a=r[0]) == SimpleNamespace(a=Ranked(1))),
+    "prod": lambda x, r: (x + 1, math.prod([Converting(r[0].rank), 2])),
+    "fsum": lambda x, r: x * math.fsum([r[0], 1]),
+    "pack": lambda x, r: (x + 1, struct.pack("?", Converting(r[0].rank - 1))),
+    "%=": lambda x, r: (x + 1, operator.imod("%s", r[0])),
+    "+= of a list": lambda x, r: (x + 1, operator.iadd([1], Given(r))),
+    "keys &": lambda x, r: (x + 1, {1: 0, 2: 0}.keys() & Given([one.rank for one in r])),
 }
+
+
+class Given:
+    """What it is iterated for."""
+
+    def __init__(self, items: Any) -> None:
+        self.items = items
+
+    def __iter__(self) -> Any:
+        return iter(self.items)
+
+
+class Converting:
+    """Multiplied, and asked for its truth."""
+
+    def __init__(self, n: int) -> None:
+        self.n = n
+
+    def __rmul__(self, other: Any) -> Any:
+        return self.n * other
+
+    def __mul__(self, other: Any) -> Any:
+        return self.n * other
+
+    def __bool__(self) -> bool:
+        return self.n > 0
 
 
 @pytest.mark.parametrize("use", USES.values(), ids=USES.keys())
@@ -109,6 +158,16 @@ class Converted:
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Converted) and self.size == other.size
+
+
+def test_what_holds_objects_of_c_code_is_not_looked_into() -> None:
+    def compared(x: torch.Tensor, left: Any, right: Any) -> Any:
+        return x + 1, [left] == [right], str([left]), left in (right,)
+
+    compiled, x = jitney.compile(compared, backend="eager"), torch.ones(2)
+    for text in (b"ab", b"cd", b"ab"):
+        given = bytearray(text), bytearray(b"ab")
+        assert_same(compiled(x, *given), compared(x, *given))
 
 
 def test_what_can_be_interpreted_does_not_break() -> None:
