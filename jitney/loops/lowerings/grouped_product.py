@@ -18,6 +18,7 @@ from jitney.loops.lowerings.expressions import apply, cast, compute_dtype, index
 from jitney.loops.lowerings.registry import Refused, lowers, optional_op
 from jitney.loops.lowerings.strided import StridedTensor
 
+FLOATS = (torch.bfloat16, torch.float16, torch.float32)
 ALIGNED = 16  # bytes whose multiples eager's kernel takes rows and matrices at
 
 
@@ -40,6 +41,9 @@ def grouped_product(
         raise Refused("a grouped product of sizes that are symbols, or of nothing")
     if int(x.shape[0]) > int(weights.shape[0]):
         raise Refused("several rows to an expert: the library's tiles win")
+    dtypes = {x.dtype, weights.dtype, out_dtype or x.dtype}
+    if len(dtypes) > 1 or x.dtype not in FLOATS or offs.dtype is not torch.int32:
+        raise Refused("dtypes that eager is to judge")
     if not (_is_aligned(x) and _is_aligned(weights)):
         raise Refused("eager refuses operands whose rows do not begin at multiples of 16 bytes")
     groups = _group_of_each_row(b, x.shape[0], offs)

@@ -12,7 +12,7 @@ pytest.importorskip("triton")
 from jitney import gpu_pipeline
 from jitney.loops import ir
 from jitney.loops.index import index
-from jitney.loops.lowerings import grouped_product
+from jitney.loops.lowerings import Builder, Refused, grouped_product
 from jitney.loops.lowerings.strided import StridedTensor
 from tests.kernels.triton.interpreted import gpu_program, run_kernels
 from tests.loops.lowered import GPU, externs, lower_for, trace
@@ -105,6 +105,25 @@ def test_several_rows_to_an_expert_are_the_librarys() -> None:
     offs = torch.full((4,), 6, dtype=torch.int32)
     gm = trace(lambda *args: torch.ops.aten._grouped_mm(*args), x, weights, offs)
     assert externs(lower_for(gm, GPU)[0]) == ["aten._grouped_mm.default"]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("ends", [torch.int32, torch.int64])
+def test_dtypes_that_eager_refuses_are_left_to_it(dtype: torch.dtype, ends: torch.dtype) -> None:
+    b = Builder(GPU)
+    x, weights, offs = (
+        StridedTensor(name, of, tuple(map(index, shape)), tuple(map(index, strides)))
+        for name, of, shape, strides in (
+            ("x", dtype, (2, 16), (16, 1)),
+            ("w", torch.float32, (4, 16, 16), (256, 1, 16)),
+            ("o", ends, (4,), (1,)),
+        )
+    )
+    if (dtype, ends) != (torch.float32, torch.int32):
+        with pytest.raises(Refused, match="eager"):
+            grouped_product.grouped_product(b, x, weights, offs)
+    with pytest.raises(Refused, match="eager"):
+        grouped_product.grouped_product(b, x, weights, offs, out_dtype=torch.bfloat16)
 
 
 @pytest.mark.parametrize("strides, taken", [((24, 1), True), ((18, 1), False), ((1, 8), True),
