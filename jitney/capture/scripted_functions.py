@@ -1,15 +1,16 @@
 """Functions of ``torch.jit.script``: the Python that they were made of is interpreted.
 
 TorchScript means by it what Python does. Where it may not, the call is its own: powers (of two
-whole numbers it makes a fraction), functions that ask whether they are scripted, containers (it
-changes a copy), a whole number where it converts to a float. What ``torch.jit.trace`` made is not
-what its Python says.
+whole numbers it makes a fraction), functions that ask whether they are scripted, those of modules
+other than torch, containers (it changes a copy), a whole number where it converts to a float. What
+``torch.jit.trace`` made is not what its Python says.
 """
 
 from __future__ import annotations
 
 import dis
-from functools import lru_cache
+import math
+import types
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -37,8 +38,8 @@ def call_scripted(
     if not torch_api.is_scripted(function):
         raise BreakCapture("c-call", "a function that torch.jit.trace made is called")
     original = getattr(function, torch_api.SCRIPTED)
-    if differs(original.__code__):
-        raise BreakCapture("c-call", "a scripted function's powers or questions are TorchScript's")
+    if differs(original):
+        raise BreakCapture("c-call", "a scripted function may mean something else in TorchScript")
     if not takes(function.schema, args, kwargs):
         raise BreakCapture("c-call", "TorchScript converts what a scripted function is given")
     source = Attr(interpreter.source_or_fixed(function), torch_api.SCRIPTED)
@@ -64,9 +65,25 @@ def _is_kept(kind: str, given: Any) -> bool:
     return isinstance(value, _PLAIN)
 
 
-@lru_cache(maxsize=1024)
-def differs(code: Any) -> bool:
-    """Whether TorchScript may mean something else by ``code``."""
+def differs(function: types.FunctionType, seen: frozenset[Any] = frozenset()) -> bool:
+    """Whether TorchScript may mean something else by what ``function`` says, or by what a function
+    of the program's does that it calls by name: TorchScript has compiled that too."""
+    code, known = function.__code__, function.__globals__
     if not _ASKS.isdisjoint(code.co_names):
         return True
-    return any(step.argrepr in ("**", "**=") for step in dis.get_instructions(code))
+    if any(step.argrepr in ("**", "**=") for step in dis.get_instructions(code)):
+        return True
+    found = [known.get(name) for name in code.co_names]
+    found += [cell.cell_contents for cell in function.__closure__ or ()]
+    return any(_may_differ(value, seen | {function}) for value in found)
+
+
+def _may_differ(value: Any, seen: frozenset[Any]) -> bool:
+    if isinstance(value, types.ModuleType):  # its functions are called by a name of its own
+        return value not in (torch, math)
+    if not isinstance(value, types.FunctionType) or value in seen:
+        return False
+    if value.__module__ == "torch" or value.__module__.startswith("torch."):
+        return False
+    converts = any(kind in (float, "float") for kind in value.__annotations__.values())
+    return converts or differs(value, seen)

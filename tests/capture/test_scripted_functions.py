@@ -43,6 +43,30 @@ def appends(x: torch.Tensor, kept: list[int]) -> torch.Tensor:
     return x * kept[0]
 
 
+def by_square(x: torch.Tensor, n: int) -> torch.Tensor:
+    return x * (n**2)
+
+
+def halved(x: torch.Tensor, by: float) -> torch.Tensor:
+    return x // by
+
+
+def calls_power(x: torch.Tensor, n: int) -> torch.Tensor:
+    return by_square(x, n) + 1
+
+
+def calls_converting(x: torch.Tensor, n: int) -> torch.Tensor:
+    return halved(x, 2.0) * n
+
+
+def doubled(x: torch.Tensor) -> torch.Tensor:
+    return x * 2
+
+
+def calls_plain(x: torch.Tensor, n: int) -> torch.Tensor:
+    return doubled(x).sin() + n
+
+
 scripted_scaled = script(scaled)
 
 
@@ -62,6 +86,11 @@ def test_inside_the_graph(rows: int) -> None:
     assert breaks(lambda x, n: scripted_scaled(x, n=n, scale=0.25), x, 2) == 0
 
 
+def test_plain_functions_that_it_calls() -> None:
+    outer = script(calls_plain)
+    assert breaks(lambda x: outer(x + 1, 3) * 2, torch.randn(4)) == 0
+
+
 def test_a_number_that_changes() -> None:
     compiled = jitney.compile(lambda x, n: scripted_scaled(x, n))
     x = torch.randn(5)
@@ -69,7 +98,7 @@ def test_a_number_that_changes() -> None:
         assert_equal(compiled(x, n), scripted_scaled(x, n))
 
 
-@pytest.mark.parametrize("fn", [power, asks])
+@pytest.mark.parametrize("fn", [power, asks, calls_power, calls_converting])
 def test_left_to_torchscript(fn: Callable[..., Any]) -> None:
     scripted = script(fn)
     assert breaks(lambda x: scripted(x + 1, 3) * 2, torch.arange(6)) == 1
