@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from jitney import torch_api
+from jitney.graph.bias_apart import convolution, convolution_backward
 from jitney.graph.check_values import binary_cross_entropy, unpooled
 from jitney.graph.recorder import Decompositions
 
@@ -149,5 +150,7 @@ OWN: Decompositions = {
     aten.max_unpool2d.default: max_unpool2d,
     aten.max_unpool3d.default: unpooled(aten.max_unpool3d.default),
     aten.channel_shuffle.default: channel_shuffle,
+    aten.convolution.default: convolution,
+    aten.convolution_backward.default: convolution_backward,
     aten._efficientzerotensor.default: zero_tensor,
 }

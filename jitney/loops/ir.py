@@ -317,6 +317,11 @@ class BufferView:
     strides: tuple[Index, ...]
     offset: Index = Index()
 
+    def is_whole(self, buffer: Buffer) -> bool:
+        """Whether it is the whole of ``buffer``, the one it names, as that is laid out."""
+        laid_out = self.shape == buffer.shape and self.strides == buffer.strides
+        return laid_out and self.offset == Index()
+
 
 @dataclass(frozen=True)
 class Extern:

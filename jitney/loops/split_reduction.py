@@ -94,7 +94,7 @@ def chunks_wanted(nest: LoopNest, target: Target) -> int:
     rows = _reads_rows(nest)
     if length <= (SHORT_ROW if rows else SHORT_COLUMN if points >= COLUMNS else 0):
         return 0
-    programs = max(1, points if rows or points < COLUMNS else points // COLUMNS)
+    programs = max(1, points if rows else points // COLUMNS)
     if points * length < WORTH or programs >= target.multiprocessors:
         return 0
     return min(PROGRAMS * target.multiprocessors // programs, length // LEAST, MOST)

@@ -131,7 +131,7 @@ from jitney.torch_api.state import (
     state_reader,
     state_setter,
 )
-from jitney.torch_api.storages import empty_tensor, owners_of, same_memory
+from jitney.torch_api.storages import empty_tensor, maker_of_empty, owners_of, same_memory
 from jitney.torch_api.symbols import (
     LARGEST_WORD,
     assumes_order,
@@ -273,6 +273,7 @@ __all__ = [
     "lacks_memory",
     "jacobian_of",
     "make_infra_mode",
+    "maker_of_empty",
     "mark_allowed_in_graph",
     "mark_function",
     "mark_of",

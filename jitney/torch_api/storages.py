@@ -1,8 +1,8 @@
-"""CPU tensors made of memory, past the dispatcher: no mode that is active sees them."""
+"""Tensors made of memory, past the dispatcher: no mode that is active sees them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -11,8 +11,17 @@ _MAKERS: Any = torch._C._dynamo.guards
 
 
 def empty_tensor(shape: Sequence[int], strides: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-    """A tensor with undefined elements."""
+    """A tensor on the CPU with undefined elements."""
     return _MAKERS._empty_strided_cpu(shape, strides, dtype)
+
+
+def maker_of_empty(
+    device: torch.device,
+) -> Callable[[tuple[int, ...], tuple[int, ...], torch.dtype], torch.Tensor]:
+    """The same as a function of ``(shape, strides, dtype)`` for a device: the CPU, or the GPU that
+    is the current one when it is called."""
+    made = _MAKERS._empty_strided_cpu if device.type == "cpu" else _MAKERS._empty_strided_cuda
+    return made  # type: ignore[no-any-return]
 
 
 def same_memory(tensor: torch.Tensor, shape: Sequence[int], strides: Sequence[int]) -> torch.Tensor:

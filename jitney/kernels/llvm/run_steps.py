@@ -32,13 +32,9 @@ def is_plain(program: LoopProgram, steps: Sequence[Step]) -> bool:
         return False
     table = program.buffer_table()
     return all(
-        isinstance(out, Output) and out.view.buffer == name and _is_whole(out.view, table[name])
+        isinstance(out, Output) and out.view.buffer == name and out.view.is_whole(table[name])
         for out, name in zip(program.outputs, steps[0].outputs, strict=True)
     )
-
-
-def _is_whole(view: BufferView, buffer: Buffer) -> bool:
-    return (view.shape, view.strides, view.offset) == (buffer.shape, buffer.strides, Index())
 
 
 class RunSteps:
@@ -126,7 +122,7 @@ class _Places:
         """Whether a view of the program (kept here: its id stays its own) is a whole buffer."""
         known = self._whole.get(id(view))
         if known is None:
-            known = self._whole[id(view)] = (view, _is_whole(view, self.table[view.buffer]))
+            known = self._whole[id(view)] = (view, view.is_whole(self.table[view.buffer]))
         return known[1]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -16,11 +16,13 @@ from jitney.kernels.triton.kernel_source import ALIGNED
 from jitney.kernels.triton.launch import Launch, LaunchTable
 from jitney.kernels.triton.launch_plan import LaunchPlan, Segment
 from jitney.kernels.triton.load_binary import load_binary
+from jitney.kernels.triton.places import Places, Whole
 from jitney.loops.evaluate_scalar import evaluate_scalar
-from jitney.loops.index import Atom, Dim, Index
-from jitney.loops.ir import Buffer, BufferView, Extern, IntOutput, Output, ScalarArg
+from jitney.loops.index import Atom, Dim
+from jitney.loops.ir import BufferView, Extern, IntOutput, Output, ScalarArg
 
-Layout = tuple[tuple[int, ...], tuple[int, ...], int]  # shape, strides, offset
+#: Sets of sizes whose numbers a program keeps.
+KEPT = 16
 
 
 class GpuProgram:
@@ -29,9 +31,9 @@ class GpuProgram:
 
     def __init__(self, plan: LaunchPlan, constants: Mapping[str, torch.Tensor]) -> None:
         self.plan, self.constants = plan, constants
-        self.buffers = {b.name: b for b in plan.buffers}
         self.device = _device(plan)
-        self.slots = {name: i for i, name in enumerate(self.buffers)}
+        self.empty = torch_api.maker_of_empty(self.device)
+        self.slots = {buffer.name: i for i, buffer in enumerate(plan.buffers)}
         names = [a.name for a in plan.arguments if isinstance(a, Dim | ScalarArg)]
         names += [size.dim.name for size in plan.sizes]
         for name in (*names, *plan.offsets):
@@ -39,13 +41,11 @@ class GpuProgram:
         self.launches = self._launches()
         self.steps = [ExternCall(s) if isinstance(s, Extern) else s for s in plan.steps]
         born = {name for names in plan.born for name in names}
-        self.unwritten = [b for b in plan.buffers if b.kind == "output" and b.name not in born]
-        places = [(self.slots[name], offset) for name, offset in plan.offsets.items()]
-        self.fixed = [(slot, int(offset)) for slot, offset in places if offset.is_const]
-        self.sized = [(slot, offset) for slot, offset in places if not offset.is_const]
+        self.unwritten = [b.name for b in plan.buffers if b.kind == "output" and b.name not in born]
         self.own = own_results(plan.outputs, plan.buffers)
+        self.whole_results = _whole_results(plan, self.own & {*born, *self.unwritten})
         self._tables: list[LaunchTable] = []
-        self._layouts: dict[int, Layout] = {}
+        self._places: dict[tuple[int, ...], Places] = {}
 
     def _launches(self) -> list[Launch]:
         """Early are those that surely come right after another launch of ours."""
@@ -81,75 +81,81 @@ class GpuProgram:
         finally:
             self._tables.append(table)
 
-    def layout(self, view: BufferView | Buffer, sizes: Mapping[Atom, int]) -> Layout:
-        """Shape, strides and offset as numbers; those without symbols are worked out once."""
-        known = self._layouts.get(id(view))
-        if known is not None:
-            return known
-        offset = view.offset if isinstance(view, BufferView) else Index()
-        found = (
-            tuple(s.evaluate(sizes) for s in view.shape),
-            tuple(s.evaluate(sizes) for s in view.strides),
-            offset.evaluate(sizes),
-        )
-        if all(s.is_const for s in (*view.shape, *view.strides, offset)):
-            self._layouts[id(view)] = found
-        return found
+    def places(self, sizes: Mapping[Atom, int]) -> Places:
+        """The numbers of a call with these sizes, those of other calls' kept for a while."""
+        key = tuple(sizes.values())
+        known = self._places.get(key)
+        if known is None:
+            if len(self._places) >= KEPT:
+                self._places = {}
+            known = self._places[key] = Places(self.plan, self.slots, sizes)
+        return known
 
 
 class _Call:
     """One call under way: its tensors by buffer name, its sizes."""
 
     def __init__(self, owner: GpuProgram, table: LaunchTable, args: list[Any]) -> None:
-        self.owner, self.values = owner, table.values
-        self.table = table
+        self.owner, self.table, self.values = owner, table, table.values
         self.tensors: dict[str, torch.Tensor] = dict(owner.constants)
         self.sizes: dict[Atom, int] = {}
         self.scalars: dict[str, Any] = {}
         self.typed: dict[torch.dtype, torch.Tensor] = {}  # the workspace, by dtype
         for argument, value in zip(owner.plan.arguments, args, strict=True):
-            if isinstance(argument, Dim):
+            if isinstance(argument, str):
+                self.tensors[argument] = value
+            elif isinstance(argument, Dim):
                 self.sizes[argument] = value
                 self._set(argument.name, value)
-            elif isinstance(argument, ScalarArg):
+            else:
                 self.scalars[argument.name] = value
                 self._set(argument.name, _bits(value, argument.dtype))
-            else:
-                self.tensors[argument] = value
         for size in owner.plan.sizes:
             self.sizes[size.dim] = size.of(args[size.position])
             self._set(size.dim.name, self.sizes[size.dim])
         args.clear()
+        self.places = owner.places(self.sizes)
         if self.sizes:
             table.set_sizes(self.sizes)
 
     def run(self) -> tuple[Any, ...]:
-        owner, device = self.owner, self.owner.device
-        for buffer in owner.unwritten:
-            self._make(buffer)
+        # Hundreds of steps of a few microseconds: a name looked up in here is time.
+        owner, places, tensors, values = self.owner, self.places, self.tensors, self.values
+        astray = self._take_addresses()
+        copies = self._stand_in(astray)
+        for name in owner.unwritten:
+            self._make(places.whole(name))
         self._lease_workspace()
-        slots, values = owner.slots, self.values
+        empty, launch = owner.empty, self.table.run
+        stream = torch_api.raw_cuda_stream(owner.device)
+        steps = zip(owner.steps, places.born, places.results, owner.plan.dead, strict=True)
+        for step, born, results, dead in steps:
+            for whole in born:
+                tensors[whole.name] = made = empty(whole.shape, whole.strides, whole.dtype)
+                values[whole.slot] = made.data_ptr()
+                del made  # so that its memory is free as soon as `tensors` lets go of it
+            if isinstance(step, Segment):
+                launch(step.first, step.count, stream)
+            else:
+                self._extern(step, results)
+            for name in dead:
+                tensors.pop(name, None)
+        for name, tensor in astray.items():
+            if name in owner.plan.written:
+                tensor.copy_(copies[name])
+            tensors[name] = tensor
+        pairs = zip(owner.plan.outputs, owner.whole_results, strict=True)
+        return tuple([tensors[name] if name else self._result(out) for out, name in pairs])
+
+    def _take_addresses(self) -> dict[str, torch.Tensor]:
+        """Fills in where arguments and constants lie; those that kernels cannot take so."""
+        slots, values = self.owner.slots, self.values
         astray: dict[str, torch.Tensor] = {}
         for name, tensor in self.tensors.items():
             values[slots[name]] = address = tensor.data_ptr()
             if address % ALIGNED:
                 astray[name] = tensor
-        copies = self._stand_in(astray)
-        stream = torch_api.raw_cuda_stream(device)
-        for step, born, dead in zip(owner.steps, owner.plan.born, owner.plan.dead, strict=True):
-            for name in born:
-                self._set(name, self._make(owner.buffers[name]).data_ptr())
-            if isinstance(step, Segment):
-                self.table.run(step.first, step.count, stream)
-            else:
-                self._extern(step)
-            for name in dead:
-                self.tensors.pop(name, None)
-        for name, tensor in astray.items():
-            if name in owner.plan.written:
-                tensor.copy_(copies[name])
-            self.tensors[name] = tensor
-        return tuple([self._result(out) for out in owner.plan.outputs])
+        return astray
 
     def _stand_in(self, astray: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Copies of tensors that begin inside others, where kernels do not expect them. An extern
@@ -161,63 +167,54 @@ class _Call:
                 self.tensors[name] = copy
         return copies
 
-    def _make(self, buffer: Buffer) -> torch.Tensor:
-        shape, strides, _ = self.owner.layout(buffer, self.sizes)
-        device = self.owner.device
-        made = torch.empty_strided(shape, strides, dtype=buffer.dtype, device=device)
-        self.tensors[buffer.name] = made
-        return made
+    def _make(self, whole: Whole) -> None:
+        made = self.owner.empty(whole.shape, whole.strides, whole.dtype)
+        self.tensors[whole.name] = made
+        self.values[whole.slot] = made.data_ptr()
 
     def _set(self, name: str, value: int) -> None:
         self.values[self.owner.slots[name]] = value
 
     def _lease_workspace(self) -> None:
-        size = self.owner.plan.workspace.evaluate(self.sizes)
-        self.workspace = torch.empty(size, dtype=torch.uint8, device=self.owner.device)
-        base, values = self.workspace.data_ptr(), self.values
-        for slot, place in self.owner.fixed:
-            values[slot] = base + place
-        for slot, offset in self.owner.sized:
-            values[slot] = base + offset.evaluate(self.sizes)
+        places, values = self.places, self.values
+        self.workspace = self.owner.empty((places.workspace,), (1,), torch.uint8)
+        base = self.workspace.data_ptr()
+        for slot, offset in places.temporaries:
+            values[slot] = base + offset
 
-    def _extern(self, step: ExternCall) -> None:
+    def _extern(self, step: ExternCall, wanted: Sequence[Whole | None]) -> None:
         results = step.run(self.view, self.sizes, self.scalars)
-        for name, result in zip(step.node.outputs, results, strict=False):
-            if name is None or result is None:
+        for whole, result in zip(wanted, results, strict=False):
+            if whole is None or result is None:
                 continue
-            buffer = self.owner.buffers[name]
-            shape, strides, _ = self.owner.layout(buffer, self.sizes)
-            if len(shape) == result.dim():
-                step.check(result, shape, buffer.dtype)
-            else:  # a product of rows that its readers see as images
-                step.check(result.view(-1), (math.prod(shape),), buffer.dtype)
-                strides = result.stride()
-            if result.data_ptr() % ALIGNED or not _laid_out(result, strides):
-                wanted = torch.empty_strided(
-                    result.shape, strides, dtype=result.dtype, device=result.device
-                )
-                result = wanted.copy_(result)
-            self.tensors[name] = result
-            self._set(name, result.data_ptr())
+            address = result.data_ptr()
+            if (
+                address % ALIGNED
+                or result.shape != whole.shape
+                or result.stride() != whole.strides
+                or result.dtype is not whole.dtype
+            ):
+                result = _as_foreseen(step, result, whole)
+                address = result.data_ptr()
+            self.tensors[whole.name] = result
+            self.values[whole.slot] = address
 
     def view(self, view: BufferView) -> torch.Tensor:
         """The tensor a view of a buffer stands for in this call."""
-        shape, strides, offset = self.owner.layout(view, self.sizes)
-        tensor = self.tensors.get(view.buffer)
+        part = self.places.part(view)
+        tensor = self.tensors.get(part.buffer)
         if tensor is None:
-            tensor, start = self._temp(view.buffer)
-            return tensor.as_strided(shape, strides, start + offset)
-        if not offset and tensor.shape == shape and tensor.stride() == strides:
+            start = part.base + part.start
+            return self._workspace_of(part.dtype).as_strided(part.shape, part.strides, start)
+        if not part.start and tensor.shape == part.shape and tensor.stride() == part.strides:
             return tensor
-        return tensor.as_strided(shape, strides, tensor.storage_offset() + offset)
+        return tensor.as_strided(part.shape, part.strides, tensor.storage_offset() + part.start)
 
-    def _temp(self, name: str) -> tuple[torch.Tensor, int]:
-        """The workspace in a temporary's dtype, and at which element of it the temporary begins."""
-        dtype = self.owner.buffers[name].dtype
+    def _workspace_of(self, dtype: torch.dtype) -> torch.Tensor:
         typed = self.typed.get(dtype)
         if typed is None:
             typed = self.typed[dtype] = self.workspace.view(dtype)
-        return typed, self.owner.plan.offsets[name].evaluate(self.sizes) // dtype.itemsize
+        return typed
 
     def _result(self, out: Any) -> Any:
         if isinstance(out, Output):
@@ -226,6 +223,32 @@ class _Call:
         if isinstance(out, IntOutput):
             return out.value.evaluate(self.sizes)
         return evaluate_scalar(out.value, self.scalars, self.sizes)
+
+
+def _whole_results(plan: LaunchPlan, made: Collection[str]) -> list[str | None]:
+    """Per result the buffer among those ``made`` in a call that it is the whole of, if any."""
+    buffers = {b.name: b for b in plan.buffers}
+    found: list[str | None] = []
+    for out in plan.outputs:
+        view = out.view if isinstance(out, Output) else None
+        buffer = buffers[view.buffer] if view is not None and view.buffer in made else None
+        whole = view is not None and buffer is not None and view.is_whole(buffer)
+        found.append(buffer.name if buffer is not None and whole else None)
+    return found
+
+
+def _as_foreseen(step: ExternCall, result: torch.Tensor, whole: Whole) -> torch.Tensor:
+    """A result in memory as kernels expect it. Raises CompilerBug for another dtype or shape."""
+    strides = whole.strides
+    if len(whole.shape) == result.dim():
+        step.check(result, whole.shape, whole.dtype)
+    else:  # a product of rows that its readers see as images
+        step.check(result.view(-1), (math.prod(whole.shape),), whole.dtype)
+        strides = result.stride()
+    if not result.data_ptr() % ALIGNED and _laid_out(result, strides):
+        return result
+    wanted = torch.empty_strided(result.shape, strides, dtype=result.dtype, device=result.device)
+    return wanted.copy_(result)
 
 
 def _laid_out(tensor: torch.Tensor, strides: tuple[int, ...]) -> bool:
