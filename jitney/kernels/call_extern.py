@@ -27,6 +27,7 @@ class ExternCall:
     def __init__(self, node: Extern) -> None:
         self.node = node
         self.overload = torch_api.find_op(node.target)
+        self.direct = torch_api.direct_function(self.overload)
         self._args = [_known(a) for a in node.args]
         self._kwargs = [(name, _known(a)) for name, a in node.kwargs]
         self.decides_shape = torch.Tag.dynamic_output_shape in self.overload.tags
@@ -43,8 +44,11 @@ class ExternCall:
             name: v if known else _value(v, view, sizes, scalars)
             for name, (known, v) in self._kwargs
         }
+        call = self.overload
+        if self.direct is not None and not torch_api.active_modes()[0]:
+            call = self.direct
         try:
-            result = self.overload(*args, **kwargs)
+            result = call(*args, **kwargs)
         except RuntimeError as error:
             error.add_note(f"in {self.node.target}")
             raise

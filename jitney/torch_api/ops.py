@@ -81,3 +81,17 @@ def find_op(name: str) -> Any:
     """The overload called "aten.view.default"."""
     namespace, packet, overload = name.split(".")
     return getattr(getattr(getattr(torch.ops, namespace), packet), overload)
+
+
+#: Ops that a function of torch's with the same arguments reaches sooner (mm 0.7 µs, a convolution
+#: 20 µs): it parses lists and numbers itself, an overload asks the schema.
+_DIRECT = ("convolution", "mm", "addmm", "bmm", "baddbmm")
+
+
+def direct_function(op: Any) -> Callable[..., Any] | None:
+    """The function of torch's that calls ``op`` for its arguments, where it is the sooner way.
+    Not for where a function mode is active: it would see the call."""
+    for name in _DIRECT:
+        if op == getattr(torch.ops.aten, name).default:
+            return getattr(torch, name)  # type: ignore[no-any-return]
+    return None
