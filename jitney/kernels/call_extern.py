@@ -26,13 +26,13 @@ class ExternCall:
 
     def __init__(self, node: Extern) -> None:
         self.node = node
-        self.overload = torch_api.find_op(node.target)
-        self.direct = torch_api.direct_function(self.overload)
+        overload = torch_api.find_op(node.target)
+        self.function = torch_api.direct_function(overload) or overload
         self._args = [_known(a) for a in node.args]
         self._kwargs = [(name, _known(a)) for name, a in node.kwargs]
-        self.decides_shape = torch.Tag.dynamic_output_shape in self.overload.tags
+        self.decides_shape = torch.Tag.dynamic_output_shape in overload.tags
         if node.target == philox_state.NAME:  # by the dispatcher it takes twice the time
-            self.overload = philox_state.philox_state
+            self.function = philox_state.philox_state
 
     def run(
         self, view: ViewTensor, sizes: Mapping[Atom, int], scalars: Mapping[str, Any]
@@ -44,11 +44,8 @@ class ExternCall:
             name: v if known else _value(v, view, sizes, scalars)
             for name, (known, v) in self._kwargs
         }
-        call = self.overload
-        if self.direct is not None and not torch_api.active_modes()[0]:
-            call = self.direct
         try:
-            result = call(*args, **kwargs)
+            result = self.function(*args, **kwargs)
         except RuntimeError as error:
             error.add_note(f"in {self.node.target}")
             raise

@@ -114,7 +114,6 @@ from jitney.torch_api.recurrent import (
 from jitney.torch_api.state import (
     DEVICE_PROPERTIES,
     AutocastModes,
-    active_modes,
     autocast_cache_off,
     autocast_modes,
     autocast_off,
@@ -204,7 +203,6 @@ __all__ = [
     "flat_out_dims",
     "is_enum_of_c",
     "AutocastModes",
-    "active_modes",
     "autocast_cache_off",
     "autocast_modes",
     "autocast_off",

@@ -89,8 +89,7 @@ _DIRECT = ("convolution", "mm", "addmm", "bmm", "baddbmm")
 
 
 def direct_function(op: Any) -> Callable[..., Any] | None:
-    """The function of torch's that calls ``op`` for its arguments, where it is the sooner way.
-    Not for where a function mode is active: it would see the call."""
+    """The function of torch's that calls ``op`` for its arguments, where it is the sooner way."""
     for name in _DIRECT:
         if op == getattr(torch.ops.aten, name).default:
             return getattr(torch, name)  # type: ignore[no-any-return]
