@@ -417,3 +417,15 @@ def test_a_share_of_a_size_is_a_number(share, reports_eager) -> None:
         x = torch.randn(n, 3)
         assert_equal(compiled(x), f(x))
     assert not reports_eager
+
+
+def test_a_composed_size_of_one_broadcasts() -> None:
+    def f(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return x.view(-1, 4) * y.view(-1, 4) + y.reshape(y.shape[0] // 4, 4)
+
+    compiled = jitney.compile(f, dynamic=True)
+    for a, b in ((4, 12), (12, 4), (12, 12), (8, 8), (4, 8)):
+        x, y = torch.randn(a, requires_grad=True), torch.randn(b)
+        assert_equal(compiled(x, y), f(x, y))
+        ours, eagers = (torch.autograd.grad(g(x, y).sum(), x) for g in (compiled, f))
+        assert_equal(ours, eagers)
