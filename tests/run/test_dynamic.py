@@ -275,6 +275,21 @@ def test_numbers_that_change_are_results_too(backend, first):
             assert torch.equal(given, expected)
 
 
+@pytest.mark.parametrize("backend", ["jitney", "eager", "aot_eager"])
+def test_gradients_beside_numbers_that_change(backend):
+    def f(x, s):
+        return x * s + x.sin() / s
+
+    compiled = jitney.compile(f, backend=backend)
+    for dtype in (torch.float32, torch.bfloat16):
+        x = torch.randn(4, dtype=dtype, requires_grad=True)
+        for s in (0.5, 1.5, 2.5):
+            ours, eagers = compiled(x, s), f(x, s)
+            assert_equal(ours, eagers)
+            gradients = [torch.autograd.grad(y.sum(), x)[0] for y in (ours, eagers)]
+            assert_equal(gradients[0], gradients[1])
+
+
 def test_circular_padding_by_amounts_that_change():
     def pad(x, amounts):
         return torch.nn.functional.pad(x, amounts, mode="circular")
