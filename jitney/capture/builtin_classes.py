@@ -99,8 +99,6 @@ def _first_argument(interpreter: Interpreter, frame: Frame) -> Any:
 def _container(interpreter: Interpreter, cls: Any, args: Any, kwargs: Any, site: Any) -> Any:
     values = forced(interpreter, args)
     keywords = forced_keywords(interpreter, kwargs)
-    if cls is collections.defaultdict and values and type(values[0]) is types.FunctionType:
-        raise BreakCapture("defaultdict", "a defaultdict with a Python factory")
     if cls is enumerate:
         callbacks.refuse_python(interpreter, (*values[1:], *keywords.values()), callbacks.NUMBERS)
     if (
@@ -119,7 +117,8 @@ def _container(interpreter: Interpreter, cls: Any, args: Any, kwargs: Any, site:
     if cls is reversed and isinstance(values[0], torch.nn.Module):
         values[0] = list(operators.iterable(interpreter, values[0]))
     readable = subscripts.items if issubclass(cls, dict) else operators.iterable
-    values = [readable(interpreter, v) for v in values]
+    factory = values[:1] if cls is collections.defaultdict else []
+    values = factory + [readable(interpreter, v) for v in values[len(factory) :]]
     if cls is frozenset and len(values) == 1 and type(values[0]) is frozenset:
         return values[0]  # itself
     if cls in (set, frozenset):
@@ -127,7 +126,7 @@ def _container(interpreter: Interpreter, cls: Any, args: Any, kwargs: Any, site:
         for value in values:
             callbacks.refuse_python(interpreter, value, callbacks.HASHES)
     elif issubclass(cls, dict):
-        values = [_of_pairs(interpreter, v) for v in values]
+        values = factory + [_of_pairs(interpreter, v) for v in values[len(factory) :]]
     made = interpreter.native(cls, *values, **keywords)
     if cls is collections.OrderedDict:  # it may be given attributes
         interpreter.owned[id(made)] = made
