@@ -80,11 +80,18 @@ def find_backend(backend: str | Backend, options: dict[str, Any], mode: str | No
     ) -> Callable[..., Any]:
         try:
             return partial(_once, given(rest, list(example_inputs), **extra))
-        except torch_api.symbolic_float_error():
+        except (torch_api.symbolic_float_error(), *_errors_of(example_inputs)):
             log.emit("eager_graph", reason_kind="symbolic-float", reason=f"{backend} takes none")
             return rest.forward
 
     return run
+
+
+def _errors_of(example_inputs: Sequence[Any]) -> tuple[type[Exception], ...]:
+    """What a backend may raise of symbolic floats: torch's split of a graph to differentiate fails
+    an assertion of its own. torch.compile gives tensors in their place."""
+    has_floats = any(isinstance(value, torch.SymFloat) for value in example_inputs)
+    return (AssertionError,) if has_floats else ()
 
 
 def _once(graph: Callable[..., Any], *inputs: Any) -> Any:

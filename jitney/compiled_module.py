@@ -6,6 +6,7 @@ import copy
 import functools
 from types import FunctionType, MethodType
 from typing import Any
+from weakref import WeakValueDictionary
 
 import torch
 
@@ -14,7 +15,9 @@ from jitney.errors import UserError
 from jitney.run.session import Session
 from jitney.torch_api import modules
 
-_classes: dict[type, type] = {}
+#: By the id of the original's class, which a class made of it keeps alive. Nothing else does: a
+#: class defined in a function may hold on to a model.
+_classes: WeakValueDictionary[int, type] = WeakValueDictionary()
 
 
 class CompiledModule(torch.nn.Module):
@@ -71,10 +74,11 @@ def compile_module(module: torch.nn.Module, session: Session) -> torch.nn.Module
     if isinstance(module, CompiledModule):
         module = module._orig_mod
     cls = type(module)
-    twin_class = _classes.get(cls)
+    twin_class = _classes.get(id(cls))
     if twin_class is None:
         slots = {"__slots__": (), "__module__": cls.__module__, "__doc__": cls.__doc__}
-        twin_class = _classes[cls] = type(f"Compiled{cls.__name__}", (CompiledModule, cls), slots)
+        twin_class = type(f"Compiled{cls.__name__}", (CompiledModule, cls), slots)
+        _classes[id(cls)] = twin_class
     twin: Any = object.__new__(twin_class)
     object.__setattr__(twin, "__dict__", module.__dict__)
     _SLOTS["_orig_mod"].__set__(twin, module)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import enum
 import functools
+import sys
 import types
 from typing import TYPE_CHECKING, Any
 
@@ -240,8 +241,7 @@ def bind(
     if kind is staticmethod:
         return _class_value(interpreter, found.__func__, cls, name)
     if kind is classmethod:
-        function = _class_value(interpreter, found.__func__, cls, name)
-        return types.MethodType(function, cls)
+        return _class_method(interpreter, found, cls, cls, name)
     if kind is functools.cached_property:
         interpreter.world.read(found.func, Fixed(found.func))
         value = interpreter.call(found.func, (owner,), {}, None)
@@ -254,6 +254,22 @@ def bind(
     if getter is not ABSENT and kind is not types.MethodType:
         raise BreakCapture("descriptor", f"a {kind.__name__} is read")
     return _class_value(interpreter, found, cls, name)
+
+
+def _class_method(interpreter: Interpreter, found: Any, cls: type, base: type, name: str) -> Any:
+    """What a classmethod found on ``base`` gives to ``cls``; up to Python 3.12 what it wraps may be
+    a descriptor itself, a property mostly."""
+    function = found.__func__
+    value = _class_value(interpreter, function, base, name)
+    getter = type_lookup(type(function), "__get__")
+    binds = getter is ABSENT or type(function) in (types.FunctionType, LRU)
+    if binds or sys.version_info >= (3, 13):
+        return types.MethodType(value, cls)
+    if getter is property.__get__ and function.fget is not None:
+        return interpreter.call(function.fget, (cls,), {}, None)
+    if is_python(getter):
+        return interpreter.call(getter, (value, cls, cls), {}, None)
+    raise BreakCapture("descriptor", f"a {type(function).__name__} under classmethod is read")
 
 
 def _property(
@@ -349,8 +365,7 @@ def _of_class(interpreter: Interpreter, owner: type, name: str) -> Any:
         return _meta_attr(interpreter, owner, name, on_meta)
     kind = type(found)
     if kind is classmethod:
-        function = _class_value(interpreter, found.__func__, owner, name)
-        return types.MethodType(function, owner)
+        return _class_method(interpreter, found, owner, owner, name)
     if kind is staticmethod:
         return _class_value(interpreter, found.__func__, owner, name)
     if kind in (property, types.FunctionType) or kind in C_DESCRIPTORS:
@@ -440,8 +455,7 @@ def _super_attr(interpreter: Interpreter, owner: Any, name: str, site: Frame | N
             if isinstance(found, types.FunctionType):
                 return _class_value(interpreter, found, base, name)
             if isinstance(found, classmethod):
-                function = _class_value(interpreter, found.__func__, base, name)
-                return types.MethodType(function, cls)
+                return _class_method(interpreter, found, cls, base, name)
             return interpreter.native(getattr, owner, name)
         if type(found) is types.FunctionType:
             _class_value(interpreter, found, base, name)

@@ -25,7 +25,7 @@ from jitney.capture.backward_state import (
     world_of_backward,
 )
 from jitney.capture.changes import changes_of
-from jitney.capture.custom_gradient import Author, CustomGradient, Kept
+from jitney.capture.custom_gradient import Author, CustomGradient, Kept, by_inputs
 from jitney.capture.forced import forced
 from jitney.capture.frame import BreakCapture, Frame, Raised
 from jitney.capture.leaves import memory_of
@@ -250,7 +250,7 @@ def _gradients_by_inputs(
         found = interpreter.call(backward, (context, *gradients), {}, None)
     except Raised as raised:
         raise _refusal(cls, f"fails in backward: {raised.exception}") from None
-    found = found if isinstance(found, tuple) else (found,)
+    found = by_inputs(found, len(context.needs_input_grad))
     if len(found) != len(context.needs_input_grad):
         raise _refusal(cls, "returns another number of gradients than it has inputs")
     return [x for x, want in zip(found, context.needs_input_grad, strict=True) if want]

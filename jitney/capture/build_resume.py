@@ -384,15 +384,19 @@ def _restore_stack(point: Point) -> list[Any]:
 
 def _seat_first(point: Point, arguments: tuple[str, ...]) -> list[Any]:
     """What ``super()`` without arguments looks at is the frame's first slot: fills it with the
-    variable that is there in the point's own code. Raises Unsupported if it holds another one."""
+    variable that is there in the point's own code, or leaves it empty where there is none.
+    Raises Unsupported if it holds another one."""
     code = point.code
-    if "__class__" not in code.co_freevars or not code.co_argcount:
+    if "__class__" not in code.co_freevars:
         return []
-    first = code.co_varnames[0]
-    if first not in (*point.names, *code.co_cellvars) or arguments[:1] == (first,):
+    first = code.co_varnames[0] if code.co_argcount else ""
+    there = first in (*point.names, *code.co_cellvars)
+    if arguments[:1] == (first,) or not (there or arguments):
         return []
     if not arguments or not arguments[0].startswith("<"):
         raise Unsupported("resume-super", f"{first}, which super() reads, is not in its place")
+    if not there:  # the stack's own have been deleted
+        return [] if arguments == point.arguments else [Instr("DELETE_FAST", arguments[0])]
     load = Instr("LOAD_DEREF", FreeVar(first)) if first in code.co_cellvars else None
     return [load or Instr("LOAD_FAST", first), Instr("STORE_FAST", arguments[0])]
 

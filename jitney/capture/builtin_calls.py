@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from jitney import torch_api
 from jitney.capture import (
     attribute_stores,
     attributes,
@@ -33,6 +34,7 @@ from jitney.capture.forced import forced, forced_keywords
 from jitney.capture.frame import BreakCapture, Frame, Raised, Unread
 from jitney.capture.generators import Iterating
 from jitney.capture.guard import ABSENT, Kind
+from jitney.capture.source import Function
 from jitney.capture.special_methods import hook_of
 from jitney.capture.symbols import SYMBOLS, concrete, counted
 from jitney.capture.tracebacks import traceback_of
@@ -288,6 +290,15 @@ def _exception(vm: Interpreter, function: Any, args: Any, kwargs: Any, site: Any
     return exceptions.handled_now(vm)
 
 
+#: Told by `warnings` where filters change: of C, up to Python 3.13.
+_FILTERS_MUTATED = [f for f in [getattr(warnings, "_filters_mutated", None)] if f is not None]
+
+
+@builtin(*_FILTERS_MUTATED)
+def _filters_mutated(interpreter: Interpreter, function: Any, args: Any, *_: Any) -> None:
+    interpreter.deferred.append((function, tuple(args), {}))
+
+
 @builtin(warnings.warn)
 def _warn(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Any) -> None:
     values = forced(interpreter, args)
@@ -295,6 +306,10 @@ def _warn(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site:
     given = dict(zip(("message", "category", "stacklevel", "source"), values), **keywords)
     if isinstance(given["message"], Warning) or given.get("source") is not None:
         raise BreakCapture("warning", "a warning object is issued")
+    raises = torch_api.state_reader("warnings_raise")()
+    interpreter.world.guard(Kind.STATE, Function(), ("warnings_raise", raises), "warnings_raise")
+    if raises or any(call[0] in _FILTERS_MUTATED for call in interpreter.deferred):
+        raise BreakCapture("warning", "a filter may raise the warning, or was changed before it")
     depth = min(max(given.get("stacklevel", 1), 1), len(interpreter.frames))
     frame = interpreter.frames[-depth]
     module = frame.globals.get("__name__", "<unknown>")

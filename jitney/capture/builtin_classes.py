@@ -16,7 +16,8 @@ from jitney.capture.attributes import type_lookup
 from jitney.capture.builtin_calls import Handler
 from jitney.capture.class_flags import is_python
 from jitney.capture.forced import forced, forced_keywords
-from jitney.capture.frame import BreakCapture, Unread
+from jitney.capture.frame import BreakCapture, Frame, Raised, Unread
+from jitney.capture.functions import cell_get
 from jitney.capture.generators import Callback, FrameGenerator, Predicate
 from jitney.capture.guard import ABSENT
 from jitney.capture.present_arguments import call_native
@@ -69,15 +70,28 @@ def _super(interpreter: Interpreter, cls: Any, args: Any, kwargs: Any, site: Any
     if args:
         return interpreter.native(super, *forced(interpreter, args))
     frame = interpreter.frames[-1]
-    first = frame.locals[frame.code.co_varnames[0]]
+    if not frame.code.co_argcount:
+        raise Raised(RuntimeError("super(): no arguments"))
+    first = _first_argument(interpreter, frame)
+    if "__class__" not in frame.code.co_freevars:
+        raise Raised(RuntimeError("super(): __class__ cell not found"))
+    cell = frame.locals["__class__"]
+    owner = cell_get(interpreter, cell)
+    if owner is ABSENT:
+        raise Raised(RuntimeError("super(): empty __class__ cell"))
+    return interpreter.native(super, owner, first)
+
+
+def _first_argument(interpreter: Interpreter, frame: Frame) -> Any:
+    """What the first parameter of a frame holds now."""
+    first = frame.locals.get(frame.code.co_varnames[0], ABSENT)
     if isinstance(first, Unread):
         first = interpreter.world.read_lazy(first.value, first.source)
     if isinstance(first, types.CellType):
-        first = first.cell_contents
-    cell = frame.locals["__class__"]
-    shadow = interpreter.world.cell(cell)
-    owner = cell.cell_contents if shadow is None else shadow.get(interpreter.world)
-    return interpreter.native(super, owner, interpreter.world.force(first))
+        first = cell_get(interpreter, first)
+    if first is ABSENT:
+        raise Raised(RuntimeError("super(): arg[0] deleted"))
+    return interpreter.world.force(first)
 
 
 @_class(list, tuple, set, frozenset, dict, collections.OrderedDict, collections.deque,
@@ -85,8 +99,6 @@ def _super(interpreter: Interpreter, cls: Any, args: Any, kwargs: Any, site: Any
 def _container(interpreter: Interpreter, cls: Any, args: Any, kwargs: Any, site: Any) -> Any:
     values = forced(interpreter, args)
     keywords = forced_keywords(interpreter, kwargs)
-    if cls is collections.defaultdict and values and type(values[0]) is types.FunctionType:
-        raise BreakCapture("defaultdict", "a defaultdict with a Python factory")
     if cls is enumerate:
         callbacks.refuse_python(interpreter, (*values[1:], *keywords.values()), callbacks.NUMBERS)
     if (
@@ -105,7 +117,8 @@ def _container(interpreter: Interpreter, cls: Any, args: Any, kwargs: Any, site:
     if cls is reversed and isinstance(values[0], torch.nn.Module):
         values[0] = list(operators.iterable(interpreter, values[0]))
     readable = subscripts.items if issubclass(cls, dict) else operators.iterable
-    values = [readable(interpreter, v) for v in values]
+    factory = values[:1] if cls is collections.defaultdict else []
+    values = factory + [readable(interpreter, v) for v in values[len(factory) :]]
     if cls is frozenset and len(values) == 1 and type(values[0]) is frozenset:
         return values[0]  # itself
     if cls in (set, frozenset):
@@ -113,7 +126,7 @@ def _container(interpreter: Interpreter, cls: Any, args: Any, kwargs: Any, site:
         for value in values:
             callbacks.refuse_python(interpreter, value, callbacks.HASHES)
     elif issubclass(cls, dict):
-        values = [_of_pairs(interpreter, v) for v in values]
+        values = factory + [_of_pairs(interpreter, v) for v in values[len(factory) :]]
     made = interpreter.native(cls, *values, **keywords)
     if cls is collections.OrderedDict:  # it may be given attributes
         interpreter.owned[id(made)] = made

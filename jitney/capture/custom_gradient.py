@@ -37,8 +37,18 @@ class Author:
         found = self.cls.backward(
             context, *[next(each) if is_one else None for is_one in self.tensors]
         )
-        found = found if isinstance(found, tuple) else (found,)
+        found, inputs = by_inputs(found, len(self.wanted)), len(self.wanted)
+        if len(found) != inputs:
+            what = f"an incorrect number of gradients (expected {inputs}, got {len(found)})"
+            raise RuntimeError(f"function {self.cls.__name__}Backward returned {what}")
         return tuple([x for x, want in zip(found, self.wanted, strict=True) if want])
+
+
+def by_inputs(found: Any, inputs: int) -> tuple[Any, ...]:
+    """What a ``backward`` returns as a tuple, without what is more than there are ``inputs``: torch
+    takes that, if it is None."""
+    found = found if isinstance(found, tuple) else (found,)
+    return found[:inputs] if all(x is None for x in found[inputs:]) else found
 
 
 def _filled_in(value: Any, kept: tuple[torch.Tensor, ...]) -> Any:

@@ -426,6 +426,12 @@ def _from_numpy(value: Any) -> bool:
     return type(value).__module__ == "numpy"
 
 
+#: What torch takes Python's number types for; FX cannot print them.
+_DTYPES = {
+    int: torch.int64, float: torch.float64, bool: torch.bool, complex: torch.complex128,
+}  # fmt: skip
+
+
 def other_argument(value: Any) -> Any:
     """An argument that is no tensor, plain number or container: enumerations of torch's pass, and
     Python's number types as dtypes. Subclasses and NumPy's numbers become what torch sees; not
@@ -439,6 +445,7 @@ def other_argument(value: Any) -> Any:
         number = value.item()
         if type(number) is float or (type(number) is int and number.bit_length() < 64):
             return number
-    if value in (int, float, bool):
-        return value
+    dtype = _DTYPES.get(value) if type(value) is type else None
+    if dtype is not None:
+        return dtype
     raise BreakCapture("torch-argument", f"a {type(value).__name__} is given to a torch function")

@@ -20,7 +20,8 @@ _ROUNDED = {"CeilToInt": 1, "FloorToInt": 0}
 
 
 def to_index(value: int | torch.SymInt) -> Index:
-    """A size as an `Index`: symbols become `Dim`s with the range and hint ShapeEnv knows.
+    """A size as an `Index`: symbols become `Dim`s with the range and hint ShapeEnv knows, and what
+    a guard keeps at one is one, so that it broadcasts.
 
     Raises Unsupported where the expression has no counterpart (a maximum, a float).
     """
@@ -46,6 +47,8 @@ def _translate(expr: Any, shape_env: Any, table: dict[Any, Index]) -> Index:
         return index(Dim(expr.name, low, high, 64 if hint is None else hint))
     if expr.is_Integer:
         return index(int(expr))
+    if torch_api.known_as_one(expr, shape_env):
+        return index(1)
     kind = type(expr).__name__
     if kind == "Pow":
         base, power = expr.args

@@ -66,6 +66,20 @@ def dispatch_modes() -> list[Any]:
     return _get_current_dispatch_mode_stack() if torch._C._len_torch_dispatch_stack() else []
 
 
+def function_modes() -> list[Any]:
+    """The active function modes, outermost first."""
+    from torch.overrides import _get_current_function_mode_stack
+
+    return _get_current_function_mode_stack() if torch._C._len_torch_function_stack() else []
+
+
+def is_default_device(mode: Any) -> bool:
+    """Whether a function mode is what ``with torch.device(…)`` enters, and no more."""
+    from torch.utils._device import DeviceContext
+
+    return type(mode) is DeviceContext
+
+
 def dispatch_modes_off() -> Any:
     """A context without any dispatch mode (function modes stay)."""
     from torch.utils._python_dispatch import _disable_current_modes
@@ -143,11 +157,14 @@ def functorch_is_active() -> bool:
 
 def what_must_see_calls() -> str | None:
     """What surrounds us that acts upon every torch call, so that none may be compiled away: a
-    functorch transform, forward-mode differentiation, ``torch.jit.trace``, a dispatch mode (a
-    tracer of torch's, or one that does not declare that it ignores what is compiled); or what
-    keeps us from seeing them."""
+    functorch transform, forward-mode differentiation, ``torch.jit.trace``, a function mode other
+    than a default device, a dispatch mode (a tracer of torch's, or one that does not declare that
+    it ignores what is compiled); or what keeps us from seeing them."""
     if functorch_is_active() or forward_level() >= 0 or torch.jit.is_tracing():
         return "it is called inside a transform"
+    for mode in function_modes():
+        if not is_default_device(mode):
+            return f"a {type(mode).__name__} is active and is to see every call"
     for mode in dispatch_modes():
         if mode.is_infra_mode() or not mode.ignore_compile_internals():
             return f"a {type(mode).__name__} is active and is to see every operation"

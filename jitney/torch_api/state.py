@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, cast
@@ -150,6 +151,12 @@ def _cuda_device() -> int:
     return torch.cuda.current_device() if torch.cuda.is_initialized() else 0
 
 
+def _warnings_raise() -> bool:
+    """Whether a filter makes errors of warnings."""
+    read = getattr(warnings, "_get_filters", lambda: warnings.filters)  # Python >= 3.14
+    return any(action == "error" for action, *_ in read())
+
+
 def naming_gpu(kwargs: dict[str, Any]) -> dict[str, Any]:
     """``kwargs`` with the GPU named that a device without number means now: fakes remember results
     by arguments, whichever GPU is the current one."""
@@ -187,7 +194,10 @@ _CHANGES: tuple[object, ...] = tuple(
 )
 _SETTER_OF = {reader: setter for setter, reader in names.SETTERS.items()}
 #: What is only read, and where it matters alone: a forked process must not ask for its GPU.
-_ASKED: dict[str, Callable[[], Any]] = {"cuda_device": _cuda_device}
+_ASKED: dict[str, Callable[[], Any]] = {
+    "cuda_device": _cuda_device,
+    "warnings_raise": _warnings_raise,
+}
 
 
 def fills_memory() -> bool:
@@ -200,8 +210,8 @@ def fills_memory() -> bool:
 
 def state_names() -> tuple[str, ...]:
     """What a ``SetState`` effect may name, and every capture guards. A ``STATE`` guard may also
-    name "cuda_device", the GPU that ``"cuda"`` means, and any function of torch's that reads a
-    setting, "torch.get_num_threads"."""
+    name "cuda_device", the GPU that ``"cuda"`` means, "warnings_raise", and any function of torch's
+    that reads a setting, "torch.get_num_threads"."""
     return tuple(_STATE)
 
 

@@ -49,6 +49,17 @@ def assumes_order(least: Any, most: Any, shape_env: Any) -> bool:
     return bool(shape_env.evaluate_expr(expression))
 
 
+def known_as_one(expression: Any, shape_env: Any) -> bool:
+    """Whether guards that the ShapeEnv has keep a composed size at one: a tensor of that size was
+    found to broadcast."""
+    import sympy
+
+    values = {s: symbol_range(s, shape_env)[2] for s in expression.free_symbols}
+    if None not in values.values() and expression.xreplace(values) != 1:
+        return False
+    return bool(shape_env._maybe_evaluate_static(sympy.Eq(expression, 1)) is sympy.true)
+
+
 def fits_a_word(expression: Any, shape_env: Any) -> bool:
     """Whether an integer expression is assumed to be less than `LARGEST_WORD`. Of one that depends
     on no Python int it is known: it is of sizes, and memory is not larger."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import pytest
@@ -207,3 +208,46 @@ def test_a_property_of_a_module_that_breaks_goes_on_behind_the_break() -> None:
         return model.doubled + x
 
     assert torch.equal(jitney.compile(f, backend="eager")(X), f(X))
+
+
+class ReadsClass:
+    """A descriptor that says what it is read for."""
+
+    def __get__(self, instance: Any, owner: Any) -> Any:
+        return instance, owner
+
+
+class OfClass:
+    @classmethod
+    @property
+    def two(cls) -> int:
+        return 2 if cls is OfClass else 3
+
+    read = classmethod(ReadsClass())
+    count = classmethod([OfMeta, 1].count)
+
+
+class OfBase(OfClass):
+    @classmethod
+    def above(cls) -> Any:
+        return super().two, super().read
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 13), reason="Python took it back")
+def test_what_a_classmethod_wraps_may_be_a_descriptor() -> None:
+    def f(x: torch.Tensor) -> Any:
+        read = OfClass.read, OfBase().read, OfBase.above()
+        return x + OfClass.two + OfBase().two, read
+
+    ours = jitney.compile(f, backend="eager", fullgraph=True)(X)
+    assert torch.equal(ours[0], f(X)[0]) and ours[1] == f(X)[1]
+
+
+def test_a_bound_method_under_classmethod() -> None:
+    def f(x: torch.Tensor) -> Any:
+        try:
+            return x, OfClass.count(OfMeta)
+        except TypeError as error:
+            return x, str(error)
+
+    assert jitney.compile(f, backend="eager")(X)[1] == f(X)[1]

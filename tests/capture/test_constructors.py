@@ -401,3 +401,43 @@ def test_print_to_an_object_of_the_programs() -> None:
         return x + 1, len(writer.texts), writer.texts
 
     assert_same(jitney.compile(f, backend="eager")(torch.ones(2)), f(torch.ones(2)))
+
+
+class Misuses:
+    """``super()`` without arguments where it cannot be."""
+
+    @staticmethod
+    def static() -> str:
+        return super().__repr__()
+
+    def deleted(self) -> str:
+        kept = self
+        del self
+        return super().__repr__() + str(kept)
+
+    def outside(self) -> str:
+        return reads_super()
+
+
+def reads_super() -> str:
+    return super().__repr__()
+
+
+def test_errors_of_super_are_eagers() -> None:
+    for misuse in (Misuses.static, Misuses().deleted, Misuses().outside):
+
+        def caught(x: torch.Tensor, misuse: Any = misuse) -> tuple[torch.Tensor, str]:
+            try:
+                misuse()
+            except (RuntimeError, UnboundLocalError) as error:
+                return x * 2, f"{type(error)} {error}"
+            return x, ""
+
+        def raises(x: torch.Tensor, misuse: Any = misuse) -> tuple[torch.Tensor, str]:
+            return x * 2, misuse()
+
+        x = torch.randn(3)
+        assert jitney.compile(caught, backend="eager", fullgraph=True)(x)[1] == caught(x)[1]
+        for f in (raises, jitney.compile(raises, backend="eager")):
+            with pytest.raises((RuntimeError, UnboundLocalError)):
+                f(x)

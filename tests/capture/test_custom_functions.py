@@ -78,3 +78,26 @@ def test_results_and_gradients_are_eagers(function: Any, backend: str) -> None:
         results[0].sum().backward()
         found.append((results, x.grad))
     assert_same(found[1], found[0])
+
+
+class Generous(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, a: torch.Tensor, mode: str) -> torch.Tensor:
+        ctx.extra = {"two": (), "four": (None, None), "more": (a,)}[mode]
+        return a * 2
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
+        return gradient * 2, None, *ctx.extra
+
+
+@pytest.mark.parametrize("mode", ["two", "four", "more"])
+def test_gradients_for_more_than_the_inputs(mode: str) -> None:
+    compiled, given = jitney.compile(Generous.apply, backend="eager"), []
+    for run in (Generous.apply, compiled):
+        x = torch.ones(3, requires_grad=True)
+        try:
+            given.append(torch.autograd.grad(run(x, mode).sum(), x)[0])
+        except RuntimeError as error:
+            given.append(str(error))
+    assert_same(given[1], given[0])

@@ -23,6 +23,12 @@ def converted_by_type(x):
     return x.type(torch.int64), x.type(dtype=torch.float64), x.type(), same is x, same
 
 
+@program(X)
+def number_types_as_dtypes(x):
+    made = torch.zeros(3, dtype=float) + torch.ones(3, dtype=complex)
+    return x.to(bool).to(float).to(int) + 8, made, torch.full((2,), 1, dtype=bool)
+
+
 class Base:
     z = 5
 

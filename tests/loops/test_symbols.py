@@ -15,7 +15,7 @@ from torch.fx.experimental.symbolic_shapes import (
 )
 
 from jitney.errors import Unsupported
-from jitney.loops.index import Dim
+from jitney.loops.index import Dim, index
 from jitney.loops.symbols import to_index
 
 
@@ -82,3 +82,11 @@ def test_what_has_no_counterpart_is_unsupported(sizes):
     unknown = a.node.shape_env.create_unbacked_symint()
     with pytest.raises(Unsupported, match="symbolic"):
         to_index(torch.sym_max(a, unknown))
+
+
+def test_what_guards_keep_at_one_is_one(sizes):
+    a, b = sizes
+    assert to_index(a // 4) != index(1)
+    assert bool(a // 6 == 1) and bool(b // 8 == 1)
+    assert to_index(a // 6) == index(1)
+    assert to_index((b // 8) * a) == to_index(a)

@@ -275,6 +275,21 @@ def test_numbers_that_change_are_results_too(backend, first):
             assert torch.equal(given, expected)
 
 
+@pytest.mark.parametrize("backend", ["jitney", "eager", "aot_eager"])
+def test_gradients_beside_numbers_that_change(backend):
+    def f(x, s):
+        return x * s + x.sin() / s
+
+    compiled = jitney.compile(f, backend=backend)
+    for dtype in (torch.float32, torch.bfloat16):
+        x = torch.randn(4, dtype=dtype, requires_grad=True)
+        for s in (0.5, 1.5, 2.5):
+            ours, eagers = compiled(x, s), f(x, s)
+            assert_equal(ours, eagers)
+            gradients = [torch.autograd.grad(y.sum(), x)[0] for y in (ours, eagers)]
+            assert_equal(gradients[0], gradients[1])
+
+
 def test_circular_padding_by_amounts_that_change():
     def pad(x, amounts):
         return torch.nn.functional.pad(x, amounts, mode="circular")
@@ -417,3 +432,15 @@ def test_a_share_of_a_size_is_a_number(share, reports_eager) -> None:
         x = torch.randn(n, 3)
         assert_equal(compiled(x), f(x))
     assert not reports_eager
+
+
+def test_a_composed_size_of_one_broadcasts() -> None:
+    def f(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return x.view(-1, 4) * y.view(-1, 4) + y.reshape(y.shape[0] // 4, 4)
+
+    compiled = jitney.compile(f, dynamic=True)
+    for a, b in ((4, 12), (12, 4), (12, 12), (8, 8), (4, 8)):
+        x, y = torch.randn(a, requires_grad=True), torch.randn(b)
+        assert_equal(compiled(x, y), f(x, y))
+        ours, eagers = (torch.autograd.grad(g(x, y).sum(), x) for g in (compiled, f))
+        assert_equal(ours, eagers)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import (
     CheckpointPolicy,
@@ -27,6 +29,12 @@ class DoubledSines(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         return result * 2 if func is aten.sin.default else result
+
+
+class ProductsForSums(TorchFunctionMode):
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        sums = (torch.add, torch.Tensor.add, torch.Tensor.__add__)
+        return (torch.mul if func in sums else func)(*args, **(kwargs or {}))
 
 
 def sines(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
@@ -158,3 +166,19 @@ def test_a_default_device_is_not_for_tensors_of_ours(name: str) -> None:
             given = compiled(x)
             torch.manual_seed(0)
             assert_equal(given, function(x))
+
+
+@pytest.mark.parametrize("backend", ["jitney", "eager"])
+def test_a_function_mode_sees_every_call(backend: str) -> None:
+    def inside(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        with ProductsForSums():
+            y = sines(x, w) + x
+        return y + 1
+
+    x, w = given()
+    for f in (sines, inside):
+        compiled = jitney.compile(f, backend=backend)
+        for surroundings in (ProductsForSums, nullcontext, ProductsForSums):
+            with surroundings():
+                expected, result = f(x, w), compiled(x, w)
+            assert_equal(result, expected)

@@ -1,0 +1,83 @@
+"""Warnings and their filters: who sees a warning, and where one is an error."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from typing import Any
+
+import pytest
+import torch
+
+import jitney
+
+X = torch.tensor([1.0, 2.0, -3.0])
+
+
+def caught(x: torch.Tensor) -> torch.Tensor:
+    try:
+        warnings.warn("an error", stacklevel=1)
+    except UserWarning:
+        return x + 1
+    return x * 2
+
+
+def caught_within(x: torch.Tensor) -> torch.Tensor:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        y = caught(x)
+    return y * caught(x)
+
+
+def filtered(x: torch.Tensor) -> Any:
+    warnings.warn("before", stacklevel=1)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="some")
+        y = x + 1
+        warnings.warn("some are ignored", stacklevel=1)
+        warnings.warn("others are not", stacklevel=1)
+    warnings.warn("some came after", stacklevel=1)
+    return y
+
+
+def recorded(x: torch.Tensor) -> Any:
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        warnings.warn("kept", stacklevel=1)
+        y = x + 1
+    return y, [str(w.message) for w in seen]
+
+
+def ignoring(x: torch.Tensor) -> torch.Tensor:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return x * 3
+
+
+def answer(function: Any) -> Any:
+    """What it gives and what it warns of, under filters that let all pass."""
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        result = function(X)
+    return repr(result), [(str(w.message), w.filename, w.lineno) for w in seen]
+
+
+@pytest.mark.parametrize("function", [caught, caught_within, filtered, recorded, ignoring])
+def test_warnings_are_eagers(function: Any) -> None:
+    compiled, filters = jitney.compile(function, backend="eager"), list(warnings.filters)
+    for _ in range(3):
+        assert answer(compiled) == answer(function)
+        assert warnings.filters == filters
+
+
+def test_a_warning_that_is_an_error_is_caught() -> None:
+    compiled = jitney.compile(caught, backend="eager")
+    for action in ("ignore", "error", "ignore"):
+        with warnings.catch_warnings():
+            warnings.simplefilter(action)  # type: ignore[arg-type]
+            assert torch.equal(compiled(X), caught(X))
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 14), reason="filters are in a context there")
+def test_filters_around_operations_stay_in_the_graph() -> None:
+    assert torch.equal(jitney.compile(ignoring, backend="eager", fullgraph=True)(X), X * 3)

@@ -1,0 +1,28 @@
+"""What compiled modules are to the rest of the program."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+
+import torch
+
+import jitney
+
+
+def use_once() -> tuple[weakref.ref, weakref.ref]:
+    held = torch.nn.Linear(3, 3)
+
+    class Local(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return held(x)
+
+    one, other = (jitney.compile(Local(), backend="eager") for _ in range(2))
+    assert type(one) is type(other) and torch.equal(one(torch.ones(2, 3)), held(torch.ones(2, 3)))
+    return weakref.ref(Local), weakref.ref(held)
+
+
+def test_a_class_defined_in_a_function_is_let_go() -> None:
+    local, held = use_once()
+    gc.collect()
+    assert local() is None and held() is None
