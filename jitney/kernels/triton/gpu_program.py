@@ -183,6 +183,8 @@ class _Call:
     def _extern(self, step: ExternCall) -> None:
         results = step.run(self.view, self.sizes, self.scalars)
         for name, result in zip(step.node.outputs, results, strict=False):
+            if result is None:
+                step.left_undefined(name, self.owner.plan.outputs)
             if name is None or result is None:
                 continue
             buffer = self.owner.buffers[name]
