@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from types import FunctionType
@@ -73,6 +74,8 @@ def capture_frame(
             capture.blocks = blocks_around(function.__code__)
             return capture
         except Restart as restart:
+            if _misled(vm, restart.cause):
+                raise _unsupported(vm, restart.cause) from None
             asked = restart.step != ANEW and restart.cause.kind != "exception"
             if restart.step == ANEW or asked and questions.change(vm.broken_frames):
                 step, cause = -1, restart.cause
@@ -96,6 +99,17 @@ def capture_frame(
             vm.forget()
     assert cause is not None
     raise Unsupported(cause.kind, cause.reason, cause.hint)
+
+
+#: What torch says of arguments whose types no overload takes.
+_REFUSED = re.compile(r"invalid combination of arguments|argument '\w+' .*must be")
+
+
+def _misled(vm: Interpreter, cause: BreakCapture) -> bool:
+    """Whether a program that was told it is being compiled gives torch arguments that it takes
+    neither then nor in eager: eager is to make its own."""
+    refused = str(cause.__cause__) if isinstance(cause.__cause__, TypeError) else ""
+    return vm.said_compiling and bool(_REFUSED.search(refused)) and "Sym" not in refused
 
 
 def _cause(raised: Raised) -> BreakCapture:
@@ -124,6 +138,8 @@ def _attempt(
             raise Raised(cast(BaseException, handled[-1])) from None
         if vm.questions.change(vm.broken_frames):
             raise Restart(ANEW, cause) from None
+        if _misled(vm, cause):
+            raise _unsupported(vm, cause) from None
         if vm.options.fullgraph or cause.forbidden:
             raise _unsupported(vm, cause) from None
         break_behind(vm, cause)

@@ -120,15 +120,18 @@ def call_leaf(interpreter: Interpreter, function: Any, args: Any, kwargs: dict[s
         raise BreakCapture("custom-op", reason)
     values = forced(interpreter, args)
     keywords = forced_keywords(interpreter, kwargs)
-    if isinstance(keywords.get("value"), torch.Tensor):
-        combine = _SCALED.get(function.__name__.removesuffix("_"))
-        if combine is not None:
+    combine = _SCALED.get(function.__name__.removesuffix("_").removeprefix(_OF_LISTS))
+    if combine is not None:
+        if isinstance(keywords.get("value"), torch.Tensor):
             return _scaled_by_tensor(interpreter, function, combine, values, keywords["value"])
+        if len(values) == 4 and not keywords and _holds_scales(interpreter, values):
+            return _scaled_by_tensors(interpreter, function, combine, values)
     return interpreter.torch_call(function, *values, **keywords)
 
 
 # Their ``value`` is a number; eager reads a tensor's (optimizers pass one while compiled).
 _SCALED = {"addcdiv": torch.div, "addcmul": torch.mul}
+_OF_LISTS = "_foreach_"
 
 
 def _scaled_by_tensor(
@@ -141,6 +144,34 @@ def _scaled_by_tensor(
     added = call(torch.mul, call(combine, first, second), scale)
     in_place = function.__name__.endswith("_")
     return call(torch.Tensor.add_ if in_place else torch.Tensor.add, base, added)
+
+
+def _holds_scales(interpreter: Interpreter, values: list[Any]) -> bool:
+    """Whether the last of these is a tensor with a number for each item of the lists before it, or
+    a list of numbers and tensors, which torch takes of nobody: of what is made for compilers."""
+    *lists, scales = values
+    if isinstance(scales, torch.Tensor):
+        return scales.dim() == 1 and scales.shape[0] == len(lists[0])
+    if not interpreter.said_compiling or not isinstance(scales, list | tuple):
+        return False
+    tensors = [s for s in scales if isinstance(s, torch.Tensor)]
+    return bool(tensors) and all(s.dim() == 0 for s in tensors)
+
+
+def _scaled_by_tensors(
+    interpreter: Interpreter, function: Any, combine: Any, values: list[Any]
+) -> list[Any] | None:
+    """`_scaled_by_tensor` of each item of the lists."""
+    *lists, scales = values
+    if isinstance(scales, torch.Tensor):
+        scales = interpreter.torch_call(torch.unbind, scales)
+    in_place = function.__name__.endswith("_")
+    plain = torch.Tensor.addcmul_ if in_place else torch.Tensor.addcmul  # for its name
+    results = [
+        _scaled_by_tensor(interpreter, plain, combine, items, scale)
+        for *items, scale in zip(*lists, scales, strict=True)
+    ]
+    return None if in_place else results
 
 
 def call_opaque(interpreter: Interpreter, function: Any, args: Any, kwargs: dict[str, Any]) -> Any:

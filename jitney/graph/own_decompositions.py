@@ -128,6 +128,24 @@ def channel_shuffle(x: torch.Tensor, groups: int) -> torch.Tensor:
     return out.contiguous(memory_format=torch_api.suggest_memory_format(x))
 
 
+def pixel_shuffle(x: torch.Tensor, factor: int) -> torch.Tensor:
+    """torch's decomposition, as `_shuffled`."""
+    return _shuffled(aten.pixel_shuffle.default, x, factor)
+
+
+def pixel_unshuffle(x: torch.Tensor, factor: int) -> torch.Tensor:
+    """torch's decomposition, as `_shuffled`."""
+    return _shuffled(aten.pixel_unshuffle.default, x, factor)
+
+
+def _shuffled(op: Any, x: torch.Tensor, factor: int) -> torch.Tensor:
+    """torch's decomposition keeps the channels last; eager does so on a CPU alone."""
+    out: torch.Tensor = torch_api.decomposition_of(op)(x, factor)
+    if not x.is_cuda or out.is_contiguous():
+        return out
+    return out.clone(memory_format=torch.contiguous_format)
+
+
 def zero_tensor(size: Sequence[int], **options: Any) -> torch.Tensor:
     """Zeros, in memory."""
     return torch.zeros(size, **options)
@@ -152,5 +170,7 @@ OWN: Decompositions = {
     aten.channel_shuffle.default: channel_shuffle,
     aten.convolution.default: convolution,
     aten.convolution_backward.default: convolution_backward,
+    aten.pixel_shuffle.default: pixel_shuffle,
+    aten.pixel_unshuffle.default: pixel_unshuffle,
     aten._efficientzerotensor.default: zero_tensor,
 }

@@ -8,14 +8,14 @@ from typing import Any
 import torch
 
 from jitney import torch_api
-from jitney.errors import CompilerBug
+from jitney.errors import CompilerBug, LeftToEager
 from jitney.kernels import (
     paired_product,  # noqa: F401  (defines an op that programs name)
     philox_state,
 )
 from jitney.loops.evaluate_scalar import evaluate_scalar
 from jitney.loops.index import Atom, Index
-from jitney.loops.ir import BufferView, Expr, Extern
+from jitney.loops.ir import BufferView, Expr, Extern, Output
 
 #: Makes the tensor a view stands for, given the sizes of this call.
 ViewTensor = Callable[[BufferView], torch.Tensor]
@@ -55,6 +55,12 @@ class ExternCall:
         if len(results) < len(self.node.outputs):
             raise CompilerBug(f"{self.node.target} gave {len(results)} results")
         return results
+
+    def left_undefined(self, name: str | None, outputs: Sequence[Any]) -> None:
+        """Raises where the op has left the result ``name`` undefined (None in Python), of which
+        torch foresaw a tensor, and the program gives it to its caller."""
+        if any(isinstance(out, Output) and out.view.buffer == name for out in outputs):
+            raise LeftToEager(f"{self.node.target} leaves a result undefined")
 
     def check(self, result: torch.Tensor, shape: Sequence[int], dtype: torch.dtype) -> None:
         """Raises where ``shape`` and ``dtype``, torch's own forecast of a result, were wrong:

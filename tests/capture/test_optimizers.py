@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import jitney
+from jitney.events import log
 
 OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
     "sgd": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True, weight_decay=0.01),
@@ -18,6 +19,14 @@ OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
     "adagrad": lambda p: torch.optim.Adagrad(p, lr=0.1),
     "rmsprop": lambda p: torch.optim.RMSprop(p, lr=0.01, momentum=0.5),
 }
+#: On lists: what a GPU does by default. Sizes of steps are tensors while compiled.
+ON_LISTS = {
+    "adam on lists": lambda p: torch.optim.Adam(p, lr=0.01, amsgrad=True, foreach=True),
+    "adamw on lists": lambda p: torch.optim.AdamW(p, lr=0.01, foreach=True),
+    "nadam on lists": lambda p: torch.optim.NAdam(p, lr=0.01, foreach=True),
+    "adamax on lists": lambda p: torch.optim.Adamax(p, lr=0.01, foreach=True),
+}
+OPTIMIZERS |= ON_LISTS
 
 
 def trained(
@@ -48,6 +57,43 @@ def test_step_equals_eager(name: str) -> None:
     eager = trained(lambda step: step, model, name)
     compiled = trained(jitney.compile, model, name)
     torch.testing.assert_close(compiled, eager, rtol=2e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize("name", ON_LISTS)
+def test_steps_on_lists_do_not_fail_with_stand_ins(name: str) -> None:
+    torch.manual_seed(0)
+    log.clear()
+    trained(jitney.compile, torch.nn.Linear(8, 3), name)
+    breaks = log.events("graph_break")
+    assert breaks and all(e.data["break_kind"] != "torch-call-failed" for e in breaks)
+
+
+def test_scales_of_lists_given_as_a_tensor_are_not_read() -> None:
+    def f(xs: Any, ys: Any, scales: torch.Tensor) -> Any:
+        torch._foreach_addcdiv_(xs, ys, ys, scales)
+        return torch._foreach_addcmul(xs, ys, ys, scales)
+
+    lists = [[torch.rand(n) + 1 for n in (3, 4)] for _ in range(2)]
+    expected = f(copy.deepcopy(lists[0]), lists[1], torch.tensor([0.5, 2.0]))
+    compiled = jitney.compile(f, fullgraph=True)
+    torch.testing.assert_close(compiled(*lists, torch.tensor([0.5, 2.0])), expected)
+
+
+def test_tensors_for_numbers_are_refused_as_in_eager() -> None:
+    def f(xs: Any, scales: list[torch.Tensor]) -> Any:
+        return torch._foreach_addcmul(xs, xs, xs, scales)
+
+    with pytest.raises(TypeError, match="invalid combination"):
+        jitney.compile(f)([torch.rand(2)], [torch.tensor(2.0)])
+
+
+def test_a_call_for_compilers_that_torch_refuses_is_not_made() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        y = x + 1
+        return torch.add([y], 1) if torch.compiler.is_compiling() else y * 2
+
+    x = torch.rand(3)
+    torch.testing.assert_close(jitney.compile(f)(x), (x + 1) * 2)
 
 
 def test_scale_given_as_a_tensor_is_not_read() -> None:

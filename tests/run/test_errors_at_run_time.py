@@ -387,3 +387,18 @@ def test_no_cache_is_copied_for_what_may_raise(monkeypatch: pytest.MonkeyPatch) 
         found.append((results, caches, counts))
     assert_same(found[1], found[0])
     assert max(copied, default=1) == 1
+
+
+def test_a_result_that_an_op_leaves_undefined_is_none() -> None:
+    """torch foresees an empty tensor of the weights that are not asked for."""
+
+    def attend(x: Tensor, *weights: Tensor) -> Any:
+        y = x + 1
+        return torch._native_multi_head_attention(y, y, y, 6, 2, *weights, None, False)
+
+    operands = [torch.randn(shape) for shape in ((1, 3, 6), (18, 6), (18,), (6, 6), (6,))]
+    compiled = jitney.compile(attend)
+    for _ in range(2):
+        found, expected = compiled(*operands), attend(*operands)
+        assert found[1] is None and expected[1] is None
+        torch.testing.assert_close(found[0], expected[0])

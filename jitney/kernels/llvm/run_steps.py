@@ -147,7 +147,7 @@ class _Frame:
         args: Sequence[Any],
         sizes: Sequence[ReadSize],
     ) -> None:
-        self._places = places
+        self._places, self._returned = places, program.outputs
         self.tensors: dict[str, torch.Tensor] = dict(constants)
         self.sizes: dict[Atom, int] = {}
         self.scalars: dict[str, Any] = {}
@@ -184,7 +184,9 @@ class _Frame:
         """Runs an extern call; its results join the tensors in the strides declared."""
         results = call.run(self.view, self.sizes, self.scalars)
         for name, value in zip(call.node.outputs, results, strict=False):
-            if name is not None and value is not None:  # None: a result left undefined
+            if value is None:
+                call.left_undefined(name, self._returned)
+            elif name is not None:
                 self.tensors[name] = self._laid_out(call, name, value)
 
     def _laid_out(self, call: ExternCall, name: str, value: torch.Tensor) -> torch.Tensor:

@@ -185,6 +185,8 @@ class _Call:
     def _extern(self, step: ExternCall, wanted: Sequence[Whole | None]) -> None:
         results = step.run(self.view, self.sizes, self.scalars)
         for whole, result in zip(wanted, results, strict=False):
+            if result is None:
+                step.left_undefined(whole and whole.name, self.owner.plan.outputs)
             if whole is None or result is None:
                 continue
             address = result.data_ptr()

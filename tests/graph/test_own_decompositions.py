@@ -1,0 +1,44 @@
+"""Decompositions of our own give what eager's kernels give, layouts included."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch._subclasses import FakeTensorMode
+
+import jitney
+from jitney.graph.own_decompositions import OWN
+from tests.equal import assert_equal_to_eager
+
+SHUFFLES: dict[str, tuple[Any, Callable[[torch.Tensor], torch.Tensor]]] = {
+    "shuffle": (torch.ops.aten.pixel_shuffle.default, lambda x: F.pixel_shuffle(x, 2)),
+    "unshuffle": (torch.ops.aten.pixel_unshuffle.default, lambda x: F.pixel_unshuffle(x, 2)),
+}
+
+
+@pytest.mark.parametrize("name", SHUFFLES)
+def test_shuffled_pixels_of_a_gpu_are_contiguous(name: str) -> None:
+    """Eager has a kernel that keeps channels last on a CPU alone."""
+    op, _ = SHUFFLES[name]
+    with FakeTensorMode():
+        x = torch.empty(2, 8, 4, 6, device="cuda").to(memory_format=torch.channels_last)
+        assert OWN[op](x, 2).is_contiguous()
+
+
+@pytest.mark.parametrize("name", SHUFFLES)
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_shuffled_pixels_lie_as_in_eager(device: str, name: str) -> None:
+    _, call = SHUFFLES[name]
+
+    def shuffle(x: torch.Tensor) -> tuple[torch.Tensor, tuple[int, ...]]:
+        out = call(x)
+        return out, out.stride()
+
+    x = torch.randn(2, 8, 4, 6, device=device).to(memory_format=torch.channels_last)
+    assert_equal_to_eager(shuffle, jitney.compile(shuffle, fullgraph=True), (x,))
+    y = x.requires_grad_()
+    assert_equal_to_eager(call, jitney.compile(call, fullgraph=True), (y,), training=True)
