@@ -174,6 +174,8 @@ def _convert(interpreter: Interpreter, cls: Any, args: Any, kwargs: Any, site: A
         return torch.sym_int(counted(values[0])) if cls is int else torch.sym_float(values[0])
     for name in (f"__{cls.__name__}__", "__index__", "__trunc__"):
         hook = hook_of(interpreter, values[0], name) if values else None
+        if hook is None and values and type_lookup(type(values[0]), name) is not ABSENT:
+            break  # C code's is asked, and none after it
         if hook is not None and (cls, name) != (float, "__trunc__"):
             answer = interpreter.world.force(interpreter.call(hook, (values[0],), {}, None))
             kind = float if name == "__float__" else int

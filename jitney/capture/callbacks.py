@@ -21,7 +21,7 @@ from jitney.capture.attributes import guard_lookup, type_lookup
 from jitney.capture.class_flags import is_heap_type, is_python
 from jitney.capture.frame import BreakCapture
 from jitney.capture.shadows import HASHABLE_KEYS
-from jitney.capture.symbols import SYMBOLS, concrete
+from jitney.capture.symbols import SYMBOLS, beside_symbols, concrete
 from jitney.capture.world import is_identity
 
 if TYPE_CHECKING:
@@ -57,8 +57,8 @@ def asks_python(interpreter: Interpreter, values: Iterable[Any], hooks: Sequence
     """'Class.hook' of the first object among ``values``, and what containers among them hold, whose
     class has one of ``hooks`` in Python, or that C code would look into; '' for none. What it reads
     would have no guard, be the object the frame's own or not."""
-    opaque = interpreter.world.opaque
-    for value in held(values):
+    opaque, all_held = interpreter.world.opaque, list(held(values))
+    for value in all_held:
         if isinstance(value, (torch.Tensor, *SYMBOLS)) or is_identity(value):
             continue
         if id(value) in opaque:
@@ -69,7 +69,8 @@ def asks_python(interpreter: Interpreter, values: Iterable[Any], hooks: Sequence
                 guard_lookup(interpreter, type(value), hook, found, None)
             if is_python(found):
                 return f"{type(value).__qualname__}.{hook}"
-    return ""
+    odd = beside_symbols(all_held) if hooks is COMPARISONS else None
+    return "" if odd is None else f"{type(odd).__qualname__}.__eq__ of a symbolic number"
 
 
 def refuse_python(interpreter: Interpreter, values: Iterable[Any], hooks: Sequence[str]) -> None:

@@ -21,6 +21,7 @@ from jitney.capture.checkpoints import (
     refuse_late_owners,
     refuse_late_writes,
 )
+from jitney.capture.describe import said_by
 from jitney.capture.finish import (
     add_input_guards,
     errors_without_trace,
@@ -113,8 +114,7 @@ def _misled(vm: Interpreter, cause: BreakCapture) -> bool:
 
 
 def _cause(raised: Raised) -> BreakCapture:
-    error = raised.exception
-    return BreakCapture("exception", f"{type(error).__name__}: {error}")
+    return BreakCapture("exception", said_by(raised.exception))
 
 
 def _unsupported(vm: Interpreter, cause: BreakCapture) -> Unsupported:

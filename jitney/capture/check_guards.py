@@ -16,7 +16,7 @@ from jitney import torch_api
 from jitney.capture.compare import class_attribute_is, fully_equal, same_keys, type_attribute_is
 from jitney.capture.emit_fetch import FUNCTION, Writer, build_function
 from jitney.capture.guard import Apart, Guard, Kind, TensorFacts
-from jitney.capture.source import Source
+from jitney.capture.source import Source, is_stored, stored_length
 from jitney.errors import CompilerBug
 
 Check = Callable[..., bool]
@@ -75,7 +75,7 @@ def _equals(writer: Writer, source: Source, expected: Any) -> str:
 
 
 def _length(writer: Writer, source: Source, expected: int) -> str:
-    return f"{writer.constant(len)}({writer.fetch(source)}) == {expected}"
+    return f"{writer.constant(stored_length)}({writer.fetch(source)}) == {expected}"
 
 
 def _keys(writer: Writer, source: Source, expected: tuple[Any, ...]) -> str:
@@ -84,11 +84,11 @@ def _keys(writer: Writer, source: Source, expected: tuple[Any, ...]) -> str:
 
 
 def _has_key(writer: Writer, source: Source, expected: Any) -> str:
-    return f"{writer.constant(expected)} in {writer.fetch(source)}"
+    return f"{writer.constant(is_stored)}({writer.constant(expected)}, {writer.fetch(source)})"
 
 
 def _no_key(writer: Writer, source: Source, expected: Any) -> str:
-    return f"{writer.constant(expected)} not in {writer.fetch(source)}"
+    return f"not {_has_key(writer, source, expected)}"
 
 
 def _type_attr(writer: Writer, source: Source, expected: tuple[str, Any]) -> str:

@@ -32,9 +32,10 @@ def fully_equal(value: Any, expected: Any) -> bool:
     if kind is complex:
         return _same_float(value.real, expected.real) and _same_float(value.imag, expected.imag)
     if isinstance(expected, tuple | list):
-        if len(value) != len(expected):
+        base: Any = tuple if isinstance(expected, tuple) else list
+        if base.__len__(value) != base.__len__(expected):
             return False
-        return all(fully_equal(a, b) for a, b in zip(value, expected))
+        return all(map(fully_equal, base.__iter__(value), base.__iter__(expected)))
     if isinstance(expected, dict):
         if len(value) != len(expected):
             return False
@@ -56,15 +57,19 @@ def _same_float(a: float, b: float) -> bool:
     return a == b and math.copysign(1.0, a) == math.copysign(1.0, b)
 
 
-def same_keys(value: dict[Any, Any], expected: tuple[Any, ...]) -> bool:
-    """Whether a dict (or the proxy of a class's, or a set) has exactly these keys in this order,
-    objects of the same types."""
+def stored_keys(value: Any) -> list[Any]:
+    """The keys of a dict or a proxy of one, the members of a set, past a subclass's methods."""
     if type(value) is MappingProxyType:
         value = dict(value)
     if isinstance(value, dict):
-        keys = keys_in_order(value)
-    else:
-        keys = list((set if isinstance(value, set) else frozenset).__iter__(value))
+        return keys_in_order(value)
+    return list((set if isinstance(value, set) else frozenset).__iter__(value))
+
+
+def same_keys(value: dict[Any, Any], expected: tuple[Any, ...]) -> bool:
+    """Whether a dict (or the proxy of a class's, or a set) has exactly these keys in this order,
+    objects of the same types."""
+    keys = stored_keys(value)
     if len(keys) != len(expected):
         return False
     return all(a is b or fully_equal(a, b) for a, b in zip(keys, expected))

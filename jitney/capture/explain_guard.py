@@ -9,8 +9,10 @@ from typing import Any
 
 import torch
 
+from jitney.capture.compare import stored_keys
+from jitney.capture.describe import said_by, short
 from jitney.capture.guard import Guard, Kind, TensorFacts
-from jitney.capture.source import Below, Roots, SizeOf, Source
+from jitney.capture.source import Below, Roots, SizeOf, Source, stored_length
 from jitney.capture.walk_guards import Walk, those_failing
 
 _OF_SIZES = (Kind.TENSOR, Kind.EQUALS, Kind.EXPRESSION, Kind.TYPE)
@@ -45,7 +47,7 @@ def in_brief(guard: Guard) -> tuple[str, str, str, str]:
     is_plain = guard.kind is Kind.STATE or isinstance(
         expected, str | int | float | bool | torch.dtype | None
     )
-    return guard.kind.value, source, _short(expected) if is_plain else "", guard.reason
+    return guard.kind.value, source, short(expected) if is_plain else "", guard.reason
 
 
 def _explain(guard: Guard, roots: Roots) -> str:
@@ -53,7 +55,7 @@ def _explain(guard: Guard, roots: Roots) -> str:
     try:
         actual = source.fetch(roots)
     except (LookupError, AttributeError, TypeError, ValueError) as error:
-        return f"{source}: cannot be reached any more ({type(error).__name__}: {error})"
+        return f"{source}: cannot be reached any more ({said_by(error)})"
     if guard.kind is Kind.TENSOR:
         return _explain_tensor(source, expected, actual)
     if guard.kind in (Kind.EXPRESSION, Kind.CACHED):
@@ -63,12 +65,12 @@ def _explain(guard: Guard, roots: Roots) -> str:
     if guard.kind is Kind.TYPE:
         return f"{source}: expected a {expected.__qualname__}, got a {type(actual).__qualname__}"
     if guard.kind is Kind.STATE:
-        return f"{expected[0]}: expected {expected[1]!r}"
+        return f"{expected[0]}: expected {short(expected[1])}"
     if guard.kind is Kind.KEYS:
-        return f"{source}: its keys changed to {_short(list(actual))}"
+        return f"{source}: its keys changed to {short(stored_keys(actual))}"
     if guard.kind is Kind.LENGTH:
-        return f"{source}: expected length {expected}, got {len(actual)}"
-    return f"{source}: {guard.kind.value} {_short(expected)} expected, got {_short(actual)}"
+        return f"{source}: expected length {expected}, got {stored_length(actual)}"
+    return f"{source}: {guard.kind.value} {short(expected)} expected, got {short(actual)}"
 
 
 def _explain_tensor(source: Source, facts: TensorFacts, actual: Any) -> str:
@@ -147,8 +149,3 @@ def _place(symbol: Source) -> tuple[Source, int | None]:
     if isinstance(symbol, SizeOf) and symbol.what == "size":
         return symbol.base, symbol.dim
     return symbol, None
-
-
-def _short(value: Any, limit: int = 120) -> str:
-    text = f"a tensor {tuple(value.shape)}" if isinstance(value, torch.Tensor) else repr(value)
-    return text if len(text) <= limit else text[: limit - 1] + "…"

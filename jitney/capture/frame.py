@@ -20,6 +20,7 @@ class _Null:
 NULL = _Null()
 RETURNED, YIELDED = 1, 2  # why a frame has stopped
 ANEW = -2  # the step of a restart that breaks nowhere
+CALLER = "caller"  # kind of a break before what is to see the frames that call it, uncompiled
 
 
 class Raised(BaseException):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
+import sys
 import types
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -23,7 +24,7 @@ from jitney.capture import (
 from jitney.capture.attributes import type_lookup
 from jitney.capture.callbacks import TEXTS
 from jitney.capture.forced import forced, forced_keywords
-from jitney.capture.frame import BreakCapture, Frame, Unread
+from jitney.capture.frame import CALLER, BreakCapture, Frame, Restart, Unread
 from jitney.capture.functions import cell_get
 from jitney.capture.questions import place_of
 from jitney.capture.symbols import SYMBOLS
@@ -66,6 +67,22 @@ def breaking(kind: str, reason: str) -> Handler:
         raise BreakCapture(kind, reason)
 
     return refuse
+
+
+def looking_at_callers(interpreter: Interpreter, function: Any, *rest: Any) -> Any:
+    """A function that looks at the frames which called it: the program's own frame calls it, or
+    what of the standard library will call it, without ours in between."""
+    cause = BreakCapture(CALLER, f"{function.__qualname__} looks at its callers' frames")
+    frames = interpreter.frames
+    own = next((f for f in reversed(frames) if not _is_of_stdlib(f)), frames[0])
+    if own is frames[-1]:
+        raise cause
+    raise Restart(own.step, cause)
+
+
+def _is_of_stdlib(frame: Frame) -> bool:
+    module = frame.globals.get("__name__")
+    return isinstance(module, str) and module.split(".")[0] in sys.stdlib_module_names
 
 
 def native(

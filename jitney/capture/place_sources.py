@@ -186,7 +186,7 @@ class Arming:
     def _is_busy(self, value: dict[Any, Any]) -> bool:
         """Whether it changes for reasons of its own, as some modules' globals do: its entries are
         looked up. Of a module's, one change is enough."""
-        is_module = "__name__" in value and "__loader__" in value
+        is_module = type(value) is dict and "__name__" in value and "__loader__" in value
         version = layouts.read_word(id(value) + layouts.DICT_VERSION)
         changed = is_module and version > self.habits.born
         return changed or self.habits.busy.get(id(value), 0) > 2

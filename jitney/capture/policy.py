@@ -20,6 +20,7 @@ from jitney.capture.policy_table import (
     DEFERRED,
     EAGER_MODULES,
     IMPURE,
+    LOOKS_AT_CALLERS,
     NATIVE_CLASSES,
     NATIVE_FUNCTIONS,
     NOT_LEAVES,
@@ -32,6 +33,7 @@ from jitney.capture.policy_table import (
 )  # fmt: skip
 from jitney.torch_api import names
 
+_TOLD_APART = {*ANSWERS, *QUESTIONS, *NATIVE_FUNCTIONS, *DEFERRED, *BREAKS}
 _PURE_TYPES = frozenset(PURE_TYPES)
 
 
@@ -57,6 +59,8 @@ def special_function(function: types.FunctionType) -> Callable[..., Any] | None:
 def _special(code: types.CodeType, name: str) -> Callable[..., Any] | None:
     if torch_api.jacobian_of(code) is not None:
         return jacobians.call_jacobian
+    if not LOOKS_AT_CALLERS.isdisjoint(code.co_names) and name not in _TOLD_APART:
+        return function_calls.looking_at_callers
     if name in QUESTIONS:
         return function_calls.says_compiling_here
     if name in ANSWERS:

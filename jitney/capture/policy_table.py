@@ -78,7 +78,7 @@ NATIVE_CLASSES = frozenset(
     operator.itemgetter operator.attrgetter operator.methodcaller
     types.GenericAlias builtins.mappingproxy types.NoneType builtins.NoneType
     datetime.timedelta datetime.date datetime.datetime decimal.Decimal fractions.Fraction
-    builtins.function typing.TypeVar builtins.cell""".split()
+    builtins.function builtins.cell""".split()
 )
 
 # Python functions that run for real on what they are given: pure, and slow or hard to interpret.
@@ -133,6 +133,9 @@ NATIVE_FUNCTIONS = {
 
 # Functions of torch's that a mode may handle whole, but that call back what they are given.
 NOT_LEAVES = frozenset(["triplet_margin_with_distance_loss"])
+
+# Names by which Python code looks at the frames that called it.
+LOOKS_AT_CALLERS = frozenset(["_getframe", "_getframemodulename", "currentframe"])
 
 # Packages that change how everything below them runs, or talk to the outside: never inlined.
 EAGER_MODULES = (

@@ -273,6 +273,9 @@ class Rebuilder:
             items = r.MakeTuple(self._all(tuple.__iter__(value)))
             if hasattr(cls, "n_sequence_fields"):
                 return r.Apply(cls, (items,))
+            state, slots = self._state(value), self._slots(value, cls)
+            if state or slots:
+                return r.MakeObject(cls, (items,), None, state, slots)
             return r.Apply(tuple.__new__, (r.Constant(cls), items))
         if isinstance(value, BaseException):
             raised = self.vm.raised_at.get(id(value))

@@ -13,13 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 from jitney.capture import construct
 from jitney.capture import recipe as r
-from jitney.capture.frame import BreakCapture, Raised
 from jitney.capture.source import keys_in_order
 
 if TYPE_CHECKING:
     from jitney.capture.rebuild import Rebuilder
 
-_LONGEST_DRAIN = 100_000
 #: Over what notices that it is changed meanwhile: the base of what they go over, and what of it.
 _NOTICING: dict[type, tuple[type, Callable[..., Any]]] = {
     type(iter({})): (dict, dict.keys),
@@ -48,19 +46,19 @@ class CannotRebuild(Exception):
 
 
 def iterator_recipe(rebuilder: Rebuilder, value: Any) -> r.Recipe:
-    """The iterator again, over the same list, dict or iterators; drained where C code does not say
-    what it goes over."""
+    """The iterator again, over the same list, dict or iterators; over what is left of a tuple.
+    Raises CannotRebuild where C code does not say what it goes over."""
     if type(value) is _ORDERED:
         return _noticing(rebuilder, value, collections.OrderedDict, _view_of_ordered(value))
     if type(value) in _NOTICING:
         return _noticing(rebuilder, value, *_NOTICING[type(value)])
     if type(value) is _TEE:
         raise CannotRebuild("an iterator that shares another one with others")
-    parts = None if type(value) is _DRAINED else _parts(value)
-    if parts is None:
-        rest = _rest(rebuilder, value)
-        tuples = type(value) is _DRAINED
-        return r.Apply(iter, (r.MakeTuple(rest),)) if tuples else r.MakeIterator(rest)
+    if type(value) is _DRAINED:
+        return r.Apply(iter, (r.MakeTuple(_rest(rebuilder, value)),))
+    parts = _parts(value)
+    if parts is None:  # what it would give may come from the program's code, or change yet
+        raise CannotRebuild(f"a {type(value).__qualname__} that does not say what it goes over")
     function, arguments, *state = parts
     made = (r.Constant(function), rebuilder.of(arguments))
     over = arguments[0] if arguments else None
@@ -91,15 +89,7 @@ def _parts(value: Any) -> tuple[Any, ...] | None:
 
 
 def _rest(rebuilder: Rebuilder, value: Any) -> tuple[r.Recipe, ...]:
-    try:
-        items = rebuilder.vm.native(list, itertools.islice(value, _LONGEST_DRAIN))
-    except BreakCapture:
-        raise CannotRebuild("an iterator that cannot be drained") from None
-    except Raised:
-        raise CannotRebuild("an iterator that raises") from None
-    if len(items) == _LONGEST_DRAIN:
-        raise CannotRebuild("an endless iterator")
-    return tuple([rebuilder.of(item) for item in items])
+    return tuple([rebuilder.of(item) for item in value])
 
 
 def _view_of_ordered(value: Any) -> Callable[..., Any]:

@@ -208,9 +208,10 @@ class SequenceShadow:
     def _items(self, world: World) -> list[Any]:
         original = self.original
         if isinstance(original, set | frozenset):
-            if not all(isinstance(x, (*HASHABLE_KEYS, tuple)) for x in original):
+            kind: Any = set if isinstance(original, set) else frozenset
+            members = list(kind.__iter__(original))
+            if not all(isinstance(x, (*HASHABLE_KEYS, tuple)) for x in members):
                 raise BreakCapture("object-set", "a set of objects is read")
-            members = list(original)
             world.guard(Kind.KEYS, self.source, tuple(members))
             if isinstance(original, set) and list(set(original)) != members:
                 raise BreakCapture("set-order", "a set's order depends on its history")

@@ -25,7 +25,9 @@ class Roots:
     function: FunctionType
 
 
+_CONTAINERS = frozenset((dict, list, tuple, set, frozenset, deque, str, bytes))
 _MISSING = object()
+_CONTAINERS = frozenset((dict, list, tuple, set, frozenset, deque, str, bytes))
 _Class = TypeVar("_Class", bound=type)
 
 
@@ -307,6 +309,26 @@ def stored_item(value: Any, key: Any) -> Any:
     if found is _MISSING:
         raise KeyError(key)
     return found
+
+
+def stored_length(value: Any) -> int:
+    """``len(value)`` past a subclass's ``__len__``."""
+    base = _base_of(value)
+    return len(value) if base is None else base.__len__(value)
+
+
+def is_stored(key: Any, value: Any) -> bool:
+    """``key in value`` past a subclass's ``__contains__``."""
+    base = _base_of(value)
+    return key in value if base is None else base.__contains__(value, key)
+
+
+def _base_of(value: Any) -> Any:
+    """The container of C code that a subclass's instance is; None where it is no subclass's."""
+    for base in type(value).__mro__[1:]:
+        if base in _CONTAINERS:
+            return base
+    return None
 
 
 def keys_in_order(value: dict[Any, Any]) -> list[Any]:

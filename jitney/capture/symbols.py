@@ -90,9 +90,26 @@ def concrete_key(value: Any) -> Any:
 
 _DIVIDE = (operator.truediv, operator.floordiv, operator.mod)
 _DIVIDE_IN_PLACE = (operator.itruediv, operator.ifloordiv, operator.imod)
+_EQUAL = (operator.eq, operator.ne)
 _SHIFT = (operator.lshift, operator.rshift, operator.ilshift, operator.irshift)
 _GROW = (operator.add, operator.sub, operator.mul, operator.lshift)
 _GROW_IN_PLACE = (operator.iadd, operator.isub, operator.imul, operator.ilshift)
+
+
+#: What never equals a number.
+_NO_NUMBERS = (
+    str, bytes, bytearray, type, list, tuple, dict, set, frozenset, slice, range, type(None),
+    type(...), torch.Tensor, torch.dtype, torch.device, torch.layout, torch.memory_format,
+)  # fmt: skip
+
+
+def beside_symbols(values: Sequence[Any]) -> Any:
+    """The first of the values that numbers may equal though a symbol says no: a complex number, a
+    Decimal, an instance of a class derived from int; None for none."""
+    if not any(isinstance(v, SYMBOLS) for v in values):
+        return None
+    others = (v for v in values if type(v) not in (int, float, bool, *SYMBOLS))
+    return next((v for v in others if not isinstance(v, _NO_NUMBERS)), None)
 
 
 def exact_operands(function: Any, values: Sequence[Any]) -> Sequence[Any]:
@@ -104,6 +121,8 @@ def exact_operands(function: Any, values: Sequence[Any]) -> Sequence[Any]:
     if any(isinstance(v, torch.SymInt | torch.SymFloat) for v in values):
         values = [int(v) if type(v) is bool else v for v in values]
     left, right = values
+    if function in _EQUAL and beside_symbols(values) is not None:
+        return [concrete(v) for v in values]
     if (
         any(type(v) is int and abs(v) >= torch_api.LARGEST_WORD for v in values)
         and function in _WHOLE

@@ -23,7 +23,7 @@ from jitney.capture.check_guards import (
 )
 from jitney.capture.compare import class_attribute_is, fully_equal, same_keys, type_attribute_is
 from jitney.capture.guard import Apart, Guard, Kind, TensorFacts
-from jitney.capture.source import Below, Roots, Source
+from jitney.capture.source import Below, Roots, Source, is_stored, stored_length
 
 WALKS = 8  # of one entry, then its check is compiled
 
@@ -95,7 +95,7 @@ def _equals(walk: Walk, source: Source, expected: Any) -> bool:
 
 
 def _length(walk: Walk, source: Source, expected: int) -> bool:
-    return len(walk.fetch(source)) == expected
+    return stored_length(walk.fetch(source)) == expected
 
 
 def _keys(walk: Walk, source: Source, expected: tuple[Any, ...]) -> bool:
@@ -103,11 +103,11 @@ def _keys(walk: Walk, source: Source, expected: tuple[Any, ...]) -> bool:
 
 
 def _has_key(walk: Walk, source: Source, expected: Any) -> bool:
-    return expected in walk.fetch(source)
+    return is_stored(expected, walk.fetch(source))
 
 
 def _no_key(walk: Walk, source: Source, expected: Any) -> bool:
-    return expected not in walk.fetch(source)
+    return not is_stored(expected, walk.fetch(source))
 
 
 def _type_attr(walk: Walk, source: Source, expected: tuple[str, Any]) -> bool:

@@ -364,11 +364,11 @@ class World:
         if isinstance(owner, threading.local):  # C code finds the thread's
             raise BreakCapture("thread-local", "an attribute of a threading.local is looked up")
         known = self.inside.get(id(owner))
-        if known is None:
-            return raw_dict(owner)
-        raw = raw_dict(known.original)
-        if raw is None:
-            return None
+        raw = raw_dict(owner if known is None else known.original)
+        if raw is None and type(owner).__dictoffset__:  # C code keeps it to itself
+            raise BreakCapture("c-attributes", f"an attribute of a {type(owner).__qualname__}")
+        if known is None or raw is None:
+            return raw
         shadow = self.dicts.get(id(raw))
         if shadow is None:
             shadow = self.dict_shadow(raw, Attr(known.source, "__dict__"))

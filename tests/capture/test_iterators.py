@@ -310,3 +310,38 @@ def test_iterators_of_iterators_are_in_the_graph(program: Any) -> None:
 
     x = torch.ones(2)
     assert torch.equal(jitney.compile(f, backend="eager", fullgraph=True)(x), f(x))
+
+
+def what_is_behind_pairs_runs_behind_the_break(log: list[Any]) -> Any:
+    pairs = itertools.pairwise(counted([1, 2, 3, 4], log))
+    found = next(pairs)
+    jitney.graph_break()
+    log.append("break")
+    return found, list(pairs)
+
+
+def pairs_without_an_end(log: list[Any]) -> Any:
+    pairs = itertools.pairwise(counted(itertools.count(), log))
+    found = next(pairs)
+    jitney.graph_break()
+    return found, next(pairs)
+
+
+def pairs_of_a_list_that_grows(log: list[Any]) -> Any:
+    numbers = [1, 2, 3]
+    pairs = itertools.pairwise(numbers)
+    found = next(pairs)
+    jitney.graph_break()
+    numbers.append(4)
+    return found, list(pairs), type(pairs)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [what_is_behind_pairs_runs_behind_the_break, pairs_without_an_end, pairs_of_a_list_that_grows],
+)
+def test_an_iterator_that_does_not_say_what_it_goes_over(function: Any) -> None:
+    compiled = jitney.compile(function, backend="eager")
+    expected = outcome(function, [])
+    for _ in range(2):
+        assert outcome(compiled, []) == expected
