@@ -186,7 +186,7 @@ class _Call:
         results = step.run(self.view, self.sizes, self.scalars)
         for whole, result in zip(wanted, results, strict=False):
             if result is None:
-                step.left_undefined(whole and whole.name, self.owner.plan.outputs)
+                step.left_undefined(whole.name if whole else None, self.owner.plan.outputs)
             if whole is None or result is None:
                 continue
             address = result.data_ptr()
