@@ -50,6 +50,8 @@ def forecast(op: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         return None if out[0] is None else _in(args[0].dtype, out[0]), *out[1:]
     if op._opname in _LIKE_OPERAND and args[0].device.type == "cpu":
         return torch.empty_like(out, memory_format=suggest_memory_format(args[0]))
+    if op._opname in ("pixel_shuffle", "pixel_unshuffle") and args[0].is_cuda:
+        return torch.empty_like(out, memory_format=torch.contiguous_format)
     if op._opname.endswith("_scatter") and any(type(s) is int and s == 0 for s in out.stride()):
         return args[0].clone()  # not the strides of an expanded operand
     if op._opname == "mkldnn_rnn_layer_backward":  # torch 2.11, of biases that are not there

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch._subclasses import FakeTensorMode
 
 import jitney
+from jitney import torch_api
 from jitney.graph.own_decompositions import OWN
 from tests.equal import assert_equal_to_eager
 
@@ -27,6 +28,7 @@ def test_shuffled_pixels_of_a_gpu_are_contiguous(name: str) -> None:
     with FakeTensorMode():
         x = torch.empty(2, 8, 4, 6, device="cuda").to(memory_format=torch.channels_last)
         assert OWN[op](x, 2).is_contiguous()
+        assert torch_api.forecast(op, (x, 2), {}).is_contiguous()
 
 
 @pytest.mark.parametrize("name", SHUFFLES)
