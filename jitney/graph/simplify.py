@@ -10,6 +10,7 @@ from torch import fx
 from jitney.graph.effects import memory_owner
 from jitney.graph.fold_constants import fold_constants
 from jitney.graph.merge_equal_nodes import merge_equal_nodes
+from jitney.graph.read_constant_numbers import read_constant_numbers
 from jitney.graph.recognise_masks import recognise_masks
 from jitney.graph.remove_dead_code import remove_dead_code
 from jitney.graph.remove_noops import remove_noops
@@ -29,6 +30,7 @@ def simplify(
     remove_dead_code(graph)
     merge_equal_nodes(graph, owners)
     fold_constants(graph, constants, owners)
+    read_constant_numbers(graph, constants)
     recognise_masks(graph, constants)
     simplify_masks(graph, constants, owners)
     remove_noops(graph, owners, written)

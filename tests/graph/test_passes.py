@@ -179,3 +179,45 @@ def test_expanded_constants_are_folded(training: bool) -> None:
     x = torch.rand(2, 3, 8, 9, requires_grad=training)
     assert not {"exp.default", "expand.default"} & set(ops(blurred, x))
     torch.testing.assert_close(compiled(blurred, x)(x), blurred(x))
+
+
+def a_number(value: float, dtype: torch.dtype) -> torch.Tensor:
+    """Folded: nothing it is made of is an input."""
+    return torch.scalar_tensor(value, dtype=dtype).sqrt() ** 2
+
+
+NUMBERS: dict[str, Any] = {
+    "add": lambda x, n: x + n,
+    "add first": lambda x, n: n + x,
+    "mul first": lambda x, n: n * x,
+    "sub": lambda x, n: x - n,
+    "div": lambda x, n: x / n,
+}
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16])
+def test_a_constant_on_the_cpu_is_a_number_elsewhere(name: str, dtype: torch.dtype) -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return NUMBERS[name](x, a_number(9.0, dtype))
+
+    def arithmetic(x: torch.Tensor) -> list[Any]:
+        (node,) = (n for n in trace(f, x).forward.graph.nodes if n.op == "call_function")
+        return [type(a) for a in node.args]
+
+    assert arithmetic(torch.ones(3, device="meta")) == [torch.fx.Node, float]
+    assert arithmetic(torch.ones(3)) == [torch.fx.Node, torch.fx.Node]
+
+
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda x: a_number(9.0, torch.float64) - x,  # no such op takes a number first
+        lambda x: x.long() + a_number(9.0, torch.float64),  # float64, of a number float32
+        lambda x: x + a_number(torch.inf, torch.float32),
+    ],
+)
+def test_constants_that_stay_tensors(f: Any) -> None:
+    graph = trace(f, torch.ones(3, device="meta")).forward.graph
+    last = [n for n in graph.nodes if n.op == "call_function"][-1]
+    assert all(isinstance(a, torch.fx.Node) for a in last.args)
