@@ -9,16 +9,14 @@ import torch
 
 from jitney.capture.attributes import (
     dict_set,
-    guard_lookup,
     is_data,
-    is_slot,
-    know_function,
+    let_in,
     missing,
-    type_lookup,
 )  # fmt: skip
 from jitney.capture.class_flags import is_of_c, is_python
 from jitney.capture.frame import BreakCapture, Frame, Raised
 from jitney.capture.guard import ABSENT
+from jitney.capture.lookups import is_of_c_code, is_slot, look_up
 from jitney.capture.shadows import DictShadow
 from jitney.capture.world import PROXIES
 
@@ -37,10 +35,8 @@ def set_attr(
     if isinstance(owner, type):
         raise BreakCapture("class-attribute", f"{owner.__name__}.{name} is set")
     cls = type(owner)
-    hook = type_lookup(cls, "__setattr__")
+    hook = look_up(interpreter, cls, "__setattr__")
     if is_python(hook):
-        guard_lookup(interpreter, cls, "__setattr__", hook, interpreter.world.source_of(owner))
-        know_function(interpreter, hook, owner, "__setattr__")
         link = "drop" if site is not None else None
         interpreter.call_python(hook, (owner, name, value), {}, link)
         return
@@ -53,26 +49,35 @@ def generic_set(
     interpreter: Interpreter, owner: Any, name: str, value: Any, site: Frame | None = None
 ) -> None:
     """``object.__setattr__``."""
-    cls, source = type(owner), interpreter.world.source_of(owner)
-    found = type_lookup(cls, name)
-    guard_lookup(interpreter, cls, name, found, source)
-    if found is not ABSENT and is_data(found):
-        kind, setter = type(found), type_lookup(type(found), "__set__")
+    cls = type(owner)
+    found = look_up(interpreter, cls, name)
+    if found is not ABSENT and is_data(interpreter, found):
+        kind, setter = type(found), look_up(interpreter, type(found), "__set__")
         if setter is property.__set__:
             if found.fset is None:  # it raises
                 interpreter.native(property.__set__, found, owner, value)
+            if not is_python(found.fset):
+                interpreter.call(found.fset, (owner, value), {}, None)
+                return
             link = "drop" if site is not None else None
             interpreter.call_python(found.fset, (owner, value), {}, link)
         elif kind is types.MemberDescriptorType:
             _set_slot(interpreter, found, owner, name, value)
         elif is_python(setter):
-            interpreter.call_python(setter, (found, owner, value), {}, None)
-        elif interpreter.is_owned(owner) or (isinstance(owner, BaseException) and source is None):
+            interpreter.call_python(setter, (let_in(interpreter, found), owner, value), {}, None)
+        elif setter is ABSENT:
+            raise Raised(AttributeError("__set__"))
+        elif is_of_c_code(setter) and _is_own(interpreter, owner):
             interpreter.native(setattr, owner, name, value)
         else:
             raise BreakCapture("descriptor", f"{cls.__name__}.{name} is set by C code")
         return
     dict_set(interpreter, owner, name, value)
+
+
+def _is_own(interpreter: Interpreter, owner: Any) -> bool:
+    known = interpreter.world.source_of(owner) is not None
+    return interpreter.is_owned(owner) or (isinstance(owner, BaseException) and not known)
 
 
 def _set_slot(interpreter: Interpreter, found: Any, owner: Any, name: str, value: Any) -> None:
@@ -91,7 +96,7 @@ def del_attr(interpreter: Interpreter, owner: Any, name: str) -> None:
         raise BreakCapture("proxy", "an object is changed through a weakref.proxy")
     if isinstance(owner, torch.Tensor | type):
         raise BreakCapture("attribute-delete", f"{name} is deleted")
-    hook = type_lookup(type(owner), "__delattr__")
+    hook = look_up(interpreter, type(owner), "__delattr__")
     if is_python(hook):
         interpreter.call_python(hook, (owner, name), {}, None)
         return
@@ -102,10 +107,14 @@ def del_attr(interpreter: Interpreter, owner: Any, name: str) -> None:
 
 def generic_del(interpreter: Interpreter, owner: Any, name: str) -> None:
     """``object.__delattr__``."""
-    found = type_lookup(type(owner), name)
-    if found is not ABSENT and is_data(found):
-        if isinstance(found, property) and found.fdel is not None:
-            interpreter.call_python(found.fdel, (owner,), {}, None)
+    found = look_up(interpreter, type(owner), name)
+    if found is not ABSENT and is_data(interpreter, found):
+        deleter = look_up(interpreter, type(found), "__delete__")
+        if deleter is property.__delete__ and found.fdel is not None:
+            interpreter.call(found.fdel, (owner,), {}, None)
+            return
+        if is_python(deleter):
+            interpreter.call(deleter, (let_in(interpreter, found), owner), {}, None)
             return
         raise BreakCapture("attribute-delete", f"{name} is deleted")
     namespace = interpreter.world.instance_dict(owner)

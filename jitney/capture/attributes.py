@@ -1,6 +1,7 @@
-"""Attribute lookup, store and delete, as CPython's `object` does it, with a guard on every step.
+"""Attribute look-up as CPython's `object`, `type`, `super` and modules do it, with a guard on
+every step; `attribute_stores` has stores and deletes.
 
-Lookups leave presence or absence guards (an instance attribute can shadow a class's method);
+Look-ups leave presence or absence guards (an instance attribute can shadow a class's method);
 Python-level hooks (`__getattr__`, properties, descriptors) are interpreted.
 """
 
@@ -20,6 +21,15 @@ from jitney.capture.class_flags import is_heap_type, is_python
 from jitney.capture.frame import BreakCapture, Frame, Lazy, Raised
 from jitney.capture.generators import FrameGenerator
 from jitney.capture.guard import ABSENT, Kind
+from jitney.capture.lookups import (
+    C_METHODS,
+    guard_bases,
+    is_of_c_code,
+    is_slot,
+    look_up,
+    look_up_own,
+    type_lookup,
+)
 from jitney.capture.shadows import DictShadow
 from jitney.capture.source import Attr, Fixed, ModuleOf, Source, TypeLookup
 from jitney.capture.symbols import NUMBERS, concrete
@@ -30,59 +40,17 @@ if TYPE_CHECKING:
     from jitney.capture.interpret import Interpreter
 
 C_DESCRIPTORS = (types.GetSetDescriptorType, types.MemberDescriptorType)
-C_METHODS = (types.MethodDescriptorType, types.WrapperDescriptorType,
-             types.ClassMethodDescriptorType)  # fmt: skip
 SCALARS = (int, float, bool, str, bytes, complex, type(None))
 #: What asks for no attribute of the program's: nothing, and the look-up of parameters.
 _NO_FALLBACKS = (ABSENT, torch.nn.Module.__getattr__)
 LRU = type(functools.lru_cache(lambda: None))
-
-
-@functools.lru_cache(maxsize=65536)
-def _static_lookup(cls: type, name: str) -> Any:
-    return _lookup(cls, name)
-
-
-def _lookup(cls: type, name: str) -> Any:
-    for base in cls.__mro__:
-        found = base.__dict__.get(name, ABSENT)
-        if found is not ABSENT:
-            return found
-    return ABSENT
-
-
-def type_lookup(cls: type, name: str) -> Any:
-    """What ``name`` resolves to along the class's MRO, unbound; ABSENT if nothing."""
-    if not is_heap_type(cls):
-        return _static_lookup(cls, name)
-    return _lookup(cls, name)
-
-
-def is_slot(value: Any, name: str) -> bool:
-    """Whether what is found on a class is C code's own method of that name."""
-    return type(value) is types.WrapperDescriptorType and value.__name__ == name
+#: What a class's attribute of these gives through the class: itself.
+_OWN_SELVES = (property, types.FunctionType, types.BuiltinFunctionType, types.MethodType, LRU)
 
 
 def source_or_fixed(interpreter: Interpreter, value: Any) -> Source:
     """The source of a value that has one, else the value itself."""
     return interpreter.world.source_of(value) or Fixed(value)
-
-
-def guard_lookup(
-    interpreter: Interpreter, cls: type, name: str, found: Any, source: Source | None
-) -> None:
-    """What ``name`` resolves to on a class is assumed; once per class and name."""
-    if not is_heap_type(cls):
-        return
-    world = interpreter.world
-    key = (cls, name)
-    if key in world.lookups:
-        return
-    world.lookups.add(key)
-    if source is None or isinstance(source, Fixed):
-        world.guard(Kind.CLASS_ATTR, Fixed(cls), (name, found), name)
-    else:
-        world.guard(Kind.TYPE_ATTR, source, (name, found), name)
 
 
 def get_attr(interpreter: Interpreter, owner: Any, name: str, site: Frame | None = None) -> Any:
@@ -102,7 +70,9 @@ def get_attr(interpreter: Interpreter, owner: Any, name: str, site: Frame | None
         return owner.attribute(name)
     if cls in PROXIES:
         raise BreakCapture("proxy", "an object is looked at through a weakref.proxy")
-    hook = type_lookup(cls, "__getattribute__")
+    if cls is types.MethodType and type_lookup(cls, name) is ABSENT:  # its function's, if any
+        return get_attr(interpreter, owner.__func__, name)
+    hook = look_up(interpreter, cls, "__getattribute__")
     if not is_python(hook) and not is_slot(hook, "__getattribute__"):
         raise BreakCapture("getattribute", f"{cls.__name__}.__getattribute__ is no function")
     if site is not None and type_lookup(cls, "__getattr__") not in _NO_FALLBACKS:
@@ -127,8 +97,10 @@ def _found(interpreter: Interpreter, owner: Any, name: str, hook: Any, site: Fra
             return interpreter.call(hook, (owner, name), {}, site)
         return generic_get(interpreter, owner, name, site)
     except Raised as raised:
-        fallback = type_lookup(type(owner), "__getattr__")
-        if fallback is ABSENT or not isinstance(raised.exception, AttributeError):
+        if not isinstance(raised.exception, AttributeError):
+            raise
+        fallback = look_up(interpreter, type(owner), "__getattr__")
+        if fallback is ABSENT:
             raise
     return _fall_back(interpreter, owner, name, fallback, site)
 
@@ -137,24 +109,19 @@ def _fall_back(
     interpreter: Interpreter, owner: Any, name: str, fallback: Any, site: Frame | None
 ) -> Any:
     """``__getattr__``, when ``__getattribute__`` has raised."""
-    cls = type(owner)
-    guard_lookup(interpreter, cls, "__getattr__", fallback, interpreter.world.source_of(owner))
     if fallback is torch.nn.Module.__getattr__:
         return _module_member(interpreter, owner, name)
     if is_python(fallback):
-        know_function(interpreter, fallback, owner, "__getattr__")
         return interpreter.call(fallback, (owner, name), {}, site)
-    raise BreakCapture("getattr", f"{cls.__name__}.__getattr__ is not Python")
+    raise BreakCapture("getattr", f"{type(owner).__name__}.__getattr__ is not Python")
 
 
 def generic_get(interpreter: Interpreter, owner: Any, name: str, site: Frame | None = None) -> Any:
     """``object.__getattribute__``."""
     world = interpreter.world
     cls = type(owner)
-    source = world.source_of(owner)
-    found = type_lookup(cls, name)
-    guard_lookup(interpreter, cls, name, found, source)
-    if found is not ABSENT and is_data(found) and hasattr(type(found), "__get__"):
+    found = look_up(interpreter, cls, name)
+    if found is not ABSENT and is_data(interpreter, found, "__get__"):
         return bind(interpreter, found, owner, cls, name, site)
     value = dict_get(interpreter, world.instance_dict(owner), name)
     if value is not ABSENT:
@@ -181,9 +148,16 @@ def dict_get(
     return namespace.get(name, ABSENT)
 
 
-def is_data(descriptor: Any) -> bool:
-    cls = type(descriptor)
-    return cls is property or hasattr(cls, "__set__") or hasattr(cls, "__delete__")
+def is_data(interpreter: Interpreter, found: Any, also: str = "__set__") -> bool:
+    """Whether what is found on a class goes before the instance's namespace: it stores or deletes,
+    and has the method ``also``, or is just asked the first."""
+    cls = type(found)
+    if cls is types.FunctionType:
+        return False
+    if cls is property:
+        return True
+    stores = any(look_up(interpreter, cls, n) is not ABSENT for n in ("__set__", "__delete__"))
+    return stores and (also == "__set__" or look_up(interpreter, cls, also) is not ABSENT)
 
 
 def _module_member(interpreter: Interpreter, owner: torch.nn.Module, name: str) -> Any:
@@ -204,18 +178,6 @@ def _module_member(interpreter: Interpreter, owner: torch.nn.Module, name: str) 
     raise Raised(missing(owner, name))
 
 
-def know_function(interpreter: Interpreter, function: Any, owner: Any, name: str) -> None:
-    """Gives a function found on a known object's class its source."""
-    world = interpreter.world
-    if id(function) not in world.inside:
-        source = world.source_of(owner)
-        if source is None or isinstance(source, Fixed):
-            place: Source = Fixed(function)
-        else:
-            place = TypeLookup(source, name)
-        world.know(function, function, place)
-
-
 def bind(
     interpreter: Interpreter,
     found: Any,
@@ -227,11 +189,10 @@ def bind(
     """What a class attribute gives when read through an instance."""
     kind = type(found)
     if kind is types.FunctionType:
-        know_function(interpreter, found, owner, name)
         return types.MethodType(found, owner)
     if isinstance(owner, torch_api.DEVICE_PROPERTIES):
         return found.__get__(owner, cls)
-    getter = type_lookup(kind, "__get__")
+    getter = look_up(interpreter, kind, "__get__")
     if getter is property.__get__:  # a property, or a subclass that reads as one
         return _property(interpreter, found, owner, name, site)
     if kind in C_DESCRIPTORS:
@@ -241,14 +202,14 @@ def bind(
     if kind is staticmethod:
         return _class_value(interpreter, found.__func__, cls, name)
     if kind is classmethod:
-        return _class_method(interpreter, found, cls, cls, name)
+        return _class_method(interpreter, found, cls, name)
     if kind is functools.cached_property:
         interpreter.world.read(found.func, Fixed(found.func))
         value = interpreter.call(found.func, (owner,), {}, None)
         dict_set(interpreter, owner, found.attrname or name, interpreter.world.force(value))
         return value
     if is_python(getter):
-        return interpreter.call(getter, (found, owner, cls), {}, site)
+        return interpreter.call(getter, (let_in(interpreter, found), owner, cls), {}, site)
     if kind is LRU:
         return types.MethodType(_class_value(interpreter, found, cls, name), owner)
     if getter is not ABSENT and kind is not types.MethodType:
@@ -256,12 +217,12 @@ def bind(
     return _class_value(interpreter, found, cls, name)
 
 
-def _class_method(interpreter: Interpreter, found: Any, cls: type, base: type, name: str) -> Any:
-    """What a classmethod found on ``base`` gives to ``cls``; up to Python 3.12 what it wraps may be
-    a descriptor itself, a property mostly."""
+def _class_method(interpreter: Interpreter, found: Any, cls: type, name: str) -> Any:
+    """What a classmethod gives to ``cls``; up to Python 3.12 what it wraps may be a descriptor
+    itself, a property mostly."""
     function = found.__func__
-    value = _class_value(interpreter, function, base, name)
-    getter = type_lookup(type(function), "__get__")
+    value = _class_value(interpreter, function, cls, name)
+    getter = look_up(interpreter, type(function), "__get__")
     binds = getter is ABSENT or type(function) in (types.FunctionType, LRU)
     if binds or sys.version_info >= (3, 13):
         return types.MethodType(value, cls)
@@ -321,13 +282,19 @@ def _c_member(interpreter: Interpreter, found: Any, owner: Any, name: str) -> An
     return world.read_lazy(value, Attr(known.source, name))
 
 
+def let_in(interpreter: Interpreter, value: Any) -> Any:
+    """An object found where a guard holds this very one: what is read of it is guarded."""
+    return interpreter.world.read(value, Fixed(value))
+
+
 def _class_value(interpreter: Interpreter, value: Any, cls: type, name: str) -> Any:
-    """A value found on a class; the lookup's guard already says it is this very object."""
-    if type(value) in SCALARS or isinstance(value, enum.Enum):
+    """A value found on a class; the look-up's guard already says it is this very object."""
+    if type(value) in SCALARS:
         return value
     source: Source = Fixed(value)
-    if isinstance(value, dict | list | set):
-        source = Attr(Fixed(cls), name)
+    if isinstance(value, dict | list | set):  # of the base that has it, ``super()`` may ask
+        holders = (base for base in cls.__mro__ if base.__dict__.get(name) is value)
+        source = Attr(Fixed(next(holders, cls)), name)
     return interpreter.world.read_lazy(value, source)
 
 
@@ -335,56 +302,64 @@ def _class_attr(interpreter: Interpreter, owner: type, name: str) -> Any:
     try:
         return _of_class(interpreter, owner, name)
     except Raised as raised:
-        fallback = type_lookup(type(owner), "__getattr__")
-        if not is_python(fallback) or not isinstance(raised.exception, AttributeError):
+        if not isinstance(raised.exception, AttributeError):
             raise
+        fallback = look_up(interpreter, type(owner), "__getattr__")
+        if fallback is ABSENT:
+            raise
+    if not is_python(fallback):
+        raise BreakCapture("getattr", f"{type(owner).__name__}.__getattr__ is not Python")
     return interpreter.call(fallback, (owner, name), {}, None)
 
 
 def _of_class(interpreter: Interpreter, owner: type, name: str) -> Any:
+    """``type.__getattribute__``, or a metaclass's own."""
     meta = type(owner)
-    hook = type_lookup(meta, "__getattribute__")
+    hook = look_up(interpreter, meta, "__getattribute__")
     if is_python(hook):
         return interpreter.call(hook, (owner, name), {}, None)
-    on_meta = type_lookup(meta, name)
+    if not is_slot(hook, "__getattribute__"):
+        raise BreakCapture("getattribute", f"{meta.__name__}.__getattribute__ is no function")
+    on_meta = look_up(interpreter, meta, name)
     if name == "__dict__" and is_heap_type(owner):
         return class_namespace(interpreter, owner)
     if on_meta is not ABSENT and type(on_meta) in C_DESCRIPTORS:
+        if name in ("__bases__", "__base__", "__mro__"):
+            guard_bases(interpreter, owner)
         return interpreter.native(getattr, owner, name)
-    if on_meta is not ABSENT and type(on_meta) is property:
-        return interpreter.call(on_meta.fget, (owner,), {}, None)
-    if on_meta is not ABSENT and is_data(on_meta) and hasattr(type(on_meta), "__get__"):
-        raise BreakCapture("descriptor", f"a {type(on_meta).__name__} of a metaclass is read")
-    found = _lookup(owner, name)
-    guard_class(interpreter, owner, name, found)
-    if issubclass(meta, enum.EnumMeta) and not isinstance(found, classmethod | staticmethod):
-        value = interpreter.native(getattr, owner, name)
-        if isinstance(value, owner):
-            return value
-    if found is ABSENT:
-        return _meta_attr(interpreter, owner, name, on_meta)
+    if on_meta is not ABSENT and is_data(interpreter, on_meta, "__get__"):
+        return bind(interpreter, on_meta, owner, meta, name, None)
+    found = look_up(interpreter, owner, name)
+    if issubclass(meta, enum.EnumMeta):
+        member = owner.__dict__.get("_member_map_", {}).get(name)
+        if member is not None:
+            return let_in(interpreter, member)
+    if found is not ABSENT:
+        return _unbound(interpreter, found, owner, name)
+    if on_meta is not ABSENT:
+        return bind(interpreter, on_meta, owner, meta, name, None)
+    message = f"type object {owner.__name__!r} has no attribute {name!r}"
+    raise Raised(AttributeError(message, name=name, obj=owner))
+
+
+def _unbound(interpreter: Interpreter, found: Any, owner: type, name: str) -> Any:
+    """What a class attribute gives when read through a class."""
     kind = type(found)
     if kind is classmethod:
-        return _class_method(interpreter, found, owner, owner, name)
+        return _class_method(interpreter, found, owner, name)
     if kind is staticmethod:
         return _class_value(interpreter, found.__func__, owner, name)
-    if kind in (property, types.FunctionType) or kind in C_DESCRIPTORS:
+    if kind in _OWN_SELVES or kind in C_DESCRIPTORS:
         return _class_value(interpreter, found, owner, name)
-    if kind in C_METHODS or isinstance(found, types.BuiltinFunctionType):
-        return interpreter.native(getattr, owner, name)
-    getter = type_lookup(kind, "__get__")
+    if is_of_c_code(found):
+        return interpreter.native(found.__get__, None, owner)
+    getter = look_up(interpreter, kind, "__get__")
     if is_python(getter):
-        return interpreter.call(getter, (found, None, owner), {}, None)
+        return interpreter.call(getter, (let_in(interpreter, found), None, owner), {}, None)
+    if getter is not ABSENT and getter is not property.__get__:
+        if not is_of_c_code(getter) or interpreter.native(getter, found, None, owner) is not found:
+            raise BreakCapture("descriptor", f"a {kind.__name__} is read")
     return _class_value(interpreter, found, owner, name)
-
-
-def guard_class(interpreter: Interpreter, owner: type, name: str, found: Any) -> None:
-    """What ``name`` resolves to on a class object itself."""
-    if is_heap_type(owner):
-        key = (owner, name)
-        if key not in interpreter.world.lookups:
-            interpreter.world.lookups.add(key)
-            interpreter.world.guard(Kind.CLASS_ATTR, Fixed(owner), (name, found), name)
 
 
 def class_namespace(interpreter: Interpreter, owner: type) -> types.MappingProxyType[str, Any]:
@@ -394,23 +369,14 @@ def class_namespace(interpreter: Interpreter, owner: type) -> types.MappingProxy
     world.guard(Kind.KEYS, place, tuple(owner.__dict__))
     members = {}
     for name, value in owner.__dict__.items():
-        guard_class(interpreter, owner, name, value)
+        look_up(interpreter, owner, name)
         members[name] = world.force(_class_value(interpreter, value, owner, name))
     return types.MappingProxyType(members)
 
 
-def _meta_attr(interpreter: Interpreter, owner: type, name: str, on_meta: Any) -> Any:
-    if on_meta is ABSENT:
-        message = f"type object {owner.__name__!r} has no attribute {name!r}"
-        raise Raised(AttributeError(message, name=name, obj=owner))
-    if is_python(on_meta):
-        return types.MethodType(on_meta, owner)
-    return interpreter.native(getattr, owner, name)
-
-
 def _module_attr(interpreter: Interpreter, owner: types.ModuleType, name: str) -> Any:
     world = interpreter.world
-    if is_python(type_lookup(type(owner), "__getattribute__")):
+    if is_python(look_up(interpreter, type(owner), "__getattribute__")):
         raise BreakCapture("module-getattr", f"{type(owner).__name__} has a __getattribute__")
     if id(owner) not in world.inside:
         world.know(owner, owner, ModuleOf(owner.__name__))
@@ -446,20 +412,13 @@ def _super_attr(interpreter: Interpreter, owner: Any, name: str, site: Frame | N
     if name == "__class__":
         return super
     mro = cls.__mro__
+    guard_bases(interpreter, cls)
     for base in mro[mro.index(start) + 1 :]:
-        found = base.__dict__.get(name, ABSENT)
+        found = look_up_own(interpreter, base, name)
         if found is ABSENT:
             continue
-        guard_class(interpreter, base, name, found)
-        if instance is cls or isinstance(found, staticmethod):
-            if isinstance(found, types.FunctionType):
-                return _class_value(interpreter, found, base, name)
-            if isinstance(found, classmethod):
-                return _class_method(interpreter, found, cls, base, name)
-            return interpreter.native(getattr, owner, name)
-        if type(found) is types.FunctionType:
-            _class_value(interpreter, found, base, name)
-            return types.MethodType(found, instance)
+        if instance is cls:
+            return _unbound(interpreter, found, cls, name)
         return bind(interpreter, found, instance, cls, name, site)
     raise Raised(AttributeError(f"'super' object has no attribute {name!r}"))
 

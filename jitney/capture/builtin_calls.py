@@ -27,13 +27,12 @@ from jitney.capture import (
     polyfills,
 )  # fmt: skip
 from jitney.capture.answers import checked
-from jitney.capture.attributes import type_lookup
-from jitney.capture.class_flags import is_python
 from jitney.capture.finalizers import refuse_finalizer
 from jitney.capture.forced import forced, forced_keywords
 from jitney.capture.frame import BreakCapture, Frame, Raised, Unread
 from jitney.capture.generators import Iterating
 from jitney.capture.guard import ABSENT, Kind
+from jitney.capture.lookups import look_up
 from jitney.capture.source import Function
 from jitney.capture.special_methods import hook_of
 from jitney.capture.symbols import SYMBOLS, concrete, counted
@@ -78,7 +77,7 @@ def _counting(handler: Handler, takes: range) -> Handler:
     return run
 
 
-ONE, TWO, THREE = range(1, 2), range(2, 3), range(3, 4)
+ONE, TWO = range(1, 2), range(2, 3)
 
 
 def is_list_sort(function: Any) -> bool:
@@ -170,7 +169,9 @@ def _len(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: 
 
 @builtin(builtins.callable, takes=ONE)
 def _callable(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Any) -> Any:
-    return interpreter.native(function, *forced(interpreter, args))
+    value = interpreter.world.force(args[0])
+    look_up(interpreter, type(value), "__call__")
+    return interpreter.native(function, value)
 
 
 @builtin(builtins.getattr, takes=range(2, 4))
@@ -321,8 +322,8 @@ def _warn(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site:
 @builtin(os.fspath)
 def _fspath(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Any) -> Any:
     values = forced(interpreter, args)
-    hook = type_lookup(type(values[0]), "__fspath__") if len(values) == 1 else None
-    if not is_python(hook):
+    hook = hook_of(interpreter, values[0], "__fspath__") if len(values) == 1 else None
+    if hook is None:
         return interpreter.native(function, *values, **forced_keywords(interpreter, kwargs))
     text = interpreter.world.force(interpreter.call(hook, (values[0],), {}, None))
     if not isinstance(text, str | bytes):
@@ -342,8 +343,8 @@ def _hash(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site:
     for part in callbacks.held((value,)):
         if isinstance(part, (*SYMBOLS, torch.Tensor)) or type(part).__hash__ is object.__hash__:
             raise BreakCapture("hash", f"hash() of a {type(part).__name__}")
-    hook = type_lookup(type(value), "__hash__")
-    if is_python(hook):
+    hook = hook_of(interpreter, value, "__hash__")
+    if hook is not None:
         answer = interpreter.world.force(interpreter.call(hook, (value,), {}, None))
         return checked(interpreter, hash, value, "__hash__", answer)
     callbacks.refuse_python(interpreter, (value,), callbacks.HASHES)
@@ -415,7 +416,7 @@ def _pow(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: 
             return answer
     keywords = forced_keywords(interpreter, kwargs)
     for value in (*values, *keywords.values()):
-        callbacks.refuse_hooks(value, ("__pow__", "__rpow__"))
+        callbacks.refuse_hooks(interpreter, value, ("__pow__", "__rpow__"))
     values, keywords = [*map(concrete, values)], {k: concrete(v) for k, v in keywords.items()}
     return interpreter.native(function, *values, **keywords)
 
@@ -457,7 +458,7 @@ def _print(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site
     ):
         raise BreakCapture("arguments", "print is given what it does not take")
     for name in ("write", "flush"):
-        if is_python(type_lookup(type(keywords.get("file")), name)):
+        if hook_of(interpreter, keywords.get("file"), name) is not None:
             raise BreakCapture("print", "print calls the program's own code")
     texts = []
     for value in forced(interpreter, args):

@@ -12,14 +12,13 @@ import torch
 
 from jitney.capture import callbacks, operators, subscripts, tensor_attributes
 from jitney.capture.answers import checked
-from jitney.capture.attributes import type_lookup
 from jitney.capture.builtin_calls import Handler
-from jitney.capture.class_flags import is_python
 from jitney.capture.forced import forced, forced_keywords
 from jitney.capture.frame import BreakCapture, Frame, Raised, Unread
 from jitney.capture.functions import cell_get
 from jitney.capture.generators import Callback, FrameGenerator, Predicate
 from jitney.capture.guard import ABSENT
+from jitney.capture.lookups import type_lookup
 from jitney.capture.present_arguments import call_native
 from jitney.capture.special_methods import hook_of
 from jitney.capture.symbols import NUMBERS, SYMBOLS, concrete, counted
@@ -101,19 +100,12 @@ def _container(interpreter: Interpreter, cls: Any, args: Any, kwargs: Any, site:
     keywords = forced_keywords(interpreter, kwargs)
     if cls is enumerate:
         callbacks.refuse_python(interpreter, (*values[1:], *keywords.values()), callbacks.NUMBERS)
-    if (
-        cls is reversed
-        and len(values) == 1
-        and is_python(type_lookup(type(values[0]), "__reversed__"))
-    ):
-        hook = type_lookup(type(values[0]), "__reversed__")
-        return interpreter.call(hook, (values[0],), {}, site)
-    if (
-        cls is reversed
-        and len(values) == 1
-        and type_lookup(type(values[0]), "__reversed__") is ABSENT
-    ):
-        callbacks.refuse_hooks(values[0], ("__getitem__", "__len__"))
+    if cls is reversed and len(values) == 1:
+        hook = hook_of(interpreter, values[0], "__reversed__")
+        if hook is not None:
+            return interpreter.call(hook, (values[0],), {}, site)
+        if type_lookup(type(values[0]), "__reversed__") is ABSENT:
+            callbacks.refuse_hooks(interpreter, values[0], ("__getitem__", "__len__"))
     if cls is reversed and isinstance(values[0], torch.nn.Module):
         values[0] = list(operators.iterable(interpreter, values[0]))
     readable = subscripts.items if issubclass(cls, dict) else operators.iterable
@@ -193,7 +185,7 @@ def _bytes(interpreter: Interpreter, cls: Any, args: Any, kwargs: Any, site: Any
     values = forced(interpreter, args)
     if len(values) != 1 or kwargs or isinstance(values[0], _BYTES):
         return call_native(interpreter, cls, values, kwargs)
-    callbacks.refuse_hooks(values[0], ("__bytes__", "__index__", "__buffer__"))
+    callbacks.refuse_hooks(interpreter, values[0], ("__bytes__", "__index__", "__buffer__"))
     items = operators.iterable(interpreter, values[0])
     if isinstance(items, collections.abc.Iterator):
         items = interpreter.native(list, items)

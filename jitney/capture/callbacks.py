@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from jitney.capture.attributes import guard_lookup, type_lookup
-from jitney.capture.class_flags import is_heap_type, is_python
+from jitney.capture.class_flags import is_heap_type
 from jitney.capture.frame import BreakCapture
+from jitney.capture.lookups import is_callback, look_up
 from jitney.capture.shadows import HASHABLE_KEYS
 from jitney.capture.symbols import SYMBOLS, beside_symbols, concrete
 from jitney.capture.world import is_identity
@@ -64,10 +64,7 @@ def asks_python(interpreter: Interpreter, values: Iterable[Any], hooks: Sequence
         if id(value) in opaque:
             return f"{type(value).__qualname__}'s C code, which looks into it"
         for hook in hooks:
-            found = type_lookup(type(value), hook)
-            if hook in COMPARISONS:
-                guard_lookup(interpreter, type(value), hook, found, None)
-            if is_python(found):
+            if is_callback(look_up(interpreter, type(value), hook)):
                 return f"{type(value).__qualname__}.{hook}"
     odd = beside_symbols(all_held) if hooks is COMPARISONS else None
     return "" if odd is None else f"{type(odd).__qualname__}.__eq__ of a symbolic number"
@@ -92,18 +89,18 @@ def refuse_parts(interpreter: Interpreter, value: Any, hooks: Sequence[str]) -> 
         refuse_python(interpreter, parts, hooks)
 
 
-def refuse_hooks(value: Any, hooks: Sequence[str]) -> None:
+def refuse_hooks(interpreter: Interpreter, value: Any, hooks: Sequence[str]) -> None:
     """Breaks where C code would call one of ``hooks`` of ``value`` itself, in Python."""
     if not is_heap_type(type(value)) or isinstance(value, (torch.Tensor, *SYMBOLS)):
         return
     for hook in hooks:
-        if is_python(type_lookup(type(value), hook)):
+        if is_callback(look_up(interpreter, type(value), hook)):
             raise BreakCapture("callback", f"C code would call {type(value).__qualname__}.{hook}")
 
 
 def refuse_lookups(interpreter: Interpreter, value: Any) -> None:
     """Breaks where looking up a key in ``value`` calls Python: methods of its class, a factory."""
-    refuse_hooks(value, LOOKUPS)
+    refuse_hooks(interpreter, value, LOOKUPS)
     if isinstance(value, defaultdict) and value.default_factory is not None:
         raise BreakCapture("callback", "C code would call a defaultdict's factory")
 

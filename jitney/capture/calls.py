@@ -24,15 +24,16 @@ from jitney.capture import (
     special_methods,
     torch_calls,
 )
-from jitney.capture.attributes import LRU, guard_lookup, know_function, type_lookup
+from jitney.capture.attributes import LRU, let_in
 from jitney.capture.c_methods import bound, rebind
 from jitney.capture.cached_functions import call_cached
-from jitney.capture.class_flags import is_python
+from jitney.capture.class_flags import is_heap_type, is_python
 from jitney.capture.finalizers import refuse_finalizer
 from jitney.capture.forced import forced, forced_keywords
 from jitney.capture.frame import BreakCapture, Frame, Lazy, Raised
 from jitney.capture.generators import FrameGenerator
 from jitney.capture.guard import ABSENT, Kind
+from jitney.capture.lookups import is_of_c_code, look_up
 from jitney.capture.present_arguments import call_native
 from jitney.capture.scripted_functions import call_scripted
 from jitney.capture.source import Attr, DictItem, Fixed, Referent
@@ -109,10 +110,8 @@ def _call_instance(
     interpreter: Interpreter, owner: Any, args: Any, kwargs: dict[str, Any], site: Frame | None
 ) -> Any:
     cls = type(owner)
-    found = type_lookup(cls, "__call__")
+    found = look_up(interpreter, cls, "__call__")
     if is_python(found):
-        guard_lookup(interpreter, cls, "__call__", found, interpreter.world.source_of(owner))
-        know_function(interpreter, found, owner, "__call__")
         return call_function(interpreter, found, (owner, *args), kwargs, site)
     getter = operator_calls.GETTERS.get(cls)
     if getter is not None:
@@ -285,13 +284,16 @@ def call_class(
     if handler is not None:
         return handler(interpreter, cls, args, kwargs, site)
     meta = type(cls)
-    hook = type_lookup(meta, "__call__")
+    hook = look_up(interpreter, meta, "__call__")
     if is_python(hook) and not policy.is_plain_metaclass(meta):
         return call_function(interpreter, hook, (cls, *args), kwargs, site)
     if not isinstance(hook, types.WrapperDescriptorType | types.FunctionType):
         return _call_hook(interpreter, meta, hook, args, kwargs, site)
     if policy.is_native_class(cls):
-        return call_native(interpreter, cls, args, kwargs)
+        made = call_native(interpreter, cls, args, kwargs)
+        if cls is types.FunctionType:
+            interpreter.owned[id(made)] = made
+        return made
     if issubclass(cls, torch.Tensor) or isinstance(cls, type(torch.FloatTensor)):
         return torch_calls.call_tensor_class(interpreter, cls, args, kwargs)
     if issubclass(cls, np.number | np.bool_):
@@ -305,32 +307,28 @@ def _call_hook(
     """A metaclass's ``__call__`` that is no method: that of a `typing.TypedDict` is `dict`."""
     if hasattr(type(hook), "__get__"):
         raise BreakCapture("c-class", f"{meta.__qualname__}.__call__ is a {type(hook).__name__}")
-    guard_lookup(interpreter, meta, "__call__", hook, None)
-    return interpreter.call(hook, tuple(args), kwargs, site)
+    return interpreter.call(let_in(interpreter, hook), tuple(args), kwargs, site)
 
 
 def _instantiate(
     interpreter: Interpreter, cls: type, args: Any, kwargs: dict[str, Any], site: Frame | None
 ) -> Any:
-    new = type_lookup(cls, "__new__")
+    new = look_up(interpreter, cls, "__new__")
     new = new.__func__ if isinstance(new, staticmethod) else new
-    init = type_lookup(cls, "__init__")
-    if not cls.__flags__ & (1 << 9) and not is_python(init):
+    init = look_up(interpreter, cls, "__init__")
+    if not is_heap_type(cls) and not is_python(init):
         raise BreakCapture("c-class", f"{cls.__module__}.{cls.__qualname__} is constructed")
-    guard_lookup(interpreter, cls, "__new__", type_lookup(cls, "__new__"), None)
-    guard_lookup(interpreter, cls, "__init__", init, None)
+    if not is_python(init) and not is_of_c_code(init):
+        raise BreakCapture("special-method", f"{cls.__qualname__}.__init__ is no function")
     if is_python(new):
-        interpreter.world.read(new, Fixed(new))
         made = call_function(interpreter, new, (cls, *args), kwargs, None)
         if not isinstance(made, cls):
             return made
         if type(made) is not cls:
-            init = type_lookup(type(made), "__init__")
-            guard_lookup(interpreter, type(made), "__init__", init, None)
+            init = look_up(interpreter, type(made), "__init__")
     else:
         made = new_instance(interpreter, cls, new, args, kwargs)
     if is_python(init):
-        interpreter.world.read(init, Fixed(init))
         if site is not None:
             site.stack.append(made)
         said = call_function(interpreter, init, (made, *args), kwargs, site, "drop")
@@ -354,7 +352,7 @@ def new_instance(
     if issubclass(cls, type):
         raise BreakCapture("class-statement", f"a {cls.__qualname__} is made, which is a class")
     if new is object.__new__:
-        if (args or kwargs) and type_lookup(cls, "__init__") is object.__init__:
+        if (args or kwargs) and look_up(interpreter, cls, "__init__") is object.__init__:
             raise BreakCapture("arguments", f"{cls.__name__}() takes no arguments")
         made = interpreter.native(object.__new__, cls)
     elif policy.is_pure_new(new):

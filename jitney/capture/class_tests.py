@@ -12,13 +12,13 @@ import torch
 
 from jitney import torch_api
 from jitney.capture import operators, tensor_attributes
-from jitney.capture.attributes import guard_lookup, type_lookup
 from jitney.capture.builtin_calls import TWO, builtin
 from jitney.capture.class_flags import is_heap_type, is_python
 from jitney.capture.forced import forced
 from jitney.capture.frame import BreakCapture
 from jitney.capture.generators import FrameGenerator
 from jitney.capture.guard import Kind
+from jitney.capture.lookups import guard_bases, look_up
 from jitney.capture.source import Fixed, Referent
 from jitney.capture.symbols import NUMBERS, SYMBOLS
 from jitney.capture.world import raw_dict
@@ -38,7 +38,7 @@ def _isinstance(interpreter: Interpreter, function: Any, args: Any, kwargs: Any,
 
 def is_instance(interpreter: Interpreter, value: Any, classes: Any) -> bool:
     """``isinstance(value, classes)``; breaks where C code would look into the object for it."""
-    if _is_asked(classes, "__instancecheck__"):
+    if _is_asked(interpreter, classes, "__instancecheck__"):
         return _ask(interpreter, value, classes, "__instancecheck__")
     if isinstance(value, SYMBOLS):
         value = NUMBERS[type(value)](1)
@@ -47,6 +47,7 @@ def is_instance(interpreter: Interpreter, value: Any, classes: Any) -> bool:
     elif isinstance(value, torch.Tensor):
         return _is_tensor_of(interpreter, value, classes)
     _refuse_protocols(value, classes)
+    guard_bases(interpreter, type(value))
     answer = bool(interpreter.native(isinstance, value, classes))
     if not answer:
         _assume_unregistered(interpreter, type(value), classes)
@@ -67,8 +68,10 @@ def _is_tensor_of(interpreter: Interpreter, fake: Any, classes: Any) -> bool:
 @builtin(builtins.issubclass, takes=TWO)
 def _issubclass(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Any) -> Any:
     cls, classes = forced(interpreter, args)
-    if _is_asked(classes, "__subclasscheck__"):
+    if _is_asked(interpreter, classes, "__subclasscheck__"):
         return _ask(interpreter, cls, classes, "__subclasscheck__")
+    if isinstance(cls, type):
+        guard_bases(interpreter, cls)
     answer = interpreter.native(issubclass, cls, classes)
     if not answer:
         _assume_unregistered(interpreter, cls, classes)
@@ -81,12 +84,12 @@ def _one_by_one(classes: Any) -> tuple[Any, ...] | None:
     return members if isinstance(members, tuple) else None
 
 
-def _is_asked(classes: Any, hook: str) -> bool:
+def _is_asked(interpreter: Interpreter, classes: Any, hook: str) -> bool:
     """Whether a metaclass of the program's has Python code for the answer."""
     members = _one_by_one(classes)
     if members is not None:
-        return any(_is_asked(member, hook) for member in members)
-    found = type_lookup(type(classes), hook)
+        return any(_is_asked(interpreter, member, hook) for member in members)
+    found = look_up(interpreter, type(classes), hook)
     return is_python(found) and str(found.__module__).partition(".")[0] not in _TRUSTED
 
 
@@ -94,14 +97,12 @@ def _ask(interpreter: Interpreter, value: Any, classes: Any, hook: str) -> bool:
     members = _one_by_one(classes)
     if members is not None:
         return any(_ask(interpreter, value, member, hook) for member in members)
-    if not _is_asked(classes, hook):
+    if not _is_asked(interpreter, classes, hook):
         asked = isinstance if hook == "__instancecheck__" else issubclass
         return bool(interpreter.call(asked, (value, classes), {}, None))
     if hook == "__instancecheck__" and type(value) is classes:
         return True
-    found = type_lookup(type(classes), hook)
-    guard_lookup(interpreter, type(classes), hook, found, None)
-    interpreter.world.read(found, Fixed(found))
+    found = look_up(interpreter, type(classes), hook)
     answer = interpreter.call(found, (classes, value), {}, None)
     return operators.truth(interpreter, interpreter.world.force(answer))
 

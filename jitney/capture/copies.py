@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from jitney.capture import callbacks
-from jitney.capture.attributes import dict_get, guard_lookup, type_lookup
+from jitney.capture.attributes import dict_get
 from jitney.capture.class_flags import is_heap_type
 from jitney.capture.finalizers import refuse_finalizer
 from jitney.capture.forced import forced
 from jitney.capture.frame import BreakCapture, Frame, Lazy
 from jitney.capture.guard import ABSENT, Kind
+from jitney.capture.lookups import look_up
 from jitney.capture.symbols import SYMBOLS
 
 if TYPE_CHECKING:
@@ -158,11 +159,9 @@ def _is_plain(interpreter: Interpreter, value: Any, own: str) -> bool:
         return False
     if isinstance(value, torch.Tensor):
         return False
-    source = interpreter.world.source_of(value)
     for hook in (own, *_HOOKS):
-        found = type_lookup(kind, hook)
+        found = look_up(interpreter, kind, hook)
         if found is not object.__dict__.get(hook, ABSENT):
             return False
-        guard_lookup(interpreter, kind, hook, found, source)
     namespace = interpreter.world.force(interpreter.get_attr(value, "__dict__"))
     return namespace.keys().isdisjoint((own, *_HOOKS))

@@ -21,11 +21,11 @@ from jitney.capture import (
     polyfills,
     transforms,
 )
-from jitney.capture.attributes import type_lookup
 from jitney.capture.callbacks import TEXTS
 from jitney.capture.forced import forced, forced_keywords
 from jitney.capture.frame import CALLER, BreakCapture, Frame, Restart, Unread
 from jitney.capture.functions import cell_get
+from jitney.capture.lookups import look_up
 from jitney.capture.questions import place_of
 from jitney.capture.symbols import SYMBOLS
 from jitney.capture.tracebacks import traceback_of
@@ -141,23 +141,23 @@ def deferred(
         if exception is not None:
             traceback_of(interpreter, exception)  # it is raised for real
         raise BreakCapture("traceback", f"{name} tells of an exception, or of the stack")
-    values = [_as_it_is(name, value) for value in values]
-    keywords = {key: _as_it_is(name, value) for key, value in keywords.items()}
+    values = [_as_it_is(interpreter, name, value) for value in values]
+    keywords = {key: _as_it_is(interpreter, name, value) for key, value in keywords.items()}
     interpreter.deferred.append((function, (logger, *values), keywords))
 
 
-def _as_it_is(name: str, value: Any) -> Any:
+def _as_it_is(interpreter: Interpreter, name: str, value: Any) -> Any:
     """What says the same later, after changes to ``value``; breaks where nothing does."""
     kind = type(value)
     if isinstance(value, torch.Tensor):
         raise BreakCapture("deferred-tensor", f"{name} is given a tensor")
     if kind in (list, tuple):
-        return kind([_as_it_is(name, item) for item in value])
+        return kind([_as_it_is(interpreter, name, item) for item in value])
     if kind is dict:
-        return {key: _as_it_is(name, item) for key, item in value.items()}
+        return {key: _as_it_is(interpreter, name, item) for key, item in value.items()}
     if kind in _UNCHANGING or isinstance(value, (*SYMBOLS, BaseException)) or is_identity(value):
         return value
-    if any(type_lookup(kind, hook) is not getattr(object, hook) for hook in TEXTS):
+    if any(look_up(interpreter, kind, hook) is not getattr(object, hook) for hook in TEXTS):
         raise BreakCapture("deferred-state", f"{name} is given a {kind.__qualname__}")
     return value
 

@@ -41,6 +41,8 @@ def frame_of(
     if code.co_flags & _ASYNC:
         raise BreakCapture("async", f"{function.__qualname__} is asynchronous")
     source = interpreter.world.source_of(function)
+    if source is None and not interpreter.is_owned(function):  # found where a guard holds it
+        source = interpreter.world.know(function, function, Fixed(function)).source
     locals_ = bind(interpreter, function, source, args, kwargs)
     closure = function.__closure__ or ()
     if source is not None:

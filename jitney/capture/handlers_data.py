@@ -6,12 +6,12 @@ import itertools
 from typing import TYPE_CHECKING, Any
 
 from jitney.capture import attribute_stores, operators, subscripts
-from jitney.capture.attributes import type_lookup
 from jitney.capture.class_tests import is_instance
 from jitney.capture.cpython import OLD_CALLS, VERSION
 from jitney.capture.decode import Instruction, opcode
 from jitney.capture.frame import BreakCapture, Frame, Lazy, Raised
 from jitney.capture.guard import ABSENT
+from jitney.capture.lookups import look_up
 from jitney.capture.special_methods import type_name
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ def dict_update(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
 @opcode("DICT_MERGE")
 def dict_merge(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
     value = vm.pop(frame)
-    if type_lookup(type(value), "keys") is ABSENT:  # the error names the function
+    if look_up(vm, type(value), "keys") is ABSENT:  # the error names the function
         raise BreakCapture("arguments", f"a {type_name(value)} is given as **keywords")
     value = subscripts.mapping(vm, value, unique=True)
     target = _filled(vm, frame, ins)

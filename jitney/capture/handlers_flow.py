@@ -6,7 +6,7 @@ import types
 from typing import TYPE_CHECKING, Any
 
 from jitney.capture import exceptions, operators
-from jitney.capture.attributes import bind, type_lookup
+from jitney.capture.attributes import bind
 from jitney.capture.class_flags import is_python
 from jitney.capture.cpython import (
     KEYWORDS_OR_NULL,
@@ -19,6 +19,7 @@ from jitney.capture.decode import Instruction, opcode
 from jitney.capture.frame import NULL, RETURNED, YIELDED, BreakCapture, Frame, Raised
 from jitney.capture.generators import FrameGenerator, stopped
 from jitney.capture.guard import ABSENT
+from jitney.capture.lookups import look_up
 from jitney.capture.tracebacks import given_to
 
 if TYPE_CHECKING:
@@ -279,7 +280,7 @@ def check_exc_match(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
 def before_with(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
     manager = vm.pop(frame)
     cls = type(manager)
-    enter, leave = type_lookup(cls, "__enter__"), type_lookup(cls, "__exit__")
+    enter, leave = look_up(vm, cls, "__enter__"), look_up(vm, cls, "__exit__")
     if enter is ABSENT or leave is ABSENT:
         message = f"{cls.__name__!r} object does not support the context manager protocol"
         missed = "" if enter is ABSENT else " (missed __exit__ method)"
@@ -300,10 +301,10 @@ def load_special(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
     """Half of what BEFORE_WITH did: first what leaves, then what enters."""
     manager, name = vm.pop(frame), SPECIAL_METHODS[ins.arg]
     cls = type(manager)
-    method = type_lookup(cls, name)
+    method = look_up(vm, cls, name)
     if method is ABSENT:
         vm.native(find_special, name, manager)
-    if name == "__exit__" and (enter := type_lookup(cls, "__enter__")) is not ABSENT:
+    if name == "__exit__" and (enter := look_up(vm, cls, "__enter__")) is not ABSENT:
         _refuse_manager_of_c(cls, method, enter)
     _refuse_manager_of_c(cls, method)
     frame.push_callable(bind(vm, method, manager, cls, name, None))

@@ -8,14 +8,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from jitney import torch_api
-from jitney.capture.attributes import (
-    dict_get,
-    guard_lookup,
-    know_function,
-    type_lookup,
-)  # fmt: skip
+from jitney.capture.attributes import dict_get
 from jitney.capture.frame import Frame, Lazy
 from jitney.capture.guard import ABSENT, Kind
+from jitney.capture.lookups import look_up, type_lookup
 from jitney.capture.source import Attr, DictItem, ModuleOf
 from jitney.torch_api import modules
 
@@ -35,20 +31,17 @@ def call_module(
     if _is_compiled(cls):
         original = interpreter.world.force(interpreter.get_attr(module, "_orig_mod"))
         return call_module(interpreter, original, args, kwargs, site)
-    found = type_lookup(cls, "__call__")
-    source = interpreter.world.source_of(module)
-    guard_lookup(interpreter, cls, "__call__", found, source)
+    found = look_up(interpreter, cls, "__call__")
     if found is not torch.nn.Module.__call__ or _has_hooks(interpreter, module):
-        target, name = found, "__call__"
+        target = found
         if found is torch.nn.Module.__call__:
-            name = modules.CALL_WITH_HOOKS
-            target = getattr(torch.nn.Module, name)
-        know_function(interpreter, target, module, name)
+            target = getattr(torch.nn.Module, modules.CALL_WITH_HOOKS)
         return interpreter.call_python(
             target, (module, *args), kwargs, "push" if site is not None else None
         )
     forward = interpreter.get_attr(module, "forward")
     function = getattr(forward, "__func__", None)
+    source = interpreter.world.source_of(module)
     if type(function) is FunctionType and type(forward) is MethodType and not function.__dict__:
         return interpreter.call_python(
             function,

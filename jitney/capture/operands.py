@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from jitney.capture.attributes import type_lookup
 from jitney.capture.frame import BreakCapture
 from jitney.capture.guard import ABSENT
+from jitney.capture.lookups import look_up, type_lookup
 from jitney.capture.special_methods import class_of, hook_of, type_name
 from jitney.capture.symbols import concrete
 
@@ -25,16 +25,19 @@ _OF_SEQUENCES = ("__add__", "__mul__", "__rmul__", "__iadd__", "__imul__")
 _OF_C = (WrapperDescriptorType, MethodDescriptorType)
 
 
-def of_operator(left: Any, right: Any, name: str, swapped: str) -> list[Attempt]:
+def of_operator(
+    interpreter: Interpreter, left: Any, right: Any, name: str, swapped: str
+) -> list[Attempt]:
     """What ``left operator right`` asks: the right operand first where its class is made from the
     left one's and overrides the swapped method."""
     attempts = [(left, right, name)]
     cls, other = class_of(left), class_of(right)
     if cls is not other:
         attempts.append((right, left, swapped))
-        own = type_lookup(other, swapped)
-        if cls in other.__mro__ and own is not type_lookup(cls, swapped):
-            attempts.reverse()
+        if cls in other.__mro__:
+            own = look_up(interpreter, other, swapped)
+            if own is not look_up(interpreter, cls, swapped):
+                attempts.reverse()
     return attempts
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import array
 import collections
+import enum
 import operator
 import re
 import sys
@@ -14,12 +15,12 @@ import torch
 
 from jitney.capture import callbacks, look_ahead, operands
 from jitney.capture.answers import checked
-from jitney.capture.attributes import type_lookup
-from jitney.capture.class_flags import is_heap_type, is_python
+from jitney.capture.class_flags import is_heap_type
 from jitney.capture.frame import BreakCapture, Raised
 from jitney.capture.generators import FrameGenerator, IndexIterator, MethodIterator
 from jitney.capture.guard import ABSENT
 from jitney.capture.known_values import known_truth
+from jitney.capture.lookups import look_up, type_lookup
 from jitney.capture.special_methods import hook_of, is_tensorish, type_name
 from jitney.capture.symbols import SYMBOLS, concrete, concrete_key, exact_operands
 
@@ -70,27 +71,28 @@ def binary(interpreter: Interpreter, symbol: str, left: Any, right: Any) -> Any:
     inplace = symbol.endswith("=")
     function, name = BINARY[symbol.rstrip("=")]
     function = INPLACE[symbol.rstrip("=")] if inplace else function
-    attempts = operands.of_operator(left, right, f"__{name}__", f"__r{name}__")
+    attempts = operands.of_operator(interpreter, left, right, f"__{name}__", f"__r{name}__")
     if inplace:
         attempts.insert(0, (left, right, f"__i{name}__"))
-    if _is_of_c(function, left, right) or not operands.are_python(interpreter, attempts):
+    if _is_of_c(interpreter, function, left, right) or not operands.are_python(
+        interpreter, attempts
+    ):
         return _native(interpreter, function, left, _readable(interpreter, function, left, right))
     if isinstance(left, _GROWING if function is operator.iadd else dict):
-        callbacks.refuse_hooks(right, ("keys", "__iter__"))
+        callbacks.refuse_hooks(interpreter, right, ("keys", "__iter__"))
     value = operands.ask(interpreter, attempts)
     if value is NotImplemented:
         raise _unsupported(interpreter, _NAMES.get(symbol, symbol), left, right)
     return value
 
 
-def _is_of_c(function: Any, left: Any, right: Any) -> bool:
+def _is_of_c(interpreter: Interpreter, function: Any, left: Any, right: Any) -> bool:
     """Whether the left operand answers before the right one is asked: a tensor takes numbers; a
     text is formatted."""
     if isinstance(left, torch.Tensor):
         return isinstance(right, int | float | complex)
     if function in _FORMATS and isinstance(left, _TEXTS):
-        own = type_lookup(type(left), "__mod__")
-        return not is_python(own) and not isinstance(right, type(left))
+        return hook_of(interpreter, left, "__mod__") is None and not isinstance(right, type(left))
     return False
 
 
@@ -105,12 +107,12 @@ def _readable(interpreter: Interpreter, function: Any, left: Any, right: Any) ->
     elif function is operator.iadd and isinstance(left, _GROWING):
         right = iterable(interpreter, right)
     elif function is operator.ior and isinstance(left, dict):
-        callbacks.refuse_hooks(right, ("keys", "__iter__"))
+        callbacks.refuse_hooks(interpreter, right, ("keys", "__iter__"))
     elif isinstance(left, callbacks.VIEWS) and not isinstance(right, callbacks.CONTAINERS):
         right = interpreter.native(list, iterable(interpreter, right))
         callbacks.refuse_python(interpreter, right, callbacks.HASHES)
     elif isinstance(right, callbacks.VIEWS):
-        callbacks.refuse_hooks(left, ("__iter__",))
+        callbacks.refuse_hooks(interpreter, left, ("__iter__",))
     return right
 
 
@@ -128,7 +130,7 @@ def _refuse_counts(interpreter: Interpreter, left: Any, right: Any) -> None:
     """Breaks where a sequence is to be repeated as often as an object's ``__index__`` says."""
     for sequence, count in ((left, right), (right, left)):
         if isinstance(sequence, _SEQUENCES):
-            callbacks.refuse_hooks(count, ("__index__",))
+            callbacks.refuse_hooks(interpreter, count, ("__index__",))
 
 
 def _native(interpreter: Interpreter, function: Callable[..., Any], *values: Any) -> Any:
@@ -162,14 +164,16 @@ def _compare_native(interpreter: Interpreter, symbol: str, left: Any, right: Any
         if callbacks.asks_python(interpreter, (left, right), callbacks.COMPARISONS):
             return _same_items(interpreter, left, right) == (symbol == "==")
     _refuse_comparing(interpreter, left, right)
-    if symbol in ("==", "!=") and _is_identity(left) and _is_identity(right):
+    if symbol in ("==", "!=") and all(_is_identity(interpreter, v) for v in (left, right)):
         interpreter.world.compared(left, right)
     return _native(interpreter, COMPARE[symbol][0], left, right)
 
 
-def _is_identity(value: Any) -> bool:
+def _is_identity(interpreter: Interpreter, value: Any) -> bool:
     """Whether it equals itself alone."""
-    return type_lookup(type(value), "__eq__") is object.__eq__ and not is_tensorish(value)
+    if is_tensorish(value):
+        return False
+    return look_up(interpreter, type(value), "__eq__") is object.__eq__
 
 
 def _refuse_comparing(interpreter: Interpreter, left: Any, right: Any) -> None:
@@ -297,8 +301,8 @@ def get_iter(interpreter: Interpreter, value: Any) -> Any:
         raise BreakCapture("foreign-iterator", "an iterator made outside of the frame is advanced")
     if isinstance(value, torch.Tensor):
         return iter(interpreter.torch_call(torch.Tensor.unbind, value, 0))
-    if isinstance(value, type) and is_python(type_lookup(type(value), "__iter__")):
-        return interpreter.native(iter, value)  # an Enum class
+    if _is_enum(value):
+        return interpreter.native(iter, value)
     hook = hook_of(interpreter, value, "__iter__")
     if hook is not None:
         iterator = interpreter.world.force(interpreter.call(hook, (value,), {}, None))
@@ -310,6 +314,14 @@ def get_iter(interpreter: Interpreter, value: Any) -> Any:
     if item_hook is not None and type_lookup(type(value), "__iter__") is ABSENT:
         return IndexIterator(interpreter, value, item_hook)
     return interpreter.native(iter, value)
+
+
+def _is_enum(value: Any) -> bool:
+    """Whether it is a class whose members stay the same, which C code may go over and print."""
+    meta: Any = type(value)
+    if not issubclass(meta, enum.EnumMeta):
+        return False
+    return all(base.__module__ == "enum" for base in meta.__mro__[:-2])
 
 
 def get_native_iter(interpreter: Interpreter, value: Any) -> Any:
@@ -346,7 +358,7 @@ def iterable(interpreter: Interpreter, value: Any) -> Any:
         return get_iter(interpreter, value)
     if isinstance(value, MethodIterator | IndexIterator):
         return value
-    if is_heap_type(cls) and not isinstance(value, type | FrameGenerator):
+    if is_heap_type(cls) and not isinstance(value, FrameGenerator) and not _is_enum(value):
         iterates = hook_of(interpreter, value, "__iter__") is not None
         indexed = not iterates and type_lookup(cls, "__iter__") is ABSENT
         if iterates or indexed and hook_of(interpreter, value, "__getitem__") is not None:
@@ -375,7 +387,7 @@ def text(interpreter: Interpreter, value: Any, name: str, function: Any) -> Any:
     if hook is None and name == "__str__" and type(value).__str__ is object.__str__:
         name = "__repr__"
         hook = hook_of(interpreter, value, name)
-    if hook is not None and not isinstance(value, type):
+    if hook is not None and not _is_enum(value):
         answer = interpreter.world.force(interpreter.call(hook, (value,), {}, None))
         if type(answer) is str and function is not ascii:
             return answer
@@ -386,7 +398,7 @@ def text(interpreter: Interpreter, value: Any, name: str, function: Any) -> Any:
     callbacks.refuse_symbolic_text((value,))
     for part in callbacks.held((value,)):
         cls = type(part)
-        if cls.__repr__ is object.__repr__ and not is_python(type_lookup(cls, name)):
+        if cls.__repr__ is object.__repr__ and hook_of(interpreter, part, name) is None:
             raise BreakCapture("address", "the address of an object becomes text")
     made = interpreter.native(function, value)
     if not isinstance(value, str) and _ADDRESS.search(made):  # of what it holds, a partial's say

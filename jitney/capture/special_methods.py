@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from jitney.capture.attributes import guard_lookup, know_function, type_lookup
 from jitney.capture.class_flags import is_heap_type, is_of_c, is_python
 from jitney.capture.frame import BreakCapture
 from jitney.capture.generators import Callback, FrameGenerator, IndexIterator, MethodIterator
+from jitney.capture.lookups import is_callback, look_up
 from jitney.capture.symbols import NUMBERS, SYMBOLS
 
 if TYPE_CHECKING:
@@ -42,16 +42,19 @@ def type_name(value: Any) -> str:
 
 
 def hook_of(interpreter: Interpreter, value: Any, name: str) -> Any:
-    """A special method that a class defines in Python, else None; guarded either way."""
+    """A special method that a class defines in Python, None where it has none or C code's; guarded
+    either way. A break where C code would call another object of the program's for it."""
     cls = type(value)
     if not is_heap_type(cls) or is_tensorish(value) or isinstance(value, OURS):
         return None
-    found = type_lookup(cls, name)
-    guard_lookup(interpreter, cls, name, found, interpreter.world.source_of(value))
-    if not is_python(found):
-        return None
-    know_function(interpreter, found, value, name)
-    return found
+    found = look_up(interpreter, cls, name)
+    if is_python(found):
+        return found
+    if is_callback(found):
+        interpreter.native_broke = True  # others may have been called: break before them
+        reason = f"{cls.__qualname__}.{name} is a {type(found).__qualname__}"
+        raise BreakCapture("special-method", reason)
+    return None
 
 
 def of_type(interpreter: Interpreter, value: Any, name: str, kinds: Any) -> Any:

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from jitney.capture import callbacks, operators
-from jitney.capture.attributes import type_lookup
 from jitney.capture.frame import BreakCapture, Frame, Lazy, Raised
 from jitney.capture.guard import ABSENT
+from jitney.capture.lookups import look_up
 from jitney.capture.shadows import HASHABLE_KEYS
 from jitney.capture.special_methods import hook_of, type_name
 from jitney.capture.symbols import concrete, concrete_key
@@ -92,7 +92,7 @@ def get(vm: Interpreter, container: Any, index: Any, site: Frame | None) -> Any:
 
 def _class_item(vm: Interpreter, cls: type, index: Any, site: Frame | None) -> Any:
     """``cls[index]`` of a class without a metaclass that says more."""
-    found = type_lookup(cls, "__class_getitem__")
+    found = look_up(vm, cls, "__class_getitem__")
     function = found.__func__ if isinstance(found, classmethod) else None
     if type(function) is FunctionType and not _is_librarys(function):
         return vm.call(vm.get_attr(cls, "__class_getitem__"), (index,), {}, site)
@@ -187,11 +187,11 @@ def mapping(vm: Interpreter, value: Any, unique: bool = False) -> dict[Any, Any]
     """A mapping's items as a dict, or a dict that C code reads as eager's does. ``unique``: breaks
     where a key comes twice."""
     if isinstance(value, dict):
-        direct = type_lookup(type(value), "__iter__") is dict.__iter__  # CPython's own test
+        direct = look_up(vm, type(value), "__iter__") is dict.__iter__  # CPython's own test
         hooks = [hook_of(vm, value, name) for name in ("keys", "__getitem__")]
         if direct or hooks == [None, None]:
             return value
-    if type_lookup(type(value), "keys") is ABSENT:
+    if look_up(vm, type(value), "keys") is ABSENT:
         raise Raised(TypeError(f"{type_name(value)!r} object is not a mapping"))
     keys = vm.call(vm.get_attr(value, "keys"), (), {}, None)
     items = operators.iterable(vm, vm.world.force(keys))

@@ -92,7 +92,7 @@ class World:
         self.sequences: dict[int, shadows.SequenceShadow] = {}
         self.cells: dict[int, shadows.CellShadow] = {}
         self.slots: dict[tuple[int, str], tuple[Any, Any]] = {}  # (value, owner), stored
-        self.lookups: set[tuple[type, str]] = set()
+        self.lookups: dict[tuple[type, str], Any] = {}  # what was found on classes
         self.foreign_iterators: set[int] = set()
         self.ahead: dict[int, Ahead] = {}  # those of them whose items are known
         self.opaque: set[int] = set()  # objects of C code whose contents no guard sees

@@ -1,0 +1,91 @@
+"""The one door for what a class has by a name: it is found as CPython finds it, what is found or
+that nothing is gets a guard, and a Python function enters the world, so that its cells, its
+defaults and its attributes are read with guards, too."""
+
+from __future__ import annotations
+
+import functools
+import types
+from typing import TYPE_CHECKING, Any
+
+from jitney.capture.class_flags import is_heap_type
+from jitney.capture.guard import ABSENT, Kind
+from jitney.capture.source import Attr, Fixed
+
+if TYPE_CHECKING:
+    from jitney.capture.interpret import Interpreter
+
+C_METHODS = (types.MethodDescriptorType, types.WrapperDescriptorType,
+             types.ClassMethodDescriptorType)  # fmt: skip
+_UNSEEN = object()
+
+
+def look_up(interpreter: Interpreter, cls: type, name: str) -> Any:
+    """What ``name`` resolves to along the class's MRO, unbound; ABSENT if nothing. Guarded."""
+    lookups = interpreter.world.lookups
+    found = lookups.get((cls, name), _UNSEEN)
+    if found is _UNSEEN:
+        found = lookups[cls, name] = type_lookup(cls, name)
+        if is_heap_type(cls):
+            interpreter.world.guard(Kind.CLASS_ATTR, Fixed(cls), (name, found), name)
+        if type(found) is types.FunctionType:
+            know_function(interpreter, found)
+    return found
+
+
+def look_up_own(interpreter: Interpreter, cls: type, name: str) -> Any:
+    """The same in the class's own namespace alone."""
+    if name in cls.__dict__:
+        return look_up(interpreter, cls, name)
+    if is_heap_type(cls):
+        interpreter.world.guard(Kind.NO_KEY, Attr(Fixed(cls), "__dict__"), name, name)
+    return ABSENT
+
+
+def guard_bases(interpreter: Interpreter, cls: type) -> None:
+    """That the class goes on being made from the same classes is assumed."""
+    if is_heap_type(cls):
+        interpreter.world.guard(Kind.IS, Attr(Fixed(cls), "__mro__"), cls.__mro__)
+
+
+def know_function(interpreter: Interpreter, function: types.FunctionType) -> None:
+    """Lets in a function that existed before and is found where a guard holds it."""
+    if not interpreter.is_owned(function):
+        interpreter.world.read_lazy(function, Fixed(function))
+
+
+def type_lookup(cls: type, name: str) -> Any:
+    """`look_up` without a guard: for classes of C code, or where one has been left."""
+    if not is_heap_type(cls):
+        return _static_lookup(cls, name)
+    return _lookup(cls, name)
+
+
+@functools.lru_cache(maxsize=65536)
+def _static_lookup(cls: type, name: str) -> Any:
+    return _lookup(cls, name)
+
+
+def _lookup(cls: type, name: str) -> Any:
+    for base in cls.__mro__:
+        found = base.__dict__.get(name, ABSENT)
+        if found is not ABSENT:
+            return found
+    return ABSENT
+
+
+def is_slot(value: Any, name: str) -> bool:
+    """Whether what is found on a class is C code's own method of that name."""
+    return type(value) is types.WrapperDescriptorType and value.__name__ == name
+
+
+def is_of_c_code(found: Any) -> bool:
+    """Whether a special method found on a class is C code's; what is neither that nor a Python
+    function (a ``partialmethod``, an object that is called) may run any code of the program."""
+    kind = type(found)
+    return kind in C_METHODS or kind.__name__ == "instancemethod" and not is_heap_type(kind)
+
+
+def is_callback(found: Any) -> bool:
+    """Whether C code that asks for this special method would run code of the program."""
+    return not (found is ABSENT or found is None or is_of_c_code(found))
