@@ -99,7 +99,7 @@ def map_add(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
 @opcode("LIST_EXTEND")
 def list_extend(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
     value = vm.pop(frame)
-    if not operators.is_iterable(value):
+    if not operators.is_iterable(vm, value):
         name = type_name(value)
         raise Raised(TypeError(f"Value after * must be an iterable, not {name}"))
     value = operators.iterable(vm, value)
@@ -168,7 +168,7 @@ def _unpacked(vm: Interpreter, value: Any, most: int | None) -> list[Any]:
     """What is taken of an iterable, of an iterator no more than ``most``."""
     if type(value) in (tuple, list):
         return list(value)
-    if not operators.is_iterable(value):
+    if not operators.is_iterable(vm, value):
         raise Raised(TypeError(f"cannot unpack non-iterable {type_name(value)} object"))
     iterator = vm.native(iter, operators.iterable(vm, value))
     return list(vm.native(list, itertools.islice(iterator, most)))

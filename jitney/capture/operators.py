@@ -335,18 +335,19 @@ def get_native_iter(interpreter: Interpreter, value: Any) -> Any:
     return iterator if hook is None else MethodIterator(interpreter, iterator, hook)
 
 
-def starred(value: Any) -> Any:
+def starred(interpreter: Interpreter, value: Any) -> Any:
     """What ``*value`` goes over; breaks, so that eager raises its own error, where nothing does."""
-    if not is_iterable(value):
+    if not is_iterable(interpreter, value):
         raise BreakCapture("arguments", f"* before a {type(value).__name__}")
     return value
 
 
-def is_iterable(value: Any) -> bool:
+def is_iterable(interpreter: Interpreter, value: Any) -> bool:
     """Whether a class has a way to go over its objects, as CPython's messages have it."""
-    cls = type(value)
+    if isinstance(value, torch.Tensor):
+        return True
     names = ("__iter__", "__getitem__")
-    return isinstance(value, torch.Tensor) or any(type_lookup(cls, n) is not ABSENT for n in names)
+    return any(look_up(interpreter, type(value), name) is not ABSENT for name in names)
 
 
 def iterable(interpreter: Interpreter, value: Any) -> Any:

@@ -109,9 +109,13 @@ class Arming:
             self.stores += (id(owner) + layouts.DICT_VERSION, version)
 
     def watch_class(self, cls: type) -> None:
-        """A change of the class or a base undoes the arm."""
+        """A change of the class or a base, or other bases, undoes the arm."""
         if ("class", cls) not in self._done:
             self._done.add(("class", cls))
+            bases = layouts.slot_address(cls, "__mro__") if is_heap_type(cls) else None
+            if bases is not None:
+                self.keep.append(cls.__mro__)
+                self.word(bases, id(cls.__mro__))
             for base in cls.__mro__:
                 members = layouts.class_dict(base)
                 if members is not None:

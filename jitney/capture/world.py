@@ -202,8 +202,7 @@ class World:
             return self._method(value, source)
         if isinstance(value, c_methods.BOUND):
             return self._c_method(value, source)
-        if not isinstance(source, Fixed):
-            self._guard_object(value, cls, source)
+        self._guard_object(value, cls, source)
         if isinstance(value, ITERATORS) or _is_native_iterator(cls):
             self.foreign_iterators.add(id(value))
         return self.know(value, value, source).inside
