@@ -240,6 +240,7 @@ def _object_init(
 def _object_new(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Any) -> Any:
     cls, *rest = forced(interpreter, args)
     refuse_finalizer(interpreter, cls)
+    interpreter.world.refuse_disguise(cls)
     made = interpreter.native(object.__new__, cls, *rest, **kwargs)
     interpreter.owned[id(made)] = made
     return made
@@ -253,6 +254,7 @@ def _container_new(
     if len(values) > 1:
         values[1] = operators.iterable(interpreter, values[1])
     refuse_finalizer(interpreter, values[0])
+    interpreter.world.refuse_disguise(values[0])
     made = interpreter.native(function, *values)
     interpreter.owned[id(made)] = made
     return made

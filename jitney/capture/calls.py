@@ -349,6 +349,7 @@ def new_instance(
 ) -> Any:
     """``cls.__new__`` of a C base: object, a container, an exception."""
     refuse_finalizer(interpreter, cls)
+    interpreter.world.refuse_disguise(cls)
     if issubclass(cls, type):
         raise BreakCapture("class-statement", f"a {cls.__qualname__} is made, which is a class")
     if new is object.__new__:

@@ -179,7 +179,7 @@ class Arming:
 
     def _stable(self, value: Any) -> Place:
         self.keep.append(value)
-        if isinstance(value, dict) and self._is_busy(value):
+        if issubclass(type(value), dict) and self._is_busy(value):
             slot = self._busy_slots.get(id(value))
             if slot is None:
                 slot = self._busy_slots[id(value)] = self.new_slot()
@@ -199,15 +199,15 @@ class Arming:
         """What a slot holds: scalars, tensors and containers stay in it, and what may wait for its
         last reference: iterators and context managers (of a generator with a ``finally``), objects
         with a ``__del__``; of anything else the identity is checked, which makes it stable."""
-        cls = type(value)
-        varies = isinstance(value, torch.Tensor) or cls in (*CONTAINERS, *SCALARS, CellType)
+        cls = type(value)  # an object may run the program's code to say another one
+        varies = issubclass(cls, torch.Tensor) or cls in (*CONTAINERS, *SCALARS, CellType)
         varies = varies or hasattr(cls, "__next__") and not is_heap_type(cls)
         varies = varies or hasattr(cls, "__del__") or issubclass(cls, AbstractContextManager)
         if varies and not isinstance(value, torch.nn.Parameter):
             return Place(value, slot, fixed=False)
         self.add(Op.IS, slot, id(value))
         self.roots[source] = id(value)
-        if isinstance(value, torch.nn.Module):
+        if issubclass(cls, torch.nn.Module):
             self.modules.add(source)
         return self._stable(value)
 

@@ -29,6 +29,7 @@ from jitney import torch_api
 from jitney.capture import c_methods, scalars, shadows
 from jitney.capture.cached_sizes import SizedCalls
 from jitney.capture.class_flags import is_heap_type, is_of_c
+from jitney.capture.disguises import disguise_of
 from jitney.capture.frame import BreakCapture, Lazy
 from jitney.capture.guard import Guard, Kind
 from jitney.capture.look_ahead import Ahead
@@ -93,6 +94,7 @@ class World:
         self.cells: dict[int, shadows.CellShadow] = {}
         self.slots: dict[tuple[int, str], tuple[Any, Any]] = {}  # (value, owner), stored
         self.lookups: dict[tuple[type, str], Any] = {}  # what was found on classes
+        self.undisguised: set[type] = set()
         self.foreign_iterators: set[int] = set()
         self.ahead: dict[int, Ahead] = {}  # those of them whose items are known
         self.opaque: set[int] = set()  # objects of C code whose contents no guard sees
@@ -183,6 +185,8 @@ class World:
             self.guard(Kind.TYPE, source, cls)
             self.opaque.add(id(value))
             return self.know(value, value, source).inside
+        if cls not in self.undisguised:
+            self.refuse_disguise(cls)
         if isinstance(value, torch.Tensor):
             return self._tensor(value, source)
         if is_identity(value):
@@ -206,6 +210,14 @@ class World:
         if isinstance(value, ITERATORS) or _is_native_iterator(cls):
             self.foreign_iterators.add(id(value))
         return self.know(value, value, source).inside
+
+    def refuse_disguise(self, cls: type) -> None:
+        """Breaks before an object of a class that we cannot look at."""
+        if cls not in self.undisguised:
+            reason = disguise_of(cls)
+            if reason:
+                raise BreakCapture("disguise", reason)
+            self.undisguised.add(cls)
 
     def _guard_object(self, value: Any, cls: type, source: Source) -> None:
         """What is assumed of an object as a whole; attributes are guarded when they are read."""

@@ -1,0 +1,64 @@
+"""Classes of which a mere look at an object runs the program's code: our own ``isinstance`` asks
+for ``__class__`` by the object's ``__getattribute__``, which may count, log, or say another class.
+"""
+
+from __future__ import annotations
+
+import builtins
+import dis
+import functools
+import types
+from typing import Any
+
+from jitney.capture.class_flags import is_heap_type, is_python
+from jitney.capture.lookups import type_lookup
+
+_ITS_CLASS = object.__dict__["__class__"]
+#: What a ``__getattribute__`` may ask and do nothing but look.
+_LOOKING = frozenset(
+    """__getattribute__ __dict__ __class__ __name__ get keys values items startswith endswith
+    removeprefix removesuffix format""".split()
+)
+_ASKING: tuple[Any, ...] = (super, object, type, getattr, hasattr, isinstance, issubclass, len, str)
+_CHANGING = ("STORE_", "DELETE_", "IMPORT_", "YIELD_", "MAKE_", "SEND")
+
+
+def disguise_of(cls: type) -> str:
+    """What of a class keeps us from looking at its objects; '' for nothing."""
+    if not is_heap_type(cls):
+        return ""
+    if type_lookup(cls, "__class__") is not _ITS_CLASS:
+        return f"{cls.__qualname__} says what its __class__ is"
+    hook = type_lookup(cls, "__getattribute__")
+    if is_python(hook) and not _only_looks(hook.__code__, hook):
+        return f"{cls.__qualname__}.__getattribute__ may do more than look"
+    return ""
+
+
+@functools.lru_cache(maxsize=4096)
+def _only_looks(code: types.CodeType, hook: types.FunctionType) -> bool:
+    """Whether the function changes nothing and calls only what looks."""
+    return all(_is_harmless(step, hook) for step in dis.get_instructions(code))
+
+
+def _is_harmless(step: dis.Instruction, hook: types.FunctionType) -> bool:
+    name = step.opname
+    if name.startswith(_CHANGING):
+        return name in (
+            "STORE_FAST",
+            "DELETE_FAST",
+            "STORE_FAST_LOAD_FAST",
+            "STORE_FAST_STORE_FAST",
+        )
+    if name in ("LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR"):
+        return step.argval in _LOOKING
+    if name == "LOAD_DEREF":
+        return bool(step.argval == "__class__")
+    if name == "LOAD_GLOBAL":
+        value = hook.__globals__.get(step.argval, builtins.__dict__.get(step.argval))
+        return not callable(value) or value in _ASKING or _is_error(value)
+    return True
+
+
+def _is_error(value: Any) -> bool:
+    return isinstance(value, type) and issubclass(value, BaseException)

@@ -1,0 +1,104 @@
+"""Objects of which a mere look runs the program's code: ours does not look."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from jitney.capture.disguises import disguise_of
+from tests.capture.changing_world import Program, check_changes
+
+PROGRAMS: list[Any] = []
+
+
+def program(build: Program) -> Program:
+    PROGRAMS.append(pytest.param(build, id=build.__name__))
+    return build
+
+
+@pytest.mark.parametrize("build", PROGRAMS)
+def test_programs(build: Program) -> None:
+    check_changes(build)
+
+
+@program
+def class_that_is_said() -> tuple[Any, ...]:
+    class P:
+        kind: type = int
+        asked = 0
+
+        @property
+        def __class__(self) -> Any:  # type: ignore[override]
+            P.asked += 1
+            return self.kind
+
+    p = P()
+
+    def f(x: Any) -> Any:
+        return x + 1, isinstance(p, int), isinstance(p, str), P.asked
+
+    return f, lambda: setattr(P, "kind", str)
+
+
+@program
+def looks_are_counted() -> tuple[Any, ...]:
+    class P:
+        asked = 0
+        names: list[str] = []
+
+        def __getattribute__(self, name: str) -> Any:
+            P.asked += 1
+            P.names.append(name)
+            return object.__getattribute__(self, name)
+
+    p: Any = P()
+    object.__setattr__(p, "q", 1)
+
+    def f(x: Any) -> Any:
+        return x + p.q, P.asked, list(P.names)
+
+    return f, lambda: setattr(p, "q", 5)
+
+
+@program
+def objects_that_count_are_made() -> tuple[Any, ...]:
+    log: list[str] = []
+
+    class P:
+        q = 2
+
+        def __getattribute__(self, name: str) -> Any:
+            log.append(name)
+            return object.__getattribute__(self, name)
+
+    def f(x: Any) -> Any:
+        made = P()
+        return x + made.q, len(log), isinstance(made, int), list(log)
+
+    return f, log.clear
+
+
+class Looks:
+    def __getattribute__(self, name: str) -> Any:
+        if name.startswith("own_") and name in super().__getattribute__("__dict__"):
+            return super().__getattribute__("__dict__")[name]
+        if name == "refused":
+            raise AttributeError(name)
+        return object.__getattribute__(self, name)
+
+
+class Calls:
+    def __getattribute__(self, name: str) -> Any:
+        check_changes(lambda: ())
+        return object.__getattribute__(self, name)
+
+
+class Stores:
+    def __getattribute__(self, name: str) -> Any:
+        Stores.last = name  # type: ignore[attr-defined]
+        return object.__getattribute__(self, name)
+
+
+def test_which_look() -> None:
+    assert [bool(disguise_of(cls)) for cls in (int, Looks, Calls, Stores)] == [0, 0, 1, 1]
