@@ -93,7 +93,8 @@ def set_and_deleted_inside(compile: Any) -> Any:
 @program
 def its_own_getattr(compile: Any) -> Any:
     m = made()
-    state, asked = {"q": 1}, []
+    state: dict[str, Any] = {"q": 1}
+    asked = []
 
     def ask(name: str) -> Any:
         asked.append(name)
@@ -128,7 +129,7 @@ def getattr_added_and_removed(compile: Any) -> Any:
 @program
 def class_that_computes(compile: Any) -> Any:
     class Computing(types.ModuleType):
-        asked = 0
+        k = 1
 
         def __getattr__(self, name: str) -> Any:
             if name != "q":
@@ -139,11 +140,10 @@ def class_that_computes(compile: Any) -> Any:
         def p(self) -> Any:
             return Computing.k
 
-    Computing.k = 1  # type: ignore[attr-defined]
     m = Computing(NAME)
     f = compile(lambda x: (x + m.q + m.p, hasattr(m, "r")))
     seen = [f(X)]
-    Computing.k = 2  # type: ignore[attr-defined]
+    Computing.k = 2
     seen.append(f(X))
     Computing.r = 2  # type: ignore[attr-defined]
     return [*seen, f(X)]
