@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from jitney import torch_api
-from jitney.capture import tensor_attributes
+from jitney.capture import module_attributes, tensor_attributes
 from jitney.capture.class_flags import is_heap_type, is_python
 from jitney.capture.frame import BreakCapture, Frame, Lazy, Raised
 from jitney.capture.generators import FrameGenerator
@@ -31,7 +31,7 @@ from jitney.capture.lookups import (
     type_lookup,
 )
 from jitney.capture.shadows import DictShadow
-from jitney.capture.source import Attr, Fixed, ModuleOf, Source, TypeLookup
+from jitney.capture.source import Attr, Fixed, Source, TypeLookup
 from jitney.capture.symbols import NUMBERS, concrete
 from jitney.capture.tracebacks import traceback_of
 from jitney.capture.world import PROXIES
@@ -61,7 +61,7 @@ def get_attr(interpreter: Interpreter, owner: Any, name: str, site: Frame | None
     if cls in NUMBERS:  # no method of a symbol's is quite that of the number
         return NUMBERS[cls] if name == "__class__" else get_attr(interpreter, concrete(owner), name)
     if isinstance(owner, types.ModuleType):
-        return _module_attr(interpreter, owner, name)
+        return module_attributes.get(interpreter, owner, name, site)
     if isinstance(owner, type):
         return _class_attr(interpreter, owner, name)
     if cls is super:
@@ -372,35 +372,6 @@ def class_namespace(interpreter: Interpreter, owner: type) -> types.MappingProxy
         look_up(interpreter, owner, name)
         members[name] = world.force(_class_value(interpreter, value, owner, name))
     return types.MappingProxyType(members)
-
-
-def _module_attr(interpreter: Interpreter, owner: types.ModuleType, name: str) -> Any:
-    world = interpreter.world
-    if is_python(look_up(interpreter, type(owner), "__getattribute__")):
-        raise BreakCapture("module-getattr", f"{type(owner).__name__} has a __getattribute__")
-    if id(owner) not in world.inside:
-        world.know(owner, owner, ModuleOf(owner.__name__))
-    raw = owner.__dict__
-    if name == "__dict__":
-        return Lazy(raw, Attr(world.inside[id(owner)].source, "__dict__"))
-    shadow = world.instance_dict(owner)
-    value = dict_get(interpreter, shadow, name) if name in raw or _stored(shadow, name) else ABSENT
-    if value is not ABSENT:
-        return value
-    fetched = interpreter.native(getattr, owner, name)  # a lazy module imports what it is asked
-    if name in raw and isinstance(shadow, DictShadow):
-        return shadow.get(world, name)
-    if isinstance(
-        fetched, type | types.FunctionType | types.ModuleType | types.BuiltinFunctionType
-    ):
-        return world.read_lazy(fetched, Fixed(fetched))
-    if type(fetched) in SCALARS:
-        return world.read_lazy(fetched, Attr(world.inside[id(owner)].source, name))
-    raise BreakCapture("module-getattr", f"{owner.__name__}.{name} is computed")
-
-
-def _stored(shadow: Any, name: str) -> bool:
-    return isinstance(shadow, DictShadow) and dict.__contains__(shadow.inside, name)
 
 
 def _super_attr(interpreter: Interpreter, owner: Any, name: str, site: Frame | None) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 import builtins
 import functools
+import sys
 import types
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,7 @@ import torch
 from jitney import torch_api
 from jitney.capture import operators, tensor_attributes
 from jitney.capture.builtin_calls import TWO, builtin
-from jitney.capture.class_flags import is_heap_type, is_python
+from jitney.capture.class_flags import is_heap_type, is_of_c, is_python
 from jitney.capture.forced import forced
 from jitney.capture.frame import BreakCapture
 from jitney.capture.generators import FrameGenerator
@@ -21,6 +22,7 @@ from jitney.capture.guard import Kind
 from jitney.capture.lookups import guard_bases, look_up
 from jitney.capture.source import Fixed, Referent
 from jitney.capture.symbols import NUMBERS, SYMBOLS
+from jitney.capture.tensors import PLAIN_TENSORS
 from jitney.capture.world import raw_dict
 
 if TYPE_CHECKING:
@@ -62,7 +64,13 @@ def _is_tensor_of(interpreter: Interpreter, fake: Any, classes: Any) -> bool:
         return tensor_attributes.is_buffer(interpreter, fake)
     if torch_api.is_fake_class(classes):  # a fake stands for what is none
         return False
-    return bool(interpreter.native(isinstance, fake, classes))
+    answer = bool(interpreter.native(isinstance, fake, classes))
+    if not answer and isinstance(classes, abc.ABCMeta):  # which may have been told of its class
+        cls = torch.nn.Parameter if isinstance(fake, torch.nn.Parameter) else torch.Tensor
+        answer = bool(interpreter.native(issubclass, cls, classes))
+        if not answer:
+            _assume_unregistered(interpreter, cls, classes)
+    return answer
 
 
 @builtin(builtins.issubclass, takes=TWO)
@@ -108,18 +116,27 @@ def _ask(interpreter: Interpreter, value: Any, classes: Any, hook: str) -> bool:
 
 
 def _refuse_protocols(value: Any, classes: Any) -> None:
-    members = _one_by_one(classes)
-    for cls in members if members is not None else (classes,):
-        if isinstance(cls, tuple):
-            _refuse_protocols(value, cls)
-        elif getattr(cls, "_is_protocol", False) and cls not in type(value).__mro__:
-            if raw_dict(value) is not None:
-                raise BreakCapture("callback", f"an object is searched for names of {cls.__name__}")
+    for cls in _one_by_one(classes) or ():
+        _refuse_protocols(value, cls)
+    if getattr(classes, "_is_protocol", False) and classes not in type(value).__mro__:
+        if raw_dict(value) is not None or is_heap_type(type(value)):  # it may have slots
+            raise BreakCapture("callback", f"an object is searched for names of {classes.__name__}")
 
 
 def _assume_unregistered(interpreter: Interpreter, cls: type, classes: Any) -> None:
     """Guards that nobody tells an abstract class of another one in the meantime."""
-    given = classes if isinstance(classes, tuple) else (classes,)
-    if is_heap_type(cls) and any(isinstance(c, abc.ABCMeta) for c in given):
+    members = _one_by_one(classes)
+    if members is not None:
+        for member in members:
+            _assume_unregistered(interpreter, cls, member)
+        return
+    if not isinstance(classes, abc.ABCMeta):
+        return
+    is_ours = is_of_c(cls) or cls in PLAIN_TENSORS
+    if is_ours and classes.__module__.partition(".")[0] in sys.stdlib_module_names:
+        return
+    key: Any = (cls, classes)
+    if key not in interpreter.world.lookups:
+        interpreter.world.lookups[key] = False
         asked = Referent(Fixed(functools.partial(issubclass, cls, classes)))
         interpreter.world.guard(Kind.EQUALS, asked, False)

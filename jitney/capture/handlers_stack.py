@@ -6,14 +6,14 @@ import sys
 from types import CellType
 from typing import TYPE_CHECKING, Any
 
-from jitney.capture import attributes
+from jitney.capture import attributes, module_attributes
 from jitney.capture.build_resume import original_code
 from jitney.capture.cpython import COMMON_CONSTANTS
 from jitney.capture.decode import Instruction, opcode
 from jitney.capture.frame import NULL, BreakCapture, Frame, Raised, Unread
 from jitney.capture.functions import BUILTINS, builtin, cell_get
 from jitney.capture.guard import ABSENT
-from jitney.capture.source import DictItem, Fixed, ModuleOf
+from jitney.capture.source import DictItem
 
 if TYPE_CHECKING:
     from jitney.capture.interpret import Interpreter
@@ -217,10 +217,12 @@ def _undefined(name: str) -> Raised:
 def import_name(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
     fromlist = frame.stack.pop()
     level = frame.stack.pop()
-    module = vm.native(__import__, ins.value, frame.globals, None, fromlist, level)
-    if id(module) not in vm.world.inside:
-        is_there = sys.modules.get(module.__name__) is module  # not so ``_io``, named "io"
-        vm.world.read(module, ModuleOf(module.__name__) if is_there else Fixed(module))
+    try:
+        module = vm.native(__import__, ins.value, frame.globals, None, fromlist, level)
+    except Raised as raised:  # it may be there in another call
+        reason = f"an import raises {type(raised.exception).__name__}"
+        raise BreakCapture("import", reason) from None
+    vm.world.read(module, module_attributes.place_of(module))
     frame.stack.append(module)
 
 
@@ -232,9 +234,8 @@ def import_from(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
     except Raised:
         value = sys.modules.get(f"{module.__name__}.{ins.value}")
         if value is None:
-            message = f"cannot import name {ins.value!r} from {module.__name__!r}"
-            raise Raised(ImportError(message)) from None
-        value = vm.world.read(value, ModuleOf(value.__name__))
+            raise BreakCapture("import", f"{ins.value} is no name to import") from None
+        value = vm.world.read(value, module_attributes.place_of(value))
     frame.stack.append(value)
 
 

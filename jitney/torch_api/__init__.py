@@ -12,6 +12,7 @@ from jitney.torch_api.compiler import (
     SCRIPTED,
     backend_names,
     break_settings,
+    compiled_script,
     find_backend,
     follow_dynamo,
     hide_from_dynamo,
@@ -183,6 +184,7 @@ from jitney.torch_api.tensors import (
 __all__ = [
     "abandon_recording",
     "SCRIPTED",
+    "compiled_script",
     "is_scripted",
     "RECURRENT",
     "laid_out_by_eager",

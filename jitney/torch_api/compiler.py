@@ -47,9 +47,15 @@ def hide_from_dynamo(function: Callable[..., Any]) -> None:
     function.__dict__[DISABLED] = "from torch's capture"
 
 
+def compiled_script(function: Callable[..., Any] | None) -> torch.jit.ScriptFunction | None:
+    """What TorchScript has made of a Python function, if it has."""
+    found: torch.jit.ScriptFunction | None = torch.jit._state._try_get_jit_cached_function(function)
+    return found
+
+
 def is_scripted(function: torch.jit.ScriptFunction) -> bool:
     """Whether ``torch.jit.script`` made it of its `SCRIPTED`; ``torch.jit.trace`` only ran that."""
-    made = torch.jit._state._try_get_jit_cached_function(getattr(function, SCRIPTED, None))
+    made = compiled_script(getattr(function, SCRIPTED, None))
     return made is not None and made.qualified_name == function.qualified_name
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+import jitney
 from jitney import torch_api
 from jitney.capture import recipe as r
 from jitney.capture.capture_frame import capture_frame
@@ -336,6 +337,12 @@ def check(target: Callable[..., Any], *args: Any, **kw: Any) -> Any:
     assert_same(args, want_args)
     assert_same(kw, want_kw)
     return got
+
+
+def same_as_eager(program: Callable[..., Any]) -> None:
+    """A program whose world changes between its calls: ``program(compile)`` gives what it saw."""
+    want = program(lambda function: function)
+    assert_same(program(lambda function: jitney.compile(function, backend="eager")), want)
 
 
 def broken(target: Any, *args: Any, **kw: Any) -> Break:

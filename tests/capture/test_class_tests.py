@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import typing
 from typing import Any
 
@@ -10,7 +11,7 @@ import torch
 
 import jitney
 from jitney.errors import Unsupported
-from tests.capture.run_capture import X
+from tests.capture.run_capture import X, same_as_eager
 
 LOG: list[str] = []
 
@@ -87,3 +88,54 @@ def test_a_protocol_looks_at_the_object() -> None:
         jitney.compile(lambda x, v: isinstance(v, Going), fullgraph=True)(X, value)
     whole = jitney.compile(lambda x: (x + 1, isinstance(3, Going)), fullgraph=True)
     assert not whole(X)[1]
+
+
+class Slotted:
+    __slots__ = ("place",)
+
+
+@typing.runtime_checkable
+class Placed(typing.Protocol):
+    place: int
+
+
+def test_a_protocol_looks_at_slots() -> None:
+    def program(compile: Any) -> Any:
+        compiled = compile(lambda x, v: (x + 1, isinstance(v, (str, int | Placed))))
+        value: Any = Slotted()
+        seen = [compiled(X, value)]
+        value.place = 3
+        seen.append(compiled(X, value))
+        del value.place
+        return [*seen, compiled(X, value)]
+
+    same_as_eager(program)
+
+
+REGISTERED = {
+    "of a tuple": lambda value, a: isinstance(value, (bytes, (str, a))),
+    "of a union": lambda value, a: isinstance(value, a | list),
+    "a union in a tuple": lambda value, a: isinstance(value, (bytes, a | list)),
+    "of a class": lambda value, a: issubclass(type(value), a),
+    "of several": lambda value, a: issubclass(type(value), (dict, (str, a))),
+    "itself": lambda value, a: isinstance(value, a),
+}
+
+
+@pytest.mark.parametrize("name", REGISTERED)
+@pytest.mark.parametrize("kind", [int, float, Flagged, torch.Tensor, torch.nn.Parameter])
+def test_what_is_registered_later(name: str, kind: type) -> None:
+    ask = REGISTERED[name]
+
+    def program(compile: Any) -> Any:
+        class Abstract(abc.ABC):  # noqa: B024 - others are registered
+            pass
+
+        made = {Flagged: (True,), torch.Tensor: ([1.0],), torch.nn.Parameter: (torch.ones(1),)}
+        value = kind(*made.get(kind, (1,)))
+        compiled = compile(lambda x: (x + 1, ask(value, Abstract)))
+        seen = [compiled(X)]
+        Abstract.register(kind)
+        return [*seen, compiled(X), compiled(X)]
+
+    same_as_eager(program)
