@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import enum
 import operator
 from collections.abc import Callable, Iterable
@@ -391,6 +392,17 @@ def long_argument(value: int) -> int:
     return value
 
 
+def is_code(value: complex) -> bool:
+    """Whether a complex number's text, which is FX's code, says the same number: infinities and NaN
+    have none, and signs of zeros are lost in sums."""
+    try:
+        said = ast.literal_eval(repr(value))
+    except ValueError:
+        return False
+    return (str(said.real), str(said.imag)) == (str(value.real), str(value.imag))
+
+
+_DTYPES = {int: torch.int64, float: torch.float64, bool: torch.bool, complex: torch.complex128}
 #: To the number or text a subclass's instance is, whatever the subclass overrides.
 _CONVERT: dict[type, Callable[[Any], Any]] = {
     float: float.__float__, int: int.__int__, str: str.__str__,
@@ -439,6 +451,6 @@ def other_argument(value: Any) -> Any:
         number = value.item()
         if type(number) is float or (type(number) is int and number.bit_length() < 64):
             return number
-    if value in (int, float, bool):
-        return value
+    if isinstance(value, type) and value in _DTYPES:
+        return _DTYPES[value]  # whose text in FX's code is Python
     raise BreakCapture("torch-argument", f"a {type(value).__name__} is given to a torch function")
