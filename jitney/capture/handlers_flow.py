@@ -116,10 +116,13 @@ def call(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
 
 @opcode("CALL_FUNCTION_EX")
 def call_function_ex(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
-    kwargs: Any = vm.pop(frame) if KEYWORDS_OR_NULL or ins.arg & 1 else NULL
+    has_keywords = KEYWORDS_OR_NULL or ins.arg & 1
+    kwargs: Any = vm.pop(frame) if has_keywords else NULL
     args = operators.iterable(vm, operators.starred(vm, vm.pop(frame)))
     (function,) = frame.pop_callable()
     values = tuple(args) if isinstance(args, tuple) else vm.native(tuple, args)
+    if args is not values:  # an iterator is at its end now: a break before the call has the items
+        frame.saved[-2 if has_keywords else -1] = values
     keywords = {} if kwargs is NULL else dict(kwargs)
     if not all(isinstance(name, str) for name in keywords):
         raise BreakCapture("arguments", "a keyword is not a text")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import enum
 import operator
 from collections.abc import Callable, Iterable
@@ -389,6 +390,16 @@ def long_argument(value: int) -> int:
     if value.bit_length() > 64:
         raise BreakCapture("torch-argument", "an int of more than 64 bits meets a tensor")
     return value
+
+
+def is_code(value: complex) -> bool:
+    """Whether a complex number's text, which is FX's code, says the same number: infinities and NaN
+    have none, and signs of zeros are lost in sums."""
+    try:
+        said = ast.literal_eval(repr(value))
+    except ValueError:
+        return False
+    return (str(said.real), str(said.imag)) == (str(value.real), str(value.imag))
 
 
 #: To the number or text a subclass's instance is, whatever the subclass overrides.

@@ -59,7 +59,7 @@ class Recorder:
     def placeholder(self, fake: Any, source: Source, static: bool) -> torch.fx.Node:
         """A new input of the graph; placeholders come first, in order of reading."""
         name = "".join(c if c.isalnum() else "_" for c in str(source)).strip("_") or "input"
-        if name[0].isdigit():
+        if name[0].isdigit() or name == "self":  # which is the module, in FX's code
             name = f"p_{name}"
         if self._first is None:
             node = self.main.placeholder(name)
@@ -144,10 +144,15 @@ class Recorder:
             return slice(*map(self.argument, (value.start, value.stop, value.step)))
         if isinstance(value, tuple):  # namedtuples and torch.return_types
             return tuple(self.argument(item) for item in value)
-        if cls is range or cls is complex:
-            return list(value) if cls is range else value
+        if cls is complex:
+            return value if leaves.is_code(value) else self._complex(value)
+        if cls is range:
+            return list(value)
         made = self.functions.get(id(value)) if cls is FunctionType else None
         return made if made and made.graph is self.graph else leaves.other_argument(value)
+
+    def _complex(self, value: complex) -> torch.fx.Node:
+        return self.node("call_function", complex, (value.real, value.imag), {}, value)
 
     @contextmanager
     def aside(self, given: list[Any], transform: bool = False) -> Iterator[torch.fx.Graph]:
@@ -238,6 +243,8 @@ class Recorder:
         op, target, write = leaves.target_of(func)
         self.places_asked |= "as_strided" in leaves.name_of(func)
         node_args = tuple([self.argument(a) for a in args])
+        if func is torch.Tensor.new:
+            node_args = tuple(map(self._kept_size, args, node_args))
         leaves.refuse_redefined_input(func, node_args)
         leaves.refuse_numpy_types(func, *args, *kwargs.values())
         leaves.refuse_booleans(func, args, kwargs)
@@ -277,6 +284,12 @@ class Recorder:
         node = self.node(op, target, node_args, node_kwargs, value)
         self._bind(value, node)
         return value
+
+    def _kept_size(self, given: Any, argument: Any) -> Any:
+        """What `Tensor.new` is given: a tuple holds its values, a size its shape. FX has tuples."""
+        if type(given) is not torch.Size:
+            return argument
+        return self.node("call_function", torch.Size, (argument,), {}, given)
 
     def _note_writes(self, func: Callable[..., Any], written: list[torch.Tensor]) -> None:
         """Notes what a call writes to. Where autograd, which counts no writes through ``.data``,

@@ -35,7 +35,10 @@ class RememberedFakes(torch_api.dispatch_mode_class()):  # type: ignore[misc]
         self.named_gpu |= bool(given) and kwargs is not given
         if func is _DEVICE and torch_api.is_fake(args[0]):
             return args[0].fake_device  # asked for several times a call
-        if not isinstance(func, torch_api.OpOverload) or not _can_remember(func):
+        if not isinstance(func, torch_api.OpOverload):
+            return func(*args, **kwargs)
+        torch_api.refuse(func, args, kwargs)
+        if not _can_remember(func):
             return func(*args, **kwargs)
         return self._results.call(func, args, kwargs, _is_view(func))
 

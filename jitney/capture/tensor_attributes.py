@@ -26,13 +26,19 @@ def class_of(fake: Any) -> type:
 _OF_AUTOGRAD = frozenset(("is_leaf", "retains_grad", "output_nr"))
 
 
+#: What differs between a tensor and its fake.
+_OF_OBJECTS = frozenset(("_cdata", "_python_dispatch", "__weakref__", "__getstate__", "__dir__"))
+
+
 def get(interpreter: Interpreter, fake: Any, name: str) -> Any:
     """``tensor.name``."""
     if name == "__class__":
         return class_of(fake)
-    found = getattr(torch.Tensor, name, ABSENT)
+    found = getattr(class_of(fake), name, ABSENT)  # a parameter has some of its own
     if found is ABSENT:
         return _python_attribute(interpreter, fake, name)
+    if name in _OF_OBJECTS:
+        raise BreakCapture("tensor-attribute", f"{name} of a tensor is read")
     if name in ("grad", "_grad"):
         return _grad(interpreter, fake)
     if isinstance(found, types.FunctionType):
@@ -41,6 +47,8 @@ def get(interpreter: Interpreter, fake: Any, name: str) -> Any:
         return found.__get__(fake, type(fake))  # FakeTensor overrides some
     if name == "__dict__":
         raise BreakCapture("tensor-dict", "__dict__ of a tensor is read")
+    if not hasattr(type(found), "__get__"):  # the class's own: texts
+        return found
     if name in _OF_AUTOGRAD and id(fake) in interpreter.world.inside:
         return _place_in_autograd(interpreter, fake, name)
     return interpreter.torch_call(getattr, fake, name)

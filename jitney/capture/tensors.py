@@ -38,7 +38,11 @@ class Tensors:
             raise BreakCapture("tensor-layout", f"{source} is not a dense strided tensor")
         if torch_api.is_forbidden(real):
             raise BreakCapture("forbidden-view", f"{source} is a view whose base was written to")
-        fake = self._fake(real, source)
+        try:
+            fake = self._fake(real, source)
+        except Exception as error:  # of legacy vmap; a view whose base has another shape by now
+            reason = f"{source} has no stand-in: {error}"
+            raise BreakCapture("tensor-subclass", reason) from error
         static = isinstance(real, torch.nn.Parameter) or bool(torch_api.mark_of(real, "address"))
         self.recorder.placeholder(fake, source, static)
         self.real[id(fake)] = (fake, real, source)

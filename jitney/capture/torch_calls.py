@@ -95,13 +95,21 @@ def call_c(interpreter: Interpreter, function: Any, args: Any, kwargs: dict[str,
         handler = function_calls.HANDLERS["torch.autograd.function.Function.apply"]
         return handler(interpreter, function, (owner, *args), kwargs, None)
     if (
-        name.startswith(names.C_PACKAGE)
+        (name.startswith(names.C_PACKAGE) or _is_no_op(owner))
         and not isinstance(owner, torch.Tensor)
         and not name.startswith(names.OP_PACKAGES)
         and getattr(function, "__objclass__", None) not in _TENSOR_BASES
     ):
         raise BreakCapture("torch-internal", f"{name} is called")
     return call_leaf(interpreter, function, args, kwargs)
+
+
+def _is_no_op(owner: Any) -> bool:
+    """Whether a C function is none of torch's ops, which belong to nothing or to a module of their
+    own: it was made for Python, by hand or by pybind11, and may change the process."""
+    if isinstance(owner, types.ModuleType):
+        return f"{owner.__name__}." == names.C_PACKAGE
+    return type(owner).__module__ == "pybind11_builtins"
 
 
 def _overrides(interpreter: Interpreter, values: Any) -> bool:

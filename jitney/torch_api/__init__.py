@@ -112,6 +112,7 @@ from jitney.torch_api.recurrent import (
     recurrent_op,
     trained_kernel,
 )
+from jitney.torch_api.refusals import refuse
 from jitney.torch_api.state import (
     DEVICE_PROPERTIES,
     AutocastModes,
@@ -314,6 +315,7 @@ __all__ = [
     "shape_expression_names",
     "span",
     "recurrent_op",
+    "refuse",
     "refuses_writes",
     "state_names",
     "state_reader",

@@ -79,3 +79,29 @@ def test_writes_to_views_count_in_inference_mode(dynamic: bool | None) -> None:
         with torch.inference_mode():
             compiled(x)
         assert x._version == 1
+
+
+@pytest.mark.parametrize("backend", ["eager", "jitney"])
+def test_methods_that_a_parameter_has_of_its_own(backend: str) -> None:
+    def f(x: torch.Tensor) -> Any:
+        copied = x.__deepcopy__({})
+        return x.__repr__(), type(copied), x.__reduce_ex__(2)[0], x.__doc__, x.__module__
+
+    for x in (torch.nn.Parameter(torch.ones(2)), torch.ones(2)):
+        assert jitney.compile(f, backend=backend)(x) == f(x)
+
+
+def test_attributes_of_the_object_are_not_those_of_its_stand_in() -> None:
+    def f(x: torch.Tensor) -> Any:
+        return x._cdata, x._python_dispatch, getattr(x, "__weakref__", None)
+
+    x = torch.ones(2)
+    assert jitney.compile(f, backend="eager")(x) == f(x)
+
+
+def test_a_tensor_named_as_the_module_in_another_backends_code() -> None:
+    def f(self: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+        return self + other
+
+    x = torch.ones(2)
+    assert torch.equal(jitney.compile(f, backend="eager")(x, x), x + x)

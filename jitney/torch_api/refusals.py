@@ -1,0 +1,151 @@
+"""What eager refuses of operands' shapes, dtypes and numbers where torch's fakes take them.
+
+Raised while a frame is captured, so that the call breaks the graph and eager raises its own error
+at its line; a graph would compute something, or raise past the frame's handlers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from jitney.torch_api.symbols import was_symbolic
+
+_MASKS = (torch.bool, torch.uint8)
+
+
+class _Refused(RuntimeError):
+    """Eager would raise."""
+
+
+def refuse(op: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    """Raises RuntimeError where eager refuses an ATen call of fakes; sizes that are symbols are not
+    asked."""
+    check = _CHECKS.get(op._opname)
+    if check is None:
+        return
+    tensors = [x for x in (*args, *kwargs.values()) if isinstance(x, torch.Tensor)]
+    if not any(map(was_symbolic, tensors)):
+        check(*args, **kwargs)
+
+
+def _check(holds: bool, what: str) -> None:
+    if not holds:
+        raise _Refused(what)
+
+
+def _index_put(x: torch.Tensor, indices: Any, value: torch.Tensor, *_: Any, **__: Any) -> None:
+    """The picked shape: where indices stand beside each other it takes their place, else it comes
+    first. How many elements a mask picks is not known."""
+    given = [index for index in indices if index is not None]
+    if any(index.dtype in _MASKS for index in given):
+        at = 0
+        for index in indices:
+            masked = index is not None and index.dtype in _MASKS
+            if masked:
+                end = at + index.dim()
+                _check(index.shape == x.shape[at:end], "the shape of a mask does not match")
+            at += index.dim() if masked else 1
+        return
+    _check(len(indices) <= x.dim(), "too many indices")
+    try:
+        picked = torch.broadcast_shapes(*(index.shape for index in given))
+    except RuntimeError as error:
+        raise _Refused("indices do not broadcast") from error
+    axes = [d for d, index in enumerate(indices) if index is not None]
+    rest = [size for d, size in enumerate(x.shape) if d not in axes]
+    beside = bool(axes) and axes == list(range(axes[0], axes[-1] + 1))
+    first = axes[0] if beside else 0
+    _fits(value, (*rest[:first], *picked, *rest[first:]))
+
+
+def _fits(value: torch.Tensor, shape: tuple[int, ...]) -> None:
+    """Eager takes off sizes of 1 in front."""
+    sizes = list(value.shape)
+    while len(sizes) > len(shape) and sizes[0] == 1:
+        del sizes[0]
+    _check(len(sizes) <= len(shape), "the value has too many dimensions")
+    ends = zip(reversed(sizes), reversed(shape), strict=False)
+    _check(all(size in (1, end) for size, end in ends), "the value does not fit")
+
+
+def _index_fill(x: Any, dim: int, index: torch.Tensor, value: Any) -> None:
+    _check(index.dtype is torch.int64, "an index is no int64")
+
+
+def _index_reduce(
+    x: torch.Tensor, dim: int, index: torch.Tensor, source: torch.Tensor, *_: Any, **__: Any
+) -> None:
+    size = source.shape[dim] if source.dim() else 1
+    _check(index.numel() == size, "as many indices as slices are needed")
+
+
+def _put(x: Any, index: torch.Tensor, source: torch.Tensor, *_: Any, **__: Any) -> None:
+    _check(index.numel() == source.numel(), "as many indices as values are needed")
+
+
+def _masked_fill(x: Any, mask: torch.Tensor, value: Any) -> None:
+    _check(mask.dtype in _MASKS, "a mask is not boolean")
+
+
+def _masked_scatter(x: Any, mask: torch.Tensor, source: Any) -> None:
+    _check(mask.dtype is torch.bool, "a mask is not boolean")
+
+
+def _mvlgamma(x: Any, p: int) -> None:
+    _check(p >= 1, "p is below 1")
+
+
+def _bucketize(x: Any, boundaries: torch.Tensor, **kwargs: Any) -> None:
+    _check(boundaries.dim() == 1, "boundaries have one dimension")
+    _searched(**kwargs)
+
+
+def _searched(*_: Any, out_int32: bool = False, out: Any = None, **__: Any) -> None:
+    _gives(out, torch.int32 if out_int32 else torch.int64)
+
+
+def _multinomial(*_: Any, out: Any = None, **__: Any) -> None:
+    _gives(out, torch.int64)
+
+
+def _sort(x: torch.Tensor, *_: Any, values: Any = None, indices: Any = None, **__: Any) -> None:
+    _gives(values, x.dtype)
+    _gives(indices, torch.int64)
+
+
+def _gives(out: torch.Tensor | None, dtype: torch.dtype) -> None:
+    _check(out is None or out.dtype is dtype, "memory for a result has another dtype")
+
+
+def _uniform(x: Any, low: float = 0, high: float = 1, **_: Any) -> None:
+    _check(low <= high, "the range of numbers is empty")
+
+
+def _random(x: Any, *bounds: Any, **_: Any) -> None:
+    low, high = (bounds if len(bounds) == 2 else (0, *bounds)) if bounds else (0, 1)
+    _check(high is None or low < high, "the range of numbers is empty")
+
+
+def _bernoulli(x: Any, p: Any = 0.5, **_: Any) -> None:
+    _check(isinstance(p, torch.Tensor) or 0 <= p <= 1, "no probability")
+
+
+_CHECKS: dict[str, Callable[..., None]] = {
+    **dict.fromkeys(("index_put", "index_put_", "_unsafe_index_put"), _index_put),
+    **dict.fromkeys(("index_fill", "index_fill_"), _index_fill),
+    **dict.fromkeys(("index_reduce", "index_reduce_"), _index_reduce),
+    **dict.fromkeys(("put", "put_"), _put),
+    **dict.fromkeys(("masked_fill", "masked_fill_"), _masked_fill),
+    **dict.fromkeys(("masked_scatter", "masked_scatter_"), _masked_scatter),
+    **dict.fromkeys(("mvlgamma", "mvlgamma_"), _mvlgamma),
+    "bucketize": _bucketize,
+    "searchsorted": _searched,
+    "multinomial": _multinomial,
+    "sort": _sort,
+    "uniform_": _uniform,
+    "random_": _random,
+    "bernoulli_": _bernoulli,
+}

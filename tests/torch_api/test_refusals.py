@@ -1,0 +1,80 @@
+"""What eager refuses and torch's fakes take breaks the graph: eager's error comes at its line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import jitney
+from jitney.events import log
+
+ERRORS = (RuntimeError, IndexError)
+
+
+def put(x: torch.Tensor, indices: Any, value: Any) -> None:
+    x[indices] = value
+
+
+REFUSED: dict[str, Callable[[torch.Tensor], Any]] = {
+    "indices that do not broadcast": lambda x: put(x, ([0, 1], [0, 1, 2]), 0),
+    "too many rows": lambda x: put(x, [0, 1], torch.ones(3, 5)),
+    "too many dimensions": lambda x: put(x, ([0, 1], [0, 1]), torch.ones(2, 2)),
+    "a short mask": lambda x: put(x, torch.tensor([True, False]), 0),
+    "index_put_": lambda x: x.index_put_((torch.tensor([0, 1]),), torch.ones(3, 1)),
+    "index_fill_": lambda x: x.index_fill_(0, torch.tensor([0.5]), 1),
+    "index_reduce_": lambda x: x.index_reduce_(0, torch.tensor([0]), torch.ones(2, 5), "mean"),
+    "put_": lambda x: x.put_(torch.tensor([0, 1]), torch.ones(3)),
+    "masked_fill_": lambda x: x.masked_fill_(torch.ones(5), 1),
+    "mvlgamma_": lambda x: x.mvlgamma_(0),
+    "uniform_": lambda x: x.uniform_(2, 1),
+    "random_": lambda x: x.random_(5, 2),
+    "bernoulli_": lambda x: x.bernoulli_(2.0),
+    "bucketize": lambda x: torch.bucketize(x, x),
+    "sort": lambda x: torch.sort(x, out=(x.double(), torch.zeros(5, 5).long())),
+    "searchsorted": lambda x: torch.searchsorted(x, x, out=torch.zeros(5, 5)),
+    "multinomial": lambda x: torch.multinomial(x, 1, out=torch.zeros(5, 1)),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+@pytest.mark.parametrize("backend", ["eager", "jitney"])
+def test_eager_raises_where_the_function_can_catch_it(name: str, backend: str) -> None:
+    def f(x: torch.Tensor) -> Any:
+        try:
+            return REFUSED[name](x)
+        except ERRORS as error:
+            return type(error)
+
+    expected = f(torch.ones(5, 5))
+    assert expected in ERRORS
+    compiled = jitney.compile(f, backend=backend)
+    assert [compiled(torch.ones(5, 5)) for _ in range(2)] == [expected, expected]
+
+
+TAKEN: dict[str, Callable[[torch.Tensor], Any]] = {
+    "a number": lambda x: put(x, ([0, 1], [2, 3]), 0),
+    "sizes of 1 in front": lambda x: put(x, [0, 1], torch.ones(1, 1, 2, 5)),
+    "behind a slice": lambda x: put(x, (slice(None), [0, 1, 2]), torch.ones(5, 3)),
+    "apart": lambda x: put(x.view(5, 1, 5), ([0, 1], slice(None), [2, 3]), torch.ones(2, 1)),
+    "a mask and an index": lambda x: put(x, (torch.ones(5).bool(), torch.tensor(2)), 3),
+    "a mask of two dimensions": lambda x: put(x, torch.ones(5, 5).bool(), 3),
+    "of no dimension": lambda x: put(x, torch.tensor(1), torch.ones(5)),
+    "random_": lambda x: x.random_(0, None).zero_(),
+    "bernoulli_": lambda x: x.bernoulli_(x).zero_(),
+    "sort": lambda x: torch.sort(x, out=(torch.zeros(5, 5), torch.zeros(5, 5).long())),
+    "bucketize": lambda x: torch.bucketize(x, x[0], out_int32=True),
+}
+
+
+@pytest.mark.parametrize("name", TAKEN)
+def test_what_eager_takes_stays_in_the_graph(name: str) -> None:
+    def f(x: torch.Tensor) -> tuple[torch.Tensor, Any]:
+        result = TAKEN[name](x)
+        return x, result
+
+    log.clear()
+    assert str(jitney.compile(f)(torch.rand(5, 5) * 0)) == str(f(torch.zeros(5, 5)))
+    assert not log.events("graph_break")
