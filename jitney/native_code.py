@@ -8,10 +8,34 @@ from __future__ import annotations
 
 import ctypes
 import enum
+import functools
+import threading
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from llvmlite import binding
+
+Made = TypeVar("Made")
+
+
+def once(make: Callable[[], Made]) -> Callable[[], Made]:
+    """``make`` called when somebody first asks, and never again: threads that ask meanwhile wait.
+
+    What is made stays with the process. `functools.cache` gives a thread that came second what it
+    made itself and keeps nothing of it: code would be freed that is in use.
+    """
+    made: list[Made] = []
+    lock = threading.RLock()
+
+    @functools.wraps(make)
+    def get() -> Made:
+        if not made:
+            with lock:
+                if not made:
+                    made.append(make())
+        return made[0]
+
+    return get
 
 
 class Calls(enum.IntEnum):

@@ -202,6 +202,8 @@ def _converted(
 ) -> torch.Tensor:
     """``tensor.type(dtype)``; the names and classes of old also say where."""
     if not isinstance(dtype, torch.dtype):
+        dtype = torch_api.dtype_of_old(dtype, tensor.device)
+    if dtype is None:
         raise BreakCapture("tensor-type", "Tensor.type(name)", "use Tensor.to(dtype)")
     return recorder.call(torch.Tensor.to, (tensor, dtype, non_blocking), {})
 

@@ -22,7 +22,7 @@ from jitney import torch_api
 from jitney.capture.layouts import BYTES_DATA, OB_TYPE, read_word
 from jitney.capture.native_loops import require, rounds
 from jitney.capture.native_ops import write_ops
-from jitney.native_code import Calls, NativeCode, address_in_python, python_function
+from jitney.native_code import Calls, NativeCode, address_in_python, once, python_function
 
 SLOTS = 512
 PREFETCH = 48  # words ahead that are asked for: a cold check is bound by latency
@@ -151,7 +151,7 @@ def _as_bytes(words: Sequence[int]) -> bytes:
     return b"".join((w & mask).to_bytes(8, "little") for w in words)
 
 
-@lru_cache(maxsize=1)
+@once
 def _code() -> NativeCode:
     layout = tensor_layout()
     assert layout is not None

@@ -24,7 +24,7 @@ from jitney.capture.layouts import (
     read_word,
     verified,
 )
-from jitney.native_code import NativeCode
+from jitney.native_code import NativeCode, once
 
 _CHANGED = """
 define i32 @changed(i32 %event, ptr %dict, ptr %key, ptr %value) {{
@@ -58,7 +58,10 @@ class Watcher:
         add = ctypes.pythonapi.PyDict_AddWatcher
         add.argtypes = [ctypes.c_void_p]
         self._id = add(self._code.address("changed"))
-        atexit.register(ctypes.pythonapi.PyDict_ClearWatcher, self._id)
+        atexit.register(self._stop)  # till then the interpreter calls the code, kept by this
+
+    def _stop(self) -> None:
+        ctypes.pythonapi.PyDict_ClearWatcher(self._id)
 
     def watch(self, owner: dict[Any, Any]) -> None:
         """From now on changes of ``owner`` count; which may also change its version."""
@@ -68,7 +71,7 @@ class Watcher:
             watch(self._id, owner)
 
 
-@lru_cache(maxsize=1)
+@once
 def watcher() -> Watcher | None:
     """The process's watcher; None where dicts have versions but cannot be watched (3.11), where no
     watcher is free or one misses a change, or where dicts are not laid out as is said here."""

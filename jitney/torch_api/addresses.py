@@ -18,6 +18,7 @@ from jitney.native_code import (
     Calls,
     NativeCode,
     address_in_python,
+    once,
     python_function,
     read_word,
 )
@@ -132,7 +133,7 @@ done:
 """
 
 
-@lru_cache(maxsize=1)
+@once
 def _code() -> NativeCode:
     layout = storage_layout()
     assert layout is not None

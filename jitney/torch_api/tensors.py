@@ -217,3 +217,22 @@ def node_apply(function: Any) -> Callable[..., Any]:
     """``function.apply`` without the Python part that only functorch transforms need."""
     apply: Callable[..., Any] = torch._C._FunctionBase.__dict__["apply"].__get__(None, function)
     return apply
+
+
+_TYPE_OF_OLD = type(torch.FloatTensor)
+_TYPES_BY_NAME = {
+    f"{kind.__module__}.{kind.__name__}": kind
+    for kind in torch._tensor_classes
+    if isinstance(kind, _TYPE_OF_OLD)
+}
+
+
+def dtype_of_old(kind: Any, device: torch.device) -> torch.dtype | None:
+    """The dtype of ``torch.FloatTensor`` and its like, or of their names; None for what is none of
+    them, and for those of other devices and layouts."""
+    kind = _TYPES_BY_NAME.get(kind) if isinstance(kind, str) else kind
+    if not isinstance(kind, _TYPE_OF_OLD) or kind.layout is not torch.strided:
+        return None
+    place = "cuda" if kind.is_cuda else "cpu"
+    dtype: torch.dtype = kind.dtype
+    return dtype if device.type == place else None

@@ -24,6 +24,13 @@ def converted_by_type(x):
 
 
 @program(X)
+def converted_by_a_type_of_old(x):
+    same = x.type("torch.FloatTensor")
+    named = x.type(x.double().type()), x.type(dtype=torch.LongTensor)
+    return named, same is x, same, x.bool().type(torch.HalfTensor)
+
+
+@program(X)
 def number_types_as_dtypes(x):
     made = torch.zeros(3, dtype=float) + torch.ones(3, dtype=complex)
     return x.to(bool).to(float).to(int) + 8, made, torch.full((2,), 1, dtype=bool)
