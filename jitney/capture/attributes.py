@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 C_DESCRIPTORS = (types.GetSetDescriptorType, types.MemberDescriptorType)
 C_METHODS = (types.MethodDescriptorType, types.WrapperDescriptorType,
              types.ClassMethodDescriptorType)  # fmt: skip
+_OF_ALIASES = ("__origin__", "__args__", "__parameters__", "__class__")
 SCALARS = (int, float, bool, str, bytes, complex, type(None))
 #: What asks for no attribute of the program's: nothing, and the look-up of parameters.
 _NO_FALLBACKS = (ABSENT, torch.nn.Module.__getattr__)
@@ -125,12 +126,27 @@ def _found(interpreter: Interpreter, owner: Any, name: str, hook: Any, site: Fra
     try:
         if is_python(hook):
             return interpreter.call(hook, (owner, name), {}, site)
+        if hook.__objclass__ is not object:
+            return _of_c(interpreter, owner, name, hook.__objclass__)
         return generic_get(interpreter, owner, name, site)
     except Raised as raised:
         fallback = type_lookup(type(owner), "__getattr__")
         if fallback is ABSENT or not isinstance(raised.exception, AttributeError):
             raise
     return _fall_back(interpreter, owner, name, fallback, site)
+
+
+def _of_c(interpreter: Interpreter, owner: Any, name: str, cls: type) -> Any:
+    """What the ``__getattribute__`` of a class of C code gives: a method has its function's
+    attributes too."""
+    if cls is types.MethodType:
+        if type_lookup(cls, name) is not ABSENT:
+            return generic_get(interpreter, owner, name)
+        function = interpreter.world.force(generic_get(interpreter, owner, "__func__"))
+        return get_attr(interpreter, function, name)
+    if cls is types.GenericAlias and name not in _OF_ALIASES:
+        raise BreakCapture("getattribute", f"{name} of what an alias stands for is looked up")
+    return generic_get(interpreter, owner, name)
 
 
 def _fall_back(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import types
 from typing import Any
 
@@ -18,6 +19,31 @@ def is_of_c(cls: type) -> bool:
     return not is_heap_type(cls) or bool(cls.__flags__ & _IMMUTABLE)
 
 
+#: What C code's own special methods are.
+_OF_C = (
+    types.WrapperDescriptorType, types.MethodDescriptorType, types.BuiltinFunctionType,
+    types.ClassMethodDescriptorType, types.NoneType,
+)  # fmt: skip
+#: What may stand in for a function and calls one.
+_WRAPPING = (
+    staticmethod, classmethod, property, types.MethodType, functools.partial,
+    functools.partialmethod, functools.cached_property,
+)  # fmt: skip
+
+_CALLED = ("__call__", "__get__")
+
+
 def is_python(value: Any) -> bool:
     """Whether a special method found on a class is Python code."""
     return type(value) is types.FunctionType
+
+
+def runs_python(value: Any) -> bool:
+    """Whether it is Python code, or an object that calls some."""
+    kind = type(value)
+    if kind is types.FunctionType or kind in _OF_C:
+        return kind is types.FunctionType
+    if kind in _WRAPPING:
+        return True
+    members = (base.__dict__ for base in kind.__mro__)
+    return is_heap_type(kind) and any(is_python(m.get(n)) for m in members for n in _CALLED)

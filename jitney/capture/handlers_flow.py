@@ -116,7 +116,7 @@ def call(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
 @opcode("CALL_FUNCTION_EX")
 def call_function_ex(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
     kwargs: Any = vm.pop(frame) if KEYWORDS_OR_NULL or ins.arg & 1 else NULL
-    args = operators.iterable(vm, operators.starred(vm.pop(frame)))
+    args = operators.listed(vm, operators.starred(vm.pop(frame)))
     (function,) = frame.pop_callable()
     values = tuple(args) if isinstance(args, tuple) else vm.native(tuple, args)
     keywords = {} if kwargs is NULL else dict(kwargs)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from jitney.capture.attributes import guard_lookup, know_function, type_lookup
-from jitney.capture.class_flags import is_heap_type, is_of_c, is_python
+from jitney.capture.class_flags import is_heap_type, is_of_c, is_python, runs_python
 from jitney.capture.frame import BreakCapture
 from jitney.capture.generators import Callback, FrameGenerator, IndexIterator, MethodIterator
 from jitney.capture.symbols import NUMBERS, SYMBOLS
@@ -49,6 +49,8 @@ def hook_of(interpreter: Interpreter, value: Any, name: str) -> Any:
     found = type_lookup(cls, name)
     guard_lookup(interpreter, cls, name, found, interpreter.world.source_of(value))
     if not is_python(found):
+        if runs_python(found):
+            raise BreakCapture("special-method", f"{name} is a {type(found).__qualname__}")
         return None
     know_function(interpreter, found, value, name)
     return found
