@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from jitney.capture.interpret import Interpreter
 
 C_DESCRIPTORS = (types.GetSetDescriptorType, types.MemberDescriptorType)
+_OF_ALIASES = ("__origin__", "__args__", "__parameters__", "__class__")
 SCALARS = (int, float, bool, str, bytes, complex, type(None))
 #: What asks for no attribute of the program's: nothing, and the look-up of parameters.
 _NO_FALLBACKS = (ABSENT, torch.nn.Module.__getattr__)
@@ -95,6 +96,8 @@ def _found(interpreter: Interpreter, owner: Any, name: str, hook: Any, site: Fra
     try:
         if is_python(hook):
             return interpreter.call(hook, (owner, name), {}, site)
+        if hook.__objclass__ is not object:
+            return _of_c(interpreter, owner, name, hook.__objclass__)
         return generic_get(interpreter, owner, name, site)
     except Raised as raised:
         if not isinstance(raised.exception, AttributeError):
@@ -103,6 +106,19 @@ def _found(interpreter: Interpreter, owner: Any, name: str, hook: Any, site: Fra
         if fallback is ABSENT:
             raise
     return _fall_back(interpreter, owner, name, fallback, site)
+
+
+def _of_c(interpreter: Interpreter, owner: Any, name: str, cls: type) -> Any:
+    """What the ``__getattribute__`` of a class of C code gives: a method has its function's
+    attributes too."""
+    if cls is types.MethodType:
+        if type_lookup(cls, name) is not ABSENT:
+            return generic_get(interpreter, owner, name)
+        function = interpreter.world.force(generic_get(interpreter, owner, "__func__"))
+        return get_attr(interpreter, function, name)
+    if cls is types.GenericAlias and name not in _OF_ALIASES:
+        raise BreakCapture("getattribute", f"{name} of what an alias stands for is looked up")
+    return generic_get(interpreter, owner, name)
 
 
 def _fall_back(

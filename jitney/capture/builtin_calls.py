@@ -113,8 +113,8 @@ def _polyfill_with_key(replacement: Any) -> Handler:
         if key is None or is_plain(interpreter, key):
             values = forced(interpreter, args)
             if len(values) == 1:
-                iterable = operators.iterable(interpreter, values[0])
-                values = [interpreter.native(list, iterable)]
+                goes_over = operators.listed if function is sorted else operators.iterable
+                values = [interpreter.native(list, goes_over(interpreter, values[0]))]
             if key is not None:  # what it gives is compared, or held by what it is bound to
                 hooks = (*callbacks.COMPARISONS, *callbacks.NUMBERS)
                 callbacks.refuse_python(interpreter, (*values, key.__self__), hooks)

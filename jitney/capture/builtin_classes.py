@@ -109,6 +109,7 @@ def _container(interpreter: Interpreter, cls: Any, args: Any, kwargs: Any, site:
     if cls is reversed and isinstance(values[0], torch.nn.Module):
         values[0] = list(operators.iterable(interpreter, values[0]))
     readable = subscripts.items if issubclass(cls, dict) else operators.iterable
+    readable = operators.listed if cls in (list, tuple) else readable
     factory = values[:1] if cls is collections.defaultdict else []
     values = factory + [readable(interpreter, v) for v in values[len(factory) :]]
     if cls is frozenset and len(values) == 1 and type(values[0]) is frozenset:
@@ -185,7 +186,8 @@ def _bytes(interpreter: Interpreter, cls: Any, args: Any, kwargs: Any, site: Any
     values = forced(interpreter, args)
     if len(values) != 1 or kwargs or isinstance(values[0], _BYTES):
         return call_native(interpreter, cls, values, kwargs)
-    callbacks.refuse_hooks(interpreter, values[0], ("__bytes__", "__index__", "__buffer__"))
+    hooks = ("__bytes__", "__index__", "__buffer__", "__len__", "__length_hint__")
+    callbacks.refuse_hooks(interpreter, values[0], hooks)
     items = operators.iterable(interpreter, values[0])
     if isinstance(items, collections.abc.Iterator):
         items = interpreter.native(list, items)

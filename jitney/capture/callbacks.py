@@ -53,6 +53,10 @@ _OF_MANY_KEYS = frozenset(
 )
 
 
+#: Those of them that may stop early.
+_STOPPING = ("isdisjoint", "issuperset")
+
+
 def asks_python(interpreter: Interpreter, values: Iterable[Any], hooks: Sequence[str]) -> str:
     """'Class.hook' of the first object among ``values``, and what containers among them hold, whose
     class has one of ``hooks`` in Python, or that C code would look into; '' for none. What it reads
@@ -121,17 +125,25 @@ def refuse_key(interpreter: Interpreter, key: Any, container: Any) -> None:
         refuse_python(interpreter, (key, *keys), HASHES)
 
 
-def drained(interpreter: Interpreter, function: Any, args: list[Any]) -> list[Any]:
-    """``args``, with lists for iterators from which C code would make keys."""
+def drained(interpreter: Interpreter, function: Any, args: list[Any], iterable: Any) -> list[Any]:
+    """``args``, with lists for iterators from which C code would make keys; ``iterable`` gives
+    what it can go over by itself."""
     owner, name = getattr(function, "__self__", None), getattr(function, "__name__", "")
-    if isinstance(function, _UNBOUND) and args:
-        owner = args[0]
+    first = isinstance(function, _UNBOUND) and bool(args)
+    owner = args[0] if first else owner
     classes = isinstance(owner, type) and issubclass(owner, dict) and name == "fromkeys"
     if not classes and not (isinstance(owner, dict | set | frozenset) and name in _OF_MANY_KEYS):
         return args
-    count = 1 if classes else len(args)
-    many = [interpreter.native(list, a) if isinstance(a, Iterator) else a for a in args[:count]]
-    return [*many, *args[count:]]
+    made = list(args)
+    for i in range(first, 1 if classes else len(args)):
+        if isinstance(args[i], Iterator) or not isinstance(owner, dict):
+            items = iterable(interpreter, args[i])
+            if isinstance(items, Iterator) and name in _STOPPING:
+                interpreter.native_broke = True  # it has been asked for: break before it
+                raise BreakCapture("callback", f"{name} goes over an iterator as far as it must")
+            if isinstance(items, Iterator):
+                made[i] = interpreter.native(list, items)
+    return made
 
 
 def refuse_callbacks(interpreter: Interpreter, function: Any, args: Sequence[Any]) -> None:
@@ -148,6 +160,8 @@ def refuse_callbacks(interpreter: Interpreter, function: Any, args: Sequence[Any
     elif isinstance(owner, dict | set | frozenset):
         if args and not isinstance(args[0], CONTAINERS):
             refuse_key(interpreter, args[0], owner)
+        elif name in _OF_MANY_KEYS and not isinstance(owner, dict):
+            refuse_python(interpreter, (owner, *args), HASHES)
         else:
             interpreter.world.hashed(held((owner, *args)))
     elif isinstance(owner, type) and issubclass(owner, dict):  # fromkeys

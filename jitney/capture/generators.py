@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from jitney.capture.cpython import OLD_CALLS, VERSION
@@ -22,7 +21,14 @@ _RAISING = ("RERAISE", "CLEANUP_THROW")
 _MATCHED = ("BaseException", "GeneratorExit")
 
 
-class FrameGenerator(Iterator[Any]):
+class Stepped:
+    """An iterator without the ABC, whose type tests ask what is tested for its ``__class__``."""
+
+    def __iter__(self) -> Any:
+        return self
+
+
+class FrameGenerator(Stepped):
     """A generator made in the captured frame."""
 
     def __init__(self, interpreter: Interpreter, frame: Frame) -> None:
@@ -251,7 +257,7 @@ def _through(interpreter: Interpreter, function: Any, *args: Any) -> Any:
     surface(failed)
 
 
-class MethodIterator(Iterator[Any]):
+class MethodIterator(Stepped):
     """A user's iterator object with a Python ``__next__``, for C code to advance."""
 
     def __init__(self, interpreter: Interpreter, owner: Any, advance: Any) -> None:
@@ -261,7 +267,7 @@ class MethodIterator(Iterator[Any]):
         return _through(self.interpreter, self.advance, self.owner)
 
 
-class IndexIterator(Iterator[Any]):
+class IndexIterator(Stepped):
     """Over a user's object with a Python ``__getitem__`` and no ``__iter__``."""
 
     def __init__(self, interpreter: Interpreter, owner: Any, item: Any) -> None:

@@ -102,7 +102,7 @@ def list_extend(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
     if not operators.is_iterable(vm, value):
         name = type_name(value)
         raise Raised(TypeError(f"Value after * must be an iterable, not {name}"))
-    value = operators.iterable(vm, value)
+    value = operators.listed(vm, value)
     vm.native(list.extend, _filled(vm, frame, ins), value)
 
 

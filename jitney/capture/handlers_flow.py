@@ -118,7 +118,7 @@ def call(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
 def call_function_ex(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
     has_keywords = KEYWORDS_OR_NULL or ins.arg & 1
     kwargs: Any = vm.pop(frame) if has_keywords else NULL
-    args = operators.iterable(vm, operators.starred(vm, vm.pop(frame)))
+    args = operators.listed(vm, operators.starred(vm, vm.pop(frame)))
     (function,) = frame.pop_callable()
     values = tuple(args) if isinstance(args, tuple) else vm.native(tuple, args)
     if args is not values:  # an iterator is at its end now: a break before the call has the items

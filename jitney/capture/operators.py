@@ -105,7 +105,7 @@ def _readable(interpreter: Interpreter, function: Any, left: Any, right: Any) ->
         right = concrete(right)
         callbacks.refuse_symbolic_text((right,))
     elif function is operator.iadd and isinstance(left, _GROWING):
-        right = iterable(interpreter, right)
+        right = (listed if isinstance(left, list) else iterable)(interpreter, right)
     elif function is operator.ior and isinstance(left, dict):
         callbacks.refuse_hooks(interpreter, right, ("keys", "__iter__"))
     elif isinstance(left, callbacks.VIEWS) and not isinstance(right, callbacks.CONTAINERS):
@@ -365,6 +365,38 @@ def iterable(interpreter: Interpreter, value: Any) -> Any:
         if iterates or indexed and hook_of(interpreter, value, "__getitem__") is not None:
             return get_native_iter(interpreter, value)
     return value
+
+
+def listed(interpreter: Interpreter, value: Any) -> Any:
+    """`iterable` for C code that makes a list or tuple of it: the object is asked for its length
+    as well."""
+    items = iterable(interpreter, value)
+    if items is not value or isinstance(value, MethodIterator):
+        _ask_length(interpreter, value.owner if isinstance(value, MethodIterator) else value)
+    return items
+
+
+def _ask_length(interpreter: Interpreter, value: Any) -> None:
+    """``__len__`` or ``__length_hint__``, for what they do; breaks where CPython refuses what the
+    latter gives."""
+    for name in ("__len__", "__length_hint__"):
+        hook = hook_of(interpreter, value, name)
+        if hook is None and type_lookup(type(value), name) is not ABSENT:
+            return
+        if hook is None:
+            continue
+        try:
+            if name == "__len__":
+                _asked_length(interpreter, hook, value)
+                return
+            answer = interpreter.world.force(interpreter.call(hook, (value,), {}, None))
+        except Raised as raised:
+            if not isinstance(raised.exception, TypeError):
+                raise
+            continue
+        if answer is not NotImplemented and not (type(answer) is int and answer >= 0):
+            interpreter.native_broke = True  # it has been asked: break before it
+            raise BreakCapture("arguments", "what __length_hint__ gives is no length")
 
 
 def advance(interpreter: Interpreter, iterator: Any) -> Any:

@@ -44,7 +44,7 @@ def call_native(interpreter: Interpreter, function: Any, args: Any, kwargs: dict
     """Calls pure C code for real; what it could misread is refused or made concrete first."""
     values, keywords = forced(interpreter, args), forced_keywords(interpreter, kwargs)
     _refuse_pop(interpreter, function, values)
-    values = callbacks.drained(interpreter, function, values)
+    values = callbacks.drained(interpreter, function, values, operators.iterable)
     callbacks.refuse_callbacks(interpreter, function, [*values, *keywords.values()])
     values = [present(interpreter, function, i, v) for i, v in enumerate(values)]
     keywords = {k: present(interpreter, function, k, v) for k, v in keywords.items()}
@@ -72,11 +72,17 @@ def present(interpreter: Interpreter, function: Any, place: int | str, value: An
         is_default = value is None and function is not itertools.filterfalse
         return value if is_default else wrap(interpreter, value)
     if _iterates(function, place):
-        is_items = function.__name__ in _OF_ITEMS and issubclass(_owner(function), dict)
-        return (subscripts.items if is_items else operators.iterable)(interpreter, value)
+        return _readable(function)(interpreter, value)
     if callable(value) and _calls_back(function) and not is_plain(interpreter, value):
         raise BreakCapture("callback", f"{function.__name__} would call back into Python")
     return value
+
+
+def _readable(function: Any) -> Any:
+    """How it goes over what it is given: pairs for a dict, a list asks for their number."""
+    if function.__name__ in _OF_ITEMS and issubclass(_owner(function), dict):
+        return subscripts.items
+    return operators.listed if issubclass(_owner(function), list) else operators.iterable
 
 
 def _iterates(function: Any, place: int | str) -> bool:

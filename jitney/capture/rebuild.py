@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import enum
 import functools
+import gc
 import types
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +29,7 @@ from jitney.capture.generators import (
 from jitney.capture.rebuild_iterators import CannotRebuild, iterator_recipe
 from jitney.capture.source import Fixed, keys_in_order
 from jitney.capture.subscripts import LazyMethod
+from jitney.capture.world import IMMUTABLE, is_identity
 
 if TYPE_CHECKING:
     from jitney.capture.interpret import Interpreter
@@ -40,6 +42,8 @@ CONSTANTS: tuple[type, ...] = (
     torch.finfo, torch.iinfo, types.GenericAlias, types.UnionType, np.number, np.bool_,
     *torch_api.DEVICE_PROPERTIES,
 )  # fmt: skip
+#: Those of them that hold other objects.
+_HOLDING = (property, classmethod, staticmethod, types.GenericAlias, types.UnionType)
 #: Kinds of numbers and texts, and the value of an instance of a derived class, past its methods.
 _PLAIN: dict[Any, Any] = {
     int: int.__int__, float: float.__float__, complex: complex.__complex__, str: str.__str__,
@@ -103,6 +107,8 @@ class Rebuilder:
             return self._output(value)
         own = is_heap_type(cls) and self.vm.is_owned(value)  # a number or text with attributes
         if isinstance(value, CONSTANTS) and cls is not functools.partial and not own:
+            if isinstance(value, _HOLDING):
+                self._refuse_own_parts(value)
             return r.Constant(value)
         maker = _MAKERS.get(cls)
         if maker is not None:
@@ -120,6 +126,22 @@ class Rebuilder:
             recipe = self._output_of[id(node)] = r.GraphOutput(len(self.outputs))
             self.outputs.append(node)
         return recipe
+
+    def _refuse_own_parts(self, value: Any) -> None:
+        """Raises CannotRebuild where what is to be the same object in every call holds one that
+        the frame made, or was given."""
+        work, seen = [value], {id(value)}
+        while work:
+            for part in gc.get_referents(work.pop()):
+                if id(part) in seen or is_identity(part) or isinstance(part, IMMUTABLE):
+                    continue
+                seen.add(id(part))
+                known = self.vm.world.inside.get(id(part))
+                given = known is not None and not isinstance(known.source, Fixed)
+                if given or self.vm.is_owned(part):
+                    raise CannotRebuild(f"a {type(value).__qualname__} of a {type(part).__name__}")
+                if known is None and _is_made_of_parts(type(part)):
+                    work.append(part)
 
     def _all(self, values: Any) -> tuple[r.Recipe, ...]:
         return tuple([self.of(v) for v in values])
@@ -288,6 +310,7 @@ class Rebuilder:
             return r.MakeObject(cls, args.items, None, self._state(value), slots)
         if not self.vm.is_owned(value):
             if cls.__module__.split(".")[0] in VALUES_OF_MODULES:
+                self._refuse_own_parts(value)
                 return r.Constant(value)
             if _is_iterator_type(cls):
                 return iterator_recipe(self, value)
@@ -335,6 +358,13 @@ class Rebuilder:
                     continue
                 found.append((name, self.of(item)))
         return tuple(found)
+
+
+def _is_made_of_parts(cls: type) -> bool:
+    """Whether C code or a module of values may just have put an instance together."""
+    if cls.__module__.split(".")[0] in VALUES_OF_MODULES:
+        return True
+    return not is_heap_type(cls) and cls is not types.FunctionType
 
 
 def _is_iterator_type(cls: type) -> bool:

@@ -16,6 +16,8 @@ from typing import Any
 
 import torch
 
+from jitney import torch_api
+
 _MOVES = frozenset(
     f"prim::{name}"
     for name in (
@@ -165,4 +167,4 @@ def _takes_floats(use: Any) -> bool:
     schema = use.user.schema()
     if not schema.startswith("aten::"):
         return bool(use.user.kind() == "prim::CallFunction")
-    return torch._C.parse_schema(schema).arguments[use.offset].type.kind() == "FloatType"
+    return torch_api.kind_of_argument(schema, use.offset) == "FloatType"

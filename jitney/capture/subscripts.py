@@ -164,6 +164,10 @@ def set_item(vm: Interpreter, container: Any, index: Any, value: Any, site: Fram
     if hook is not None:
         vm.call_python(hook, (container, index, value), {}, "drop" if site else None)
         return
+    if isinstance(index, slice):  # of an iterator a list is made first
+        value = operators.listed(vm, operators.iterable(vm, value))
+    elif not isinstance(container, list | dict | collections.deque):  # numbers of C code's
+        callbacks.refuse_hooks(vm, value, callbacks.NUMBERS)
     vm.native(operator.setitem, container, _plain_index(vm, container, index), value)
 
 

@@ -59,6 +59,11 @@ def is_scripted(function: torch.jit.ScriptFunction) -> bool:
     return made is not None and made.qualified_name == function.qualified_name
 
 
+def kind_of_argument(schema: str, position: int) -> str:
+    """What an operator's schema says an argument is: "FloatType", "TensorType", …"""
+    return str(torch._C.parse_schema(schema).arguments[position].type.kind())
+
+
 def is_compiled_class(cls: type) -> bool:
     """Whether it is a class of what ``torch.compile`` makes of a module."""
     return cls.__module__ == "torch._dynamo.eval_frame"

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import jitney
-from tests.capture.run_capture import adder
+from tests.capture.run_capture import adder, assert_same
 
 PROGRAMS: list[Any] = []
 program = adder(PROGRAMS)
@@ -251,3 +251,38 @@ def test_a_bound_method_under_classmethod() -> None:
             return x, str(error)
 
     assert jitney.compile(f, backend="eager")(X)[1] == f(X)[1]
+
+
+class Marked:
+    def plain(self) -> int:
+        return 1
+
+    @classmethod
+    def of_class(cls) -> int:
+        return 2
+
+    plain.mark = 3  # type: ignore[attr-defined]
+    of_class.__func__.mark = 4  # type: ignore[attr-defined]
+
+
+def test_a_method_has_its_functions_attributes() -> None:
+    def f(x: torch.Tensor, owner: Any, method: Any) -> Any:
+        asked = [hasattr(m, "mark") for m in (owner.plain, owner.of_class, Marked.of_class, method)]
+        given = [getattr(m, "mark", 0) for m in (owner.plain, Marked.of_class, method)]
+        return x + 1, asked, given, getattr(method, "none", 5), hasattr(owner.plain, "__func__")
+
+    compiled, x, owner = jitney.compile(f, backend="eager"), torch.ones(2), Marked()
+    for mark in (3, 5):
+        Marked.plain.mark = mark  # type: ignore[attr-defined]
+        assert_same(compiled(x, owner, owner.plain), f(x, owner, owner.plain))
+
+
+def test_an_alias_has_what_it_stands_for() -> None:
+    def f(x: torch.Tensor) -> Any:
+        alias, values = list[int], [1]
+        alias.append(values, 2)
+        return x + 1, values, alias.__getitem__(values, 1), alias.__args__
+
+    compiled, x = jitney.compile(f, backend="eager"), torch.ones(2)
+    for _ in range(2):
+        assert_same(compiled(x), f(x))

@@ -11,7 +11,7 @@ import math
 import operator
 import re
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cmp_to_key
 from types import SimpleNamespace
 from typing import Any
@@ -359,3 +359,102 @@ def test_text_of_what_is_computed_from_symbols_shows_numbers(write: Any) -> None
     compiled = jitney.compile(f, backend="eager")
     for size, z in ((3, 2.5), (4, 3.5), (6, 9.5), (3, 4.5)):
         assert compiled(torch.ones(size), z)[0] == f(torch.ones(size), z)[0]
+
+
+asked: list[Any] = []
+
+
+class Sized:
+    """Its length is asked for where a list is made of it."""
+
+    def __iter__(self) -> Iterator[int]:
+        asked.append("iter")
+        return iter([1, 2])
+
+    def __len__(self) -> int:
+        asked.append("len")
+        return 2
+
+
+class Unsized:
+    def __iter__(self) -> Iterator[int]:
+        return iter([1, 2])
+
+    def __len__(self) -> int:
+        raise ValueError("no length")
+
+
+class Hinted:
+    """An iterator of its own."""
+
+    def __init__(self) -> None:
+        self.given = 0
+
+    def __iter__(self) -> Hinted:
+        return self
+
+    def __next__(self) -> int:
+        self.given += 1
+        asked.append(self.given)
+        if self.given > 3:
+            raise StopIteration
+        return self.given
+
+    def __length_hint__(self) -> int:
+        asked.append("hint")
+        return 2
+
+
+class Hashed:
+    def __hash__(self) -> int:
+        asked.append("hash")
+        return 1
+
+
+def extended(make: Any) -> Any:
+    values = [0]
+    values.extend(make())
+    values += make()
+    values[1:1] = make()
+    return values
+
+
+def stops_early(make: Any) -> Any:
+    values = make()
+    return {1}.isdisjoint(values), next(iter(values))
+
+
+ASKING: list[Any] = [
+    lambda make: (list(make()), tuple(make()), sorted(make()), set(make())),
+    lambda make: ([*make()], (*make(),), {*make()}),
+    lambda make: (lambda *args: args)(*make()),
+    extended,
+    lambda make: (dict.fromkeys(make()), set().union(make())),
+    stops_early,
+]
+
+
+@pytest.mark.parametrize("ask", ASKING)
+@pytest.mark.parametrize("make", [Sized, Unsized, Hinted])
+def test_who_is_asked_while_a_container_is_made(make: Any, ask: Any) -> None:
+    def outcome(function: Any) -> Any:
+        asked.clear()
+        try:
+            return function(make), list(asked)
+        except ValueError as error:
+            return str(error), list(asked)
+
+    compiled = jitney.compile(ask, backend="eager")
+    for _ in range(2):
+        assert outcome(compiled) == outcome(ask)
+
+
+def test_members_are_hashed_in_every_call() -> None:
+    def f(items: list[Any]) -> Any:
+        return len(set().union(items))
+
+    compiled, items = jitney.compile(f, backend="eager"), [Hashed(), Hashed()]
+    for _ in range(3):
+        asked.clear()
+        assert compiled(items) == 2
+        assert asked == ["hash", "hash"]
