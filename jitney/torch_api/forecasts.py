@@ -35,6 +35,8 @@ def forecast(op: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     out = op(*args, **kwargs)
     if op is torch.ops.aten.multilabel_margin_loss_forward.default and args[0].dim() < 2:
         return out[0].new_empty(()), out[1]
+    if op in _IN_ROWS:
+        return out if out.is_contiguous() else out.new_empty(out.shape)
     if isinstance(out, torch.Tensor) and 1 in out.shape and not is_symbolic(out):
         if op._opname == "view" and not is_symbolic(args[0]):
             return _seen_as(args[0], out)
@@ -66,6 +68,12 @@ _BATCH_NORMS = frozenset({
     "native_batch_norm", "_native_batch_norm_legit", "_native_batch_norm_legit_functional",
     "_native_batch_norm_legit_no_training", "_batch_norm_no_update", "_batch_norm_with_update",
     "_batch_norm_with_update_functional",
+})  # fmt: skip
+
+#: Pointwise ops whose result eager makes in rows, however an operand lies.
+_IN_ROWS = frozenset({
+    torch.ops.aten.masked_fill.Scalar, torch.ops.aten.masked_fill.Tensor,
+    torch.ops.aten.mvlgamma.default, torch.ops.aten.pow.Scalar,
 })  # fmt: skip
 
 #: Where norms without running statistics have their weight and bias.

@@ -18,6 +18,8 @@ Steps = list[tuple[int, ...]]
 def laid_out_pointwise(op: Any, args: Sequence[Any], out: torch.Tensor) -> torch.Tensor:
     """``out``, the fake result of static sizes of a pointwise ``op``, with eager's strides."""
     tensors = [a for a in args if isinstance(a, torch.Tensor)]
+    if op._opname == "threshold_backward":
+        tensors.reverse()  # eager has the gradient behind what was cut
     sizes = tuple(out.shape)
     if not all(type(n) is int for t in tensors for n in (*t.shape, *t.stride())):
         return out

@@ -219,3 +219,24 @@ def test_strides_of_sizes_of_one_in_a_view(training: bool) -> None:
         x.requires_grad_(training)
     compiled = jitney.compile(convolved, dynamic=False)
     assert_equal_to_eager(convolved, compiled, inputs, training=training)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("sizes", [(1, 4, 5, 6), (2, 4, 5, 6), (4, 1, 5, 6)])
+def test_results_that_eager_makes_in_rows(sizes: tuple[int, ...], dynamic: bool) -> None:
+    def f(x: torch.Tensor) -> list[Any]:
+        filled = x.masked_fill(x > 0, 1.0), x.masked_fill(x > 0, torch.tensor(2.0))
+        made = [*filled, 2**x, 1.0**x, 2**x.mT, torch.mvlgamma(x.abs() + 2, 2)]
+        return [*made, *(out.stride() for out in made)]
+
+    x = torch.randn(sizes).contiguous(memory_format=torch.channels_last)
+    assert_equal_to_eager(f, jitney.compile(f, dynamic=dynamic, fullgraph=True), (x,))
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_a_cut_gradient_lies_as_what_was_cut(turned: bool) -> None:
+    op = torch.ops.aten.threshold_backward.default
+    x = torch.randn(1, 4, 5, 6).contiguous(memory_format=torch.channels_last)
+    operands = (x.contiguous(), x) if turned else (x, x.contiguous())
+    compiled = jitney.compile(lambda gradient, cut: op(gradient, cut, 0.0))
+    assert compiled(*operands).stride() == op(*operands, 0.0).stride()
