@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 import warnings
+from typing import Any
 
 
 def warn_at(message: str, category: type[Warning], file: str, line: int, module: str) -> None:
@@ -11,3 +13,20 @@ def warn_at(message: str, category: type[Warning], file: str, line: int, module:
     namespace = getattr(sys.modules.get(module), "__dict__", {})
     registry = namespace.setdefault("__warningregistry__", {})
     warnings.warn_explicit(message, category, file, line, module, registry)
+
+
+def log_at(
+    logger: logging.Logger,
+    level: int,
+    place: tuple[str, int, str],
+    message: Any,
+    *args: Any,
+    extra: Any = None,
+) -> None:
+    """A logger's record as if from the user's own file, line and function."""
+    if logger.isEnabledFor(level):
+        file, line, name = place
+        record = logger.makeRecord(
+            logger.name, level, file, line, message, args, None, name, extra, None
+        )
+        logger.handle(record)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 import re
 import sys
 import types
@@ -21,6 +22,7 @@ from jitney.capture import (
     polyfills,
     transforms,
 )
+from jitney.capture import deferred as deferred_calls
 from jitney.capture.callbacks import TEXTS
 from jitney.capture.forced import forced, forced_keywords
 from jitney.capture.frame import CALLER, BreakCapture, Frame, Restart, Unread
@@ -143,7 +145,40 @@ def deferred(
         raise BreakCapture("traceback", f"{name} tells of an exception, or of the stack")
     values = [_as_it_is(interpreter, name, value) for value in values]
     keywords = {key: _as_it_is(interpreter, name, value) for key, value in keywords.items()}
+    level = _LEVELS.get(name, values[0] if values else None)
+    said = values if name in _LEVELS else values[1:]
+    if said and type(level) is int and keywords.keys() <= _KEYWORDS and _finds_callers(logger):
+        place = _place_of(interpreter, keywords.get("stacklevel", 1))
+        keywords = {"extra": keywords.get("extra")}
+        function, values = deferred_calls.log_at, [level, place, *said]
     interpreter.deferred.append((function, (logger, *values), keywords))
+
+
+_LEVELS = {
+    "Logger.debug": logging.DEBUG,
+    "Logger.info": logging.INFO,
+    "Logger.warning": logging.WARNING,
+    "Logger.error": logging.ERROR,
+    "Logger.critical": logging.CRITICAL,
+}
+_KEYWORDS = {"exc_info", "stack_info", "stacklevel", "extra"}
+
+
+def _finds_callers(logger: Any) -> bool:
+    """Whether its records tell of the line that logs, as the standard library has it."""
+    own = all(
+        getattr(type(logger), name, None) is getattr(logging.Logger, name)
+        for name in ("_log", "findCaller")
+    )
+    return own and bool(getattr(logging, "_srcfile", None))
+
+
+def _place_of(interpreter: Interpreter, level: Any) -> tuple[str, int, str]:
+    """File, line and function of the ``level``-th frame that logs, itself the first; of the
+    outermost one that is captured where it is further out."""
+    frames = interpreter.frames
+    frame = frames[-min(max(int(level), 1), len(frames))]
+    return frame.code.co_filename, frame.current.line, frame.code.co_name
 
 
 def _as_it_is(interpreter: Interpreter, name: str, value: Any) -> Any:

@@ -148,3 +148,29 @@ def test_a_logger_is_told_of_things_as_they_were(caplog: pytest.LogCaptureFixtur
         compiled(X, {"n": 1})
         told = [record.message for record in caplog.records]
         assert told == ["{'n': 1} [{'n': 1}] torch.Size([3])", "{'n': 2} a"]
+
+
+def test_a_logger_tells_where_it_was_called(caplog: pytest.LogCaptureFixture) -> None:
+    logger = logging.getLogger("jitney.places")
+
+    def helper() -> None:
+        logger.warning("in %s", "helper")
+        logger.info("above", stacklevel=2)
+
+    def f(x: torch.Tensor) -> Any:
+        logger.log(logging.ERROR, "f", extra={"note": 1})
+        helper()
+        logger.warning(msg="named")
+        return x + 1
+
+    def told(function: Any) -> Any:
+        caplog.clear()
+        with caplog.at_level(logging.INFO, logger.name):
+            function(torch.ones(2))
+        return [
+            (r.filename, r.lineno, r.funcName, r.levelno, r.message) for r in caplog.records[:3]
+        ]
+
+    compiled = jitney.compile(f, backend="eager", fullgraph=True)
+    for _ in range(2):
+        assert told(compiled) == told(f)
