@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 import warnings
 
@@ -11,3 +12,14 @@ def warn_at(message: str, category: type[Warning], file: str, line: int, module:
     namespace = getattr(sys.modules.get(module), "__dict__", {})
     registry = namespace.setdefault("__warningregistry__", {})
     warnings.warn_explicit(message, category, file, line, module, registry)
+
+
+def is_error(category: type) -> bool:
+    """Whether a filter may turn warnings of this category into exceptions."""
+    return any(row[0] == "error" and issubclass(category, row[2]) for row in warnings.filters)
+
+
+@functools.cache
+def asking(category: type) -> functools.partial[bool]:
+    """`is_error` without an argument, the same one each time."""
+    return functools.partial(is_error, category)
