@@ -276,7 +276,14 @@ def _vars(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site:
         return _locals(interpreter, function, args, kwargs, site)
     if len(args) > 1 or kwargs:
         return interpreter.native(function, *args, **kwargs)  # raises eager's TypeError
-    return interpreter.get_attr(interpreter.world.force(args[0]), "__dict__")
+    owner = interpreter.world.force(args[0])
+    try:
+        return interpreter.get_attr(owner, "__dict__")
+    except Raised as raised:
+        error = raised.exception
+    if not isinstance(error, AttributeError):
+        raise Raised(error)
+    raise Raised(TypeError("vars() argument must have __dict__ attribute"))
 
 
 @builtin(sys.exc_info, takes=range(1))
@@ -318,6 +325,8 @@ def _warn(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site:
     module = frame.globals.get("__name__", "<unknown>")
     place = (frame.code.co_filename, frame.current.line, module)
     category = given.get("category") or UserWarning
+    if exceptions.becomes_error(interpreter, category):
+        raise BreakCapture("warning", "a filter may make an error of a warning")
     interpreter.deferred.append((deferred.warn_at, (given["message"], category, *place), {}))
 
 
@@ -395,7 +404,12 @@ def _number(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, sit
     keywords = forced_keywords(interpreter, kwargs)
     hook = hook_of(interpreter, values[0], f"__{function.__name__}__") if values else None
     if hook is not None:
-        return interpreter.call(hook, tuple(values), keywords, site)
+        digits = [*values[1:], *keywords.values()]
+        most = 1 if function is builtins.round else 0
+        if len(digits) > most or keywords.keys() - {"ndigits"}:
+            return interpreter.native(function, *values, **keywords)  # raises eager's TypeError
+        given = (values[0], *(n for n in digits if n is not None))
+        return interpreter.call(hook, given, {}, site)
     if function is builtins.round and len(values) + len(keywords) > 1:  # symbols ignore digits
         values, keywords = [*map(concrete, values)], {k: concrete(v) for k, v in keywords.items()}
     elif function is not builtins.abs:
@@ -462,6 +476,9 @@ def _print(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site
     for name in ("write", "flush"):
         if hook_of(interpreter, keywords.get("file"), name) is not None:
             raise BreakCapture("print", "print calls the program's own code")
+    rows = (frame.program.handler_at(frame.index - 1) for frame in interpreter.frames)
+    if keywords.get("file") not in (None, sys.stdout, sys.stderr) and any(rows):
+        raise BreakCapture("print", "what print raises may be handled")
     texts = []
     for value in forced(interpreter, args):
         texts.append(operators.text(interpreter, value, "__str__", str))

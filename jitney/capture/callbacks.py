@@ -20,6 +20,7 @@ import torch
 from jitney.capture.class_flags import is_heap_type
 from jitney.capture.frame import BreakCapture
 from jitney.capture.lookups import is_callback, look_up
+from jitney.capture.scalars import SCALAR_TYPES
 from jitney.capture.shadows import HASHABLE_KEYS
 from jitney.capture.symbols import SYMBOLS, beside_symbols, concrete
 from jitney.capture.world import is_identity
@@ -67,6 +68,8 @@ def asks_python(interpreter: Interpreter, values: Iterable[Any], hooks: Sequence
             continue
         if id(value) in opaque:
             return f"{type(value).__qualname__}'s C code, which looks into it"
+        if not is_heap_type(type(value)):
+            continue
         for hook in hooks:
             if is_callback(look_up(interpreter, type(value), hook)):
                 return f"{type(value).__qualname__}.{hook}"
@@ -77,7 +80,7 @@ def asks_python(interpreter: Interpreter, values: Iterable[Any], hooks: Sequence
 def refuse_python(interpreter: Interpreter, values: Iterable[Any], hooks: Sequence[str]) -> None:
     """Breaks where `asks_python` finds something."""
     values = list(values)
-    if hooks is HASHES:
+    if hooks is HASHES or hooks is COMPARISONS:
         interpreter.world.hashed(held(values))
     found = asks_python(interpreter, values, hooks)
     if found:
@@ -122,7 +125,16 @@ def refuse_key(interpreter: Interpreter, key: Any, container: Any) -> None:
     """Breaks where looking ``key`` up calls Python: its own hash, or comparisons with keys."""
     if not isinstance(key, HASHABLE_KEYS):
         keys = container if isinstance(container, dict | set | frozenset) else ()
-        refuse_python(interpreter, (key, *keys), HASHES)
+        plain = interpreter.world.plain_keys
+        refuse_python(interpreter, (key, *(k for k in keys if id(k) not in plain)), HASHES)
+        for known in keys:
+            if type(known) is tuple and id(known) not in plain and _is_plain(known):
+                plain[id(known)] = known
+
+
+def _is_plain(key: tuple[Any, ...]) -> bool:
+    """Whether numbers and texts alone make up a key: there is nothing to ask or to assume."""
+    return all(type(part) in SCALAR_TYPES for part in key)
 
 
 def drained(interpreter: Interpreter, function: Any, args: list[Any], iterable: Any) -> list[Any]:

@@ -198,8 +198,10 @@ def call_c(
         return handler(interpreter, function, args, kwargs, site)
     if function == type.__new__:
         raise BreakCapture("class-statement", "a class is made")
-    if function.__name__ in _BEHIND and _objclass(function) in _BEHIND[function.__name__]:
+    if function.__name__ == "__call__" and _objclass(function) in _CALLING:
         return _call_behind(interpreter, function, args, kwargs, site)
+    if _objclass(function) in _REFUSED.get(function.__name__, ()):
+        raise BreakCapture("c-call", f"{policy.name_of(function)} is called")
     if builtin_calls.is_list_sort(function) and kwargs.get("key") is not None:
         call_args = (function.__self__, kwargs["key"], kwargs.get("reverse", False))
         return interpreter.call_python(polyfills.sort_, call_args, {}, None)
@@ -224,10 +226,10 @@ def call_c(
     raise BreakCapture("c-call", f"{policy.name_of(function)} is not known to be free of effects")
 
 
-#: Methods of C code that hand on to the program's own code, or change or tell of its classes, by
-#: name: of which classes.
-_BEHIND: dict[str, tuple[type, ...]] = {
-    "__call__": (type, types.FunctionType, types.MethodType, staticmethod),
+#: What ``__call__`` of C code hands on to.
+_CALLING = (type, types.FunctionType, types.MethodType, staticmethod)
+#: Methods of C code that run the program's own code, or change or tell of its classes.
+_REFUSED: dict[str, tuple[type, ...]] = {
     "__get__": (property,),
     "__set__": (property,),
     "__delete__": (property,),
@@ -246,13 +248,11 @@ def _objclass(function: Any) -> Any:
 def _call_behind(
     interpreter: Interpreter, function: Any, args: Any, kwargs: dict[str, Any], site: Frame | None
 ) -> Any:
-    """What a method of `_BEHIND` calls."""
+    """What ``__call__`` of a function, method or class calls."""
     if isinstance(function, types.MethodWrapperType):
         args = (function.__self__, *args)
     owner, *rest = args
     owner = interpreter.world.force(owner)
-    if function.__name__ != "__call__":
-        raise BreakCapture("c-call", f"{policy.name_of(function)} is called")
     if not isinstance(owner, type):
         return call(interpreter, owner, tuple(rest), kwargs, site)
     if builtin_classes.class_handler(owner) is not None or policy.is_native_class(owner):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import sys
 import warnings
@@ -30,3 +31,14 @@ def log_at(
             logger.name, level, file, line, message, args, None, name, extra, None
         )
         logger.handle(record)
+
+
+def is_error(category: type) -> bool:
+    """Whether a filter may turn warnings of this category into exceptions."""
+    return any(row[0] == "error" and issubclass(category, row[2]) for row in warnings.filters)
+
+
+@functools.cache
+def asking(category: type) -> functools.partial[bool]:
+    """`is_error` without an argument, the same one each time."""
+    return functools.partial(is_error, category)

@@ -4,8 +4,10 @@ may be raised or caught at all."""
 from __future__ import annotations
 
 import sys
+import warnings
 from typing import TYPE_CHECKING, Any
 
+from jitney.capture import deferred
 from jitney.capture.frame import BreakCapture, Raised
 from jitney.capture.guard import Kind
 from jitney.capture.source import Fixed, Referent
@@ -47,7 +49,7 @@ def handled_now(vm: Interpreter) -> BaseException | None:
     """What ``sys.exception()`` gives; nothing must be handled around a frame that handles none."""
     found = vm.current_exception()
     if found is None:
-        if sys.exception() is not None:
+        if vm.handled_around is not None:
             raise BreakCapture("exception", "an exception is handled around the frame")
         vm.world.guard(Kind.IS, Referent(Fixed(sys.exception)), None)
     return found
@@ -55,8 +57,8 @@ def handled_now(vm: Interpreter) -> BaseException | None:
 
 def prepare(vm: Interpreter, value: Any, cause: Any, has_cause: bool) -> BaseException:
     """The exception that ``raise value from cause`` raises, chained. Raises `Raised`."""
+    handled = handled_now(vm)
     exception = _instance(vm, value, "exceptions must derive from BaseException")
-    handled = vm.current_exception()
     same = handled is None or handled is exception or handled is exception.__context__
     if (has_cause or not same) and vm.world.source_of(exception) is not None:
         raise BreakCapture("outside-exception", "an exception from outside the frame is raised")
@@ -87,3 +89,17 @@ def matches(exception: BaseException, classes: Any) -> bool:
             message = "catching classes that do not inherit from BaseException is not allowed"
             raise TypeError(message)
     return any(candidate in type.mro(type(exception)) for candidate in candidates)
+
+
+def becomes_error(vm: Interpreter, category: Any) -> bool:
+    """Whether a filter of the program's turns such warnings into exceptions, which arise at once;
+    assumes that none does where none does now."""
+    world = vm.world
+    shadow = world.dicts.get(id(warnings.__dict__))
+    if not isinstance(category, type) or (shadow is not None and "filters" in shadow.inside):
+        return True  # the frame itself may have changed them
+    if deferred.is_error(category):
+        return True
+    asked = Referent(Fixed(deferred.asking(category)))
+    world.guard(Kind.EQUALS, asked, False)
+    return False

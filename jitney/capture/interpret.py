@@ -9,6 +9,7 @@ ours and becomes a break too: it never reaches the user's ``except``.
 from __future__ import annotations
 
 import re
+import sys
 import traceback
 from collections.abc import Callable, Sequence
 from itertools import pairwise
@@ -18,7 +19,7 @@ from jitney import torch_api
 from jitney.capture import attributes, calls, functions, operators
 from jitney.capture.cached_sizes import SizedCalls
 from jitney.capture.checkpoints import Checkpoint
-from jitney.capture.exceptions import RERAISING, chain, chain_behind
+from jitney.capture.exceptions import RERAISING, chain, chain_behind, handled_now
 from jitney.capture.frame import BreakCapture, Frame, Lazy, Raised, Restart
 from jitney.capture.generators import FrameGenerator
 from jitney.capture.jacobians import Pull
@@ -69,10 +70,14 @@ class Interpreter:
         self.checkpoints: list[Checkpoint] = []
         self.pulls: dict[int, Pull] = {}  # functions that `torch.func.vjp` returned, by id
         self.generators: list[FrameGenerator] = []
+        self.handled_around = sys.exception()  # by a caller of the captured frame
 
     def forget(self) -> None:
         """Lets go of the user's objects now, not when cycles are collected: a generator that is
         given to a resume function ends with its last user."""
+        for generator in self.generators:
+            generator.frame.generator = None
+            generator.__dict__.clear()
         self.world.__dict__.clear()
         self.__dict__.clear()
 
@@ -121,7 +126,9 @@ class Interpreter:
                 signal = handler(self, frame, instruction)
             except Raised as raised:
                 if self.know_raised(raised.exception, frame) and instruction.name not in RERAISING:
-                    chain_behind(raised.exception, self.current_exception())
+                    self.native_broke = True  # a break here is one before what has raised
+                    chain_behind(raised.exception, handled_now(self))
+                    self.native_broke = False
                 self._unwind(frame, raised)
                 continue
             if signal:

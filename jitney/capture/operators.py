@@ -66,9 +66,14 @@ _SEQUENCES = (*_LISTS, *_TEXTS, array.array)
 _FORMATS = (operator.mod, operator.imod)
 
 
+_COUNTING = (int, float, bool)
+
+
 def binary(interpreter: Interpreter, symbol: str, left: Any, right: Any) -> Any:
     """``left symbol right``; a trailing ``=`` makes it in-place."""
     inplace = symbol.endswith("=")
+    if type(left) in _COUNTING and type(right) in _COUNTING:
+        return _native(interpreter, BINARY[symbol.rstrip("=")][0], left, right)
     function, name = BINARY[symbol.rstrip("=")]
     function = INPLACE[symbol.rstrip("=")] if inplace else function
     attempts = operands.of_operator(interpreter, left, right, f"__{name}__", f"__r{name}__")
@@ -161,9 +166,15 @@ def compare(interpreter: Interpreter, symbol: str, left: Any, right: Any) -> Any
 
 def _compare_native(interpreter: Interpreter, symbol: str, left: Any, right: Any) -> Any:
     if symbol in ("==", "!=") and type(left) is type(right) in (list, tuple):
-        if callbacks.asks_python(interpreter, (left, right), callbacks.COMPARISONS):
+        if type(left) is list and len(left) != len(right):
+            return symbol == "!="
+        compared = min(len(left), len(right))  # tuples look at their items before their lengths
+        items = (*left[:compared], *right[:compared])
+        if callbacks.asks_python(interpreter, items, callbacks.COMPARISONS):
             return _same_items(interpreter, left, right) == (symbol == "==")
-    _refuse_comparing(interpreter, left, right)
+        interpreter.world.hashed(callbacks.held(items))
+    else:
+        _refuse_comparing(interpreter, left, right)
     if symbol in ("==", "!=") and all(_is_identity(interpreter, v) for v in (left, right)):
         interpreter.world.compared(left, right)
     return _native(interpreter, COMPARE[symbol][0], left, right)
@@ -183,8 +194,6 @@ def _refuse_comparing(interpreter: Interpreter, left: Any, right: Any) -> None:
 
 
 def _same_items(interpreter: Interpreter, left: Sequence[Any], right: Sequence[Any]) -> bool:
-    if isinstance(left, list) and len(left) != len(right):  # tuples look at their items first
-        return False
     pairs = zip(left, right, strict=False)
     return all(is_or_equals(interpreter, a, b) for a, b in pairs) and len(left) == len(right)
 
@@ -279,6 +288,8 @@ def contains(interpreter: Interpreter, container: Any, item: Any) -> bool:
     elif callbacks.asks_python(interpreter, (container, item), callbacks.COMPARISONS):
         kind: Any = next(kind for kind in _LISTS if isinstance(container, kind))
         return _search(interpreter, kind.__iter__(container), item)
+    else:
+        interpreter.world.hashed(callbacks.held((container, item)))
     return bool(interpreter.native(operator.contains, container, item))
 
 

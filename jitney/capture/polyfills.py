@@ -20,7 +20,15 @@ def sorted_(
 
 
 def sort_(items: list[Any], key: Callable[[Any], Any], reverse: bool) -> None:
-    items[:] = sorted_(items, key=key, reverse=reverse)
+    taken = items[:]
+    list.clear(items)  # so it is while keys are asked for
+    try:
+        taken = sorted_(taken, key=key, reverse=reverse)
+    finally:
+        is_changed = len(items) > 0
+        items[:] = taken
+    if is_changed:
+        raise ValueError("list modified during sort")
 
 
 def min_(*args: Any, key: Callable[[Any], Any], default: Any = _MISSING) -> Any:

@@ -368,7 +368,7 @@ def _is_made_of_parts(cls: type) -> bool:
 
 
 def _is_iterator_type(cls: type) -> bool:
-    return hasattr(cls, "__next__") and not cls.__flags__ & 512
+    return hasattr(cls, "__next__") and not is_heap_type(cls)
 
 
 _MAKERS: dict[type, Any] = {

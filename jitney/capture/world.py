@@ -103,6 +103,7 @@ class World:
         self.where = lambda: ""
         self.noted: set[Source] | None = None  # what is read or written meanwhile
         self.cells_read: list[tuple[types.CellType, Any]] = []  # of the frame's own
+        self.plain_keys: dict[int, tuple[Any, ...]] = {}  # of numbers and texts alone, by id
         self.keys: dict[int, Source] = {}  # of what was hashed by what it is, by id
 
     # ------------------------------------------------------------ guards
@@ -303,11 +304,13 @@ class World:
         self.guard(Kind.DISTINCT, pair[0], pair, pair)
 
     def hashed(self, values: Iterable[Any]) -> None:
-        """``values`` are keys: known objects that equal themselves alone stay distinct."""
+        """``values`` are keys, or items that C code compares: known objects that equal themselves
+        alone stay distinct."""
         for value in values:
             known = self.inside.get(id(value))
-            alone = isinstance(value, torch.Tensor) or type(value).__hash__ is object.__hash__
-            if known is not None and alone and not is_identity(value):
+            if known is None or is_identity(value):
+                continue
+            if isinstance(value, torch.Tensor) or type(value).__hash__ is object.__hash__:
                 self.keys[id(value)] = known.source
 
     def guard_keys(self) -> None:

@@ -140,17 +140,20 @@ class CompiledCode:
             return False
         config = self.session.config
         limit = config.recompile_limit
-        if len(self.entries) < limit and self.session.count(self.code) < (
-            config.accumulated_recompile_limit
-        ):
-            return True
+        name, of = "recompile_limit", ""
+        if len(self.entries) < limit:
+            name, of = "accumulated_recompile_limit", " for all of its instances"
+            limit = config.accumulated_recompile_limit
+            if self.session.count(self.code) < limit:
+                return True
         log.emit("recompile_limit", function=self.name, where=self.where, limit=limit)
         if self.session.fullgraph:
-            raise UserError(f"{self.name}: recompile_limit of {limit} reached with fullgraph=True")
-        failed = failures(self.entries[0].guards, self._roots(function, values))
+            raise UserError(f"{self.name}: {name} of {limit} reached with fullgraph=True")
+        roots = self._roots(function, values)
+        failed = [f for entry in self.entries[:1] for f in failures(entry.guards, roots)]
         last = "".join(f" (last: {f.message})" for f in failed)
-        message = f"{self.name} ({self.where}) was compiled {limit} times; new inputs run eager"
-        more = "JITNEY_LOGS=recompiles says why, recompile_limit= allows more"
+        message = f"{self.name} ({self.where}) was compiled {limit} times{of}; new inputs run eager"
+        more = f"JITNEY_LOGS=recompiles says why, {name}= allows more"
         warnings.warn(f"jitney: {message}{last}; {more}", stacklevel=3)
         self.skipped = True
         return False
