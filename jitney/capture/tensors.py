@@ -13,6 +13,7 @@ from jitney.capture.options import CaptureOptions
 from jitney.capture.record import Recorder
 from jitney.capture.source import Source
 from jitney.capture.symbols import LARGEST_NUMBER, dynamic_dims, is_dynamic_number
+from jitney.errors import UserError
 
 PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 
@@ -40,6 +41,8 @@ class Tensors:
             raise BreakCapture("forbidden-view", f"{source} is a view whose base was written to")
         try:
             fake = self._fake(real, source)
+        except (BreakCapture, UserError):
+            raise
         except Exception as error:  # of legacy vmap; a view whose base has another shape by now
             reason = f"{source} has no stand-in: {error}"
             raise BreakCapture("tensor-subclass", reason) from error

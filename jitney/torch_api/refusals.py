@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from jitney.torch_api.shared_memory import shares_with_written
 from jitney.torch_api.symbols import was_symbolic
 
 _MASKS = (torch.bool, torch.uint8)
@@ -23,6 +24,8 @@ class _Refused(RuntimeError):
 def refuse(op: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
     """Raises RuntimeError where eager refuses an ATen call of fakes; sizes that are symbols are not
     asked."""
+    if shares_with_written(op, args, kwargs):
+        raise _Refused("what is written shares memory with what is read")
     check = _CHECKS.get(op._opname)
     if check is None:
         return

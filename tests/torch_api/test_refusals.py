@@ -63,7 +63,7 @@ TAKEN: dict[str, Callable[[torch.Tensor], Any]] = {
     "a mask of two dimensions": lambda x: put(x, torch.ones(5, 5).bool(), 3),
     "of no dimension": lambda x: put(x, torch.tensor(1), torch.ones(5)),
     "random_": lambda x: x.random_(0, None).zero_(),
-    "bernoulli_": lambda x: x.bernoulli_(x).zero_(),
+    "bernoulli_": lambda x: x.bernoulli_(x.clone()).zero_(),
     "sort": lambda x: torch.sort(x, out=(torch.zeros(5, 5), torch.zeros(5, 5).long())),
     "bucketize": lambda x: torch.bucketize(x, x[0], out_int32=True),
 }

@@ -1,0 +1,104 @@
+"""Operands that share elements with what an op writes to: what comes of it depends on the order in
+which elements are read and written, which a graph without mutations does not keep."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from typing import Any
+
+import torch
+
+from jitney.torch_api.symbols import hint_of
+
+#: Steps of a search for a shared element, behind which there is taken to be one.
+_STEPS = 2000
+
+
+def shares_with_written(op: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+    """Whether an ATen call of fakes writes elements that it also reads by another operand: at
+    other places, or at the same ones where the op does not go element by element. (Eager refuses
+    most of these.)"""
+    writes = _writes(op)
+    if not writes:
+        return False
+    in_place = torch.Tag.pointwise in op.tags or op._opname == "copy_"
+    lists = op._opname.startswith("_foreach")
+    names = (a.name for a in op._schema.arguments)
+    arguments = {**dict(zip(names, args, strict=False)), **kwargs}
+    written = [value for name in writes if (value := arguments.get(name)) is not None]
+    read = [value for name, value in arguments.items() if name not in writes]
+    for one in written:
+        for other in read:
+            for a, b in _pairs(one, other, lists):
+                if _share(a, b) and not (_is_alike(a, b) and (in_place or lists)):
+                    return True
+    return False
+
+
+@lru_cache(maxsize=4096)
+def _writes(op: Any) -> tuple[str, ...]:
+    arguments = op._schema.arguments
+    return tuple(a.name for a in arguments if a.alias_info is not None and a.alias_info.is_write)
+
+
+def _pairs(one: Any, other: Any, lists: bool) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Tensors that meet: of lists, those at the same place."""
+    if lists and isinstance(one, list) and isinstance(other, list):
+        yield from (pair for pair in zip(one, other, strict=False) if _are_tensors(*pair))
+        return
+    for a in one if isinstance(one, list | tuple) else (one,):
+        for b in other if isinstance(other, list | tuple) else (other,):
+            if _are_tensors(a, b):
+                yield a, b
+
+
+def _are_tensors(*values: Any) -> bool:
+    return all(isinstance(value, torch.Tensor) for value in values)
+
+
+def _is_alike(a: torch.Tensor, b: torch.Tensor) -> bool:
+    offsets = hint_of(a.storage_offset()), hint_of(b.storage_offset())
+    extents = zip((*a.shape, *a.stride()), (*b.shape, *b.stride()), strict=False)
+    same = offsets[0] == offsets[1] and a.dim() == b.dim() and a.dtype is b.dtype
+    return same and all(hint_of(one) == hint_of(other) for one, other in extents)
+
+
+def _share(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether they have an element in common; of other widths, whether their memory meets."""
+    if a.layout is not torch.strided or b.layout is not torch.strided:
+        return False
+    if a.untyped_storage()._cdata != b.untyped_storage()._cdata:
+        return False
+    if not (_is_known(a) and _is_known(b)):
+        return False
+    if a.itemsize != b.itemsize:
+        return True
+    ranges: dict[int, tuple[int, int]] = {}
+    for tensor, up, down in ((a, 1, 0), (b, 0, 1)):
+        for size, stride in zip(map(hint_of, tensor.shape), map(hint_of, tensor.stride())):
+            if size == 0:
+                return False
+            low, high = ranges.get(stride, (0, 0))
+            ranges[stride] = low - down * (size - 1), high + up * (size - 1)
+    terms = sorted([(s, *ends) for s, ends in ranges.items() if s and any(ends)], reverse=True)
+    return _reaches(terms, hint_of(b.storage_offset()) - hint_of(a.storage_offset()), [_STEPS])
+
+
+def _is_known(tensor: torch.Tensor) -> bool:
+    """Whether every size is a number or has an example, which is asked without a guard."""
+    sizes = (*tensor.shape, *tensor.stride(), tensor.storage_offset())
+    return all(isinstance(size, int) or size.node.has_hint() for size in sizes)
+
+
+def _reaches(terms: list[tuple[int, int, int]], target: int, steps: list[int]) -> bool:
+    """Whether a sum of multiples of strides, each within its bounds, is ``target``."""
+    if not terms or steps[0] <= 0:
+        return target == 0 or steps[0] <= 0
+    steps[0] -= 1
+    (stride, low, high), rest = terms[0], terms[1:]
+    least = sum(s * first for s, first, _ in rest)
+    most = sum(s * last for s, _, last in rest)
+    first = max(low, -((most - target) // stride))
+    last = min(high, (target - least) // stride)
+    return any(_reaches(rest, target - n * stride, steps) for n in range(first, last + 1))
