@@ -134,7 +134,10 @@ def call_leaf(interpreter: Interpreter, function: Any, args: Any, kwargs: dict[s
             return _scaled_by_tensor(interpreter, function, combine, values, keywords["value"])
         if len(values) == 4 and not keywords and _holds_scales(interpreter, values):
             return _scaled_by_tensors(interpreter, function, combine, values)
-    return interpreter.torch_call(function, *values, **keywords)
+    result = interpreter.torch_call(function, *values, **keywords)
+    if function is torch.nn.functional.one_hot:  # fakes lie as the indices do, eager's in rows
+        result = interpreter.torch_call(torch.Tensor.contiguous, result)
+    return result
 
 
 # Their ``value`` is a number; eager reads a tensor's (optimizers pass one while compiled).

@@ -50,9 +50,9 @@ def forecast(op: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         return out[0], *(_in(dtype, t) for t in out[1:])
     if op._opname == "native_group_norm_backward":
         return None if out[0] is None else _in(args[0].dtype, out[0]), *out[1:]
-    if op._opname in _LIKE_OPERAND and args[0].device.type == "cpu":
+    if args and op._opname in _LIKE_OPERAND.get(_device_of(args[0]), ()):
         return torch.empty_like(out, memory_format=suggest_memory_format(args[0]))
-    if op._opname in ("pixel_shuffle", "pixel_unshuffle") and args[0].is_cuda:
+    if op._opname in _SHUFFLES and args[0].is_cuda:
         return torch.empty_like(out, memory_format=torch.contiguous_format)
     if op._opname.endswith("_scatter") and any(type(s) is int and s == 0 for s in out.stride()):
         return args[0].clone()  # not the strides of an expanded operand
@@ -79,11 +79,20 @@ _IN_ROWS = frozenset({
 #: Where norms without running statistics have their weight and bias.
 _PARAMETERS = {"native_group_norm": (1, 2), "native_layer_norm": (2, 3)}
 
-#: Borders (of volumes; before torch 2.13 of images too) and a shuffle: channels last stay so.
-_LIKE_OPERAND = frozenset({
-    "channel_shuffle",
-    "reflection_pad2d", "reflection_pad3d", "replication_pad2d", "replication_pad3d",
-})  # fmt: skip
+#: Where channels last stay so. On a CPU borders (of volumes; before torch 2.13 of images too) and
+#: a shuffle; on a GPU what is made larger, of few channels as well.
+_LIKE_OPERAND = {
+    "cpu": frozenset({
+        "channel_shuffle",
+        "reflection_pad2d", "reflection_pad3d", "replication_pad2d", "replication_pad3d",
+    }),
+    "cuda": frozenset({"upsample_bilinear2d"}),
+}  # fmt: skip
+_SHUFFLES = ("pixel_shuffle", "pixel_unshuffle")
+
+
+def _device_of(value: Any) -> str:
+    return value.device.type if isinstance(value, torch.Tensor) else ""
 
 
 def _bag(op: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:

@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 import jitney
+from jitney.torch_api import forecast
 from tests.equal import assert_equal_to_eager
 
 
@@ -240,3 +242,26 @@ def test_a_cut_gradient_lies_as_what_was_cut(turned: bool) -> None:
     operands = (x.contiguous(), x) if turned else (x, x.contiguous())
     compiled = jitney.compile(lambda gradient, cut: op(gradient, cut, 0.0))
     assert compiled(*operands).stride() == op(*operands, 0.0).stride()
+
+
+def test_larger_images_of_a_gpu_keep_their_channels_last() -> None:
+    """torch's decomposition makes rows of fewer than 16 channels."""
+    with FakeTensorMode():
+        x = torch.empty_strided((2, 3, 5, 6), (90, 1, 18, 3), device="cuda")
+        rows = torch.empty(x.shape, device="cuda")
+        larger = torch.ops.aten.upsample_bilinear2d
+        for op, rest in ((larger.default, ()), (larger.vec, (None,))):
+            out = forecast(op, (x, [7, 9], True, *rest), {})
+            assert out.is_contiguous(memory_format=torch.channels_last)
+            assert forecast(op, (rows, [7, 9], True, *rest), {}).is_contiguous()
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_one_hot_rows_lie_in_rows(dynamic: bool) -> None:
+    def f(x: torch.Tensor) -> tuple[torch.Tensor, tuple[int, ...]]:
+        out = torch.nn.functional.one_hot(x, 3)
+        return out, out.stride()
+
+    x = torch.randint(3, (2, 4, 5, 6)).to(memory_format=torch.channels_last)
+    (found, strides), (expected, wanted) = jitney.compile(f, dynamic=dynamic)(x), f(x)
+    assert torch.equal(found, expected) and found.stride() == strides == wanted
