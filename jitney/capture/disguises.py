@@ -7,6 +7,7 @@ from __future__ import annotations
 import builtins
 import dis
 import functools
+import sys
 import types
 from typing import Any
 
@@ -14,11 +15,8 @@ from jitney.capture.class_flags import is_heap_type, is_python
 from jitney.capture.lookups import type_lookup
 
 _ITS_CLASS = object.__dict__["__class__"]
-#: What a ``__getattribute__`` may ask and do nothing but look.
-_LOOKING = frozenset(
-    """__getattribute__ __dict__ __class__ __name__ get keys values items startswith endswith
-    removeprefix removesuffix format""".split()
-)
+#: Methods that a ``__getattribute__`` may call and do nothing but look: a text's and a dict's.
+_LOOKING = frozenset({"__getattribute__", "get", "keys", "values", "items", *dir(str)})
 _ASKING: tuple[Any, ...] = (super, object, type, getattr, hasattr, isinstance, issubclass, len, str)
 _CHANGING = ("STORE_", "DELETE_", "IMPORT_", "YIELD_", "MAKE_", "SEND")
 
@@ -51,13 +49,20 @@ def _is_harmless(step: dis.Instruction, hook: types.FunctionType) -> bool:
             "STORE_FAST_STORE_FAST",
         )
     if name in ("LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR"):
-        return step.argval in _LOOKING
+        return step.argval in _LOOKING or not _is_for_a_call(step)
     if name == "LOAD_DEREF":
         return bool(step.argval == "__class__")
     if name == "LOAD_GLOBAL":
         value = hook.__globals__.get(step.argval, builtins.__dict__.get(step.argval))
         return not callable(value) or value in _ASKING or _is_error(value)
     return True
+
+
+def _is_for_a_call(step: dis.Instruction) -> bool:
+    """Whether a loaded attribute is called: from Python 3.12 on a bit of the argument says so."""
+    if step.opname == "LOAD_METHOD" or sys.version_info < (3, 12):
+        return step.opname == "LOAD_METHOD"
+    return bool((step.arg or 0) & 1)
 
 
 def _is_error(value: Any) -> bool:
