@@ -149,6 +149,8 @@ _WHOLE = (*_DIVIDE, *_DIVIDE_IN_PLACE, *_GROW, *_GROW_IN_PLACE)
 def _fits_a_word(function: Any, left: Any, right: Any) -> bool:
     """Whether an int computed of symbols fits a machine's word. Products of sizes alone do: memory
     is not larger."""
+    if not all(isinstance(v, (int, float, complex, *SYMBOLS)) for v in (left, right)):
+        return True  # of a list that is repeated in place no trial is made
     symbols = [v for v in (left, right) if isinstance(v, torch.SymInt)]
     if not any(torch_api.has_numbers(v) for v in symbols):
         return True

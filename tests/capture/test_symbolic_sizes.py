@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import pytest
 import torch
 
+import jitney
 from jitney import torch_api
 from jitney.capture.capture_frame import capture_frame
 from jitney.capture.finish_guards import guards_of_shapes
@@ -145,3 +147,16 @@ def test_zero_and_one_are_not_symbols(size: int) -> None:
     _, result = captured(lambda x: x + 1, torch.randn(size, 4))
     assert result.inputs[0].example.shape[0] == size
     assert type(result.inputs[0].example.shape[0]) is int
+
+
+def test_a_list_repeated_in_place_grows_once() -> None:
+    def f(x: torch.Tensor, n: int) -> tuple[torch.Tensor, int, int]:
+        first, second = [x, x], [x]
+        first *= n
+        operator.imul(second, n)
+        return x + len(first), len(first), len(second)
+
+    compiled, x = jitney.compile(f), torch.ones(2)
+    for n in (2, 3, 4, 2):
+        found, expected = compiled(x, n), f(x, n)
+        assert found[1:] == expected[1:] and torch.equal(found[0], expected[0])
