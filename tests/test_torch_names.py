@@ -185,3 +185,31 @@ def test_a_cache_goes_to_another_machine(tmp_path: Path, monkeypatch: pytest.Mon
                 jitney.load_cache_artifacts(damaged)
     with config.override(cache=False):
         assert jitney.load_cache_artifacts(artifacts) is None
+
+
+def test_other_instances_may_use_up_the_limit() -> None:
+    """One that has not been compiled itself has no guards to explain."""
+
+    class Adds(torch.nn.Module):
+        def __init__(self, k: int) -> None:
+            super().__init__()
+            self.k = k
+
+        @jitney.disable
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x + self.k
+
+    class Several(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.parts = torch.nn.ModuleList(Adds(k) for k in range(6))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            for part in self.parts:
+                x = part(x) * 2
+            return x
+
+    model, x = Several(), torch.ones(2)
+    compiled = jitney.compile(model, options={"accumulated_recompile_limit": 2})
+    for _ in range(3):
+        assert torch.equal(compiled(x), model(x))

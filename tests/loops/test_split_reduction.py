@@ -21,7 +21,7 @@ from jitney.loops.ir import (
     Ref,
     Store,
 )
-from jitney.loops.split_reduction import can_split, split_reduction
+from jitney.loops.split_reduction import can_split, chunks_wanted, split_reduction
 from jitney.loops.verify import verify
 from tests.targets import H200
 
@@ -54,6 +54,13 @@ def test_split_equals_whole(op, rows, columns):
     x = torch.randn(rows, columns)
     (want,), (got,) = interpret(program, {}, [x]), interpret(split, {}, [x])
     torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-3)
+
+
+@pytest.mark.parametrize("columns", [1, 16, 32, 63])
+def test_few_columns_are_dealt_out_to_the_whole_gpu(columns):
+    """A program takes some columns side by side, however few there are."""
+    nest = reduction(1 << 20, columns, "sum").nodes[0]
+    assert chunks_wanted(nest, H200) >= 2 * H200.multiprocessors
 
 
 F32 = torch.float32
