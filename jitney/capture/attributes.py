@@ -71,8 +71,6 @@ def get_attr(interpreter: Interpreter, owner: Any, name: str, site: Frame | None
         return owner.attribute(name)
     if cls in PROXIES:
         raise BreakCapture("proxy", "an object is looked at through a weakref.proxy")
-    if cls is types.MethodType and type_lookup(cls, name) is ABSENT:  # its function's, if any
-        return get_attr(interpreter, owner.__func__, name)
     hook = look_up(interpreter, cls, "__getattribute__")
     if not is_python(hook) and not is_slot(hook, "__getattribute__"):
         raise BreakCapture("getattribute", f"{cls.__name__}.__getattribute__ is no function")

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from jitney import torch_api
 from jitney.capture import (
     attribute_stores,
     attributes,
@@ -33,7 +32,6 @@ from jitney.capture.frame import BreakCapture, Frame, Raised, Unread
 from jitney.capture.generators import Iterating
 from jitney.capture.guard import ABSENT, Kind
 from jitney.capture.lookups import look_up
-from jitney.capture.source import Function
 from jitney.capture.special_methods import hook_of
 from jitney.capture.symbols import SYMBOLS, concrete, counted
 from jitney.capture.tracebacks import traceback_of
@@ -316,17 +314,14 @@ def _warn(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site:
     given = dict(zip(("message", "category", "stacklevel", "source"), values), **keywords)
     if isinstance(given["message"], Warning) or given.get("source") is not None:
         raise BreakCapture("warning", "a warning object is issued")
-    raises = torch_api.state_reader("warnings_raise")()
-    interpreter.world.guard(Kind.STATE, Function(), ("warnings_raise", raises), "warnings_raise")
-    if raises or any(call[0] in _FILTERS_MUTATED for call in interpreter.deferred):
-        raise BreakCapture("warning", "a filter may raise the warning, or was changed before it")
     depth = min(max(given.get("stacklevel", 1), 1), len(interpreter.frames))
     frame = interpreter.frames[-depth]
     module = frame.globals.get("__name__", "<unknown>")
     place = (frame.code.co_filename, frame.current.line, module)
     category = given.get("category") or UserWarning
-    if exceptions.becomes_error(interpreter, category):
-        raise BreakCapture("warning", "a filter may make an error of a warning")
+    changed = any(call[0] in _FILTERS_MUTATED for call in interpreter.deferred)
+    if changed or exceptions.becomes_error(interpreter, category):
+        raise BreakCapture("warning", "a filter may raise the warning, or was changed before it")
     interpreter.deferred.append((deferred.warn_at, (given["message"], category, *place), {}))
 
 

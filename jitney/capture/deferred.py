@@ -35,7 +35,8 @@ def log_at(
 
 def is_error(category: type) -> bool:
     """Whether a filter may turn warnings of this category into exceptions."""
-    return any(row[0] == "error" and issubclass(category, row[2]) for row in warnings.filters)
+    read = getattr(warnings, "_get_filters", lambda: warnings.filters)  # Python >= 3.14
+    return any(row[0] == "error" and issubclass(category, row[2]) for row in read())
 
 
 @functools.cache

@@ -25,7 +25,6 @@ class Roots:
     function: FunctionType
 
 
-_CONTAINERS = frozenset((dict, list, tuple, set, frozenset, deque, str, bytes))
 _MISSING = object()
 _CONTAINERS = frozenset((dict, list, tuple, set, frozenset, deque, str, bytes))
 _Class = TypeVar("_Class", bound=type)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import operator
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, cast
@@ -12,6 +11,7 @@ import torch
 
 from jitney.errors import CompilerBug
 from jitney.torch_api import names
+from jitney.torch_api.modes import function_modes
 
 #: What torch says of a device: its memory, its processors. Never changed.
 DEVICE_PROPERTIES: tuple[type, ...] = tuple(
@@ -124,10 +124,9 @@ def _set_autocast_state(state: tuple[Any, ...]) -> None:
 
 
 def _default_device() -> Any:
-    from torch.overrides import _get_current_function_mode_stack
     from torch.utils._device import DeviceContext
 
-    for mode in reversed(_get_current_function_mode_stack()):
+    for mode in reversed(function_modes()):
         if isinstance(mode, DeviceContext):
             return mode.device
     return None
@@ -149,12 +148,6 @@ def _transforms() -> tuple[bool, bool]:
 def _cuda_device() -> int:
     """The GPU that ``"cuda"`` means in this thread: the first one before any was asked for."""
     return torch.cuda.current_device() if torch.cuda.is_initialized() else 0
-
-
-def _warnings_raise() -> bool:
-    """Whether a filter makes errors of warnings."""
-    read = getattr(warnings, "_get_filters", lambda: warnings.filters)  # Python >= 3.14
-    return any(action == "error" for action, *_ in read())
 
 
 def naming_gpu(kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -194,10 +187,7 @@ _CHANGES: tuple[object, ...] = tuple(
 )
 _SETTER_OF = {reader: setter for setter, reader in names.SETTERS.items()}
 #: What is only read, and where it matters alone: a forked process must not ask for its GPU.
-_ASKED: dict[str, Callable[[], Any]] = {
-    "cuda_device": _cuda_device,
-    "warnings_raise": _warnings_raise,
-}
+_ASKED: dict[str, Callable[[], Any]] = {"cuda_device": _cuda_device}
 
 
 def fills_memory() -> bool:
@@ -210,8 +200,8 @@ def fills_memory() -> bool:
 
 def state_names() -> tuple[str, ...]:
     """What a ``SetState`` effect may name, and every capture guards. A ``STATE`` guard may also
-    name "cuda_device", the GPU that ``"cuda"`` means, "warnings_raise", and any function of torch's
-    that reads a setting, "torch.get_num_threads"."""
+    name "cuda_device", the GPU that ``"cuda"`` means, and any function of torch's that reads a
+    setting, "torch.get_num_threads"."""
     return tuple(_STATE)
 
 

@@ -6,6 +6,7 @@ import types
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import pytest
 import torch
 
 import jitney
@@ -15,6 +16,14 @@ from tests.capture.run_capture import X, assert_same
 
 #: Makes a function of a tensor, and what is called between its calls.
 Program = Callable[[], tuple[Any, ...]]
+
+
+class Programs(list[Any]):
+    """A test's parameters: the functions that it decorates, by their names."""
+
+    def __call__(self, build: Program) -> Program:
+        self.append(pytest.param(build, id=build.__name__))
+        return build
 
 
 def answers(program: Program, compiled: bool) -> list[Any]:

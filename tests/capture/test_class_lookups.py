@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.capture.changing_world import Program, check_changes
+from tests.capture.changing_world import Program, Programs, check_changes
 
 #: (name, what the class has at first, what is set, what is then asked of an object)
 SPECIAL: dict[str, tuple[dict[str, Any], dict[str, Any], Any]] = {}
@@ -116,15 +116,10 @@ def test_special_methods(name: str) -> None:
     check_changes(program)
 
 
-PROGRAMS: list[Any] = []
+program = Programs()
 
 
-def program(build: Program) -> Program:
-    PROGRAMS.append(pytest.param(build, id=build.__name__))
-    return build
-
-
-@pytest.mark.parametrize("build", PROGRAMS)
+@pytest.mark.parametrize("build", program)
 def test_programs(build: Program) -> None:
     check_changes(build)
 

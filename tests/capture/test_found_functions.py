@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.capture.changing_world import Program, check_changes
+from tests.capture.changing_world import Program, Programs, check_changes
 
 #: What is called behind an attribute or a builtin, by name: a class that has it, how it is asked.
 SOURCES: dict[str, tuple[str, Any]] = {}
@@ -99,15 +99,10 @@ def test_variables(name: str, writes: bool) -> None:
     check_changes(build(name, writes))
 
 
-PROGRAMS: list[Any] = []
+program = Programs()
 
 
-def program(build: Program) -> Program:
-    PROGRAMS.append(pytest.param(build, id=build.__name__))
-    return build
-
-
-@pytest.mark.parametrize("build", PROGRAMS)
+@pytest.mark.parametrize("build", program)
 def test_programs(build: Program) -> None:
     check_changes(build)
 

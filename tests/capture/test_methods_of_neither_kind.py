@@ -8,17 +8,12 @@ from typing import Any
 
 import pytest
 
-from tests.capture.changing_world import Program, check_changes
+from tests.capture.changing_world import Program, Programs, check_changes
 
-PROGRAMS: list[Any] = []
-
-
-def program(build: Program) -> Program:
-    PROGRAMS.append(pytest.param(build, id=build.__name__))
-    return build
+program = Programs()
 
 
-@pytest.mark.parametrize("build", PROGRAMS)
+@pytest.mark.parametrize("build", program)
 def test_programs(build: Program) -> None:
     check_changes(build)
 

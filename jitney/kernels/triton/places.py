@@ -43,7 +43,7 @@ class Places:
     def __init__(
         self, plan: LaunchPlan, slots: Mapping[str, int], sizes: Mapping[Atom, int]
     ) -> None:
-        self._plan, self._slots, self._sizes = plan, slots, dict(sizes)
+        self._slots, self._sizes = slots, dict(sizes)
         self._buffers = {b.name: b for b in plan.buffers}
         self._views: dict[int, Part] = {}
         self.workspace = plan.workspace.evaluate(sizes)
