@@ -138,16 +138,16 @@ def _compile_callable(model: Any, *, session: Session, disable: bool) -> Any:
     if disable:
         return model
     if isinstance(model, torch.nn.Module):
-        return compile_module(model, session)
+        return session.hand_out(compile_module(model, session))
     if isinstance(model, MethodType) and isinstance(model.__func__, FunctionType):
         owner = model.__self__ if isinstance(model.__self__, torch.nn.Module) else None
         plain = original_of(model.__func__)
-        return MethodType(_named(session.wrapper(plain, owner), plain), model.__self__)
+        return MethodType(_handle(session, plain, owner), model.__self__)
     if isinstance(model, FunctionType):
         original = original_of(model)
         if policy.is_transform(original):
             original = _calling(original)
-        return _named(session.wrapper(original), original)
+        return _handle(session, original)
     if isinstance(model, staticmethod | classmethod):
         return type(model)(_compile_callable(model.__func__, session=session, disable=disable))
     if isinstance(model, type) or not callable(model):
@@ -156,9 +156,8 @@ def _compile_callable(model: Any, *, session: Session, disable: bool) -> Any:
     call = type(model).__call__
     if isinstance(call, FunctionType):
         call = original_of(call)
-        return MethodType(_named(session.wrapper(call), call), model)
-    calling = _calling(model)
-    return _named(session.wrapper(calling), calling)
+        return MethodType(_handle(session, call), model)
+    return _handle(session, _calling(model))
 
 
 def _calling(function: Callable[..., Any]) -> FunctionType:
@@ -171,9 +170,12 @@ def _calling(function: Callable[..., Any]) -> FunctionType:
     return functools.update_wrapper(call, function)  # type: ignore[return-value]
 
 
-def _named(wrapper: FunctionType, original: FunctionType) -> FunctionType:
-    functools.update_wrapper(wrapper, original)
-    mark_stand_in(wrapper, original)
+def _handle(session: Session, function: FunctionType, owner: Any = None) -> FunctionType:
+    """What the user calls instead of ``function``, by the same name."""
+    wrapper = session.compiled(function, owner).wrap(function)
+    functools.update_wrapper(wrapper, function)
+    mark_stand_in(wrapper, function)
+    session.hand_out(wrapper)
     return wrapper
 
 

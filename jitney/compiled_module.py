@@ -58,7 +58,8 @@ class CompiledModule(torch.nn.Module):
         return _restore, (self._orig_mod, _settings_of(self._session))
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        return compile_module(copy.deepcopy(self._orig_mod, memo), self._session.again())
+        session = self._session.again()
+        return session.hand_out(compile_module(copy.deepcopy(self._orig_mod, memo), session))
 
     def __dir__(self) -> list[str]:
         return sorted({*super().__dir__(), "_orig_mod"})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import sys
 import threading
+import weakref
 from collections import Counter
 from collections.abc import Callable
 from types import CellType, CodeType, FunctionType, MethodType
@@ -46,6 +47,7 @@ class Session:
         self._counts: Counter[CodeType] = Counter()
         self._wrappers: dict[tuple[int, int], tuple[Any, Any, FunctionType]] = {}
         self._lock = threading.Lock()
+        self._handles = 0
 
     def again(self) -> Session:
         """A session with the same settings and nothing compiled."""
@@ -143,6 +145,25 @@ class Session:
         package = (function.__globals__.get("__name__") or "").partition(".")[0]
         return package not in _EAGER_PACKAGES
 
+    def hand_out(self, handle: Any) -> Any:
+        """``handle``, what the user calls: once it is gone, and others of this session, nothing
+        here keeps the program's objects alive until Python's collector comes by."""
+        self._handles += 1
+        finalizer = weakref.finalize(handle, _release, weakref.ref(self))
+        finalizer.atexit = False
+        return handle
+
+    def release(self) -> None:
+        """One handle less. Takes no lock: it may come at any time, in any thread. What else leads
+        here (a method kept of a compiled module) compiles anew."""
+        self._handles -= 1
+        if self._handles:
+            return
+        codes, self._codes, self._wrappers = self._codes, {}, {}
+        for _, _, compiled in codes.values():
+            compiled.forget()
+            compiled.owner = None
+
     def reset(self) -> None:
         """Forgets all entries."""
         with self._lock:
@@ -150,3 +171,9 @@ class Session:
             self._counts.clear()
         for compiled in codes:
             compiled.forget()
+
+
+def _release(session: weakref.ref[Session]) -> None:
+    found = session()
+    if found is not None:
+        found.release()
