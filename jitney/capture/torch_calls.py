@@ -126,8 +126,8 @@ def call_leaf(interpreter: Interpreter, function: Any, args: Any, kwargs: dict[s
     if leaves.writes_unseen(function) and not interpreter.options.fullgraph:
         reason = f"{leaves.name_of(function)} writes to its operands, and is no op of torch's"
         raise BreakCapture("custom-op", reason)
-    values = forced(interpreter, args)
-    keywords = forced_keywords(interpreter, kwargs)
+    values = [_truth(v) for v in forced(interpreter, args)]
+    keywords = {k: _truth(v) for k, v in forced_keywords(interpreter, kwargs).items()}
     combine = _SCALED.get(function.__name__.removesuffix("_").removeprefix(_OF_LISTS))
     if combine is not None:
         if isinstance(keywords.get("value"), torch.Tensor):
@@ -138,6 +138,12 @@ def call_leaf(interpreter: Interpreter, function: Any, args: Any, kwargs: dict[s
     if function is torch.nn.functional.one_hot:  # fakes lie as the indices do, eager's in rows
         result = interpreter.torch_call(torch.Tensor.contiguous, result)
     return result
+
+
+def _truth(value: Any) -> Any:
+    """A comparison of sizes as what it is now, which becomes assumed: where torch's functions take
+    a truth value (``is_causal=length > 1``) they take no symbol."""
+    return bool(value) if isinstance(value, torch.SymBool) else value
 
 
 # Their ``value`` is a number; eager reads a tensor's (optimizers pass one while compiled).

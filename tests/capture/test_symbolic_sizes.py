@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 import jitney
-from jitney import torch_api
+from jitney import config, torch_api
 from jitney.capture.capture_frame import capture_frame
 from jitney.capture.finish_guards import guards_of_shapes
 from jitney.capture.guard import Guard
@@ -17,6 +18,7 @@ from jitney.capture.options import CaptureOptions
 from jitney.capture.result import Capture, Return
 from jitney.capture.source import Local, Roots
 from tests.capture.run_capture import assert_same, bound, function_of, rejects, run_again
+from tests.equal import assert_equal
 
 DYNAMIC = CaptureOptions(dynamic=True)
 
@@ -160,3 +162,18 @@ def test_a_list_repeated_in_place_grows_once() -> None:
     for n in (2, 3, 4, 2):
         found, expected = compiled(x, n), f(x, n)
         assert found[1:] == expected[1:] and torch.equal(found[0], expected[0])
+
+
+def test_truth_values_of_sizes_are_truth_values_to_torch() -> None:
+    """``is_causal=length > 1``: torch's functions take no symbol there."""
+
+    def attend(q: torch.Tensor) -> Any:
+        length = q.shape[-2]
+        y = F.scaled_dot_product_attention(q, q, q, is_causal=length > 1)
+        return F.dropout(y, 0.0, training=length > 3), y.sum(-1, length != 2)
+
+    compiled = jitney.compile(attend, dynamic=True, fullgraph=True)
+    with config.override(eager_on_bug=False):
+        for length in (5, 2, 3):
+            q = torch.randn(2, 3, length, 4)
+            assert_equal(compiled(q), attend(q))
