@@ -153,6 +153,8 @@ def _sum(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: 
         iterable = operators.iterable(interpreter, values[0])
         values[0] = interpreter.native(list, iterable)
         starts = (*values[1:], *keywords.values())
+        if sys.version_info >= (3, 12) and torch.SymFloat in map(type, (*values[0], *starts)):
+            values = [[concrete(x) for x in values[0]], *map(concrete, values[1:])]
         refused = any(isinstance(x, str | bytes | bytearray) for x in starts)
         if not refused and not {type(x) for x in (*values[0], *starts)} <= _NUMBERS:
             link = "push" if site is not None else None

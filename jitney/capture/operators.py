@@ -22,7 +22,7 @@ from jitney.capture.guard import ABSENT
 from jitney.capture.known_values import known_truth
 from jitney.capture.lookups import look_up, type_lookup
 from jitney.capture.special_methods import hook_of, is_tensorish, type_name
-from jitney.capture.symbols import SYMBOLS, concrete, concrete_key, exact_operands
+from jitney.capture.symbols import SYMBOLS, concrete, concrete_key, exact_operands, rounded_operands
 
 if TYPE_CHECKING:
     from jitney.capture.interpret import Interpreter
@@ -143,7 +143,8 @@ def _native(interpreter: Interpreter, function: Callable[..., Any], *values: Any
         return interpreter.torch_call(function, *values)
     if function in (operator.mul, operator.imul):
         _refuse_counts(interpreter, *values)
-    return interpreter.native(function, *exact_operands(function, values))
+    values = rounded_operands(function, exact_operands(function, values))
+    return interpreter.native(function, *values)
 
 
 def compare(interpreter: Interpreter, symbol: str, left: Any, right: Any) -> Any:

@@ -146,6 +146,25 @@ def exact_operands(function: Any, values: Sequence[Any]) -> Sequence[Any]:
 _WHOLE = (*_DIVIDE, *_DIVIDE_IN_PLACE, *_GROW, *_GROW_IN_PLACE)
 
 
+def rounded_operands(function: Any, values: Sequence[Any]) -> Sequence[Any]:
+    """Operands of which ``function`` rounds where Python does: terms of their own where sympy would
+    take them together with others. ``t += dt`` ten times is not ``t + 10 * dt``."""
+    if not any(isinstance(v, torch.SymFloat) for v in values):
+        return values
+    if function in _WITH_SIGNS or (
+        function in _ROUND
+        and all(isinstance(v, (int, float, *SYMBOLS)) for v in values)
+        and not torch_api.is_one_step(function(*values), *values)
+    ):
+        return [torch_api.as_one_term(v) for v in values]
+    return values
+
+
+#: Guards move terms from one side to the other; a minus goes to each term.
+_WITH_SIGNS = (operator.lt, operator.le, operator.gt, operator.ge, *_EQUAL, operator.neg)
+_ROUND = tuple(f for f in (*_GROW, *_GROW_IN_PLACE) if f not in _SHIFT)
+
+
 def _fits_a_word(function: Any, left: Any, right: Any) -> bool:
     """Whether an int computed of symbols fits a machine's word. Products of sizes alone do: memory
     is not larger."""

@@ -138,6 +138,7 @@ from jitney.torch_api.state import (
 from jitney.torch_api.storages import empty_tensor, maker_of_empty, owners_of, same_memory
 from jitney.torch_api.symbols import (
     LARGEST_WORD,
+    as_one_term,
     assumes_order,
     build_expression,
     can_build,
@@ -148,6 +149,7 @@ from jitney.torch_api.symbols import (
     has_numbers,
     has_symbols,
     hint_of,
+    is_one_step,
     is_symbolic,
     is_symbolic_value,
     known_as_one,
@@ -220,7 +222,9 @@ __all__ = [
     "can_build",
     "bump_versions",
     "c_symbol",
+    "as_one_term",
     "constant_of",
+    "is_one_step",
     "counts_with",
     "empty_tensor",
     "keeps_graph",

@@ -222,6 +222,47 @@ def constant_of(value: Any) -> Any:
     return float(expr) if isinstance(value, torch.SymFloat) else bool(expr)
 
 
+def is_one_step(result: Any, left: Any, right: Any) -> bool:
+    """Whether the expression of a SymFloat is, and stays, just the sum, the difference or the
+    product that it was made as, of ``left`` and ``right``. Sympy adds constants up, multiplies
+    sums out (in guards, too) and orders terms anew; each of Python's steps is rounded."""
+    import sympy
+
+    if not isinstance(result, torch.SymFloat):
+        return True
+    made = result.node.expr
+    parts = [_float_expression(v) for v in (left, right)]
+    if made in parts:
+        return True
+    if isinstance(made, sympy.Add):
+        found = set(map(_as_float, made.args))
+        return len(made.args) == 2 and any({parts[0], s * parts[1]} == found for s in (1, -1))
+    if any(isinstance(p, sympy.Add) for p in parts):
+        return False
+    square = isinstance(made, sympy.Pow) and made.args[0] == parts[0] == parts[1]
+    return square or (len(made.args) == 2 and set(parts) == set(map(_as_float, made.args)))
+
+
+def _float_expression(value: Any) -> Any:
+    """The expression of a number of Python's or a symbol in an expression of floats."""
+    if isinstance(value, torch.SymInt):
+        value = torch.sym_float(value)
+    return _as_float(value.node.expr if isinstance(value, torch.SymFloat) else value)
+
+
+def _as_float(expression: Any) -> Any:
+    import sympy
+
+    number = isinstance(expression, int | float) or expression.is_number
+    return sympy.Float(float(expression)) if number else expression
+
+
+def as_one_term(value: Any) -> Any:
+    """A SymFloat of the same value that sympy does not look into."""
+    plain = not isinstance(value, torch.SymFloat) or not value.node.expr.args
+    return value if plain or type(value.node.expr).__name__ == "FloatTrueDiv" else value / 1.0
+
+
 #: What lowering can compute of floats: `jitney.loops.evaluate_scalar` and the kernels agree.
 _FLOAT_STEPS = ("Add", "Mul", "FloatTrueDiv", "IntTrueDiv", "FloatPow", "ToFloat")
 
