@@ -104,10 +104,10 @@ def _container(interpreter: Interpreter, cls: Any, args: Any, kwargs: Any, site:
         hook = hook_of(interpreter, values[0], "__reversed__")
         if hook is not None:
             return interpreter.call(hook, (values[0],), {}, site)
-        if type_lookup(type(values[0]), "__reversed__") is ABSENT:
+        if _is_list_of_modules(values[0]):
+            values[0] = list(operators.iterable(interpreter, values[0]))
+        elif type_lookup(type(values[0]), "__reversed__") is ABSENT:
             callbacks.refuse_hooks(interpreter, values[0], ("__getitem__", "__len__"))
-    if cls is reversed and isinstance(values[0], torch.nn.Module):
-        values[0] = list(operators.iterable(interpreter, values[0]))
     readable = subscripts.items if issubclass(cls, dict) else operators.iterable
     readable = operators.listed if cls in (list, tuple) else readable
     factory = values[:1] if cls is collections.defaultdict else []
@@ -124,6 +124,19 @@ def _container(interpreter: Interpreter, cls: Any, args: Any, kwargs: Any, site:
     if cls is collections.OrderedDict:  # it may be given attributes
         interpreter.owned[id(made)] = made
     return made
+
+
+_LISTS_OF_MODULES = (torch.nn.ModuleList, torch.nn.Sequential, torch.nn.ParameterList)
+
+
+def _is_list_of_modules(value: Any) -> bool:
+    """Whether torch's own methods give the items of a module one after the other."""
+    kind = type(value)
+    return any(
+        all(getattr(kind, n) is getattr(c, n) for n in ("__getitem__", "__len__", "__iter__"))
+        for c in _LISTS_OF_MODULES
+        if issubclass(kind, c)
+    )
 
 
 def _of_pairs(interpreter: Interpreter, value: Any) -> Any:
