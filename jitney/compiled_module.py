@@ -54,6 +54,10 @@ class CompiledModule(torch.nn.Module):
     def forward(self, value: Any) -> None:
         self._orig_mod.forward = value
 
+    @functools.wraps(torch.nn.Module.load_state_dict)  # the original's: what it raises names it
+    def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:  # type: ignore[override]
+        return self._orig_mod.load_state_dict(*args, **kwargs)
+
     def __reduce_ex__(self, protocol: Any) -> Any:
         return _restore, (self._orig_mod, _settings_of(self._session))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import weakref
 
+import pytest
 import torch
 
 import jitney
@@ -26,3 +27,11 @@ def test_a_class_defined_in_a_function_is_let_go() -> None:
     local, held = use_once()
     gc.collect()
     assert local() is None and held() is None
+
+
+def test_what_load_state_dict_raises_names_the_models_class() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2))
+    compiled = jitney.compile(model)
+    with pytest.raises(RuntimeError, match="loading state_dict for Sequential:"):
+        compiled.load_state_dict({"x": torch.ones(1)})
+    assert compiled.load_state_dict(model.state_dict(), strict=True).missing_keys == []

@@ -143,8 +143,8 @@ def _native(interpreter: Interpreter, function: Callable[..., Any], *values: Any
         return interpreter.torch_call(function, *values)
     if function in (operator.mul, operator.imul):
         _refuse_counts(interpreter, *values)
-    values = rounded_operands(function, exact_operands(function, values))
-    return interpreter.native(function, *values)
+    exact = exact_operands(function, values)
+    return interpreter.native(function, *rounded_operands(function, exact))
 
 
 def compare(interpreter: Interpreter, symbol: str, left: Any, right: Any) -> Any:
