@@ -13,6 +13,7 @@ from jitney.capture.frame import BreakCapture, Frame, Lazy, Raised
 from jitney.capture.guard import ABSENT
 from jitney.capture.lookups import look_up
 from jitney.capture.special_methods import type_name
+from jitney.capture.symbols import identical
 
 if TYPE_CHECKING:
     from jitney.capture.interpret import Interpreter
@@ -312,7 +313,7 @@ def unary_not(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
 @opcode("IS_OP")
 def is_op(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
     left, right = vm.popn(frame, 2)
-    frame.stack.append((left is right) != bool(ins.arg))
+    frame.stack.append(identical(left, right) != bool(ins.arg))
     vm.world.compared(left, right)
 
 

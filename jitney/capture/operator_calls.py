@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from jitney.capture import operators, subscripts
 from jitney.capture.builtin_calls import builtin, forced
 from jitney.capture.frame import BreakCapture
+from jitney.capture.symbols import identical
 
 if TYPE_CHECKING:
     from jitney.capture.interpret import Interpreter
@@ -42,7 +43,7 @@ def _unary(name: str) -> Callable[..., Any]:
 
 def _is(interpreter: Interpreter, left: Any, right: Any) -> bool:
     interpreter.world.compared(left, right)
-    return left is right
+    return identical(left, right)
 
 
 for _symbol, (_function, _) in operators.BINARY.items():

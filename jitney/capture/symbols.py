@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 NONE: frozenset[int] = frozenset()
 NUMBERS = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
 SYMBOLS = tuple(NUMBERS)
+_SINGLE = (torch.SymInt, torch.SymBool)  # whose small values are one object each
 _LARGEST_FLOAT = 1e60  # that is a symbol; what is computed of it is not infinite
 LARGEST_NUMBER = 1 << 31  # of a Python int that is a symbol; its square fits a machine's word
 
@@ -67,6 +68,20 @@ def concrete(value: Any) -> Any:
     if isinstance(value, torch.SymFloat):
         return float(value)
     return bool(value) if isinstance(value, torch.SymBool) else value
+
+
+def identical(left: Any, right: Any) -> bool:
+    """``left is right``: a number from -5 to 256 is one object however it comes, a symbol too."""
+    if left is right or not (isinstance(left, _SINGLE) or isinstance(right, _SINGLE)):
+        return left is right
+    if not all(isinstance(x, _SINGLE) or type(x) in (int, bool) for x in (left, right)):
+        return False
+    truths = [isinstance(x, torch.SymBool | bool) for x in (left, right)]
+    if any(truths):
+        return all(truths) and bool(left) is bool(right)
+    if any(type(x) is int and not -5 <= x <= 256 for x in (left, right)):
+        return False
+    return bool(left == right) and -5 <= concrete(left) <= 256
 
 
 def counted(value: Any) -> Any:
