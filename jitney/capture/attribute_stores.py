@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import types
 from typing import TYPE_CHECKING, Any
 
@@ -49,6 +50,7 @@ def generic_set(
     interpreter: Interpreter, owner: Any, name: str, value: Any, site: Frame | None = None
 ) -> None:
     """``object.__setattr__``."""
+    _refuse_told(interpreter, owner, name)
     cls = type(owner)
     found = look_up(interpreter, cls, name)
     if found is not ABSENT and is_data(interpreter, found):
@@ -73,6 +75,16 @@ def generic_set(
             raise BreakCapture("descriptor", f"{cls.__name__}.{name} is set by C code")
         return
     dict_set(interpreter, owner, name, value)
+
+
+#: What records, which are told once the graph has run, go through.
+_TELLING = (logging.Filterer, logging.Filter, logging.Formatter, logging.Manager)
+
+
+def _refuse_told(interpreter: Interpreter, owner: Any, name: str) -> None:
+    """Breaks where records, put off, would be told by what comes later."""
+    if isinstance(owner, _TELLING) and not interpreter.is_owned(owner):
+        raise BreakCapture("logging", f"{name} of a {type(owner).__name__} changes")
 
 
 def _is_own(interpreter: Interpreter, owner: Any) -> bool:
@@ -107,6 +119,7 @@ def del_attr(interpreter: Interpreter, owner: Any, name: str) -> None:
 
 def generic_del(interpreter: Interpreter, owner: Any, name: str) -> None:
     """``object.__delattr__``."""
+    _refuse_told(interpreter, owner, name)
     found = look_up(interpreter, type(owner), name)
     if found is not ABSENT and is_data(interpreter, found):
         deleter = look_up(interpreter, type(found), "__delete__")
