@@ -259,6 +259,9 @@ class Rebuilder:
         if value.finished:
             names = r.Constant(frame.code.co_name), r.Constant(frame.code.co_qualname)
             return r.Apply(construct.make_ended_generator, names)
+        if frame.exceptions is not None:  # stopped in a handler
+            self.of(frame.exceptions)  # breaks where it was raised
+            raise CannotRebuild("a generator that handles an exception")
         at = frame.program.instructions[frame.index - 1 if value.started else frame.index]
         return r.MakeGenerator(
             frame.code,

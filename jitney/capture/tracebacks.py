@@ -4,6 +4,7 @@ for one raises its exception for real."""
 from __future__ import annotations
 
 import dis
+import inspect
 import types
 from typing import TYPE_CHECKING, Any
 
@@ -27,14 +28,22 @@ def traceback_of(interpreter: Interpreter, exception: BaseException) -> Any:
 def given_to(interpreter: Interpreter, leave: Any, exception: BaseException) -> Any:
     """What an ``__exit__`` gets for a traceback: None where its code does not look."""
     function = getattr(leave, "__func__", None)
-    if not isinstance(function, types.FunctionType) or function.__module__ == "contextlib":
+    if not isinstance(function, types.FunctionType) or _is_generators(function):
         return None
-    code = function.__code__
-    if code.co_argcount < 4:  # one that takes all in a tuple mostly ignores it, or hands it on
-        return None
-    reads = [i.argval for i in dis.get_instructions(code) if i.opname.startswith("LOAD")]
+    code, place = function.__code__, 3
+    if code.co_argcount <= place:  # in a tuple of the rest
+        place = code.co_argcount + code.co_kwonlyargcount
+        if not code.co_flags & inspect.CO_VARARGS:
+            return None
+    reads = [i.argval for i in dis.get_instructions(code) if "LOAD" in i.opname]
     names = {name for read in reads for name in (read if isinstance(read, tuple) else (read,))}
-    return traceback_of(interpreter, exception) if code.co_varnames[3] in names else None
+    return traceback_of(interpreter, exception) if code.co_varnames[place] in names else None
+
+
+def _is_generators(function: types.FunctionType) -> bool:
+    """Whether it is what leaves a ``@contextmanager``, whose generator does not see it, or one of
+    the standard library's that ignore it."""
+    return function.__module__ == "contextlib" and "ExitStack" not in function.__qualname__
 
 
 def refuse_bare(interpreter: Interpreter) -> None:
