@@ -212,6 +212,8 @@ def bind(
     if kind in C_DESCRIPTORS:
         return _c_member(interpreter, found, owner, name)
     if kind in C_METHODS or kind.__name__ in ("_tuplegetter", "instancemethod"):
+        if owner is None:  # `__get__` takes it for no owner
+            return getattr(None, name)
         return found.__get__(owner, cls)  # the latter two: fields of named tuples, C++ methods
     if kind is staticmethod:
         return _class_value(interpreter, found.__func__, cls, name)
@@ -259,6 +261,10 @@ def _property(
     return interpreter.call(getter, (owner,), {}, site)
 
 
+#: What type variables and aliases compute when they are first asked, by the program's code.
+_EVALUATED = ("__bound__", "__constraints__", "__default__", "__value__")
+
+
 def _c_member(interpreter: Interpreter, found: Any, owner: Any, name: str) -> Any:
     """A slot, or an attribute that C code computes."""
     world = interpreter.world
@@ -271,6 +277,8 @@ def _c_member(interpreter: Interpreter, found: Any, owner: Any, name: str) -> An
         return namespace
     if name == "__annotations__" and known is None and getattr(owner, "__annotate__", None):
         raise BreakCapture("annotations", "annotations of the frame's own are evaluated")
+    if name in _EVALUATED and type(owner).__module__ == "typing":
+        raise BreakCapture("annotations", f"{name} of a {type(owner).__name__} is evaluated")
     if name == "__traceback__" and known is None:
         return traceback_of(interpreter, owner)
     shadow = world.cell(owner) if name == "cell_contents" else None

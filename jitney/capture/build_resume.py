@@ -387,6 +387,8 @@ def _seat_first(point: Point, arguments: tuple[str, ...]) -> list[Any]:
     variable that is there in the point's own code, or leaves it empty where there is none.
     Raises Unsupported if it holds another one."""
     code = point.code
+    if arguments and not code.co_argcount and "super" in code.co_names:
+        raise Unsupported("resume-super", "super() in a function without parameters")
     if "__class__" not in code.co_freevars:
         return []
     first = code.co_varnames[0] if code.co_argcount else ""

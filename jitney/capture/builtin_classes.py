@@ -83,10 +83,11 @@ def _super(interpreter: Interpreter, cls: Any, args: Any, kwargs: Any, site: Any
 
 def _first_argument(interpreter: Interpreter, frame: Frame) -> Any:
     """What the first parameter of a frame holds now."""
-    first = frame.locals.get(frame.code.co_varnames[0], ABSENT)
+    name = frame.code.co_varnames[0]
+    first = frame.locals.get(name, ABSENT)
     if isinstance(first, Unread):
         first = interpreter.world.read_lazy(first.value, first.source)
-    if isinstance(first, types.CellType):
+    if name in frame.code.co_cellvars:
         first = cell_get(interpreter, first)
     if first is ABSENT:
         raise Raised(RuntimeError("super(): arg[0] deleted"))

@@ -121,6 +121,15 @@ def refuse_symbolic_text(values: Iterable[Any]) -> None:
             raise BreakCapture("symbolic-text", "a symbolic number becomes text")
 
 
+def refuse_addresses(interpreter: Interpreter, values: Iterable[Any]) -> None:
+    """Breaks where text is made of objects that tell their address."""
+    for part in held(values):
+        shown = type(part).__repr__ is object.__repr__ and type(part).__str__ is object.__str__
+        shown = shown or isinstance(part, types.FunctionType | types.MethodType)
+        if shown and not isinstance(part, (torch.Tensor, *SYMBOLS)):
+            raise BreakCapture("address", "the address of an object becomes text")
+
+
 def refuse_key(interpreter: Interpreter, key: Any, container: Any) -> None:
     """Breaks where looking ``key`` up calls Python: its own hash, or comparisons with keys."""
     if not isinstance(key, HASHABLE_KEYS):
@@ -147,7 +156,7 @@ def drained(interpreter: Interpreter, function: Any, args: list[Any], iterable: 
     if not classes and not (isinstance(owner, dict | set | frozenset) and name in _OF_MANY_KEYS):
         return args
     made = list(args)
-    for i in range(first, 1 if classes else len(args)):
+    for i in range(first, min(len(args), 1) if classes else len(args)):
         if isinstance(args[i], Iterator) or not isinstance(owner, dict):
             items = iterable(interpreter, args[i])
             if isinstance(items, Iterator) and name in _STOPPING:
@@ -187,6 +196,7 @@ def refuse_callbacks(interpreter: Interpreter, function: Any, args: Sequence[Any
         items = tuple.__iter__(args[0]) if tuples else args
         refuse_python(interpreter, items, (*TEXTS, *NUMBERS))
         refuse_symbolic_text(a for a in args if isinstance(a, CONTAINERS))
+        refuse_addresses(interpreter, args)
         for value in args if name != "format" else ():
             refuse_lookups(interpreter, value)
         if isinstance(owner, str) and name != "translate" and _reads_attributes(owner):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import functools
+import re
 import types
 import weakref
 from typing import TYPE_CHECKING, Any
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
 _PLACEHOLDER = getattr(functools, "Placeholder", None)  # from 3.14 on
 C_CALLABLES = (
     types.BuiltinFunctionType,
+    type(re.compile("").match),  # a method that is given the class which defines it
     types.MethodDescriptorType,
     types.WrapperDescriptorType,
     types.MethodWrapperType,

@@ -109,6 +109,7 @@ def _readable(interpreter: Interpreter, function: Any, left: Any, right: Any) ->
         callbacks.refuse_lookups(interpreter, right)
         right = concrete(right)
         callbacks.refuse_symbolic_text((right,))
+        callbacks.refuse_addresses(interpreter, (right,))
     elif function is operator.iadd and isinstance(left, _GROWING):
         right = (listed if isinstance(left, list) else iterable)(interpreter, right)
     elif function is operator.ior and isinstance(left, dict):
