@@ -279,7 +279,7 @@ def _c_member(interpreter: Interpreter, found: Any, owner: Any, name: str) -> An
         raise BreakCapture("annotations", "annotations of the frame's own are evaluated")
     if name in _EVALUATED and type(owner).__module__ == "typing":
         raise BreakCapture("annotations", f"{name} of a {type(owner).__name__} is evaluated")
-    if name == "__traceback__" and known is None:
+    if name == "__traceback__" and (known is None or id(owner) in interpreter.raised_at):
         return traceback_of(interpreter, owner)
     shadow = world.cell(owner) if name == "cell_contents" else None
     if shadow is not None:

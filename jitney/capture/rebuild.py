@@ -95,6 +95,9 @@ class Rebuilder:
         cls = type(value)
         if cls in (Lazy, Unread):
             return r.Given(value.source)
+        raised = self.vm.raised_at.get(id(value))
+        if raised is not None:  # its traceback stays with it, also where it was there before
+            raise Restart(raised[0], BreakCapture("traceback", "an exception is left behind"))
         self.vm.world.sized_calls.refuse(value)
         if value is NULL:
             return r.Null()
@@ -303,9 +306,6 @@ class Rebuilder:
                 return r.MakeObject(cls, (items,), None, state, slots)
             return r.Apply(tuple.__new__, (r.Constant(cls), items))
         if isinstance(value, BaseException):
-            raised = self.vm.raised_at.get(id(value))
-            if raised is not None:  # its traceback stays with it
-                raise Restart(raised[0], BreakCapture("traceback", "an exception is left behind"))
             args = r.MakeTuple(self._all(value.args))
             chain = [(name, getattr(value, name)) for name in ("__cause__", "__context__")]
             links = [(name, self.of(error)) for name, error in chain if error is not None]

@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 def traceback_of(interpreter: Interpreter, exception: BaseException) -> Any:
     """Its ``__traceback__``. Raises `Restart` where the frame itself raised the exception: the
     capture then breaks before the instruction that does."""
-    if interpreter.world.source_of(exception) is not None:
-        return interpreter.get_attr(exception, "__traceback__")
     raised = interpreter.raised_at.get(id(exception))
     if raised is not None:
         raise Restart(raised[0], BreakCapture("traceback", "an exception's traceback is asked for"))
+    if interpreter.world.source_of(exception) is not None:
+        return interpreter.get_attr(exception, "__traceback__")
     return exception.__traceback__
 
 

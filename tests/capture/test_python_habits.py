@@ -113,6 +113,24 @@ def test_a_manager_that_takes_all_in_a_tuple_gets_the_traceback(make: Any) -> No
     agree(f)
 
 
+def test_an_exception_that_existed_gets_a_traceback_when_it_is_raised() -> None:
+    def f(x: torch.Tensor, error: Exception) -> Any:
+        with Keeping() as kept:
+            raise error
+        return x + 1, kept.error[1] is error, kept.error[2] is None
+
+    def g(x: torch.Tensor, error: Exception) -> Any:
+        try:
+            raise error
+        except ValueError as caught:
+            return x + 1, caught is error, caught.__traceback__ is None
+
+    for function in (f, g):
+        compiled = jitney.compile(function, backend="eager")
+        for size in SIZES:
+            assert compiled(torch.ones(size), ValueError())[1:] == (True, False)
+
+
 def test_text_of_a_container_does_not_keep_an_address() -> None:
     def f(x: torch.Tensor) -> Any:
         thing = object()
