@@ -11,6 +11,7 @@ from weakref import WeakValueDictionary
 import torch
 
 from jitney import torch_api
+from jitney.capture.stand_ins import OfInstances
 from jitney.errors import UserError
 from jitney.run.session import Session
 from jitney.torch_api import modules
@@ -40,8 +41,7 @@ class CompiledModule(torch.nn.Module):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return call_module(self._session, self._orig_mod, args, kwargs)
 
-    @property
-    def forward(self) -> Any:  # type: ignore[override]
+    def _forward(self) -> Any:
         """The original's ``forward``, compiled; its signature is kept."""
         forward = self._orig_mod.forward
         if type(forward) is MethodType and isinstance(forward.__func__, FunctionType):
@@ -50,9 +50,10 @@ class CompiledModule(torch.nn.Module):
             return MethodType(functools.update_wrapper(compiled, plain), owner)
         return forward
 
-    @forward.setter
-    def forward(self, value: Any) -> None:
+    def _set_forward(self, value: Any) -> None:
         self._orig_mod.forward = value
+
+    forward: Any = OfInstances(_forward, _set_forward)
 
     @functools.wraps(torch.nn.Module.load_state_dict)  # the original's: what it raises names it
     def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:  # type: ignore[override]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import inspect
 import weakref
 
 import pytest
@@ -35,3 +36,20 @@ def test_what_load_state_dict_raises_names_the_models_class() -> None:
     with pytest.raises(RuntimeError, match="loading state_dict for Sequential:"):
         compiled.load_state_dict({"x": torch.ones(1)})
     assert compiled.load_state_dict(model.state_dict(), strict=True).missing_keys == []
+
+
+class Model(torch.nn.Module):
+    def forward(self, x: torch.Tensor, labels: torch.Tensor | None = None) -> torch.Tensor:
+        return x + 1 if labels is None else x - labels
+
+
+def test_forward_of_the_class_is_the_models_own() -> None:
+    """transformers' Trainer looks at the signature of a model's class."""
+    compiled = jitney.compile(Model(), backend="eager")
+    assert type(compiled).forward is Model.forward
+    assert list(inspect.signature(type(compiled).forward).parameters) == ["self", "x", "labels"]
+    assert list(inspect.signature(compiled.forward).parameters) == ["x", "labels"]
+    x = torch.ones(3)
+    assert torch.equal(type(compiled).forward(compiled, x, x), x - x)
+    compiled.forward = lambda x: x * 3
+    assert torch.equal(compiled(x), x * 3)

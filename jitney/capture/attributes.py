@@ -32,6 +32,7 @@ from jitney.capture.lookups import (
 )
 from jitney.capture.shadows import DictShadow
 from jitney.capture.source import Attr, Fixed, Source, TypeLookup
+from jitney.capture.stand_ins import OfInstances
 from jitney.capture.symbols import NUMBERS, concrete
 from jitney.capture.tracebacks import traceback_of
 from jitney.capture.world import PROXIES
@@ -207,7 +208,7 @@ def bind(
     if isinstance(owner, torch_api.DEVICE_PROPERTIES):
         return found.__get__(owner, cls)
     getter = look_up(interpreter, kind, "__get__")
-    if getter is property.__get__:  # a property, or a subclass that reads as one
+    if getter is property.__get__ or kind is OfInstances:  # a property, or one that reads as one
         return _property(interpreter, found, owner, name, site)
     if kind in C_DESCRIPTORS:
         return _c_member(interpreter, found, owner, name)

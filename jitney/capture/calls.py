@@ -180,7 +180,7 @@ def call_function(
     handler = policy.special_function(function)
     if handler is not None:
         return handler(interpreter, function, args, kwargs, site)
-    if policy.is_torch_leaf(function):
+    if policy.is_torch_leaf(function) and not torch_calls.overriding(interpreter, args, kwargs):
         return torch_calls.call_leaf(interpreter, function, args, kwargs)
     return interpreter.call_python(function, args, kwargs, link if site is not None else None)
 

@@ -17,6 +17,22 @@ THEIRS = "_torchdynamo_orig_callable"
 _MARKED = "_torchdynamo_wrapper_id"
 
 
+class OfInstances(property):
+    """A property of instances alone: asked of a class it is what the bases behind the one that has
+    it give. Libraries look at the signature of a model's class (transformers' Trainer)."""
+
+    _place: tuple[type, str]
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._place = owner, name
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        if instance is None:
+            base, name = self._place
+            return getattr(super(base, owner), name)  # type: ignore[arg-type]
+        return super().__get__(instance, owner)
+
+
 def mark_stand_in(wrapper: FunctionType, original: Callable[..., Any]) -> None:
     """Notes that ``wrapper`` computes what ``original`` does. torch's capture unwraps it when told
     to compile it, and calls it as it is elsewhere."""

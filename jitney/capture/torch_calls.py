@@ -121,8 +121,48 @@ def _overrides(interpreter: Interpreter, values: Any) -> bool:
     )
 
 
+def overriding(interpreter: Interpreter, args: Any, kwargs: dict[str, Any]) -> type | None:
+    """The one class, none of tensors, among those of the arguments, and of the items of lists among
+    them, that has a ``__torch_function__``; None also where there are several."""
+    force = interpreter.world.force
+    found: set[type] = set()
+    for value in (*args, *kwargs.values()):
+        value = force(value)
+        items = [force(item) for item in value] if type(value) in (list, tuple) else (value,)
+        found.update(
+            type(item)
+            for item in items
+            if hasattr(type(item), "__torch_function__") and not isinstance(item, torch.Tensor)
+        )
+    return found.pop() if len(found) == 1 else None
+
+
+def _is_of_tensor(function: Any) -> bool:
+    """Whether a C callable is a method of tensors, bound or not."""
+    owner = getattr(function, "__self__", None)
+    return isinstance(owner, torch.Tensor) or hasattr(function, "__objclass__")
+
+
+def _call_override(
+    interpreter: Interpreter, cls: type, function: Any, args: Any, kwargs: dict[str, Any]
+) -> Any:
+    """What a class's ``__torch_function__`` makes of the call, as torch's C code asks it."""
+    handler = interpreter.get_attr(cls, "__torch_function__")
+    keywords = (dict(kwargs),) if kwargs else ()
+    given = (function, (cls,), tuple(args), *keywords)
+    result = interpreter.world.force(interpreter.call(handler, given, {}, None))
+    if result is NotImplemented:  # eager raises
+        interpreter.native_broke = True  # it has been called: break before it
+        reason = f"a {cls.__name__} does not handle {leaves.name_of(function)}"
+        raise BreakCapture("torch-argument", reason)
+    return result
+
+
 def call_leaf(interpreter: Interpreter, function: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    """Calls a torch function as one node of the graph."""
+    """Calls a torch function as one node of the graph, or what an argument has in its place."""
+    cls = None if _is_of_tensor(function) else overriding(interpreter, args, kwargs)
+    if cls is not None:
+        return _call_override(interpreter, cls, function, args, kwargs)
     if leaves.writes_unseen(function) and not interpreter.options.fullgraph:
         reason = f"{leaves.name_of(function)} writes to its operands, and is no op of torch's"
         raise BreakCapture("custom-op", reason)

@@ -13,6 +13,7 @@ from torch.utils._pytree import tree_map
 from jitney.torch_api.modes import dispatch_modes_off
 from jitney.torch_api.pointwise_strides import laid_out_pointwise
 from jitney.torch_api.symbols import hint_of, is_symbolic
+from jitney.torch_api.view_strides import has_examples, has_odd_step, same, view_strides
 
 _VERSION = tuple(int(part) for part in torch.__version__.split(".")[:2])
 
@@ -37,8 +38,8 @@ def forecast(op: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         return out[0].new_empty(()), out[1]
     if op in _IN_ROWS:
         return out if out.is_contiguous() else out.new_empty(out.shape)
-    if isinstance(out, torch.Tensor) and 1 in out.shape and not is_symbolic(out):
-        if op._opname == "view" and not is_symbolic(args[0]):
+    if isinstance(out, torch.Tensor) and 1 in out.shape:
+        if op._opname in ("view", "_unsafe_view"):
             return _seen_as(args[0], out)
         asked = kwargs.get("memory_format", torch.preserve_format)
         if torch.Tag.pointwise in op.tags and asked in (None, torch.preserve_format):
@@ -144,10 +145,15 @@ def _statistics_in(x: torch.Tensor, parameters: Iterable[Any]) -> torch.dtype:
 
 def _seen_as(base: torch.Tensor, view: torch.Tensor) -> torch.Tensor:
     """Where a size is 1, eager's stride may be another: by it convolutions choose their layout."""
-    with dispatch_modes_off():
-        base_alike = torch.empty_strided(base.shape, base.stride(), device="meta")
-        strides = base_alike.view(view.shape).stride()
-    if strides == view.stride():
+    if not is_symbolic(view) and not is_symbolic(base):
+        with dispatch_modes_off():
+            base_alike = torch.empty_strided(base.shape, base.stride(), device="meta")
+            strides: Any = base_alike.view(view.shape).stride()
+    elif base.dim() and has_odd_step(base) and has_examples(base, view) and base.numel() != 0:
+        strides = view_strides(base, view.shape)
+    else:
+        return view
+    if strides is None or all(map(same, strides, view.stride())):
         return view
     return base.as_strided(view.shape, strides, view.storage_offset())
 

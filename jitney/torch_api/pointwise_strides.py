@@ -11,25 +11,29 @@ from typing import Any
 
 import torch
 
+from jitney.torch_api.view_strides import has_examples, has_odd_step, same
+
 #: Strides of operands along one result's dimensions.
 Steps = list[tuple[int, ...]]
 
 
 def laid_out_pointwise(op: Any, args: Sequence[Any], out: torch.Tensor) -> torch.Tensor:
-    """``out``, the fake result of static sizes of a pointwise ``op``, with eager's strides."""
+    """``out``, the fake result of a pointwise ``op``, with eager's strides. Where they depend on
+    how symbols compare, guards say so."""
     tensors = [a for a in args if isinstance(a, torch.Tensor)]
     if op._opname == "threshold_backward":
         tensors.reverse()  # eager has the gradient behind what was cut
     sizes = tuple(out.shape)
     if not all(type(n) is int for t in tensors for n in (*t.shape, *t.stride())):
-        return out
+        if not any(map(has_odd_step, tensors)) or not has_examples(out, *tensors):
+            return out
     if not tensors or tuple(torch.broadcast_shapes(*(t.shape for t in tensors))) != sizes:
         return out
     alike = all(tuple(t.shape) == sizes for t in tensors) and not _takes_number(op, args)
     strides = _at_once(tensors) if alike else None
     if strides is None:
         strides = iterated([_steps(t, sizes) for t in tensors], sizes)
-    return out if strides == out.stride() else out.new_empty_strided(sizes, strides)
+    return out if all(map(same, strides, out.stride())) else out.new_empty_strided(sizes, strides)
 
 
 def _takes_number(op: Any, args: Sequence[Any]) -> bool:

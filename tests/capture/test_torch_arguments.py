@@ -147,3 +147,80 @@ def test_an_iterator_that_stars_went_over_is_at_its_end() -> None:
         return counted.count, list(counted)
 
     assert jitney.compile(f, backend="eager")(torch.ones(2)) == f(torch.ones(2)) == (4, [])
+
+
+class Wrapped:
+    """No tensor, but torch's functions ask it, as they do tensordict's."""
+
+    asked: list[Any] = []
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.tensor = tensor
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        cls.asked.append((func.__name__, types, len(args), sorted(kwargs or {})))
+        if func is torch.exp:
+            return NotImplemented
+        plain = [_unwrapped(a) for a in args]
+        return cls(func(*plain, **{k: _unwrapped(v) for k, v in (kwargs or {}).items()}))
+
+
+def _unwrapped(value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        return [_unwrapped(item) for item in value]
+    return value.tensor if isinstance(value, Wrapped) else value
+
+
+def test_an_argument_handles_torchs_functions() -> None:
+    def f(x: torch.Tensor) -> list[torch.Tensor]:
+        w = Wrapped(x)
+        joined = torch.cat([w, torch.add(w, 1)], dim=0)
+        made = [
+            torch.nn.functional.softmax(joined, dim=-1),
+            torch.nn.functional.relu(w, inplace=False),
+            torch.nn.functional.linear(w, torch.ones(2, 3)),
+            torch.matmul(x, Wrapped(x.T)),
+            torch.where(x > 0, w, x),
+            torch.sum(joined, 0, keepdim=True),
+        ]
+        return [m.tensor for m in made]
+
+    compiled = jitney.compile(f, fullgraph=True)
+    for rows in (4, 4, 5):
+        x = torch.randn(rows, 3)
+        Wrapped.asked.clear()
+        expected, told = f(x), list(Wrapped.asked)
+        Wrapped.asked.clear()
+        torch.testing.assert_close(compiled(x), expected)
+        assert Wrapped.asked == told
+
+
+def test_an_argument_that_does_not_handle_a_function_is_asked_once() -> None:
+    def f(x: torch.Tensor) -> str:
+        try:
+            return str(torch.exp(Wrapped(x)))
+        except TypeError as error:
+            return str(error)
+
+    compiled = jitney.compile(f)
+    for _ in range(2):
+        x = torch.randn(3)
+        Wrapped.asked.clear()
+        expected = f(x)
+        assert compiled(x) == expected
+        assert len(Wrapped.asked) == 2
+
+
+def test_arguments_of_two_classes_that_handle_functions_break_the_graph() -> None:
+    class Other(Wrapped):
+        pass
+
+    def f(x: torch.Tensor) -> tuple[str, torch.Tensor]:
+        made = torch.add(Wrapped(x), Other(x))
+        return type(made).__name__, made.tensor
+
+    x = torch.randn(3)
+    name, result = jitney.compile(f)(x)
+    assert name == f(x)[0] == "Other"
+    torch.testing.assert_close(result, f(x)[1])

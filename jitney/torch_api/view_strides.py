@@ -1,0 +1,63 @@
+"""The strides that eager gives a view of other sizes, also where sizes are symbols.
+
+Fake tensors leave a size of 1 the stride it had, eager gives it the next larger step of what it is
+joined to; and by it a convolution tells whether its image is channels last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from jitney.torch_api.symbols import free_symbols, symbol_expression
+
+
+def has_odd_step(tensor: torch.Tensor) -> bool:
+    """Whether a size of 1 may have another stride than in rows. No guard comes of the question."""
+    step: Any = 1
+    for size, stride in zip(reversed(tensor.shape), reversed(tensor.stride()), strict=True):
+        if not same(stride, step):
+            return any(type(n) is int and n == 1 for n in tensor.shape)
+        step = step * size
+    return False
+
+
+def same(a: Any, b: Any) -> bool:
+    """Whether two sizes are written alike."""
+    if type(a) is int and type(b) is int:
+        return a == b
+    return bool(_written(a) == _written(b))
+
+
+def _written(size: Any) -> Any:
+    return size if type(size) is int else symbol_expression(size)
+
+
+def has_examples(*tensors: torch.Tensor) -> bool:
+    """Whether sizes and strides can be compared: none comes from data."""
+    sizes = [n for t in tensors for n in (*t.shape, *t.stride()) if type(n) is not int]
+    return all(n.node.has_hint() for n in sizes if free_symbols(n))
+
+
+def view_strides(base: torch.Tensor, sizes: Sequence[Any]) -> list[Any] | None:
+    """Eager's strides of ``base`` seen in ``sizes``, none of them 0; None where it is no view.
+    Comparisons of symbols become guards."""
+    strides: list[Any] = [0] * len(sizes)
+    at, step = len(sizes) - 1, base.stride(-1)
+    joined: Any = 1
+    seen: Any = 1
+    for d in reversed(range(base.dim())):
+        joined = joined * base.shape[d]
+        if d and (base.shape[d - 1] == 1 or base.stride(d - 1) == joined * step):
+            continue  # one run of memory with the dimension before it
+        while at >= 0 and (seen < joined or sizes[at] == 1):
+            strides[at] = seen * step
+            seen = seen * sizes[at]
+            at -= 1
+        if seen != joined:
+            return None
+        if d:
+            step, joined, seen = base.stride(d - 1), 1, 1
+    return strides if at < 0 else None

@@ -1,0 +1,85 @@
+"""Strides of sizes of 1 are eager's also where the other sizes are symbols."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+import jitney
+from jitney.torch_api import view_strides
+
+CONV = torch.nn.Conv2d(16, 3, 3, padding=1)
+NORM = torch.nn.GroupNorm(4, 16)
+
+
+def test_strides_of_views_are_eagers() -> None:
+    random.seed(0)
+    views = 0
+    for _ in range(3000):
+        sizes = random.choices((1, 2, 3, 4), k=random.randint(1, 5))
+        order = random.sample(range(len(sizes)), len(sizes))
+        base = torch.empty([sizes[d] for d in order]).permute(
+            [order.index(d) for d in range(len(sizes))]
+        )
+        pairs = zip(base.stride(), sizes, strict=True)
+        steps = [random.choice((1, 2, 8, step)) if size == 1 else step for step, size in pairs]
+        base = base.as_strided(sizes, steps)
+        wanted = _other_sizes(sizes)
+        try:
+            expected = base.view(wanted).stride()
+        except RuntimeError:
+            assert view_strides.view_strides(base, wanted) is None
+            continue
+        views += 1
+        assert view_strides.view_strides(base, wanted) == list(expected), (sizes, steps, wanted)
+    assert views > 500
+
+
+def _other_sizes(sizes: list[int]) -> list[int]:
+    """Some joined with their neighbours, ones put in."""
+    made = [1] if random.random() < 0.3 else []
+    for size in sizes:
+        if made and random.random() < 0.4:
+            made[-1] *= size
+        else:
+            made += [size, *[1] * (random.random() < 0.2)]
+    return made
+
+
+def _rows_as_image(x: Tensor) -> Tensor:
+    batch, channels, height, width = x.shape
+    rows = x.view(batch, channels, height * width).transpose(1, 2)
+    rows = F.linear(rows, torch.eye(channels))
+    return rows.transpose(-1, -2).reshape(batch, channels, height, width)
+
+
+@pytest.mark.parametrize(
+    "after",
+    [
+        lambda image, x: image,
+        lambda image, x: image + x,
+        lambda image, x: CONV(image),
+        lambda image, x: CONV(F.silu(NORM(image + x))),
+        lambda image, x: F.interpolate(image + x, scale_factor=2.0),
+    ],
+    ids=["view", "sum", "convolution", "norm", "interpolation"],
+)
+@pytest.mark.parametrize("grad", [True, False])
+def test_image_of_attention(after: Callable[[Tensor, Tensor], Tensor], grad: bool) -> None:
+    """diffusers' decoders of images at a second size gave results with channels last."""
+
+    def f(x: Tensor) -> Tensor:
+        return after(_rows_as_image(x), x)
+
+    compiled = jitney.compile(f, dynamic=True)
+    for sizes in ((1, 16, 8, 8), (1, 16, 12, 10), (2, 16, 8, 8)):
+        x = torch.randn(sizes)
+        with torch.set_grad_enabled(grad):
+            expected, result = f(x), compiled(x)
+        assert result.stride() == expected.stride()
+        torch.testing.assert_close(result, expected)
