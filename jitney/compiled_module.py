@@ -104,11 +104,12 @@ def call_module(
     session: Session, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
     """Calls ``module`` compiled: its ``forward`` when no hooks are there and its class has no
-    ``__call__`` of its own, else its ``__call__``."""
+    ``__call__`` of its own, else its ``__call__``; in eager where backward hooks of the old kind
+    are to see the node that autograd makes for its result."""
     function: Any = type(module).__call__
     plain = function is torch.nn.Module.__call__
     if not plain or _has_hooks(module.__dict__) or modules.has_global_hooks():
-        if isinstance(function, FunctionType):
+        if isinstance(function, FunctionType) and not modules.hooks_nodes(module):
             return session.compiled(function, module).wrap(function)(module, *args, **kwargs)
         return module(*args, **kwargs)
     forward = module.forward

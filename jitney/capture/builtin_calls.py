@@ -28,7 +28,7 @@ from jitney.capture import (
 from jitney.capture.answers import checked
 from jitney.capture.finalizers import refuse_finalizer
 from jitney.capture.forced import forced, forced_keywords
-from jitney.capture.frame import BreakCapture, Frame, Raised, Unread
+from jitney.capture.frame import BreakCapture, Frame, Raised, Restart, Unread
 from jitney.capture.generators import Iterating
 from jitney.capture.guard import ABSENT, Kind
 from jitney.capture.lookups import look_up
@@ -306,6 +306,10 @@ _FILTERS_MUTATED = [f for f in [getattr(warnings, "_filters_mutated", None)] if 
 
 @builtin(*_FILTERS_MUTATED)
 def _filters_mutated(interpreter: Interpreter, function: Any, args: Any, *_: Any) -> None:
+    """What has been warned of before goes by the filters, and the recorders, of that time."""
+    if interpreter.warned_at >= 0:
+        cause = BreakCapture("warning", "filters of warnings change after it")
+        raise Restart(interpreter.warned_at, cause)
     interpreter.deferred.append((function, tuple(args), {}))
 
 
@@ -324,6 +328,7 @@ def _warn(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site:
     changed = any(call[0] in _FILTERS_MUTATED for call in interpreter.deferred)
     if changed or exceptions.becomes_error(interpreter, category):
         raise BreakCapture("warning", "a filter may raise the warning, or was changed before it")
+    interpreter.warned_at = interpreter.frames[-1].step
     interpreter.deferred.append((deferred.warn_at, (given["message"], category, *place), {}))
 
 

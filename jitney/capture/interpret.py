@@ -56,6 +56,7 @@ class Interpreter:
         self.world.where = self.where
         self.frames = self.recorder.frames
         self.deferred: list[tuple[Any, tuple[Any, ...], dict[str, Any]]] = []
+        self.warned_at = -1  # the step of the last warning among them
         self.steps = 0
         self.break_step, self.break_cause = break_step, cause
         self.broken: BreakCapture | None = None

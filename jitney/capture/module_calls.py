@@ -9,7 +9,7 @@ import torch
 
 from jitney import torch_api
 from jitney.capture.attributes import dict_get
-from jitney.capture.frame import Frame, Lazy
+from jitney.capture.frame import CALLER, BreakCapture, Frame, Lazy
 from jitney.capture.guard import ABSENT, Kind
 from jitney.capture.lookups import look_up, type_lookup
 from jitney.capture.source import Attr, DictItem, ModuleOf
@@ -33,6 +33,7 @@ def call_module(
         return call_module(interpreter, original, args, kwargs, site)
     found = look_up(interpreter, cls, "__call__")
     if found is not torch.nn.Module.__call__ or _has_hooks(interpreter, module):
+        check_hooks(interpreter, module)
         target = found
         if found is torch.nn.Module.__call__:
             target = getattr(torch.nn.Module, modules.CALL_WITH_HOOKS)
@@ -73,6 +74,22 @@ def _has_hooks(interpreter: Interpreter, module: torch.nn.Module) -> bool:
     if any(_holds_globally(interpreter, name) for name in modules.GLOBAL_HOOKS):
         return True
     return modules.has_global_hooks()
+
+
+def check_hooks(interpreter: Interpreter, module: torch.nn.Module) -> None:
+    """Raises BreakCapture before the call of a module with a backward hook of the old kind
+    (`register_backward_hook`): it goes on the node of autograd's that made the result, and is told
+    what that node is given and gives, which a graph's one node for all does not know."""
+    held, is_full = modules.HOOKS_ON_NODES
+    world, source = interpreter.world, Attr(ModuleOf(modules.HOOKS_MODULE), "__dict__")
+    shared = world.dict_shadow(vars(torch.nn.modules.module), source)
+    for start, namespace in (("", world.instance_dict(module)), ("_global", shared)):
+        hooks = dict_get(interpreter, namespace, start + held)
+        if hooks is ABSENT or not _holds(interpreter, hooks):
+            continue
+        if world.force(dict_get(interpreter, namespace, start + is_full)) is False:
+            cause = f"{type(module).__name__} has a backward hook on its node of autograd's"
+            raise BreakCapture(CALLER, cause, "use register_full_backward_hook")
 
 
 def has_hooks_of_errors(interpreter: Interpreter, module: torch.nn.Module) -> bool:

@@ -31,18 +31,33 @@ def can_repeat(node: fx.Node) -> bool:
 
 
 def may_raise(node: fx.Node) -> bool:
-    """Whether eager raises for some values of what the node is given: indices, divisors."""
+    """Whether eager raises for some values of what the node is given: indices, divisors, matrices
+    that cannot be decomposed."""
     target = node.target
     if not isinstance(target, torch_api.OpOverload) or node.meta.get("backward"):
         return False
-    return target._overloadname != "out" and target.overloadpacket.__name__ in _RAISING
+    name = target.overloadpacket.__name__
+    return target._overloadname != "out" and (name in _RAISING or _may_divide_by_zero(name, node))
+
+
+def _may_divide_by_zero(name: str, node: fx.Node) -> bool:
+    """Whether the node divides whole numbers by what is no number known to be other than zero."""
+    value = node.meta.get("val")
+    if name not in _DIVISIONS or not isinstance(value, torch.Tensor):
+        return False
+    by = node.args[1]
+    return not (value.is_floating_point() or isinstance(by, int | float) and by)
 
 
 _RAISING = frozenset(
     "index index_select index_add index_copy index_fill index_put index_reduce gather scatter "
-    "scatter_add scatter_reduce take put embedding embedding_bag _embedding_bag nll_loss_forward "
-    "nll_loss2d_forward multi_margin_loss multilabel_margin_loss_forward bincount histc".split()
+    "scatter_add scatter_reduce masked_scatter take put searchsorted embedding embedding_bag "
+    "_embedding_bag _embedding_bag_forward_only nll_loss_forward nll_loss2d_forward "
+    "multi_margin_loss multilabel_margin_loss_forward bincount histc histogram segment_reduce "
+    "cholesky cholesky_inverse linalg_eig linalg_eigvals _linalg_eigvals _linalg_eigh "
+    "_linalg_svd linalg_pinv".split()
 )
+_DIVISIONS = frozenset(["div", "floor_divide", "remainder", "fmod"])
 
 
 def draws_random(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:

@@ -9,6 +9,8 @@ from torch.nn.modules._functions import BackwardHookFunction
 HOOKS = ("_backward_pre_hooks", "_backward_hooks", "_forward_hooks", "_forward_pre_hooks")
 GLOBAL_HOOKS = tuple(f"_global{name}" for name in HOOKS)
 HOOKS_MODULE = "torch.nn.modules.module"
+# What hooks on autograd's own nodes are kept in, and the name that is False for them.
+HOOKS_ON_NODES = ("_backward_hooks", "_is_full_backward_hook")
 HOOKS_OF_ERRORS = "_forward_hooks_always_called"  # which hooks run after an error too
 CALL_WITH_HOOKS = "_call_impl"  # what ``nn.Module.__call__`` comes to
 
@@ -18,9 +20,11 @@ __all__ = [
     "HOOKS",
     "HOOKS_MODULE",
     "HOOKS_OF_ERRORS",
+    "HOOKS_ON_NODES",
     "BackwardHookFunction",
     "global_hooks",
     "has_global_hooks",
+    "hooks_nodes",
 ]
 
 
@@ -32,3 +36,10 @@ def has_global_hooks() -> bool:
 def global_hooks(name: str) -> object:
     """The dict that one of `GLOBAL_HOOKS` is."""
     return getattr(torch.nn.modules.module, name)
+
+
+def hooks_nodes(module: torch.nn.Module) -> bool:
+    """Whether a backward hook of the old kind (`register_backward_hook`) sees calls of it."""
+    held, is_full = HOOKS_ON_NODES
+    spaces = ("", vars(module)), ("_global", vars(torch.nn.modules.module))
+    return any(s.get(start + held) and s.get(start + is_full) is False for start, s in spaces)

@@ -127,3 +127,24 @@ def test_a_hook_on_a_last_word_costs_no_graph() -> None:
     x = torch.ones(3, requires_grad=True)
     jitney.compile(f)(x).sum().backward()
     assert len(log.events("graph_break")) == 1
+
+
+def test_backward_hooks_on_nodes_of_autograds_see_eagers() -> None:
+    """Hooks of the old kind: the module runs in eager, as it has no node of its own in a graph."""
+
+    def seen(compile_it: Any, where: Any) -> list[Any]:
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Sigmoid(), torch.nn.Tanh())
+        found: list[Any] = []
+        hook = where(model).register_backward_hook(lambda module, *given: found.append(given))
+        compiled = compile_it(model)
+        for _ in range(2):
+            compiled(torch.arange(6.0).reshape(2, 3)).sum().backward()
+        hook.remove()
+        compiled(torch.ones(2, 3)).sum().backward()
+        return found
+
+    for where in (lambda model: model[1], lambda model: model):
+        expected = seen(lambda model: model, where)
+        assert_same(seen(lambda model: jitney.compile(model, backend="eager"), where), expected)
+        assert_same(seen(jitney.compile, where), expected)

@@ -48,6 +48,15 @@ def recorded(x: torch.Tensor) -> Any:
     return y, [str(w.message) for w in seen]
 
 
+def recorded_behind_a_break(x: torch.Tensor) -> Any:
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        jitney.graph_break()
+        warnings.warn("kept", stacklevel=1)
+        y = x + 1
+    return y, [str(w.message) for w in seen]
+
+
 def ignoring(x: torch.Tensor) -> torch.Tensor:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -62,7 +71,9 @@ def answer(function: Any) -> Any:
     return repr(result), [(str(w.message), w.filename, w.lineno) for w in seen]
 
 
-@pytest.mark.parametrize("function", [caught, caught_within, filtered, recorded, ignoring])
+@pytest.mark.parametrize(
+    "function", [caught, caught_within, filtered, recorded, recorded_behind_a_break, ignoring]
+)
 def test_warnings_are_eagers(function: Any) -> None:
     compiled, filters = jitney.compile(function, backend="eager"), list(warnings.filters)
     for _ in range(3):

@@ -402,3 +402,32 @@ def test_a_result_that_an_op_leaves_undefined_is_none() -> None:
         found, expected = compiled(*operands), attend(*operands)
         assert found[1] is None and expected[1] is None
         torch.testing.assert_close(found[0], expected[0])
+
+
+NANS, ZERO = torch.full((3, 3), float("nan")), torch.zeros(3, dtype=torch.int64)
+
+
+@pytest.mark.parametrize(
+    "refused",
+    [
+        lambda x: torch.zeros(3).masked_scatter(x > 0, torch.ones(1)),
+        lambda x: ZERO // (x[0] < 0).long(),
+        lambda x: ZERO % (x[0] < 0).long(),
+        lambda x: torch.linalg.svd(x * NANS),
+        lambda x: torch.linalg.eigvalsh(x * NANS),
+        lambda x: torch.linalg.pinv(x * NANS),
+        lambda x: torch.nn.functional.embedding_bag((x + 8).long(), x),
+        lambda x: torch.nn.functional.interpolate(x.long()[None, None], (2, 2), mode="bicubic"),
+        lambda x: torch.nn.functional.interpolate(x.long()[None, None], 2, mode="nearest-exact"),
+    ],
+)
+def test_what_raises_raises_where_nothing_reads_its_result(refused: Any) -> None:
+    def f(x: Tensor) -> Any:
+        try:
+            refused(x)
+        except RuntimeError as error:
+            return x * 2, str(error)
+        return x * 3, ""
+
+    with torch.no_grad():
+        assert_same(jitney.compile(f)(torch.ones(3, 3)), f(torch.ones(3, 3)))
