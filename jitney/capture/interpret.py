@@ -157,7 +157,8 @@ class Interpreter:
         if cause.forbidden is None:
             cause.forbidden = self.world.errors_on_break()
         frame = self.resumable(self.frames)
-        if frame is not self.frames[-1] or self.native_broke:
+        without_snapshot = frame.current.plain  # the stack that was saved is an earlier one's
+        if frame is not self.frames[-1] or self.native_broke or without_snapshot:
             raise Restart(frame.step, cause)
 
     def know_raised(self, exception: BaseException, frame: Frame | None = None) -> bool:

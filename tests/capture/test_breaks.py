@@ -305,3 +305,28 @@ def test_an_op_of_the_authors_own_that_writes_runs_between_two_graphs() -> None:
     made = report(log.events())
     assert [b.kind for b in made.breaks] == ["custom-op"] and not made.fallbacks
     assert jitney.compile(f, fullgraph=True)(x).equal(f(x))
+
+
+def _in_a_tuple(x: torch.Tensor, seen: dict[str, torch.Tensor]) -> Any:
+    parts = (x * 2, seen, x)
+    return len(parts), parts[0] + 1, parts[1]["mask"].to_dense()
+
+
+def _in_a_list(x: torch.Tensor, seen: dict[str, torch.Tensor]) -> Any:
+    parts = [x * 2, seen]
+    return len(parts), parts[0] + 1
+
+
+def _in_an_argument(x: torch.Tensor, seen: dict[str, torch.Tensor]) -> Any:
+    def first(pair: Any) -> Any:
+        return pair[0] + 1
+
+    return first((x * 2, seen)) * 3
+
+
+@pytest.mark.parametrize("function", [_in_a_tuple, _in_a_list, _in_an_argument])
+def test_a_break_at_what_a_display_looks_at(function: Any) -> None:
+    compiled, x = jitney.compile(function), torch.ones(2, 3)
+    seen = {"mask": torch.eye(2).to_sparse()}  # not captured: it is met as the display is built
+    torch.testing.assert_close(compiled(x, seen), function(x, seen))
+    torch.testing.assert_close(compiled(x, seen), function(x, seen))
