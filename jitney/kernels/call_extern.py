@@ -45,7 +45,11 @@ class ExternCall:
             for name, (known, v) in self._kwargs
         }
         try:
-            result = self.function(*args, **kwargs)
+            if torch_api.autocast_is_on():  # the graph has its casts, those of the program
+                with torch_api.no_casts():
+                    result = self.function(*args, **kwargs)
+            else:
+                result = self.function(*args, **kwargs)
         except RuntimeError as error:
             error.add_note(f"in {self.node.target}")
             raise

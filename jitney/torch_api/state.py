@@ -34,6 +34,18 @@ def autocast_cache_off() -> Iterator[None]:
         torch.set_autocast_cache_enabled(before)
 
 
+#: Whether autocast is on, for any device.
+autocast_is_on: Callable[[], bool] = torch._C._is_any_autocast_enabled
+_AUTOCAST = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU) | torch._C.DispatchKeySet(
+    torch._C.DispatchKey.AutocastCUDA
+)
+
+
+def no_casts() -> Any:
+    """A context in which ops take what they are given, whatever autocast is on."""
+    return torch._C._ExcludeDispatchKeyGuard(_AUTOCAST)
+
+
 @contextmanager
 def preserved_modes() -> Iterator[None]:
     """Grad mode, CPU/CUDA autocast, its open scopes and the settings that graphs may change are put

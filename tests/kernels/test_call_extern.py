@@ -71,3 +71,16 @@ def test_the_sooner_way_is_the_same_op(target: str) -> None:
 
 def test_other_ops_go_by_their_overload() -> None:
     assert call_of("aten.neg.default").function is torch.ops.aten.neg.default
+
+
+def test_autocast_around_the_call_casts_nothing() -> None:
+    a, b = torch.randn(2, 3, 3).unbind()
+    node: Any = SimpleNamespace(
+        target="aten.mm.default", args=(a, b), kwargs=(), outputs=(SimpleNamespace(),)
+    )
+    call = ExternCall(node)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.mm(a, b).dtype is torch.bfloat16
+        (found,) = call.run(lambda view: a, {}, {})
+        assert torch.mm(a, b).dtype is torch.bfloat16
+    assert torch.equal(found, torch.mm(a, b))
