@@ -12,6 +12,7 @@ import os
 import pickle
 import tempfile
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,9 @@ from jitney.loops.target import Target
 
 #: Most kernels built at a time.
 PROCESSES = 16
+#: Numbers of warps to try where a pass of Triton's fails, of which it says this.
+WARPS = (1, 2, 4, 8)
+PASS_FAILED = "PassManager"
 
 
 class KernelBuild:
@@ -123,7 +127,21 @@ def _compiler(arch: int) -> tuple[Any, Any]:
 
 def compile_kernel(source: KernelSource, arch: int, most_shared: int = 0) -> Binary:
     """One kernel for ``sm_<arch>``, with as many stages of what it loads as ``most_shared`` bytes
-    of shared memory have room for (0: with all)."""
+    of shared memory have room for (0: with all). Where one of Triton's passes fails it is tried
+    with other numbers of warps: they fail by how a tile lies in registers."""
+    first: RuntimeError | None = None
+    for warps in (source.num_warps, *(w for w in WARPS if w != source.num_warps)):
+        try:
+            return _compile_in_stages(replace(source, num_warps=warps), arch, most_shared)
+        except RuntimeError as error:
+            if PASS_FAILED not in str(error):
+                raise
+            first = first or error
+    assert first is not None
+    raise first
+
+
+def _compile_in_stages(source: KernelSource, arch: int, most_shared: int) -> Binary:
     stages = source.num_stages
     binary = _compile(source, arch, stages)
     while 0 < most_shared < binary.shared and stages > 1:

@@ -15,6 +15,7 @@ from jitney.kernels.triton.emit_tile import NONE, Depends
 from jitney.kernels.triton.expressions import TYPES, ends_in_16_bits
 from jitney.kernels.triton.kernel_source import RELEASE, WAIT, KernelSource
 from jitney.kernels.triton.schedule_nest import Schedule, fits_32_bits, power_of_two, walks
+from jitney.kernels.triton.store_early import store_early
 from jitney.kernels.triton.walk_rows import WalkEmitter
 from jitney.loops.index import Axis, Index, index
 from jitney.loops.ir import (
@@ -75,7 +76,7 @@ class NestEmitter(WalkEmitter):
             self._begin_stream(streams[0])
         self._line(WAIT)
         self._load_ahead()
-        self._statements(self.nest.body)
+        self._statements(store_early(self.nest.body))
         return grid
 
     def _load_ahead(self) -> None:
