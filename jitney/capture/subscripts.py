@@ -17,6 +17,7 @@ from jitney.capture.lookups import look_up
 from jitney.capture.shadows import HASHABLE_KEYS
 from jitney.capture.special_methods import hook_of, type_name
 from jitney.capture.symbols import concrete, concrete_key
+from jitney.capture.tensor_index import get_tensor, set_tensor
 
 if TYPE_CHECKING:
     from jitney.capture.interpret import Interpreter
@@ -78,7 +79,7 @@ def get(vm: Interpreter, container: Any, index: Any, site: Frame | None) -> Any:
         return value
     container = vm.world.force(container)
     if isinstance(container, torch.Tensor):
-        return vm.torch_call(operator.getitem, container, index)
+        return get_tensor(vm, container, index)
     hook = hook_of(vm, container, "__getitem__")
     if hook is not None:
         return vm.call(hook, (container, index), {}, site)
@@ -158,7 +159,7 @@ def _plain_index(vm: Interpreter, container: Any, index: Any) -> Any:
 def set_item(vm: Interpreter, container: Any, index: Any, value: Any, site: Frame | None) -> None:
     """``container[index] = value``."""
     if isinstance(container, torch.Tensor):
-        vm.torch_call(operator.setitem, container, index, value)
+        set_tensor(vm, container, index, value)
         return
     hook = hook_of(vm, container, "__setitem__")
     if hook is not None:

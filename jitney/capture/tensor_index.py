@@ -1,0 +1,60 @@
+"""``tensor[index]`` with numbers that are symbols: torch would make them the numbers they are, and
+each other one would be compiled anew (``table[t]``, ``cache[:, position] = key``)."""
+
+from __future__ import annotations
+
+import operator
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    from jitney.capture.interpret import Interpreter
+
+_WHOLE = slice(None)
+
+
+def get_tensor(vm: Interpreter, tensor: torch.Tensor, index: Any) -> Any:
+    """``tensor[index]``, recorded."""
+    view = _selected(vm, tensor, index)
+    return vm.torch_call(operator.getitem, tensor, index) if view is None else view
+
+
+def set_tensor(vm: Interpreter, tensor: torch.Tensor, index: Any, value: Any) -> None:
+    """``tensor[index] = value``, recorded."""
+    view = _selected(vm, tensor, index)
+    if view is None:
+        vm.torch_call(operator.setitem, tensor, index, value)
+    else:
+        vm.torch_call(operator.setitem, view, ..., value)
+
+
+def _selected(vm: Interpreter, tensor: torch.Tensor, index: Any) -> Any:
+    """The view at ``index`` if it holds symbols among numbers and slices alone, else None: what
+    the slices leave, then one `torch.select` for each symbol."""
+    parts = index if type(index) is tuple else (index,)
+    if not any(type(part) is torch.SymInt for part in parts) or not all(map(_is_basic, parts)):
+        return None
+    taken = sum(part is not None and part is not ... for part in parts)
+    if taken > tensor.dim() or sum(part is ... for part in parts) > 1:
+        return None  # an error of eager's
+    places: list[tuple[int, Any]] = []
+    dim = 0
+    for part in parts:
+        if type(part) is torch.SymInt:
+            places.append((dim, part))
+        if part is ...:
+            dim += tensor.dim() - taken
+        elif type(part) is not int:
+            dim += 1
+    kept = tuple([_WHOLE if type(part) is torch.SymInt else part for part in parts])
+    view = tensor
+    if any(part is not ... and part != _WHOLE for part in kept):
+        view = vm.torch_call(operator.getitem, tensor, kept)
+    for dim, symbol in reversed(places):
+        view = vm.torch_call(torch.select, view, dim, symbol)
+    return view
+
+
+def _is_basic(part: Any) -> bool:
+    return part is None or part is ... or type(part) in (int, torch.SymInt, slice)
