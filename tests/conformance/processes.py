@@ -9,6 +9,7 @@ import signal
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -79,7 +80,7 @@ class Process(Generic[Item, Result]):
         try:
             self._pipe.send(item)
             if self._pipe.poll(patience):
-                result, last = self._pipe.recv()
+                result, failure, last = self._pipe.recv()
             else:
                 failure = f"no answer after {patience} s"
                 self._process.kill()
@@ -110,9 +111,13 @@ def _answer(function: Callable[[Any], Any], questions: Any, device: str) -> None
     sys.stderr = open(os.devnull, "w")  # noqa: SIM115 - for the life of the process
     last = False
     while not last and (item := questions.recv()) is not None:
-        result = function(item)
+        result, failure = None, ""
+        try:
+            result = function(item)
+        except Exception:  # noqa: BLE001 - an answer like another
+            failure = traceback.format_exc(limit=-4)
         last = is_lost(device)
-        questions.send((result, last))
+        questions.send((result, failure, last))
 
 
 def is_lost(device: str) -> bool:

@@ -47,3 +47,12 @@ def test_answers_may_lead_to_more_items() -> None:
         assert answer.result == item - 1
         items += [item - 1] if item else []
     assert items == [3, 2, 1, 0]
+
+
+def test_an_error_is_told() -> None:
+    def answer(item: int) -> float:
+        return 1 / item
+
+    wrong, right = ask(answer, [0, 1])
+    assert wrong.result is None and "ZeroDivisionError: division by zero" in wrong.failure
+    assert right.result == 1
