@@ -15,6 +15,7 @@ from jitney.torch_api.shared_memory import shares_with_written
 from jitney.torch_api.symbols import was_symbolic
 
 _MASKS = (torch.bool, torch.uint8)
+_SELECT = torch.ops.aten.select.int
 
 
 class _Refused(RuntimeError):
@@ -22,8 +23,10 @@ class _Refused(RuntimeError):
 
 
 def refuse(op: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-    """Raises RuntimeError where eager refuses an ATen call of fakes; sizes that are symbols are not
-    asked."""
+    """Raises RuntimeError where eager refuses an ATen call of fakes; sizes that are symbols are
+    asked by `select` alone."""
+    if op is _SELECT:
+        return _select(*args, **kwargs)
     if shares_with_written(op, args, kwargs):
         raise _Refused("what is written shares memory with what is read")
     check = _CHECKS.get(op._opname)
@@ -37,6 +40,13 @@ def refuse(op: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
 def _check(holds: bool, what: str) -> None:
     if not holds:
         raise _Refused(what)
+
+
+def _select(x: torch.Tensor, dim: int, index: Any) -> None:
+    """Of a number that is a symbol it becomes assumed (torch 2.11 assumes nothing)."""
+    if -x.dim() <= dim < x.dim():
+        size = x.size(dim)
+        _check(bool(index < size) and bool(index >= -size), "an index is out of range")
 
 
 def _index_put(x: torch.Tensor, indices: Any, value: torch.Tensor, *_: Any, **__: Any) -> None:
