@@ -100,7 +100,7 @@ def suspects(found: Sequence[Difference], actual: Any, reference: Any) -> list[S
         mine, theirs = ours.get(one.path), truth.get(one.path)
         if not one.what.startswith("error") or mine is None or theirs is None:
             return Suspect(one, float("inf"), 0.0)
-        if not mine.is_floating_point():
+        if not mine.is_floating_point() or mine.shape != theirs.shape:
             return Suspect(one, float("inf"), 0.0)
         scale = scale_of(theirs.detach())
         cancelled = torch.finfo(mine.dtype).eps * whole if scale < CANCELLED * whole else 0.0
