@@ -89,6 +89,8 @@ class _Outputs:
             return Literal(output)
         if id(output) in self.inputs:
             return Input(self.inputs[id(output)])
+        if not torch_api.lie_alike(output, self.layer.value(output)):
+            raise Unsupported("layout", "a write gave a tensor that has views other strides")
         root = self._root_node(output)
         if root in self.input_nodes:
             index = self.input_nodes[root]

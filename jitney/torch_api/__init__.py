@@ -187,6 +187,7 @@ from jitney.torch_api.tensors import (
     tensor_at,
     versions,
 )
+from jitney.torch_api.view_strides import lie_alike
 
 __all__ = [
     "abandon_recording",
@@ -291,6 +292,7 @@ __all__ = [
     "jacobian_of",
     "kind_of_argument",
     "known_as_one",
+    "lie_alike",
     "make_infra_mode",
     "maker_of_empty",
     "mark_allowed_in_graph",

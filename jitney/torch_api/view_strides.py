@@ -35,6 +35,12 @@ def _written(size: Any) -> Any:
     return size if type(size) is int else symbol_expression(size)
 
 
+def lie_alike(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether two tensors of one shape have the same strides, but for sizes of 1."""
+    pairs = zip(a.stride(), b.stride(), a.shape, strict=True)
+    return all(same(x, y) or same(size, 1) for x, y, size in pairs)
+
+
 def has_examples(*tensors: torch.Tensor) -> bool:
     """Whether sizes and strides can be compared: none comes from data."""
     sizes = [n for t in tensors for n in (*t.shape, *t.stride()) if type(n) is not int]

@@ -215,3 +215,37 @@ def test_parts_of_a_product_beside_a_write() -> None:
         torch.testing.assert_close(found[0], found[2])
         assert found[1] == found[3]
     assert not log.events("eager_graph")
+
+
+def _adds_rows(x: torch.Tensor) -> torch.Tensor:
+    return torch.zeros_like(x).index_add_(0, torch.tensor([0, 1]), x[:2])
+
+
+def _scatters(x: torch.Tensor) -> torch.Tensor:
+    return torch.zeros_like(x).scatter_add_(0, torch.zeros(x.shape, dtype=torch.int64), x)
+
+
+@pytest.mark.parametrize("function", [_adds_rows, _scatters])
+@pytest.mark.parametrize("requires_grad", [False, True])
+def test_write_keeps_the_strides_of_what_is_written(
+    function: Callable[[torch.Tensor], torch.Tensor], requires_grad: bool
+) -> None:
+    """The functional op's result lies in rows, what eager writes to as ``x`` does."""
+    x = torch.randn(4, 6).T.requires_grad_(requires_grad)
+    actual, expected = jitney.compile(function, fullgraph=True)(x), function(x)
+    torch.testing.assert_close(actual, expected)
+    assert actual.stride() == expected.stride() == (1, 6)
+
+
+def test_write_keeps_the_strides_of_what_has_views() -> None:
+    def function(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        made = torch.zeros_like(x)
+        row = made[0]
+        made.index_add_(0, torch.tensor([0, 1]), x[:2])
+        row.mul_(2)
+        return made, row
+
+    x = torch.randn(4, 6).T
+    for actual, expected in zip(jitney.compile(function)(x), function(x)):
+        torch.testing.assert_close(actual, expected)
+        assert actual.stride() == expected.stride()
