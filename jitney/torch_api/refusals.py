@@ -46,7 +46,7 @@ def _select(x: torch.Tensor, dim: int, index: Any) -> None:
     """Of a number that is a symbol it becomes assumed (torch 2.11 assumes nothing)."""
     if -x.dim() <= dim < x.dim():
         size = x.size(dim)
-        _check(bool(index < size) and bool(index >= -size), "an index is out of range")
+        _check(-size <= index < size, "an index is out of range")
 
 
 def _index_put(x: torch.Tensor, indices: Any, value: torch.Tensor, *_: Any, **__: Any) -> None:

@@ -40,8 +40,6 @@ def a_step(model, f, batch, steps, dtype=torch.float32):
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("kind", ["LSTM", "GRU"])
 def test_a_network_is_trained_in_a_graph(kind, form, dynamic):
-    if kind == "GRU" and form in ("one", "no biases", "both ways"):
-        pytest.skip("slow, and like the others")
     jitney.reset()
     torch.manual_seed(0)
     model = getattr(nn, kind)(3, 4, **{"batch_first": True, **FORMS[form]})

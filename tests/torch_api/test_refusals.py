@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import jitney
+from jitney import torch_api
 from jitney.events import log
 
 ERRORS = (RuntimeError, IndexError)
@@ -79,3 +80,16 @@ def test_what_eager_takes_stays_in_the_graph(name: str) -> None:
     log.clear()
     assert str(jitney.compile(f)(torch.rand(5, 5) * 0)) == str(f(torch.zeros(5, 5)))
     assert not log.events("graph_break")
+
+
+def test_a_row_that_is_picked_is_one_of_them() -> None:
+    """Asked of the check itself: of torch's fakes, those of 2.11 alone take any row."""
+    select, x = torch.ops.aten.select.int, torch.ones(5, 5)
+    for row in (5, -6):
+        with pytest.raises(RuntimeError, match="out of range"):
+            torch_api.refuse(select, (x, 1, row), {})
+    _, shapes = torch_api.new_capture_mode()
+    symbol = torch_api.symbolic_number(shapes, 3, "L['t']", 1 << 31)
+    torch_api.refuse(select, (x, 1, symbol), {})
+    assumed = shapes.var_to_range[symbol.node.expr]
+    assert (assumed.lower, assumed.upper) == (-5, 4)
