@@ -81,19 +81,22 @@ def emit_stage(text: FunctionText, operands: Operands, stage: Stage, schedule: S
     emitter = BodyEmitter(text, _plans_by_id(body, schedule), stage.limits)
     with text.loop("%begin", "%end", 1, nonempty=True) as loop:
         scope = Scope(text, operands)
-        block = _bind_item(scope, schedule, loop.index)
+        begins = _bind_item(scope, schedule, loop.index)
 
         def point(scopes: list[Scope], _: list[State]) -> list[State]:
             if schedule.vector is None:
                 emitter.block(scopes, body)
             elif schedule.tile is not None:
-                emit_tiles(emitter, scopes[0], schedule, schedule.tile, _span_of(scopes[0]))
+                tile = schedule.tile
+                rows = _span(emitter, scopes[0], tile.axis, begins.get(tile.axis))
+                emit_tiles(emitter, scopes[0], schedule, tile, (rows, vectors(scopes[0])))
             else:
-                emit_pieces(emitter, scopes[0], schedule, body, _span_of(scopes[0]))
+                emit_pieces(emitter, scopes[0], schedule, body, vectors(scopes[0]))
             return []
 
-        def _span_of(scope: Scope) -> Span:
-            return _span(emitter, scope, schedule, block)
+        def vectors(scope: Scope) -> Span:
+            assert schedule.vector is not None
+            return _span(emitter, scope, schedule.vector, begins.get(schedule.vector))
 
         emitter.nest(schedule.inner, [scope], point)
 
@@ -139,39 +142,38 @@ def _plans_by_id(body: Sequence[Stmt], schedule: Schedule) -> Mapping[int, Inner
     return {id(s): plan for s, plan in zip(blocks, schedule.plans, strict=False)}
 
 
-def _bind_item(scope: Scope, schedule: Schedule, item: str) -> str | None:
+#: Where an item's block of an axis begins (an SSA value), and how many points it has.
+Block = tuple[str, int]
+
+
+def _bind_item(scope: Scope, schedule: Schedule, item: str) -> dict[Axis, Block]:
     """Binds the axes a work item stands for: digits of its number, the last varies fastest.
 
-    Returns the number of its block of the vector axis, which varies fastest of all.
+    Returns the item's blocks of axes, whose digits vary fastest of all.
     """
-    text, block = scope.text, None
-    digits: list[tuple[Axis | None, str]] = []
-    if schedule.block is not None and schedule.vector is not None:
-        count = (schedule.vector.extent + (schedule.block - 1)) // schedule.block
-        digits.append((None, scope.indices.uniform(count)))
-    digits += [(a, scope.indices.uniform(a.extent)) for a in reversed(schedule.items)]
-    rest = item
-    for k, (axis, extent) in enumerate(digits):
-        last = k == len(digits) - 1
-        digit = rest if last else text.pure(f"urem i64 {rest}, {extent}")
+    text, blocks = scope.text, schedule.blocks()
+    counts = [(axis.extent + (size - 1)) // size for axis, size in blocks]
+    counts += [axis.extent for axis in reversed(schedule.items)]
+    digits, rest = [], item
+    for k, count in enumerate(counts):
+        last, extent = k == len(counts) - 1, scope.indices.uniform(count)
+        digits.append(rest if last else text.pure(f"urem i64 {rest}, {extent}"))
         rest = rest if last else text.pure(f"udiv i64 {rest}, {extent}")
-        if axis is None:
-            block = digit
-        else:
-            scope.axes[axis] = digit
-    return block
+    scope.axes.update(zip(reversed(schedule.items), digits[len(blocks) :], strict=True))
+    return {
+        axis: (text.pure(f"mul nsw i64 {digit}, {size}"), size)
+        for (axis, size), digit in zip(blocks, digits, strict=False)
+    }
 
 
-def _span(emitter: BodyEmitter, scope: Scope, schedule: Schedule, block: str | None) -> Span:
-    """The part of the vector axis this item owns."""
-    axis, text = schedule.vector, scope.text
-    assert axis is not None
-    end = emitter.end(scope, axis)
+def _span(emitter: BodyEmitter, scope: Scope, axis: Axis, block: Block | None) -> Span:
+    """The part of an axis this item owns."""
+    text, end = scope.text, emitter.end(scope, axis)
     known = axis.extent.const if axis.extent.is_const else None
-    if block is None or schedule.block is None:
+    if block is None:
         return Span("0", end, known)
-    begin = text.pure(f"mul nsw i64 {block}, {schedule.block}")
-    after = text.pure(f"add nsw i64 {begin}, {schedule.block}")
-    if known is not None and known % schedule.block == 0:
-        return Span(begin, after, schedule.block)
+    begin, size = block
+    after = text.pure(f"add nsw i64 {begin}, {size}")
+    if known is not None and known % size == 0:
+        return Span(begin, after, size)
     return Span(begin, text.smaller(after, end))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
 from jitney.kernels.llvm.conversions import broadcast, cast
@@ -10,23 +12,34 @@ from jitney.kernels.llvm.expressions import Lanes, Scope
 from jitney.kernels.llvm.operations import i_and
 from jitney.kernels.llvm.schedule_nest import Schedule
 from jitney.kernels.llvm.ssa import Ssa, memory_type
-from jitney.kernels.llvm.transpose_tile import TiledBody, tile_width, transpose
+from jitney.kernels.llvm.transpose_tile import (
+    TiledBody,
+    stays_in_registers,
+    tile_width,
+    transpose,
+)
 from jitney.kernels.llvm.vector_loop import Span, VectorLoop, first_lanes
 from jitney.loops.ir import Load
 
 
 def emit_tiles(
-    emitter: BodyEmitter, scope: Scope, schedule: Schedule, tile: TiledBody, span: Span
+    emitter: BodyEmitter,
+    scope: Scope,
+    schedule: Schedule,
+    tile: TiledBody,
+    spans: tuple[Span, Span],
 ) -> None:
-    """The tile axis by tiles, inside it the vector axis over ``span``, inside it the tile."""
+    """The tile axis by tiles, inside it the vector axis, inside it the tile; ``spans``: of the
+    two axes in this order."""
     assert schedule.vector is not None
-    text, axis = scope.text, tile.axis
-    end, width = emitter.end(scope, axis), tile_width(axis, schedule.lanes)
-    stacks = [text.allocate(schedule.lanes * width * 8) for _ in tile.loads]
-    with text.loop("0", end, width) as blocks:
+    text, axis, (along, across) = scope.text, tile.axis, spans
+    width = tile_width(axis, schedule.lanes)
+    whole = axis.extent.is_const and axis.extent.const % width == 0  # blocks are whole tiles
+    in_registers = whole and stays_in_registers(tile, width)
+    stacks = [] if in_registers else [text.allocate(schedule.lanes * width * 8) for _ in tile.loads]
+    with text.loop(along.begin, along.end, width) as blocks:
         outer = scope.inner({axis: blocks.index})
-        left = text.pure(f"sub nsw i64 {end}, {blocks.index}")
-        whole = axis.extent.is_const and axis.extent.const % width == 0
+        left = text.pure(f"sub nsw i64 {along.end}, {blocks.index}")
         rows = str(width) if whole else text.smaller(left, str(width))
 
         def leaf(scopes: list[Scope], states: list[State]) -> list[State]:
@@ -37,18 +50,20 @@ def emit_tiles(
             row_mask = None
             if not whole:
                 row_mask = first_lanes(text, text.pure(f"trunc i64 {rows} to i32"), width)
-            for load, stack in zip(tile.loads, stacks, strict=True):
-                _fill(inner, tile, load, stack, (width, row_mask))
-            _run(emitter, inner, tile, stacks, rows)
+            columns = [_columns(inner, tile, load, (width, row_mask)) for load in tile.loads]
+            if in_registers:
+                _run_unrolled(emitter, inner, tile, columns)
+            else:
+                for column, stack in zip(columns, stacks, strict=True):
+                    _fill(inner, column, stack)
+                _run(emitter, inner, tile, stacks, rows)
             return states
 
-        VectorLoop([outer], schedule.vector, span, schedule.lanes, 1, leaf).emit()
+        VectorLoop([outer], schedule.vector, across, schedule.lanes, 1, leaf).emit()
 
 
-def _fill(
-    scope: Scope, tile: TiledBody, load: Load, stack: str, shape: tuple[int, Ssa | None]
-) -> None:
-    """Loads a row of the tile per lane, transposes, stores ``[row element][lane]``."""
+def _columns(scope: Scope, tile: TiledBody, load: Load, shape: tuple[int, Ssa | None]) -> list[Ssa]:
+    """Loads a row of the tile per lane and transposes: a vector per element of a row."""
     text, lanes = scope.text, scope.lanes
     assert lanes is not None
     width, row_mask = shape
@@ -64,11 +79,29 @@ def _fill(
             text, scope.operands, {**scope.axes, lanes.axis: place}, Lanes(tile.axis, width), mask
         )
         rows.append(row.emit(load))
-    for t, column in enumerate(transpose(text, rows)):
-        column = cast(text, column, torch.uint8) if column.dtype == torch.bool else column
-        size = lanes.count * load.dtype.itemsize
+    return transpose(text, rows)
+
+
+def _run_unrolled(
+    emitter: BodyEmitter, scope: Scope, tile: TiledBody, columns: Sequence[Sequence[Ssa]]
+) -> None:
+    """The body for every element of the tile axis, each from its registers."""
+    for t, values in enumerate(zip(*columns, strict=True)):
+        position = scope.text.pure(f"add nsw i64 {scope.axes[tile.axis]}, {t}")
+        inner = scope.inner({tile.axis: position})
+        for name, value in zip(tile.names, values, strict=True):
+            inner.bind(name, value)
+        emitter.block([inner], tile.body)
+
+
+def _fill(scope: Scope, columns: Sequence[Ssa], stack: str) -> None:
+    """Stores a transposed tile as ``[row element][lane]``."""
+    text = scope.text
+    for t, column in enumerate(columns):
+        kept = cast(text, column, torch.uint8) if column.dtype == torch.bool else column
+        size = scope.width * kept.dtype.itemsize
         pointer = text.pure(f"getelementptr i8, ptr {stack}, i64 {t * size}")
-        text.do(f"store {column.typed}, ptr {pointer}, align {min(size, 16)}")
+        text.do(f"store {kept.typed}, ptr {pointer}, align {min(size, 16)}")
 
 
 def _run(emitter: BodyEmitter, scope: Scope, tile: TiledBody, stacks: list[str], rows: str) -> None:

@@ -23,7 +23,7 @@ _HEAVY = {
 }
 _GATHERED = 1.5  # cycles an element
 _SCATTERED = 2.0
-_TILED = 0.5
+_TILED = 0.5  # cycles an element, however wide the body computes
 
 
 def op_cycles(expr: Expr) -> int:
@@ -150,7 +150,7 @@ def vector_cost(
             cycles += 1.0 / lanes
         for e in exprs:
             if id(e) in by_tile:
-                cycles += _TILED
+                cycles += _TILED / vectors
             elif isinstance(e, Load):
                 cycles += _access(step(e.index, axis, lanes, varying), lanes, waste, _GATHERED)
         if isinstance(place.stmt, Store):

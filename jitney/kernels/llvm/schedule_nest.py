@@ -17,7 +17,13 @@ from jitney.kernels.llvm.nest_cost import (
     varying_names,
     vector_cost,
 )
-from jitney.kernels.llvm.transpose_tile import MOST_LANES, TiledBody, best_tile
+from jitney.kernels.llvm.transpose_tile import (
+    MOST_LANES,
+    TiledBody,
+    best_tile,
+    rows_at_hand,
+    tile_width,
+)
 from jitney.loops import visit
 from jitney.loops.index import Axis, Index, index
 from jitney.loops.ir import Loop, LoopNest, Reduce, Stmt, Store
@@ -26,7 +32,6 @@ from jitney.loops.points import points_of
 CYCLES_PER_NANOSECOND = 3.0
 _SERIAL = 15_000.0  # cycles below which a nest is one work item
 _ITEM = 3_000.0  # cycles a work item should have
-_TILE_ROWS = 256  # rows a transposing item reads from: their pages stay in the TLB
 
 
 @dataclass(frozen=True)
@@ -35,7 +40,8 @@ class Schedule:
     runs innermost over ``lanes`` with ``unroll`` vectors at once; ``block`` of its points belong
     to an item (None: all). Without ``vector`` each point is a row and its reductions and loops
     run as ``plans`` say, in the order they stand in the body. With ``tile`` the body loops over
-    the tile's axis inside each vector. An item takes ``nanoseconds``.
+    the tile's axis inside each vector, ``tile_block`` of its points in an item (None: all). An
+    item takes ``nanoseconds``.
     """
 
     inner: tuple[Axis, ...]
@@ -46,14 +52,25 @@ class Schedule:
     tile: TiledBody | None = None
     items: tuple[Axis, ...] = ()
     block: int | None = None
+    tile_block: int | None = None
     nanoseconds: float = 0.0
 
     def item_count(self) -> Index:
         """Work items of the phase."""
         count = points_of(self.items)
-        if self.block is not None and self.vector is not None:
-            count = count * ((self.vector.extent + (self.block - 1)) // self.block)
+        for axis, size in self.blocks():
+            count = count * ((axis.extent + (size - 1)) // size)
         return count
+
+    def blocks(self) -> tuple[tuple[Axis, int], ...]:
+        """The axes of which an item has a block, and its points; the first varies fastest: items
+        that follow each other read the same rows of a tile."""
+        blocks: list[tuple[Axis, int]] = []
+        if self.tile is not None and self.tile_block is not None:
+            blocks.append((self.tile.axis, self.tile_block))
+        if self.vector is not None and self.block is not None:
+            blocks.append((self.vector, self.block))
+        return tuple(blocks)
 
 
 def schedule_nest(nest: LoopNest, isa: Isa, cores: int, limits: Collection[Index] = ()) -> Schedule:
@@ -174,12 +191,29 @@ def _distributed(chosen: Schedule, nest: LoopNest, cycles: float, cores: int) ->
         per_item *= max(axis.extent.hint(), 1)
     chosen = replace(chosen, items=tuple(items), inner=tuple(inner))
     count = product_hint(items)
+    pieces = min(wanted / max(count, 1), per_item / _ITEM)
+    if chosen.tile is not None:
+        return _in_tiles(chosen, chosen.tile, pieces, per_item)
     if chosen.vector is not None and count < wanted and per_item > 2 * _ITEM:
-        pieces = min(wanted / max(count, 1), per_item / _ITEM)
-        if chosen.tile is not None:
-            pieces = max(pieces, chosen.vector.extent.hint() / _TILE_ROWS)
         return _in_blocks(chosen, pieces, per_item)
     return replace(chosen, nanoseconds=per_item / CYCLES_PER_NANOSECOND)
+
+
+def _in_tiles(chosen: Schedule, tile: TiledBody, pieces: float, cycles: float) -> Schedule:
+    """Each item, of ``cycles``, cut along the vector axis into rows whose pages stay at hand, and
+    along the tile's axis until there are ``pieces`` or so."""
+    vector = chosen.vector
+    assert vector is not None
+    cuts = vector.extent.hint() / rows_at_hand(tile, vector)
+    if cuts > 1:
+        chosen = _in_blocks(chosen, cuts, cycles)
+    rows = math.ceil(cuts)
+    if pieces < 2 * rows:
+        return replace(chosen, nanoseconds=cycles / rows / CYCLES_PER_NANOSECOND)
+    width = tile_width(tile.axis, chosen.lanes)
+    block = _block(tile.axis, width, pieces / rows)
+    cycles /= rows * max(1, math.ceil(tile.axis.extent.hint() / block))
+    return replace(chosen, tile_block=block, nanoseconds=cycles / CYCLES_PER_NANOSECOND)
 
 
 def _in_blocks(chosen: Schedule, pieces: float, cycles: float) -> Schedule:

@@ -21,6 +21,9 @@ from jitney.loops.ir import Expr, Load, Loop, Reduce, Ref, Stmt
 #: Lanes a tile is built for, at most.
 MOST_LANES = 32
 _ONE = index(1)
+_PAGE = 4096
+_MOST_ROWS, _FEWEST_ROWS = 1024, 256  # rows read again before others come
+_MOST_UNROLLED = 256  # expressions of a body written out for each element of a row
 
 
 @dataclass(frozen=True)
@@ -84,6 +87,26 @@ def tile_width(axis: Axis, lanes: int) -> int:
     if axis.extent.is_const:
         return max(2, min(lanes, 1 << (axis.extent.const - 1).bit_length()))
     return lanes
+
+
+def rows_at_hand(tile: TiledBody, vector: Axis) -> int:
+    """Rows that a tile may go over again and again: their pages stay in the TLB, in whose sets
+    the pages of rows a power of two apart crowd."""
+    strides = [load.index.coefficient(vector) for load in tile.loads]
+    apart = max(
+        (s.hint() if s is not None else 0) * load.dtype.itemsize
+        for s, load in zip(strides, tile.loads, strict=True)
+    )
+    pages, rest = divmod(int(apart), _PAGE)
+    crowded = pages & -pages if pages and not rest else 1
+    return max(_FEWEST_ROWS, _MOST_ROWS // crowded)
+
+
+def stays_in_registers(tile: TiledBody, width: int) -> bool:
+    """Whether the body runs on a transposed tile without storing it: it is short, so that a copy
+    of it for each of the ``width`` elements of a row stays small code."""
+    weight = len(list(visit.body_exprs(tile.body)))
+    return len(tile.loads) == 1 and width * weight <= _MOST_UNROLLED
 
 
 def transpose(text: FunctionText, rows: Sequence[Ssa]) -> list[Ssa]:
