@@ -226,6 +226,9 @@ def _library_call(b: Builder, args: tuple[Any, ...], kwargs: dict[str, Any], rea
     assert isinstance(target, OpOverload)
     many = isinstance(b.fake, tuple | list)
     fakes = [x if isinstance(x, torch.Tensor) else None for x in _flat(b.fake)]
+    sparse = any(f is not None and f.layout is not torch.strided for f in fakes)
+    if sparse and b.target.kind != "cpu":
+        raise Unsupported("layout", f"{target} makes a sparse tensor, which has no one address")
     if any(r.alias_info is not None for r in target._schema.returns) and fakes:
         # what shares a place in eager's alias has one each here: nothing can be copied into it
         fakes = [fake if fake is None or 0 not in fake.stride() else fake.clone() for fake in fakes]

@@ -15,7 +15,7 @@ from jitney.loops.interpret import interpret
 from jitney.loops.ir import LoopNest, LoopProgram
 from jitney.loops.lower_graph import lower_graph
 from jitney.loops.verify import verify
-from tests.loops.lowered import CPU, check, externs, lower, trace
+from tests.loops.lowered import CPU, GPU, check, externs, lower, trace
 
 aten = torch.ops.aten
 X = torch.randn(4, 5, generator=torch.Generator().manual_seed(0))
@@ -250,3 +250,11 @@ def test_counts_of_16_bits_are_eagers_to_the_bit(dtype: torch.dtype) -> None:
         for a, b in zip(expected, found, strict=True):
             assert torch.equal(a, b)
     assert externs(lower(far, x)) and not externs(lower(near, x))
+
+
+def test_a_gpus_graph_that_makes_a_sparse_tensor_runs_eager() -> None:
+    """Its kernels find each tensor by one address."""
+    gm = trace(lambda x: x.to_sparse() * 2, torch.eye(3))
+    assert externs(lower_graph(gm, CPU)[0])
+    with pytest.raises(Unsupported, match="sparse"):
+        lower_graph(gm, GPU)
