@@ -240,7 +240,7 @@ class ReplayedProgram:
                 value.shape, value.stride(), dtype=value.dtype, device=value.device
             )
             inputs[position] = own
-            copied.append((position, own.copy_(value)))
+            copied.append((position, own.copy_(value.data)))
         columns, device = philox_state.COLUMNS, self.facts.device
         states = [
             torch.empty((n, columns), dtype=torch.int64, device=device) for n in self.facts.draws

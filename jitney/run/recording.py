@@ -122,11 +122,11 @@ class Recording:
     def replay(self, args: Inputs) -> tuple[Any, ...]:
         """The results, the inputs lying where the graph reads them."""
         for position, own in self.copied:
-            own.copy_(args[position])
+            own.copy_(args[position].data)
         self.random.refill()
         self.graph.replay()
-        for position, own in self.written_back:
-            args[position].copy_(own)
+        for position, own in self.written_back:  # of which the caller counts a change
+            args[position].data.copy_(own)
         return tuple([self._result(at, args) for at in range(len(self.outputs))])
 
     def _result(self, at: int, args: Inputs) -> Any:

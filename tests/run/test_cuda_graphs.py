@@ -175,6 +175,18 @@ def test_results_that_escape_keep_their_strides(monkeypatch: pytest.MonkeyPatch)
         assert kept.data_ptr() != own.data_ptr()
 
 
+def test_inputs_are_copied_outside_of_autograd() -> None:
+    """Written through ``.data``, a leaf keeps its count of changes and its place in the graph."""
+    own, x = torch.zeros(3), torch.ones(3, requires_grad=True)
+    graph: Any = types.SimpleNamespace(replay=lambda: own.add_(1))
+    copied, random = [(0, own)], philox_state.Recording(())
+    made = Recording(graph, (), (), lambda args: True, {}, copied, copied, random)
+    made.replay((x,))
+    assert x.tolist() == [2.0, 2.0, 2.0]
+    assert x._version == 0
+    assert not own.requires_grad
+
+
 class Replays:
     """A recording's graph that computes from where its inputs lay; how often it was recorded and
     replayed, and how often the program itself ran."""

@@ -142,7 +142,7 @@ class _Call:
                 tensors.pop(name, None)
         for name, tensor in astray.items():
             if name in owner.plan.written:
-                tensor.copy_(copies[name])
+                tensor.data.copy_(copies[name])  # the caller counts the change
             tensors[name] = tensor
         pairs = zip(owner.plan.outputs, owner.whole_results, strict=True)
         return tuple([tensors[name] if name else self._result(out) for out, name in pairs])
