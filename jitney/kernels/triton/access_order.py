@@ -29,6 +29,10 @@ class AccessOrder:
             return True
         return any(self._meets(store, stmt is store) for store in stores((stmt,)))
 
+    def is_written(self, buffer: str) -> bool:
+        """Whether threads may meet elements of ``buffer`` that another one is still to write."""
+        return buffer in self._stored
+
     def _meets(self, store: Store, alone: bool) -> bool:
         before = self._stored.get(store.buffer, set())
         if before and (before != {store.mode} or store.mode == "set"):

@@ -77,13 +77,16 @@ class TileEmitter:
     def _settle(self, stmt: Stmt) -> None:
         """Has the program's threads wait for each other where ``stmt`` must not come early."""
         if self.order.conflicts(stmt):
-            self._line(BARRIER)
-            self.order.forget()
+            self._wait()
+
+    def _wait(self) -> None:
+        self._line(BARRIER)
+        self.order.forget()
 
     def _let(self, stmt: Let) -> None:
         self._settle(stmt)
-        self.order.note(stmt)
         self.refs[stmt.name], self.lets[stmt.name] = self._expr(stmt.value), stmt.value
+        self.order.note(stmt)
         self._name_value(stmt.name)
 
     def _name_value(self, name: str) -> None:
@@ -91,8 +94,8 @@ class TileEmitter:
 
     def _store(self, stmt: Store) -> None:
         self._settle(stmt)
-        self.order.note(stmt)
         value, value_on = self._expr(stmt.value)
+        self.order.note(stmt)
         if stmt.mode == "sum":
             self._line(f"{self.sums[stmt.buffer]} += {value}")
             return
@@ -203,7 +206,10 @@ class TileEmitter:
         shape = on | mask_on
         if mask:
             pointer = self._spread(pointer, on, shape)
-        return self._bind(self._load_text(pointer, mask, expr.dtype, expr.other), shape)
+        text = self._load_text(pointer, mask, expr.dtype, expr.other)
+        if self.order.is_written(expr.buffer) and not any(text in known for known in self.memo):
+            self._wait()  # what a reduction adds up may be what its own body has just stored
+        return self._bind(text, shape)
 
     def _load_text(self, pointer: str, mask: str, dtype: torch.dtype, other: Scalar = 0) -> str:
         """Also what a store of the same elements leaves known (`_store`): lanes that the mask

@@ -37,6 +37,19 @@ def test_what_other_threads_stored_is_waited_for() -> None:
     assert barriers(stored, read, Store("c", index(ROW), Ref("s", F32))) == 1
 
 
+@pytest.mark.parametrize("rows,waits", [(1, 0), (2, 1)])
+def test_a_reduction_of_what_its_own_body_stores_waits_for_it(rows: int, waits: int) -> None:
+    """Unless each thread finds its own element in a register."""
+    part = Axis("p", index(2))
+    at = index(ROW) * 128 + index(COLUMN)
+    stored: Stmt = Store("b", at, doubled(load("a")))
+    if rows > 1:
+        stored = Loop((part,), (Store("b", at + index(part) * 64, doubled(load("a"))),))
+    again = Reduction(("s",), "sum", load("b", at), F32)
+    summed = Reduce((COLUMN,), (stored,), (again,))
+    assert barriers(summed, Store("c", index(ROW), Ref("s", F32))) == waits
+
+
 def test_what_other_threads_are_to_read_is_waited_for() -> None:
     summed = Reduce((TERM,), (), (Reduction(("s",), "sum", load("a", THERE), F32),))
     assert barriers(summed, Loop((COLUMN,), (Store("a", HERE, Ref("s", F32)),))) == 1
