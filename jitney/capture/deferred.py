@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 import logging
+import logging.handlers
 import sys
+import types
 import warnings
 from typing import Any
 
@@ -31,6 +33,70 @@ def log_at(
             logger.name, level, file, line, message, args, None, name, extra, None
         )
         logger.handle(record)
+
+
+#: Handlers that write records to a stream, a file, elsewhere or nowhere.
+_WRITING = (
+    logging.StreamHandler, logging.FileHandler, logging.NullHandler, type(logging.lastResort),
+    logging.handlers.RotatingFileHandler, logging.handlers.TimedRotatingFileHandler,
+    logging.handlers.WatchedFileHandler, logging.handlers.SocketHandler,
+    logging.handlers.DatagramHandler, logging.handlers.SysLogHandler, logging.handlers.HTTPHandler,
+)  # fmt: skip
+#: Packages whose handlers and formatters keep nothing that a compiled function reads.
+_TOOLS = ("_pytest", "absl", "colorlog", "rich", "torch", "tqdm")
+_PLAIN = (logging.Logger, logging.RootLogger)
+_STEPS = ("isEnabledFor", "makeRecord", "handle", "callHandlers", "filter", "hasHandlers")
+
+
+def runs_own_code(logger: logging.Logger, level: int) -> bool:
+    """Whether a record of ``level`` goes through code of the program's: its state, which the
+    frame may read, would change later than in eager."""
+    cls = type(logger)
+    if cls not in _PLAIN and any(
+        getattr(cls, name, None) is not getattr(logging.Logger, name) for name in _STEPS
+    ):
+        return True
+    if not logger.isEnabledFor(level):
+        return False
+    if logging.getLogRecordFactory() is not logging.LogRecord or _filters_by_own(logger):
+        return True
+    at: logging.Logger | None = logger
+    while at is not None:
+        if any(level >= handler.level and _is_own(handler) for handler in at.handlers):
+            return True
+        at = at.parent if at.propagate else None
+    return False
+
+
+def _is_own(handler: logging.Handler) -> bool:
+    if _filters_by_own(handler):
+        return True
+    if type(handler) not in _WRITING and not _is_of_tools(handler):
+        return True
+    stream = getattr(handler, "stream", None)
+    if stream not in (None, sys.stdout, sys.stderr) and not _is_of_c(stream):
+        return True
+    form = handler.formatter
+    return not (form is None or type(form) is logging.Formatter or _is_of_tools(form))
+
+
+def _is_of_c(stream: Any) -> bool:
+    write = getattr(type(stream), "write", None)
+    return write is not None and not isinstance(write, types.FunctionType)
+
+
+def _filters_by_own(told: logging.Filterer) -> bool:
+    return any(type(item) is not logging.Filter for item in told.filters)
+
+
+def _is_of_tools(value: Any) -> bool:
+    return type(value).__module__.split(".")[0] in _TOOLS
+
+
+@functools.lru_cache(maxsize=64)
+def asking_for_own_code(logger: logging.Logger, level: int) -> functools.partial[bool]:
+    """`runs_own_code` without an argument, the same one each time."""
+    return functools.partial(runs_own_code, logger, level)
 
 
 def is_error(category: type) -> bool:

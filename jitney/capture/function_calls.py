@@ -27,8 +27,10 @@ from jitney.capture.callbacks import TEXTS
 from jitney.capture.forced import forced, forced_keywords
 from jitney.capture.frame import CALLER, BreakCapture, Frame, Restart, Unread
 from jitney.capture.functions import cell_get
+from jitney.capture.guard import Kind
 from jitney.capture.lookups import look_up
 from jitney.capture.questions import place_of
+from jitney.capture.source import Fixed, Referent
 from jitney.capture.symbols import SYMBOLS
 from jitney.capture.tracebacks import traceback_of
 from jitney.capture.world import is_identity
@@ -146,12 +148,26 @@ def deferred(
     values = [_as_it_is(interpreter, name, value) for value in values]
     keywords = {key: _as_it_is(interpreter, name, value) for key, value in keywords.items()}
     level = _LEVELS.get(name, values[0] if values else None)
+    _refuse_own_code(interpreter, logger, level if type(level) is int else sys.maxsize)
     said = values if name in _LEVELS else values[1:]
     if said and type(level) is int and keywords.keys() <= _KEYWORDS and _finds_callers(logger):
         place = _place_of(interpreter, keywords.get("stacklevel", 1))
         keywords = {"extra": keywords.get("extra")}
         function, values = deferred_calls.log_at, [level, place, *said]
     interpreter.deferred.append((function, (logger, *values), keywords))
+
+
+def _refuse_own_code(interpreter: Interpreter, logger: logging.Logger, level: int) -> None:
+    """Breaks where a record would be told to code of the program's: the frame may read its state.
+    Assumes that it is not where it is not now."""
+    world = interpreter.world
+    if interpreter.is_owned(logger) or deferred_calls.runs_own_code(logger, level):
+        raise BreakCapture("logging", "a handler or filter of the program's would be told later")
+    source = world.source_of(logger)
+    if source is not None:
+        world.guard(Kind.IS, source, logger)
+    asked = Referent(Fixed(deferred_calls.asking_for_own_code(logger, level)))
+    world.guard(Kind.EQUALS, asked, False)
 
 
 _LEVELS = {

@@ -4,6 +4,7 @@ after, and what was assumed is guarded. Each fails without its handling."""
 from __future__ import annotations
 
 import contextvars
+import io
 import logging
 import os
 import warnings
@@ -27,6 +28,7 @@ from tests.capture.run_capture import (
     rejects,
     run,
     run_again,
+    same_as_eager,
 )
 
 SWITCH = {"on": True}
@@ -308,3 +310,84 @@ def test_a_symbol_that_is_appended_stays_one() -> None:
     assert compiled(torch.ones(3)).shape == (3, 1)
     with jitney.set_stance("fail_on_recompile"):
         assert compiled(torch.ones(5)).shape == (5, 1)
+
+
+class _Counting(logging.StreamHandler):  # type: ignore[type-arg]
+    told = 0
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.told += 1
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        self.told += 1
+        return True
+
+
+class _Lines(logging.Formatter):
+    told = 0
+
+    def format(self, record: logging.LogRecord) -> str:
+        self.told += 1
+        return ""
+
+
+class _Own(logging.Logger):
+    told = 0
+
+    def handle(self, record: logging.LogRecord) -> None:
+        self.told += 1
+
+
+def _of_a_handler(logger: logging.Logger) -> Any:
+    logger.addHandler(_Counting())
+    return logger.handlers[-1]
+
+
+def _of_a_filter(logger: logging.Logger) -> Any:
+    logger.addFilter(_Counting())
+    return logger.filters[-1]
+
+
+def _of_a_formatter(logger: logging.Logger) -> Any:
+    logger.addHandler(logging.StreamHandler(io.StringIO()))
+    logger.handlers[-1].setFormatter(_Lines())
+    return logger.handlers[-1].formatter
+
+
+def _of_a_logger(logger: logging.Logger) -> Any:
+    logger.__class__ = _Own
+    return logger
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["before", "between calls"])
+@pytest.mark.parametrize("add", [_of_a_handler, _of_a_filter, _of_a_formatter, _of_a_logger])
+def test_a_frame_reads_what_its_own_handler_was_told(add: Any, late: bool) -> None:
+    def program(compile: Any) -> Any:
+        logger = logging.Logger("told", logging.DEBUG)
+        logger.addHandler(logging.NullHandler())
+        counting: Any = _Counting() if late else add(logger)
+
+        def f(x: torch.Tensor) -> Any:
+            logger.info("size %d", x.size(0))
+            return x + counting.told, counting.told
+
+        compiled = compile(f)
+        found = [compiled(torch.ones(size)) for size in (2, 3, 4)]
+        counting = add(logger) if late else counting
+        return found, [compiled(torch.ones(size)) for size in (2, 3, 4)]
+
+    same_as_eager(program)
+
+
+def test_levels_decide_whether_a_handler_breaks() -> None:
+    logger = logging.Logger("told", logging.WARNING)
+    handler = _Counting()
+    handler.setLevel(logging.ERROR)
+    logger.addHandler(handler)
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        logger.info("nobody is told")
+        logger.warning("no handler takes it")
+        return x + 1
+
+    check(f, X)
