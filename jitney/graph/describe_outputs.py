@@ -115,7 +115,7 @@ class _Outputs:
         steps = self._steps(output, root)
         whole = owner if owner._base is None else owner._base
         apart = output._base is not whole and not output.is_inference()
-        detached = not output.requires_grad and (apart or not steps)
+        detached = not output.requires_grad and (apart or (not steps and output.is_inference()))
         uncounted = not output.requires_grad and not torch_api.counts_with(output, owner)
         return View(base, steps, detached, uncounted, torch_api.grad_mode_of(output))
 
