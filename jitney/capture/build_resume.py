@@ -150,11 +150,14 @@ def make_generator(
     closure: tuple[CellType, ...],
     arguments: tuple[Any, ...],
     started: bool,
+    name: str,
+    qualified: str,
 ) -> Any:
-    """A real generator from `generator_code`, positioned."""
-    generator = FunctionType(code, globals_, None, None, closure)(*arguments)
+    """A real generator from `generator_code`, positioned, with the names of its function."""
+    generator: Any = FunctionType(code, globals_, None, None, closure)(*arguments)
     if started:
         next(generator)
+    generator.__name__, generator.__qualname__ = name, qualified
     return generator
 
 
@@ -288,6 +291,10 @@ def _native(
     name, argument = listing.names[last], listing.arguments[last]
     depth = len(point.nulls)
     instruction = instructions[-1]
+    if name in ("LOAD_DEREF", "DELETE_DEREF"):
+        variable: Any = instruction.arg
+        if variable.name in point.code.co_cellvars:
+            instructions = [*_refuse_unbound(variable.name), *instructions]
     if listing.names[point.index] == "LOAD_SPECIAL":
         return _special(point, listing.arguments[point.index] or 0, instructions[1:])
     if name == "LOAD_METHOD" or (name in _METHOD_FORMS and not OLD_CALLS and (argument or 0) & 1):
@@ -401,6 +408,26 @@ def _seat_first(point: Point, arguments: tuple[str, ...]) -> list[Any]:
         return [] if arguments == point.arguments else [Instr("DELETE_FAST", arguments[0])]
     load = Instr("LOAD_DEREF", FreeVar(first)) if first in code.co_cellvars else None
     return [load or Instr("LOAD_FAST", first), Instr("STORE_FAST", arguments[0])]
+
+
+def _refuse_unbound(name: str) -> list[Any]:
+    """Raises what the frame does where a variable of its own holds nothing: as a free variable,
+    which it is in a step function, it would raise another error."""
+    bound, message = Label(), f"cannot access local variable {name!r} {_UNBOUND}"
+    return [
+        *_call(_constant(_holds), [Instr(_LOAD_CELL, FreeVar(name))]),
+        Instr("POP_JUMP_FORWARD_IF_TRUE" if OLD_CALLS else "POP_JUMP_IF_TRUE", bound),
+        *_call(_constant(UnboundLocalError), [_constant(message)]),
+        Instr("RAISE_VARARGS", 1),
+        bound,
+    ]
+
+
+_UNBOUND = "where it is not associated with a value"
+
+
+def _holds(cell: CellType) -> bool:
+    return cell != CellType()  # contents are compared only where both have some
 
 
 def _stack_names(nulls: tuple[bool, ...]) -> tuple[str, ...]:

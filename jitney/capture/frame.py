@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from types import CellType, CodeType
+from types import CellType, CodeType, FunctionType
 from typing import Any
 
 from jitney.capture.cpython import CALLED_LIES_BELOW
@@ -79,7 +79,7 @@ class Frame:
     __slots__ = (
         "code", "program", "globals", "builtins", "globals_source", "builtins_source", "locals",
         "stack", "index", "current", "saved", "step", "kwnames", "exceptions", "link", "result",
-        "closure", "function_name", "module_path", "generator",
+        "closure", "function", "function_name", "module_path", "generator",
     )  # fmt: skip
 
     def __init__(
@@ -108,6 +108,7 @@ class Frame:
         self.exceptions: BaseException | None = None
         self.link = link
         self.result: Any = None
+        self.function: FunctionType | None = None
         self.function_name = code.co_name
         self.module_path: tuple[str, type] | None = None
         self.generator: Any = None

@@ -49,7 +49,7 @@ def frame_of(
         if type(source) is not Function:
             interpreter.world.guard(Kind.IS, Attr(source, "__code__"), code)
         know_cells(interpreter, closure, source)
-    return Frame(
+    frame = Frame(
         code,
         function.__globals__,
         globals_source(function.__globals__),
@@ -57,6 +57,8 @@ def frame_of(
         closure,
         link,
     )
+    frame.function = function
+    return frame
 
 
 def know_cells(interpreter: Interpreter, closure: tuple[CellType, ...], source: Source) -> None:

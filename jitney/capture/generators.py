@@ -35,6 +35,12 @@ class FrameGenerator(Stepped):
         self.interpreter, self.frame = interpreter, frame
         self.started = self.finished = self.running = False
         outer = interpreter.frames[-3:-2]
+        function = frame.function
+        self.names: tuple[str, str] | None = None  # as its function, of the frame's own, has them
+        if function is None:
+            self.names = frame.code.co_name, frame.code.co_qualname
+        elif interpreter.is_owned(function):
+            self.names = function.__name__, function.__qualname__
         self.entered = outer[0].step if outer else 0  # the call of the frame that made it
         interpreter.generators.append(self)
 
@@ -186,7 +192,9 @@ class FrameGenerator(Stepped):
         if name in _METHODS:
             return types.MethodType(getattr(FrameGenerator, name), self)
         if name in ("__name__", "__qualname__"):
-            return getattr(self.frame.code, f"co_{name.strip('_')}")
+            if self.names is None:
+                return self.interpreter.get_attr(self.frame.function, name)
+            return self.names[name == "__qualname__"]
         if name == "__class__":
             return types.GeneratorType
         raise BreakCapture("generator", f"{name} of a generator is looked at")

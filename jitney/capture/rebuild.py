@@ -259,8 +259,13 @@ class Rebuilder:
         if value.running:
             raise CannotRebuild("a running generator")
         frame = value.frame
+        if value.names is None:
+            function = self.of(frame.function)
+            both = ("__name__", "__qualname__")
+            names = tuple([r.Apply(getattr, (function, r.Constant(n))) for n in both])
+        else:
+            names = tuple(map(r.Constant, value.names))
         if value.finished:
-            names = r.Constant(frame.code.co_name), r.Constant(frame.code.co_qualname)
             return r.Apply(construct.make_ended_generator, names)
         if frame.exceptions is not None:  # stopped in a handler
             self.of(frame.exceptions)  # breaks where it was raised
@@ -280,6 +285,7 @@ class Rebuilder:
                 ]
             ),
             self._all(frame.closure),
+            names,
         )
 
     def _method_iterator(self, value: MethodIterator) -> r.Recipe:

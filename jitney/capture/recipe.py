@@ -118,6 +118,7 @@ class MakeGenerator(Recipe):
     stack: tuple[Recipe, ...]
     locals: tuple[tuple[str, Recipe], ...]  # bound ones; cell variables hold a cell recipe
     closure: tuple[Recipe, ...]
+    names: tuple[Recipe, ...]  # its ``__name__`` and ``__qualname__``
 
 
 @dataclass(frozen=True, eq=False)

@@ -123,6 +123,7 @@ class RecipeWriter:
             f"({self._sequence(cells.get(name, empty) for name in point.cells)})",
             f"({self._sequence([*stack, *(values[name] for name in point.names)])})",
             repr(recipe.started),
+            *map(self.expression, recipe.names),
         )
 
 

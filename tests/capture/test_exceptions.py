@@ -253,6 +253,36 @@ def test_an_exception_from_outside_is_not_changed_while_captured() -> None:
         assert compiled(X)[1] == "KeyError('k')" == repr(kept.__context__)
 
 
+@pytest.mark.parametrize("way", ["read", "deleted", "in a block", "read within"])
+def test_an_unbound_variable_that_others_close_over_raises_as_in_eager(way: str) -> None:
+    def f(x: torch.Tensor, bind: bool) -> Any:
+        if bind:
+            held = 1.0
+
+        def inner() -> Any:
+            return held
+
+        y = x + 1
+        if way == "deleted":
+            del held
+        elif way == "in a block":
+            with contextlib.nullcontext():
+                y = y + held
+        else:
+            y = y + (held if way == "read" else inner())
+        return y
+
+    compiled = jitney.compile(f, backend="eager")
+    want = f(X, True) if way != "deleted" else X + 1
+    assert torch.equal(compiled(X, True), want)
+    messages = []
+    for function in (f, compiled):
+        with pytest.raises(NameError) as caught:
+            function(X, False)
+        messages.append((caught.type, str(caught.value)))
+    assert messages[0] == messages[1]
+
+
 def test_tensors_in_handlers_with_breaks() -> None:
     def f(x: torch.Tensor) -> torch.Tensor:
         for i in range(3):

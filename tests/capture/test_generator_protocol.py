@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import jitney
-from tests.capture.run_capture import adder
+from tests.capture.run_capture import adder, same_as_eager
 
 PROGRAMS: list[Any] = []
 program = adder(PROGRAMS)
@@ -377,3 +377,43 @@ def test_tensors_through_generators_that_are_sent_thrown_and_closed() -> None:
     x = torch.arange(3.0)
     (want, ends), (got, ended) = f(x), jitney.compile(f, backend="eager")(x)
     assert all(map(torch.equal, want + ends, got + ended)) and len(ends) == len(ended) == 1
+
+
+@pytest.mark.parametrize("looked_at", ["inside", "outside", "ended"])
+@pytest.mark.parametrize("own", [False, True])
+def test_a_generator_has_the_names_that_its_function_has_when_it_is_made(
+    looked_at: str, own: bool
+) -> None:
+    def program(compile: Any) -> Any:
+        def numbers() -> Any:
+            yield 1
+
+        def f(x: torch.Tensor, name: str) -> Any:
+            made = numbers
+            if own:
+
+                def made() -> Any:
+                    yield 1
+
+                made.__name__ = name
+            generator = made()
+            x = x + next(generator)
+            if own:
+                made.__qualname__ = "later"
+            if looked_at == "ended":
+                generator.close()
+            if looked_at == "inside":
+                return x, generator.__name__, generator.__qualname__
+            return x, generator
+
+        def names(first: Any, *rest: str) -> Any:
+            return (first, *rest) if rest else (first.__name__, first.__qualname__)
+
+        compiled, found = compile(f), []
+        for name in ("a", "b", "a"):
+            numbers.__name__ = name
+            found.append(names(*compiled(torch.ones(2), name)[1:]))
+        numbers.__qualname__ = "elsewhere"
+        return found, names(*compiled(torch.ones(2), "a")[1:])
+
+    same_as_eager(program)
