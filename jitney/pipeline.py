@@ -89,6 +89,7 @@ def _report_break(capture: Capture, name: str, fullgraph: bool) -> None:
         reason=leaving.reason,
         hint=leaving.hint,
         where=leaving.where,
+        within=leaving.frames[0].code.co_qualname,
     )
 
 

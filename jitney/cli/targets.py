@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -36,6 +37,8 @@ def find(target: str) -> Workload:
     if isinstance(factory, Workload):
         return factory
 
+    _refuse_arguments(target, factory)
+
     def make(size: Size, dtype: torch.dtype) -> Task:
         made = factory()
         if isinstance(made, Task):
@@ -44,6 +47,19 @@ def find(target: str) -> Workload:
         return inference(module, dtype, *args, **kwargs)
 
     return Workload(target, f"from {module_name}", make)
+
+
+def _refuse_arguments(target: str, factory: Any) -> None:
+    """Raises UserError for what cannot be called without arguments, as a factory is."""
+    expected = "a factory is called without arguments and returns (module, args)"
+    if not callable(factory):
+        raise UserError(f"{target} is a {type(factory).__name__}, no factory: {expected}")
+    try:
+        inspect.signature(factory).bind()
+    except TypeError as error:
+        raise UserError(f"{target} is no factory ({error}): {expected}") from error
+    except ValueError:  # C code that does not tell its parameters
+        return
 
 
 def _parts(target: str, made: Any) -> tuple[Callable[..., Any], Sequence[Any], dict[str, Any]]:

@@ -22,6 +22,14 @@ def test_a_factory_that_returns_something_else_is_told_what_is_expected(monkeypa
         workload.make("base", torch.float32)
 
 
+@pytest.mark.parametrize(("target", "why"), [
+    ("json:dumps", "missing a required argument: 'obj'"), ("json:__name__", "is a str"),
+])  # fmt: skip
+def test_what_is_no_factory_is_told_so(target, why):
+    with pytest.raises(UserError, match=f"{target} .*{why}.*without arguments"):
+        find(target)
+
+
 def test_a_factory_may_return_a_function(monkeypatch):
     module = ModuleType("given_to_the_cli")
     module.factory = lambda: (torch.add, (torch.ones(2), 1), {"alpha": 2})

@@ -125,6 +125,25 @@ def test_logs_print_the_artifacts_asked_for() -> None:
     assert "guard failed" not in text
 
 
+class _Prints(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.show(x) + 1
+
+    def show(self, x: torch.Tensor) -> torch.Tensor:
+        self.seen = float(x.sum())
+        return x
+
+
+def test_a_logged_break_tells_the_function_of_its_line() -> None:
+    stream = io.StringIO()
+    stops = print_logs("graph_breaks", stream)
+    jitney.compile(_Prints(), backend="eager")(torch.ones(3))
+    for stop in stops:
+        stop()
+    line = _Prints.show.__code__.co_firstlineno + 1
+    assert f"{__file__}:{line} in _Prints.show: tensor-value: " in stream.getvalue()
+
+
 def test_logged_guards_say_what_they_expect() -> None:
     stream = io.StringIO()
     stops = print_logs("guards", stream)
