@@ -18,7 +18,7 @@ from jitney import torch_api
 from jitney.capture.custom_gradient import CustomGradient
 from jitney.errors import Unsupported
 from jitney.graph.functionalize import Direct
-from jitney.graph.recorder import OpKind, Recorder, op_kind
+from jitney.graph.recorder import OpKind, Part, Recorder, op_kind
 from jitney.graph.region import Input, Literal, OutputRule, Repeat, Result, View, ViewStep
 
 
@@ -110,6 +110,8 @@ class _Outputs:
     ) -> View:
         if output.grad_fn is not None:
             _refuse_other_gradients(output, owner)
+            if output._base is None and type(self.layer) is Direct:  # of `unsafe_split`
+                raise Unsupported("grad-of-view", "a part of a tensor that is no view of it")
         elif output.requires_grad and not owner.requires_grad:
             raise Unsupported("grad-of-view", "a view that requires grad where its base does not")
         steps = self._steps(output, root)
@@ -158,15 +160,17 @@ class _Outputs:
         steps: list[ViewStep] = []
         node = self.recorder.node_of(self.layer.value(output))
         while node is not root:
-            item = None
+            taken = node.meta.get("part")
+            item = None if taken is None else taken.position
             if node.target is operator.getitem:
                 node, item = node.args[0], node.args[1]  # type: ignore[assignment]
             if not _is_view_step(node):
                 raise Unsupported("shared-outputs", f"an output shares memory through {node}")
-            args = tuple(self._step_argument(a) for a in node.args[1:])
-            kwargs = tuple((k, self._step_argument(v)) for k, v in node.kwargs.items())
-            steps.append(ViewStep(str(node.target), args, kwargs, item))  # type: ignore[arg-type]
-            node = node.args[0]  # type: ignore[assignment]
+            made: Any = taken or Part(node.target, node.args, node.kwargs, 0)
+            args = tuple(self._step_argument(a) for a in made.args[1:])
+            kwargs = tuple((k, self._step_argument(v)) for k, v in made.kwargs.items())
+            steps.append(ViewStep(str(made.func), args, kwargs, item))
+            node = made.args[0]
         return tuple(reversed(steps))
 
     def _step_argument(self, value: Any) -> Any:

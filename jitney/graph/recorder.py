@@ -9,8 +9,9 @@ torch's functionalization above this mode.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
 from typing import Any
@@ -102,6 +103,19 @@ def functional_form(op: OpOverload) -> OpOverload | None:
 
 def _argument_types(op: OpOverload) -> list[str]:
     return [str(argument.type) for argument in op._schema.arguments]
+
+
+_FEW_PARTS = 64
+
+
+@dataclass(frozen=True)
+class Part:
+    """One of several views that ``func`` gives of its first argument."""
+
+    func: OpOverload
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    position: int
 
 
 class Recorder(torch_api.dispatch_mode_class()):  # type: ignore[misc]
@@ -225,6 +239,8 @@ class Recorder(torch_api.dispatch_mode_class()):  # type: ignore[misc]
                 with self:
                     out = expand(*args, **kwargs)
                 if out is not NotImplemented:
+                    if kind is OpKind.VIEW and isinstance(out, tuple | list):
+                        self._remember_parts(func, args, kwargs, out)
                     return out
             return self._record(func, args, kwargs, kind is OpKind.VIEW)
         if kind is OpKind.QUERY:
@@ -301,6 +317,16 @@ class Recorder(torch_api.dispatch_mode_class()):  # type: ignore[misc]
             if isinstance(item, torch.Tensor):
                 self.track(item, self._call(operator.getitem, (), {}, item), root)
                 self._nodes[id(item)].args = (node, position)
+
+    def _remember_parts(self, func: OpOverload, args: Any, kwargs: Any, out: Sequence[Any]) -> None:
+        """Notes at the nodes of ``out``, which other ops than ``func`` compute, whose results they
+        are: autograd tells parts of a tensor that come together from others. Not where they are
+        so many that one of them is had sooner without."""
+        if len(out) > _FEW_PARTS:
+            return
+        given = tuple(map(self.argument, args)), {k: self.argument(v) for k, v in kwargs.items()}
+        for position, item in enumerate(out):
+            self.node_of(item).meta["part"] = Part(func, *given, position)
 
     def _record_alias(self, func: OpOverload, args: Any, kwargs: Any) -> Any:
         source = args[0]

@@ -7,7 +7,7 @@ nothing else: an inference graph whose outputs are its results is called as it i
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from operator import itemgetter
 from typing import Any
@@ -80,6 +80,10 @@ class _Epilogue:
         }
         self.counted = [m.input for m in facts.mutations if m.value is None and m.counted]
         self.used: set[int] = set()
+        self.lines: list[str] = []
+        self.parts: dict[
+            Any, tuple[str, set[int]]
+        ] = {}  # calls of many-valued view ops: items taken
 
     def function(self) -> Compiled:
         body = self._body()
@@ -117,7 +121,7 @@ class _Epilogue:
 
     def _body(self) -> list[str]:
         """All after the versions of inputs that ``run`` has written are raised."""
-        lines = []
+        lines = self.lines
         for index, value in self.facts.copied:
             lines.append(f"    {self._input(index)}.copy_({self._output(value)})")
         for position, rule in enumerate(self.facts.outputs):
@@ -159,11 +163,28 @@ class _Epilogue:
         return self._constant(function)
 
     def _step(self, base: str, step: ViewStep, grad: bool | None) -> str:
+        if step.item is not None:
+            return self._part(base, step, grad)
+        return self._applied(base, step, grad)
+
+    def _part(self, base: str, step: ViewStep, grad: bool | None) -> str:
+        """An item of what the step gives; those of one step come from one call, as in eager, but
+        not one of them twice: they would be one object."""
+        assert step.item is not None
+        key = base, replace(step, item=None), grad
+        name, taken = self.parts.get(key, ("", {step.item}))
+        if step.item in taken:
+            name, taken = f"m{len(self.lines)}", set()
+            self.lines.append(f"    {name} = {self._applied(base, step, grad)}")
+            self.parts[key] = name, taken
+        taken.add(step.item)
+        return f"{name}[{step.item}]"
+
+    def _applied(self, base: str, step: ViewStep, grad: bool | None) -> str:
         operation = self._operation(torch_api.find_op(step.target), grad)
         arguments = [base, *(self._argument(a) for a in step.args)]
         arguments += [f"{name}={self._argument(value)}" for name, value in step.kwargs]
-        text = f"{operation}({', '.join(arguments)})"
-        return text if step.item is None else f"{text}[{step.item}]"
+        return f"{operation}({', '.join(arguments)})"
 
     def _argument(self, value: Any) -> str:
         if isinstance(value, Result):

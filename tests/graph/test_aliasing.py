@@ -17,6 +17,38 @@ from tests.graph.regions import compiled, trace
 torch.manual_seed(0)
 
 
+def message_of(write: Callable[[], Any]) -> str:
+    with pytest.raises(RuntimeError) as caught:
+        write()
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("parts", [
+    lambda x: x.split(2), lambda x: x.chunk(2, 1), lambda x: x.unbind(0), lambda x: tuple(x),
+    lambda x: (x * 1).unbind(1), lambda x: x.split([1, 3]), lambda x: x.t().unbind(0)[:2],
+])  # fmt: skip
+def test_parts_that_come_together_refuse_writes_as_in_eager(parts: Any, dynamic: bool) -> None:
+    x = torch.randn(4, 6).requires_grad_() * 1.0
+    made, want = jitney.compile(parts, dynamic=dynamic)(x), parts(x)
+    assert [made[1]._base is x, made[0] is made[1]] == [want[1]._base is x, False]
+    assert message_of(lambda: made[1].add_(1)) == message_of(lambda: want[1].add_(1))
+
+
+def test_the_same_part_twice_is_two_tensors() -> None:
+    def f(x: torch.Tensor) -> Any:
+        return x.unbind(0)[1], x.unbind(0)[1], x.unbind(0)[0]
+
+    check(f, [fresh(False)])
+    check(f, [fresh(True)])
+
+
+def test_parts_that_are_no_views_to_autograd_can_be_written_to() -> None:
+    x = torch.randn(6).requires_grad_() * 1.0
+    parts = jitney.compile(lambda x: x.unsafe_chunk(3))(x)
+    assert parts[1].add_(1).grad_fn.name() == "AddBackward0"
+
+
 def fresh(requires_grad: bool, shape: tuple[int, ...] = (4, 6)) -> torch.Tensor:
     """A tensor that may be written to: not a leaf where it requires grad."""
     value = torch.randn(shape)
