@@ -28,7 +28,14 @@ from jitney.capture.cpython import (
     SPECIAL_METHODS,
     find_special,
 )
-from jitney.capture.edit_code import NEVER_FALLS, Editor, handled_slots, jump_to, list_code
+from jitney.capture.edit_code import (
+    NEVER_FALLS,
+    Editor,
+    earliest_needed,
+    handled_slots,
+    jump_to,
+    list_code,
+)
 from jitney.capture.look_ahead import AHEAD
 from jitney.capture.open_blocks import exit_slots
 from jitney.errors import Unsupported
@@ -119,6 +126,7 @@ def resume_code(point: Point, looks_ahead: bool = False) -> CodeType:
     """Code of the function that continues at ``point``; it keeps the user's name and lines.
     ``looks_ahead``: it takes one argument more, which it does not use."""
     editor = Editor(point.code)
+    first = editor.leave_out_before(point.index)
     label = Label()
     editor.items.insert(editor.position(point.index), label)
     arguments = (*point.arguments, AHEAD) if looks_ahead else point.arguments
@@ -127,7 +135,7 @@ def resume_code(point: Point, looks_ahead: bool = False) -> CodeType:
     prologue = [*forget, *_restore_stack(point), *seat, jump_to(label)]
     _set_line(prologue, point.line)
     code = editor.assemble(prologue, arguments, extra_stack=len(point.nulls) + 4)
-    _ORIGINS[id(code)] = (code, point)
+    _ORIGINS[id(code)] = (code, point, first)
     return code
 
 
@@ -161,7 +169,7 @@ def make_generator(
     return generator
 
 
-_ORIGINS: dict[int, tuple[CodeType, Point]] = {}
+_ORIGINS: dict[int, tuple[CodeType, Point, int]] = {}  # by id; with the first instruction kept
 
 
 def is_resume(code: CodeType) -> bool:
@@ -196,7 +204,7 @@ def stopped_at(
     if origin is not None:
         index -= len(list_code(code).names) - len(list_code(origin[1].code).names)
         code = origin[1].code
-        if index < 0:
+        if index < origin[2]:
             raise Unsupported("resume-input", "what a break left behind cannot be captured")
     if list_code(code).names[index] in _UNRESUMABLE:
         raise Unsupported("resume-generator", "a break while a generator is being advanced")
@@ -217,7 +225,10 @@ def step_code(point: Point, outer: bool = False, pushes: bool = True) -> Step:
     else:
         inserted, after, jumped = _native(point, last, instructions, jump)
         enters += ["<jump>"] if jumped is not None else []
-    inserted = [jump_to(original), label, *inserted, jump_to(fall), original]
+    alone = earliest_needed(point.code)[first] >= 0  # nothing handles what it raises
+    inserted = [label, *inserted, jump_to(fall)]
+    if not alone:
+        inserted = [jump_to(original), *inserted, original]
     _set_line(inserted, point.line)
     listing = list_code(point.code)
     following = Point(point.code, last + 1, after.nulls, _bound_after(point, last))
@@ -242,7 +253,7 @@ def step_code(point: Point, outer: bool = False, pushes: bool = True) -> Step:
     _set_line(tails, point.line)
     position = editor.position(first)
     editor.items[position:position] = inserted
-    editor.items += tails
+    editor.items = [*(inserted if alone else editor.items), *tails]
     arguments = (*enters, *([THUNK] if outer else []), *point.arguments)
     keep = [Instr("LOAD_FAST", enters[0]), Instr("STORE_FAST", _KEPT)]
     seat = _seat_first(point, arguments)

@@ -125,10 +125,55 @@ def _following(
     return after
 
 
+@lru_cache(maxsize=4096)
+def earliest_needed(code: CodeType) -> tuple[int, ...]:
+    """For each instruction the first one that it or a later one may go to; -1 within a ``try`` or
+    ``with``, which begins before it."""
+    listing, ranges = list_code(code), handled_ranges(code)
+    handlers: dict[int, int] = {}
+    for covered, handler, *_ in ranges:
+        handlers[covered.start] = min(handler, handlers.get(covered.start, handler))
+    found, earliest = [], len(listing.names)
+    for index in range(len(listing.names) - 1, -1, -1):
+        target = listing.targets[index]
+        earliest = min(
+            earliest, index, *(t for t in (target, handlers.get(index)) if t is not None)
+        )
+        found.append(earliest)
+    found.reverse()
+    for covered, *_ in ranges:
+        found[covered.start : covered.stop] = [-1] * len(covered)
+    return tuple(found)
+
+
 def _editable(code: CodeType) -> Bytecode:
     if "BUILD_INTERPOLATION" in list_code(code).names:  # bytecode 0.19 garbles its argument
         raise Unsupported("resume-template", "the frame of a template cannot be resumed")
     return Bytecode.from_code(code, conserve_exception_block_stackdepth=True)
+
+
+@lru_cache(maxsize=16)
+def _opened(code: CodeType) -> tuple[Bytecode, tuple[Any, ...], tuple[int, ...]]:
+    """``code`` to be copied, its items with cell variables as free variables, and where among
+    them the instructions are. A function with many breaks asks for it twice for each."""
+    body = _editable(code)
+    items: list[Any] = [part for item in body for part in take_apart(item)]
+    started = False
+    for position, item in enumerate(items):
+        if isinstance(item, Instr):
+            if item.name in _ENTRY:
+                if started:
+                    raise Unsupported("resume-cell", "a comprehension's variable in a closure")
+                items[position] = Instr("NOP", location=item.location)
+            elif isinstance(item.arg, CellVar):
+                item.arg = FreeVar(item.arg.name)
+            elif CELLS_ARE_LOCALS and item.opcode in dis.haslocal:
+                name: Any = item.arg
+                if name in code.co_cellvars:
+                    item.arg = FreeVar(name)
+            started = started or item.name == "RESUME"
+    places = tuple([p for p, item in enumerate(items) if isinstance(item, Instr)])
+    return body, tuple(items), places
 
 
 class Editor:
@@ -140,32 +185,23 @@ class Editor:
             raise Unsupported("resume-generator", "a generator's frame cannot be resumed")
         self.original = code
         self.cells = (*code.co_cellvars, *code.co_freevars)
-        self.body = _editable(code)
-        self.items: list[Any] = [part for item in self.body for part in take_apart(item)]
-        started = False
-        for position, item in enumerate(self.items):
-            if isinstance(item, Instr):
-                if item.name in _ENTRY:
-                    if started:
-                        raise Unsupported("resume-cell", "a comprehension's variable in a closure")
-                    self.items[position] = Instr("NOP", location=item.location)
-                elif isinstance(item.arg, CellVar):
-                    item.arg = FreeVar(item.arg.name)
-                elif CELLS_ARE_LOCALS and item.opcode in dis.haslocal:
-                    name: Any = item.arg
-                    if name in code.co_cellvars:
-                        item.arg = FreeVar(name)
-                started = started or item.name == "RESUME"
+        self.body, items, self.places = _opened(code)
+        self.items: list[Any] = list(items)
 
     def position(self, index: int) -> int:
-        """Place in ``items`` of the ``index``-th instruction."""
-        count = -1
-        for position, item in enumerate(self.items):
-            if isinstance(item, Instr):
-                count += 1
-                if count == index:
-                    return position
-        raise IndexError(index)
+        """Place in ``items``, as they were at first, of the ``index``-th instruction."""
+        return self.places[index]
+
+    def leave_out_before(self, index: int) -> int:
+        """Leaves out what comes before the ``index``-th instruction, where nothing goes there; the
+        index of the first instruction that is left."""
+        if index > 0 and earliest_needed(self.original)[index] >= index:
+            begin, place = self.places[index - 1] + 1, self.places[index]
+            targets = [item for item in self.items[begin:place] if isinstance(item, Label)]
+            self.items[:place] = targets
+            self.places = (*[-1] * index, *(p - place + len(targets) for p in self.places[index:]))
+            return index
+        return 0
 
     def assemble(
         self,
@@ -175,7 +211,7 @@ class Editor:
         extra_stack: int,
     ) -> CodeType:
         """The new code object: entry, ``prologue``, then the items as edited."""
-        code, body = self.original, self.body
+        code, body = self.original, self.body.copy()
         start: list[Any] = []
         if self.cells:
             start.append(Instr("COPY_FREE_VARS", len(self.cells)))

@@ -288,3 +288,24 @@ def test_a_step_returns_a_tail_with_what_is_bound():
     result = FunctionType(step.code, globals())(None, 3, 4, "kept")
     assert type(result) is Tail
     assert result.arguments == (12, "kept")
+
+
+def test_what_cannot_run_any_more_is_left_out() -> None:
+    def straight(x):
+        y = x + 1
+        y = y * 2
+        for _ in range(2):
+            y = y - 1
+        with contextlib.nullcontext():
+            y = y * 3
+        return y + x
+
+    listing = list_code(straight.__code__)
+    places = [i for i, name in enumerate(listing.names) if name == "BINARY_OP"]
+    longest = []
+    for at in places:
+        point = Point(straight.__code__, at, (False, False), ("x", "y"))
+        longest.append(len(list_code(resume_code(point)).names) - len(listing.names))
+        left = len(listing.names) - at
+        assert longest[-1] - left + len(listing.names) in range(20) or at in places[2:4]
+    assert longest[0] > longest[1] > longest[-1]
