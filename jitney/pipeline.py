@@ -41,6 +41,7 @@ def compile_frame(request: Request, session: Session, backend: Backend) -> Entry
                 fullgraph=session.fullgraph,
                 dynamic=session.dynamic,
                 dynamic_sources=request.dynamic_sources,
+                checks=isinstance(backend, GraphCompiler),
             ),
         )
     _report_break(capture, name, session.fullgraph)

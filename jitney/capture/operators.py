@@ -23,6 +23,7 @@ from jitney.capture.known_values import known_truth
 from jitney.capture.lookups import look_up, type_lookup
 from jitney.capture.special_methods import hook_of, is_tensorish, type_name
 from jitney.capture.symbols import SYMBOLS, concrete, concrete_key, exact_operands, rounded_operands
+from jitney.capture.validation import assert_valid
 
 if TYPE_CHECKING:
     from jitney.capture.interpret import Interpreter
@@ -228,6 +229,8 @@ def truth(interpreter: Interpreter, value: Any) -> bool:
         known = known_truth(interpreter.recorder, value)
         if known is not None:
             return known
+        if assert_valid(interpreter, value):
+            return True
         raise BreakCapture(
             "data-dependent-branch",
             "a branch depends on the values of a tensor",

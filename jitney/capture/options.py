@@ -14,10 +14,12 @@ class CaptureOptions:
     ``dynamic``: sizes, ints and floats are symbolic from the start (True), never (False), or when
     marked or in ``dynamic_sources`` (None): pairs (source, dim) for a tensor's size, (source,
     None) for a Python int or float that was seen to change. ``compiling``: what the program is
-    told that asks whether it is being compiled.
+    told that asks whether it is being compiled. ``checks``: a graph in which a check fails leaves
+    no trace, whatever it writes (ours).
     """
 
     fullgraph: bool = False
     dynamic: bool | None = None
     dynamic_sources: frozenset[tuple[Source, int | None]] = frozenset()
     compiling: bool = True
+    checks: bool = False

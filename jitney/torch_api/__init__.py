@@ -94,6 +94,7 @@ from jitney.torch_api.native import (
 )
 from jitney.torch_api.ops import (
     OP_TYPES,
+    VALIDATIONS,
     OpOverload,
     OpOverloadPacket,
     decomposition_of,
@@ -205,6 +206,7 @@ __all__ = [
     "FORWARD_LEVEL",
     "FakeResults",
     "OP_TYPES",
+    "VALIDATIONS",
     "OpOverload",
     "OpOverloadPacket",
     "advance_generator",

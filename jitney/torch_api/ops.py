@@ -8,9 +8,21 @@ from typing import Any
 
 import torch
 from torch._ops import OpOverload, OpOverloadPacket
+from torch.distributions import Distribution, distribution
 from torch.fx._lazy_graph_module import _LazyGraphModule
 
 OP_TYPES = (OpOverload, OpOverloadPacket)  # what attributes of ``torch.ops.…`` are
+
+#: Code of `torch.distributions` in which a branch asks whether all values are valid.
+VALIDATIONS = tuple(
+    function.__code__
+    for function in (
+        Distribution.__init__,
+        Distribution._validate_sample,
+        getattr(distribution, "_all_true_or_runtime_assert", None),  # torch >= 2.15
+    )
+    if function is not None
+)
 
 
 def is_composite(op: Any) -> bool:

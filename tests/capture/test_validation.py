@@ -1,0 +1,90 @@
+"""Distributions check their arguments within the graph; where a check fails eager raises."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import distributions as D
+
+import jitney
+from jitney.events import log
+from tests.equal import assert_equal
+
+GOOD, BAD = torch.tensor([0.1, 0.2, 0.3]), torch.tensor([-1.0, 0.2, 0.3])
+CALLS = ((GOOD, GOOD), (GOOD, GOOD * 2), (GOOD, BAD), (GOOD, GOOD + 1), (GOOD, BAD))
+
+
+def drawn(distribution: D.Distribution) -> Any:
+    sample = distribution.sample()
+    return sample, distribution.log_prob(sample)
+
+
+def written_before(m: torch.Tensor, s: torch.Tensor) -> Any:
+    m.add_(1)
+    return D.Normal(m, s).rsample(), m
+
+
+def written_after(m: torch.Tensor, s: torch.Tensor) -> Any:
+    normal = D.Normal(m, s)
+    m.mul_(2)
+    s.add_(1)
+    return normal.rsample(), m, s
+
+
+def caught(m: torch.Tensor, s: torch.Tensor) -> Any:
+    try:
+        normal = D.Normal(m, s)
+    except ValueError as error:
+        return m * 2, str(error)
+    return normal.entropy(), ""
+
+
+def drawn_before(m: torch.Tensor, s: torch.Tensor) -> Any:
+    drawn = torch.rand(3)
+    return drawn, D.Normal(m, s).sample()
+
+
+def unused(m: torch.Tensor, s: torch.Tensor) -> Any:
+    D.Normal(m, s)
+    return 1
+
+
+PROGRAMS: list[Callable[[torch.Tensor, torch.Tensor], Any]] = [
+    lambda m, s: drawn(D.Normal(m, s)),
+    lambda m, s: drawn(D.Independent(D.LogNormal(m, s), 1)),
+    lambda m, s: drawn(D.Categorical(s)),
+    lambda m, s: drawn(D.MixtureSameFamily(D.Categorical(s), D.Normal(m, s))),
+    lambda m, s: D.Bernoulli(m).log_prob((s > 0) * s.sign().abs() - (s < 0) * 0.5),
+    written_before, written_after, caught, drawn_before, unused,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_checks_are_eagers(program: Any, dynamic: bool | None) -> None:
+    def run(function: Any) -> list[Any]:
+        torch.manual_seed(0)
+        found: list[Any] = []
+        for m, s in CALLS:
+            given = m.clone(), s.clone()
+            try:
+                found.append(function(*given))
+            except ValueError as error:
+                found.append(str(error))
+            found.append((given, torch.rand(2)))
+        return found
+
+    log.clear()
+    mine = run(jitney.compile(program, dynamic=dynamic))
+    assert not log.events("graph_break")
+    assert_equal(mine, run(program))
+
+
+def test_under_another_backend_a_check_breaks() -> None:
+    compiled = jitney.compile(written_before, backend="eager")
+    compiled(GOOD.clone(), GOOD)
+    with pytest.raises(ValueError, match="Expected parameter scale"):
+        compiled(GOOD.clone(), BAD)
