@@ -259,12 +259,13 @@ class Rebuilder:
         if value.running:
             raise CannotRebuild("a running generator")
         frame = value.frame
+        names: tuple[r.Recipe, ...]
         if value.names is None:
             function = self.of(frame.function)
             both = ("__name__", "__qualname__")
             names = tuple([r.Apply(getattr, (function, r.Constant(n))) for n in both])
         else:
-            names = tuple(map(r.Constant, value.names))
+            names = tuple([r.Constant(name) for name in value.names])
         if value.finished:
             return r.Apply(construct.make_ended_generator, names)
         if frame.exceptions is not None:  # stopped in a handler

@@ -24,5 +24,5 @@ def assert_valid(interpreter: Interpreter, found: torch.Tensor) -> bool:
         return False
     if found.device.type != "cpu" or found.numel() != 1 or id(found) not in recorder.nodes:
         return False
-    recorder.call(torch._assert_async, (found,), {})
+    recorder.call(torch.ops.aten._assert_async.default, (found,), {})
     return True

@@ -166,7 +166,8 @@ class _Outputs:
                 node, item = node.args[0], node.args[1]  # type: ignore[assignment]
             if not _is_view_step(node):
                 raise Unsupported("shared-outputs", f"an output shares memory through {node}")
-            made: Any = taken or Part(node.target, node.args, node.kwargs, 0)
+            target: Any = node.target
+            made = taken or Part(target, node.args, node.kwargs, 0)
             args = tuple(self._step_argument(a) for a in made.args[1:])
             kwargs = tuple((k, self._step_argument(v)) for k, v in made.kwargs.items())
             steps.append(ViewStep(str(made.func), args, kwargs, item))
