@@ -9,6 +9,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+import jitney
+from jitney.events import log
 from jitney.loops.interpret import interpret
 from jitney.loops.ir import Attention, Gemm
 from jitney.loops.lower_graph import lower_graph
@@ -144,3 +146,16 @@ def test_symbolic_sizes() -> None:
         ours = interpret(program, constants, args)
         for mine, reference in zip(ours, run(*args), strict=True):
             torch.testing.assert_close(mine, reference)
+
+
+def test_the_terms_of_a_product_are_counted_by_the_side_that_knows_them() -> None:
+    flat = torch.nn.Sequential(torch.nn.MaxPool2d(2), torch.nn.Flatten(), torch.nn.Linear(48, 5))
+    compiled = jitney.compile(flat, dynamic=True, options={"verify": True, "eager_on_bug": False})
+    log.clear()
+    for batch, size in ((2, 8), (3, 9), (1, 8)):
+        x = rand(batch, 3, size, size)
+        with torch.no_grad():
+            torch.testing.assert_close(compiled(x), flat(x))
+    programs = [event.data["program"] for event in log.events("program")]
+    gemms = [node for program in programs for node in program.nodes if isinstance(node, Gemm)]
+    assert gemms and all(gemm.k.extent.is_const for gemm in gemms)

@@ -34,7 +34,7 @@ def emit_product(
     ``epilogue`` gets the sum in the compute dtype and the position in ``out``.
     """
     acc = compute_dtype(x.dtype)
-    inner = x.shape[-1]
+    inner = x.shape[-1] if x.shape[-1].is_const else y.shape[-2]  # guarded: they are equal
     empty = any(size.is_const and size.const == 0 for size in out.shape)
     if empty:
         return out
