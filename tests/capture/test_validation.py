@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -15,6 +15,15 @@ from tests.equal import assert_equal
 
 GOOD, BAD = torch.tensor([0.1, 0.2, 0.3]), torch.tensor([-1.0, 0.2, 0.3])
 CALLS = ((GOOD, GOOD), (GOOD, GOOD * 2), (GOOD, BAD), (GOOD, GOOD + 1), (GOOD, BAD))
+
+
+@pytest.fixture(autouse=True)
+def _validated() -> Iterator[None]:
+    """`torch.compile`, once used, turns validation off for the process."""
+    before = D.Distribution._validate_args
+    D.Distribution.set_default_validate_args(True)
+    yield
+    D.Distribution.set_default_validate_args(before)
 
 
 def drawn(distribution: D.Distribution) -> Any:
