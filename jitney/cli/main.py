@@ -6,7 +6,7 @@ import json
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, cast
+from typing import Annotated
 
 import torch
 import typer
@@ -15,8 +15,8 @@ from jitney.cli import bench as benches
 from jitney.cli.device import check_device, measure_device
 from jitney.cli.host import measure_host
 from jitney.cli.sides import chosen
-from jitney.cli.targets import find
-from jitney.cli.workloads import WORKLOADS, Size
+from jitney.cli.targets import check_dtype, check_size, find
+from jitney.cli.workloads import WORKLOADS
 from jitney.diagnostics import render
 from jitney.diagnostics.explain import explain_step
 from jitney.errors import JitneyError
@@ -53,14 +53,15 @@ def bench(
         for workload in WORKLOADS.values():
             print(f"{workload.name:22} {workload.about}")
         return
-    machine = measure_device(check_device(device), getattr(torch, dtype))
+    known_size, compared = check_size(size), chosen(sides)
+    machine = measure_device(check_device(device), check_dtype(dtype))
     print(f"host: {machine}; torch {torch.__version__}, Python {sys.version.split()[0]}")
     if host or not targets:
         return
     results = []
     for target in targets:
         result = benches.bench(
-            target, chosen(sides), cast(Size, size), dtype, runs, seconds, compile_time, device
+            target, compared, known_size, dtype, runs, seconds, compile_time, device
         )
         results.append(result)
         print(benches.as_text(result), flush=True)
@@ -81,8 +82,8 @@ def explain(
 ) -> None:
     """Compiles one workload and tells what happened to it, and how near each kernel is to what
     the machine can do."""
-    place, kind = check_device(device), getattr(torch, dtype)
-    task = find(target).build(cast(Size, size), kind, device=device)
+    place, kind = check_device(device), check_dtype(dtype)
+    task = find(target).build(check_size(size), kind, device=device)
     made = explain_step(task.module, task.step, times=times, mode=mode)
     if times:
         machine = measure_device(place, kind)
@@ -99,7 +100,7 @@ def demo(size: SizeOption = "base", seconds: float = 20.0) -> None:
     print(f"host: {measure_host()}")
     for target in ("bert", "llama"):
         result = benches.bench(
-            target, chosen("default"), cast(Size, size), seconds=seconds, compile_time=True
+            target, chosen("default"), check_size(size), seconds=seconds, compile_time=True
         )
         print(benches.as_text(result), flush=True)
 

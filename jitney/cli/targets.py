@@ -7,7 +7,7 @@ import inspect
 import os
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast, get_args
 
 import torch
 
@@ -60,6 +60,21 @@ def _refuse_arguments(target: str, factory: Any) -> None:
         raise UserError(f"{target} is no factory ({error}): {expected}") from error
     except ValueError:  # C code that does not tell its parameters
         return
+
+
+def check_size(name: str) -> Size:
+    """The size of that name; UserError where there is none."""
+    if name not in get_args(Size):
+        raise UserError(f"no size {name!r}; there are: {', '.join(get_args(Size))}")
+    return cast(Size, name)
+
+
+def check_dtype(name: str) -> torch.dtype:
+    """The floating-point dtype that torch has under that name; UserError where there is none."""
+    dtype = getattr(torch, name, None)
+    if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
+        raise UserError(f"no floating-point dtype {name!r}; there are float32, bfloat16, …")
+    return dtype
 
 
 def _parts(target: str, made: Any) -> tuple[Callable[..., Any], Sequence[Any], dict[str, Any]]:

@@ -7,8 +7,10 @@ from types import ModuleType
 
 import pytest
 import torch
+from typer.testing import CliRunner
 
-from jitney.cli.targets import find
+from jitney.cli.main import app
+from jitney.cli.targets import check_dtype, find
 from jitney.errors import UserError
 
 
@@ -44,3 +46,19 @@ def test_names_that_are_none_are_answered_with_those_there_are():
         find("brt")
     with pytest.raises(UserError, match="cannot import nowhere:at_all"):
         find("nowhere:at_all")
+
+
+@pytest.mark.parametrize("name", ["floaty", "nn", "int64", ""])
+def test_a_dtype_that_is_none_is_told_with_those_there_are(name):
+    with pytest.raises(UserError, match="no floating-point dtype .*there are float32"):
+        check_dtype(name)
+    assert check_dtype("bfloat16") is torch.bfloat16
+
+
+@pytest.mark.parametrize("command", [["bench", "bert"], ["explain", "bert"], ["demo"]])
+def test_a_size_that_is_none_is_no_other_size(command, monkeypatch):
+    monkeypatch.setattr("jitney.cli.main.measure_device", lambda *_: None)
+    monkeypatch.setattr("jitney.cli.main.measure_host", lambda *_: None)
+    done = CliRunner().invoke(app, [*command, "--size", "huge"])
+    assert isinstance(done.exception, UserError)
+    assert str(done.exception) == "no size 'huge'; there are: small, base"
