@@ -13,6 +13,7 @@ from jitney.capture.cached_sizes import SizedCall
 from jitney.capture.guard import Guard, Kind
 from jitney.capture.result import Capture
 from jitney.capture.source import Fixed, Function, SizeOf, Source
+from jitney.capture.symbols import LARGEST_FLOAT
 from jitney.errors import CompilerBug
 
 
@@ -34,7 +35,8 @@ def guards_of_shapes(capture: Capture) -> tuple[Guard, ...]:
         else:
             sources[name] = source
     guards = []
-    for text, names, reason in torch_api.shape_assumptions(capture.shape_env, sources):
+    assumed = torch_api.shape_assumptions(capture.shape_env, sources, LARGEST_FLOAT)
+    for text, names, reason in assumed:
         guards.append(_guard(text, names, sources, {}, reason))
     for source, value in others:
         text, names = torch_api.expression_text(value)

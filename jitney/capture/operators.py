@@ -22,6 +22,7 @@ from jitney.capture.guard import ABSENT
 from jitney.capture.known_values import known_truth
 from jitney.capture.lookups import look_up, type_lookup
 from jitney.capture.special_methods import hook_of, is_tensorish, type_name
+from jitney.capture.special_numbers import special_result
 from jitney.capture.symbols import SYMBOLS, concrete, concrete_key, exact_operands, rounded_operands
 from jitney.capture.validation import assert_valid
 
@@ -146,6 +147,9 @@ def _native(interpreter: Interpreter, function: Callable[..., Any], *values: Any
     if function in (operator.mul, operator.imul):
         _refuse_counts(interpreter, *values)
     exact = exact_operands(function, values)
+    special = special_result(function, exact)
+    if special is not None:
+        return special
     return interpreter.native(function, *rounded_operands(function, exact))
 
 

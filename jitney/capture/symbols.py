@@ -19,7 +19,7 @@ NONE: frozenset[int] = frozenset()
 NUMBERS = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
 SYMBOLS = tuple(NUMBERS)
 _SINGLE = (torch.SymInt, torch.SymBool)  # whose small values are one object each
-_LARGEST_FLOAT = 1e60  # that is a symbol; what is computed of it is not infinite
+LARGEST_FLOAT = 1e60  # that is a symbol; what is computed of it is not infinite
 LARGEST_NUMBER = 1 << 31  # of a Python int that is a symbol; its square fits a machine's word
 
 
@@ -52,7 +52,7 @@ def is_dynamic_number(value: Any, source: Source, options: CaptureOptions) -> bo
     """Whether a Python int or float input is a symbol."""
     if type(value) not in (int, float) or value in (0, 1) or options.dynamic is False:
         return False
-    if type(value) is float and not abs(value) < _LARGEST_FLOAT:
+    if type(value) is float and not abs(value) < LARGEST_FLOAT:
         return False
     if type(value) is int and abs(value) > LARGEST_NUMBER:
         return False
@@ -66,7 +66,7 @@ def concrete(value: Any) -> Any:
     if isinstance(value, torch.SymInt):
         return int(value)
     if isinstance(value, torch.SymFloat):
-        return float(value)
+        return torch_api.number_of(value)
     return bool(value) if isinstance(value, torch.SymBool) else value
 
 
@@ -120,7 +120,7 @@ _NO_NUMBERS = (
 
 def beside_symbols(values: Sequence[Any]) -> Any:
     """The first of the values that numbers may equal though a symbol says no: a complex number, a
-    Decimal, an instance of a class derived from int; None for none."""
+    Decimal, a NumPy number, an instance of a class derived from int; None for none."""
     if not any(isinstance(v, SYMBOLS) for v in values):
         return None
     others = (v for v in values if type(v) not in (int, float, bool, *SYMBOLS))
@@ -136,7 +136,7 @@ def exact_operands(function: Any, values: Sequence[Any]) -> Sequence[Any]:
     if any(isinstance(v, torch.SymInt | torch.SymFloat) for v in values):
         values = [int(v) if type(v) is bool else v for v in values]
     left, right = values
-    if function in _EQUAL and beside_symbols(values) is not None:
+    if beside_symbols(values) is not None:  # a NumPy number has a say in what the result is
         return [concrete(v) for v in values]
     if (
         any(type(v) is int and abs(v) >= torch_api.LARGEST_WORD for v in values)

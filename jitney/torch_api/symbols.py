@@ -29,11 +29,16 @@ def symbol_range(symbol: Any, shape_env: Any) -> tuple[int | None, int | None, i
     if known is not None:
         low = int(known.lower) if known.lower.is_Integer else None
         high = int(known.upper) if known.upper.is_Integer else None
+    hint = symbol_hint(symbol, shape_env)
+    return low, high, None if hint is None else int(hint)
+
+
+def symbol_hint(symbol: Any, shape_env: Any) -> Any:
+    """The number (sympy's) that a ShapeEnv's symbol stands for now; None where none is known."""
     values = getattr(shape_env, "backed_var_to_val", None)  # torch >= 2.12
     if values is None:
         values = shape_env.var_to_val
-    hint = values.get(symbol)
-    return low, high, None if hint is None else int(hint)
+    return values.get(symbol)
 
 
 def assumes_order(least: Any, most: Any, shape_env: Any) -> bool:
@@ -100,9 +105,12 @@ def _python_text(expression: Any) -> tuple[str, tuple[str, ...]]:
     return PythonPrinter().doprint(expression), names
 
 
-def shape_assumptions(shape_env: Any, symbols: Any) -> list[tuple[str, tuple[str, ...], str]]:
+def shape_assumptions(
+    shape_env: Any, symbols: Any, limit: float
+) -> list[tuple[str, tuple[str, ...], str]]:
     """(Python text, names of symbols in it, where it was assumed) of a ShapeEnv's guards and of
-    the ranges of the ``symbols`` (names) that inputs give."""
+    the ranges of the ``symbols`` (names) that inputs give. Floats are less than ``limit`` from
+    zero: sympy takes its symbols for numbers, equal to themselves and less than infinity."""
     found = []
     for guard in list(shape_env.guards):
         expression = shape_env.simplify(guard.expr)
@@ -111,6 +119,10 @@ def shape_assumptions(shape_env: Any, symbols: Any) -> list[tuple[str, tuple[str
             found.append((text, names, str(getattr(guard.sloc, "user_loc", "") or "")))
     for symbol, bounds in shape_env.var_to_range.items():
         if str(symbol) in symbols and symbol not in shape_env.replacements:
+            if not symbol.is_integer:
+                found.append((f"-{limit!r} < {symbol}", (str(symbol),), "range"))
+                found.append((f"{symbol} < {limit!r}", (str(symbol),), "range"))
+                continue
             low, high = bounds.lower, bounds.upper
             if low.is_Integer and (low > 0 or not symbol.is_nonnegative):
                 found.append((f"{low} <= {symbol}", (str(symbol),), "range"))
@@ -219,7 +231,21 @@ def constant_of(value: Any) -> Any:
         return None
     if isinstance(value, torch.SymInt):
         return int(expr)
-    return float(expr) if isinstance(value, torch.SymFloat) else bool(expr)
+    return number_of(value) if isinstance(value, torch.SymFloat) else bool(expr)
+
+
+def number_of(value: torch.SymFloat) -> float:
+    """The number that a SymFloat is now, which becomes assumed. Sympy has no -0.0, and a guard
+    would take it for 0.0: of a zero the symbols it was computed from become assumed."""
+    import sympy
+
+    node: Any = value.node
+    if type(node.hint) is not float or node.hint != 0:
+        return float(value)
+    for symbol in node._expr.free_symbols:
+        hint = symbol_hint(symbol, node.shape_env)
+        node.shape_env.evaluate_expr(sympy.Eq(symbol, hint))
+    return node.hint
 
 
 def is_one_step(result: Any, left: Any, right: Any) -> bool:
@@ -233,7 +259,7 @@ def is_one_step(result: Any, left: Any, right: Any) -> bool:
     made = result.node.expr
     parts = [_float_expression(v) for v in (left, right)]
     if made in parts:
-        return True
+        return any(part.is_number for part in parts)
     if isinstance(made, sympy.Add):
         found = set(map(_as_float, made.args))
         return len(made.args) == 2 and any({parts[0], s * parts[1]} == found for s in (1, -1))

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import torch
 
 import jitney
 
@@ -50,3 +51,18 @@ def test_conversions_ask_the_first_method_that_there_is() -> None:
         return int(number), float(number), complex(number)
 
     assert jitney.compile(f, backend="eager")(7) == f(7)
+
+
+def test_a_changing_int_beside_numpy_numbers() -> None:
+    """NumPy's own numbers decide what class and what precision the result has."""
+    np = pytest.importorskip("numpy")
+
+    def scaled(x: torch.Tensor, n: int, a: Any) -> Any:
+        made = 1 / a + n, n - a, a // n, n < a, np.array([1, 2]) * n
+        return x + 1, *made, [type(m) for m in made]
+
+    compiled = jitney.compile(scaled, recompile_limit=64)
+    for a in (np.float32(0.3), np.float64(0.3), np.int64(4), np.float32(0.7)):
+        for n in (3, 4, 5, 7):
+            given = torch.ones(2), n, a
+            assert repr(compiled(*given)) == repr(scaled(*given))

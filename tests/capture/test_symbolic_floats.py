@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -49,3 +50,56 @@ def test_rounding_is_pythons(fn: Callable[..., Any]) -> None:
             found, expected = compiled(torch.ones(2), *given), fn(torch.ones(2), *given)
             assert repr(found[1:]) == repr(expected[1:])
             assert torch.equal(found[0], expected[0])
+
+
+def zeros(x: torch.Tensor, a: float, n: int) -> Any:
+    made = a * 0, -0.0 * n, (a - a) * -1, 0.0 - n, a + 0, 0 - a, a + a - a, sum([a]), -0.0 / n
+    return x + 1, *made, a * (n - n), a * round(a / 9), (n % 2) * -0.5 + 0, n / a * -0.0
+
+
+def signs(x: torch.Tensor, a: float, n: int) -> Any:
+    odd = n % 2
+    angle = math.atan2(a * odd, -1)
+    return x + 1, math.copysign(1, -float(odd)), f"{odd / a}", angle, (a * odd) ** 3
+
+
+def limits(x: torch.Tensor, a: float, n: int) -> Any:
+    same = (a,)
+    found = (
+        a == same[0],
+        a != same[0],
+        a < math.inf,
+        a == math.inf,
+        a > -math.inf,
+        a + 1 == 1 + a,
+        n < a,
+        n != a,
+    )
+    return x + 1, *found, a - a, a * 0.0, a - math.inf, math.nan * n, n < math.nan, n * math.inf
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("fn", [zeros, signs, limits])
+def test_special_numbers_are_pythons(fn: Callable[..., Any], dynamic: bool | None) -> None:
+    """Zeros keep their signs; an infinity is equal to itself, NaN is not; ``x - x`` of them is
+    NaN."""
+    compiled = jitney.compile(fn, dynamic=dynamic, recompile_limit=64, backend="eager")
+    floats = (0.5, -0.25, -0.5, 2.5, 0.0, -0.0, math.inf, math.nan, -7.5, -math.inf, 1e59)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for a in floats:
+            for n in (3, 4, -6, 7, -5):
+                if fn is limits or (a != 0 and math.isfinite(a)):
+                    given = torch.ones(2), a, n
+                    assert repr(compiled(*given)) == repr(fn(*given))
+
+
+def test_a_best_loss_that_becomes_infinite_again() -> None:
+    """It was below infinity in the call that was captured with a symbol."""
+
+    def step(loss: torch.Tensor, best: float) -> Any:
+        return loss * 2, "none yet" if best == float("inf") else "some", best
+
+    compiled = jitney.compile(step)
+    for best in (math.inf, 0.5, 0.25, 0.125, math.inf, 0.0625):
+        assert compiled(torch.ones(2), best)[1:] == step(torch.ones(2), best)[1:]
