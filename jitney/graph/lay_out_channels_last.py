@@ -30,6 +30,7 @@ _FOLLOWERS = frozenset(
 )  # fmt: skip
 #: Ops that read any strides; others get their operands as traced (eager's formula for group
 #: norm's gradient, for one, gives its kernel operands of one layout, and garbage comes of two).
+_IN_SIZES = (aten.view.default, aten._unsafe_view.default)
 _READERS = frozenset(
     (aten.convolution, aten.convolution_backward, aten.sum, aten.mean, aten.amax, aten.amin,
      aten.var, aten.var_mean, aten.native_group_norm, aten.native_layer_norm, aten._softmax,
@@ -143,6 +144,8 @@ def _viewed(node: fx.Node) -> torch.Tensor | None:
     args = fx.map_arg(node.args, lambda n: n.meta["val"])
     kwargs = fx.map_arg(node.kwargs, lambda n: n.meta["val"])
     try:
+        if node.target in _IN_SIZES and not torch_api.can_be_viewed(*args[:2]):
+            return None
         value = node.target(*args, **kwargs)  # type: ignore[operator]
     except (RuntimeError, ValueError):  # fake kernels raise either
         return None

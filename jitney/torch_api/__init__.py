@@ -189,7 +189,7 @@ from jitney.torch_api.tensors import (
     tensor_at,
     versions,
 )
-from jitney.torch_api.view_strides import lie_alike
+from jitney.torch_api.view_strides import can_be_viewed, lie_alike
 
 __all__ = [
     "abandon_recording",
@@ -227,6 +227,7 @@ __all__ = [
     "break_settings",
     "assumes_order",
     "build_expression",
+    "can_be_viewed",
     "can_build",
     "bump_versions",
     "c_symbol",

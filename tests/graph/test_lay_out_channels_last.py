@@ -66,6 +66,19 @@ def test_equal_to_eager_whatever_reads_the_images() -> None:
         assert_equal_to_eager(function, jitney.compile(function), (X, W, V))
 
 
+def test_images_of_one_row_beside_a_changing_batch() -> None:
+    """Torch's fakes take channels that lie last for rows where a size of 1 stands between."""
+    weight = torch.randn(3, 2, 3, 3)
+
+    def flat(x: Tensor) -> tuple[Tensor, ...]:
+        image = F.conv2d(x, weight, padding=1)
+        return image.flatten(1), image.relu().reshape(len(x), -1) * 2
+
+    compiled = jitney.compile(flat)
+    for batch in (2, 3, 4):
+        assert_equal_to_eager(flat, compiled, (torch.randn(batch, 2, 1, 5),))
+
+
 def test_random_numbers_are_eager_s() -> None:
     def noisy(x: Tensor, w: Tensor, v: Tensor) -> Tensor:
         a = F.conv2d(x, w)
