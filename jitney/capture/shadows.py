@@ -15,6 +15,7 @@ from jitney.capture.construct import c_new
 from jitney.capture.frame import BreakCapture, Lazy
 from jitney.capture.guard import ABSENT, Kind
 from jitney.capture.source import (
+    Attr,
     CellContents,
     DictItem,
     DictKey,
@@ -218,6 +219,8 @@ class SequenceShadow:
             return members
         base = list if isinstance(original, list) else collections.deque
         world.guard(Kind.LENGTH, self.source, base.__len__(original))
+        if base is collections.deque:  # it decides what falls out at the other end
+            world.guard(Kind.EQUALS, Attr(self.source, "maxlen"), original.maxlen)
         return [
             world.read(item, Item(self.source, i)) for i, item in enumerate(base.__iter__(original))
         ]

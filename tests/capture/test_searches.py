@@ -152,3 +152,29 @@ def test_tuples_compare_items_before_lengths() -> None:
 
     for kind in (list, tuple):
         assert_same(jitney.compile(f, backend="eager")(X, kind), f(X, kind))
+
+
+def test_a_deque_of_another_greatest_length() -> None:
+    """What falls out at its other end depends on it."""
+
+    def push(x: torch.Tensor, last: collections.deque[int]) -> tuple[torch.Tensor, list[int]]:
+        last.append(4)
+        return x * sum(last), list(last)
+
+    compiled = jitney.compile(push)
+    for most in (3, 4, 5, None, 7, 3):
+        given, expected = (collections.deque([1, 2, 3], most) for _ in range(2))
+        assert compiled(torch.ones(2), given)[1] == push(torch.ones(2), expected)[1]
+        assert given == expected
+
+
+def test_a_deque_whose_greatest_length_is_a_changing_number() -> None:
+    def window(x: torch.Tensor, n: int) -> tuple[torch.Tensor, list[int]]:
+        last: collections.deque[int] = collections.deque(maxlen=n)
+        for i in range(4):
+            last.append(i)
+        return x + 1, list(last)
+
+    compiled = jitney.compile(window)
+    for n in (1, 2, 3, 4, 5, 2):
+        assert compiled(torch.ones(2), n)[1] == window(torch.ones(2), n)[1]
