@@ -141,7 +141,7 @@ def _followed(value: Any) -> Any:
 
 def _viewed(node: fx.Node) -> torch.Tensor | None:
     """The fake a view of the operands as they lie now is; None where there is no such view."""
-    args = fx.map_arg(node.args, lambda n: n.meta["val"])
+    args: Any = fx.map_arg(node.args, lambda n: n.meta["val"])
     kwargs = fx.map_arg(node.kwargs, lambda n: n.meta["val"])
     try:
         if node.target in _IN_SIZES and not torch_api.can_be_viewed(*args[:2]):
