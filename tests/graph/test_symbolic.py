@@ -97,3 +97,17 @@ def test_convolutions_with_symbolic_steps_are_calls_inside_the_graph() -> None:
     for step in (1, 2, 3, 4):
         torch.testing.assert_close(compiled(x, step), f(x, step))
     assert not report(log.events()).fallbacks
+
+
+def test_views_of_what_a_removed_op_gave_begin_where_its_operand_does():
+    """The view of ``x * 1`` was placed before the slice ``x`` is, by where that begins."""
+
+    def function(x, w):
+        rows = x.shape[1]
+        return (x[2:3] * 1).view(rows, 3) @ w, x[1:2].clone().view(rows, 3).t() + 1
+
+    compiled = jitney.compile(function, dynamic=True)
+    for rows in (2, 4):
+        x, w = torch.randn(3, rows, 3), torch.randn(3, 8)
+        for mine, theirs in zip(compiled(x, w), function(x, w), strict=True):
+            torch.testing.assert_close(mine, theirs)
