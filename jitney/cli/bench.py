@@ -25,7 +25,8 @@ LARGEST_REFERENCE = 300e6  # parameters of a model for which a float64 run is af
 
 @dataclass(frozen=True)
 class Row:
-    """One side: its times, its error against eager, and its first call if that was measured."""
+    """One side: its times, its error against eager, and its first call if that was measured;
+    ``difference``: the first thing in which it is not equal to eager."""
 
     side: str
     timing: Timing | None
@@ -33,6 +34,7 @@ class Row:
     equal: bool
     first: FirstCall | None = None
     failure: str = ""
+    difference: str = ""
 
 
 @dataclass(frozen=True)
@@ -112,7 +114,9 @@ def bench(
             found = differences(actual, tensors(expected)[0][1])
         else:
             found = differences(actual, expected, reference)
-        rows[side] = Row(side, None, largest_error(actual, expected), not found)
+        difference = str(found[0]) if found else ""
+        distance = largest_error(actual, expected)
+        rows[side] = Row(side, None, distance, not found, difference=difference)
     calls = {side: (lambda fn=fn: task.step(fn)) for side, fn in compiled.items()}
     resets = dict.fromkeys(calls, task.reset)
     for side, timing in interleave(calls, runs, seconds, reset=resets, clock=clock).items():
@@ -155,7 +159,9 @@ def as_text(result: Result) -> str:
     for row in result.rows:
         if row.failure:
             lines.append(f"  {row.side} failed: {row.failure}")
-        elif row.timing and row.timing.variation > NOISY:
+        if row.difference:
+            lines.append(f"  {row.side} is not equal to eager: {row.difference}")
+        if row.timing and row.timing.variation > NOISY:
             lines.append(f"  warning: {row.side} varies by {row.timing.variation:.0%}")
     for row in result.rows:
         ours = row.side.startswith("jitney")

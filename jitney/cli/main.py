@@ -54,6 +54,8 @@ def bench(
             print(f"{workload.name:22} {workload.about}")
         return
     known_size, compared = check_size(size), chosen(sides)
+    for target in targets or []:
+        find(target)  # before minutes are spent
     machine = measure_device(check_device(device), check_dtype(dtype))
     print(f"host: {machine}; torch {torch.__version__}, Python {sys.version.split()[0]}")
     if host or not targets:
@@ -97,7 +99,9 @@ def explain(
 @app.command()
 def demo(size: SizeOption = "base", seconds: float = 20.0) -> None:
     """BERT and a small Llama from configs: time, compile time and error, side by side."""
-    print(f"host: {measure_host()}")
+    print(f"host: {measure_host()}", flush=True)
+    print("BERT, then Llama: each takes some minutes, as every side is first compiled in fresh "
+          "processes.", flush=True)  # fmt: skip
     for target in ("bert", "llama"):
         result = benches.bench(
             target, chosen("default"), check_size(size), seconds=seconds, compile_time=True

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from typer.testing import CliRunner
 
 from jitney.cli import bench as benches
+from jitney.cli import main
 from jitney.cli.device import check_device
 from jitney.cli.host import Host, vector_bits
 from jitney.cli.main import app
@@ -89,6 +91,26 @@ def test_bench_reports_a_side_that_fails(monkeypatch: pytest.MonkeyPatch) -> Non
     assert rows["openvino"].failure == "ValueError: no luck"
     assert rows["eager"].equal
     assert "openvino failed" in benches.as_text(result)
+
+
+def test_bench_tells_in_what_a_side_differs(monkeypatch: pytest.MonkeyPatch) -> None:
+    def wrong(task: Any) -> Any:
+        return lambda *args: task.module(*args) + 1
+
+    monkeypatch.setitem(benches.SIDES, "torch.compile", wrong)
+    target = "tests.cli.test_measure:factory"
+    result = benches.bench(
+        target, ("eager", "torch.compile"), "small", seconds=0.1, compile_time=False
+    )
+    assert "torch.compile is not equal to eager: result: error 1" in benches.as_text(result)
+
+
+def test_an_unknown_workload_is_told_before_the_machine_is_measured(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(main, "measure_device", lambda *args: pytest.fail("measured"))
+    with pytest.raises(UserError, match="nosuch"):
+        main.bench(["nosuch"])
 
 
 def test_command_line_writes_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
