@@ -1,9 +1,14 @@
-"""Two things that Triton 3.6's interpreter asks of NumPy and NumPy 2.5 refuses."""
+"""Two things that Triton 3.6's interpreter asks of NumPy and NumPy 2.5 refuses; a check of every
+kernel that a test emits."""
 
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Callable
 from typing import Any
+
+from jitney.kernels.triton.kernel_source import KernelSource
+from tests.kernels.triton.races import races
 
 
 def _mend_interpreter() -> None:
@@ -29,5 +34,25 @@ def _mend_interpreter() -> None:
     interpreter.InterpreterBuilder.create_masked_store = create_masked_store
 
 
+def _check_order() -> None:
+    """Every nest and product that any test emits has its threads wait where they must."""
+    from jitney.kernels.triton.emit_nest import NestEmitter
+    from jitney.kernels.triton.gemm_tile import GemmEmitter
+
+    for emitter in (NestEmitter, GemmEmitter):
+        emitter.emit = _ordered(emitter.emit)  # type: ignore[method-assign]
+
+
+def _ordered(emit: Callable[..., KernelSource]) -> Callable[..., KernelSource]:
+    def checked(self: Any) -> KernelSource:
+        source = emit(self)
+        found = races(source.body)
+        assert not found, f"{source.name} does not wait before {found}:\n{source.body}"
+        return source
+
+    return checked
+
+
 if importlib.util.find_spec("triton") is not None:
     _mend_interpreter()
+    _check_order()

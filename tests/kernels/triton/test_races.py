@@ -1,0 +1,28 @@
+"""The check that every emitted kernel goes through finds what it should."""
+
+import pytest
+
+from tests.kernels.triton.races import races
+
+WAIT = "tl.debug_barrier()"
+STORED, ADDED = "tl.store(p0 + (t1), t2, mask=t3)", "tl.atomic_add(p0 + (t1), t2)"
+SAME, OTHER = "t4 = tl.load(p0 + (t1), mask=t3)", "t4 = tl.load(p0 + (t1 + 8))"
+
+
+@pytest.mark.parametrize("lines", [(STORED, OTHER), (STORED, SAME), (ADDED, OTHER), (OTHER, STORED),
+                                   (OTHER, ADDED), (STORED, ADDED)])  # fmt: skip
+def test_what_does_not_wait_is_found(lines: tuple[str, str]) -> None:
+    first, second = lines
+    assert races(f"    {first}\n    {second}") == [second]
+    assert not races(f"    {first}\n    {WAIT}\n    {second}")
+
+
+def test_a_loop_comes_round() -> None:
+    assert races(f"    for i in range(0, 4):\n        {OTHER}\n        {STORED}")
+    assert not races(f"    for i in range(0, 4):\n        {WAIT}\n        {OTHER}\n        {WAIT}\n"
+                     f"        {STORED}")  # fmt: skip
+
+
+def test_an_update_in_place_and_sums_need_not_wait() -> None:
+    assert not races(f"    {SAME}\n    {STORED}\n    {ADDED.replace('p0', 'p1')}")
+    assert not races(f"    {ADDED}\n    {ADDED.replace('t1', 't9')}")
