@@ -151,6 +151,26 @@ def zero_tensor(size: Sequence[int], **options: Any) -> torch.Tensor:
     return torch.zeros(size, **options)
 
 
+def unscale(gradients: Sequence[torch.Tensor], found: torch.Tensor, inverse: torch.Tensor) -> Any:
+    """What a GradScaler does to gradients. Results: each times ``inverse``, and 1 where one has an
+    element that is not finite, else ``found``. Both are of one element, of float32."""
+    both = (found, inverse)
+    if any(t.dtype != torch.float32 or type(t.numel()) is not int or t.numel() != 1 for t in both):
+        return NotImplemented
+    if not gradients or not all(g.is_floating_point() for g in gradients):
+        return NotImplemented
+    scale = inverse.reshape(())
+    finite = [torch.isfinite(g).all() for g in gradients]
+    found = torch.where(torch.stack(finite).all(), found, torch.ones_like(found))
+    return [_widely_scaled(g, scale) for g in gradients], found
+
+
+def _widely_scaled(x: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+    """Their product, of the dtype of x, computed in float32 at least; scale has no axes."""
+    wide = torch.promote_types(x.dtype, torch.float32)
+    return (x.to(wide) * scale.to(wide)).to(x.dtype)
+
+
 OWN: Decompositions = {
     aten.narrow_copy.default: _copies_of(torch.narrow),
     aten.view_copy.default: _copies_of(torch.Tensor.view),
@@ -173,4 +193,5 @@ OWN: Decompositions = {
     aten.pixel_shuffle.default: pixel_shuffle,
     aten.pixel_unshuffle.default: pixel_unshuffle,
     aten._efficientzerotensor.default: zero_tensor,
+    aten._amp_foreach_non_finite_check_and_unscale.default: unscale,
 }

@@ -12,6 +12,8 @@ from torch._subclasses import FakeTensorMode
 
 import jitney
 from jitney import torch_api
+from jitney.diagnostics.report import report
+from jitney.events import log
 from jitney.graph.own_decompositions import OWN
 from tests.equal import assert_equal_to_eager
 
@@ -44,3 +46,21 @@ def test_shuffled_pixels_lie_as_in_eager(device: str, name: str) -> None:
     assert_equal_to_eager(shuffle, jitney.compile(shuffle, fullgraph=True), (x,))
     y = x.requires_grad_()
     assert_equal_to_eager(call, jitney.compile(call, fullgraph=True), (y,), training=True)
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16])
+def test_gradients_are_unscaled_in_the_graph(dtype: torch.dtype, dynamic: bool | None) -> None:
+    def unscale(
+        a: torch.Tensor, b: torch.Tensor, found: torch.Tensor, inverse: torch.Tensor
+    ) -> torch.Tensor:
+        torch._amp_foreach_non_finite_check_and_unscale_([a, b], found, inverse)
+        return found + 1
+
+    compiled = jitney.compile(unscale, fullgraph=True, dynamic=dynamic)
+    for rows, odd in ((3, 1.0), (3, float("inf")), (4, float("nan")), (5, 2.0)):
+        a = torch.randn(rows, 2, dtype=dtype).t()
+        b = torch.tensor(odd, dtype=dtype)
+        given = (a, b, torch.zeros(1), torch.tensor(0.3))
+        assert_equal_to_eager(unscale, compiled, given)
+    assert not report(log.events()).fallbacks
