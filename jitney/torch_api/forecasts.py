@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -53,6 +53,8 @@ def forecast(op: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         return None if out[0] is None else _in(args[0].dtype, out[0]), *out[1:]
     if args and op._opname in _LIKE_OPERAND.get(_device_of(args[0]), ()):
         return torch.empty_like(out, memory_format=suggest_memory_format(args[0]))
+    if op is torch.ops.aten.roll.default and args[0].device.type == "cpu":
+        return out if args[0].is_contiguous() else _rolled(out, *args)
     if op._opname in _SHUFFLES and args[0].is_cuda:
         return torch.empty_like(out, memory_format=torch.contiguous_format)
     if op._opname.endswith("_scatter") and any(type(s) is int and s == 0 for s in out.stride()):
@@ -90,6 +92,21 @@ _LIKE_OPERAND = {
     "cuda": frozenset({"upsample_bilinear2d"}),
 }  # fmt: skip
 _SHUFFLES = ("pixel_shuffle", "pixel_unshuffle")
+
+
+def _rolled(
+    out: torch.Tensor, x: torch.Tensor, shifts: Sequence[Any], dims: Sequence[int] = ()
+) -> torch.Tensor:
+    """A CPU joins two parts for each dim: channels that lie last stay so."""
+    if not dims:
+        return out.new_empty(out.shape)
+    if x.dim() < 4 or x.numel() == 0:
+        return out
+    for shift, dim in zip(shifts, dims, strict=True):
+        size = x.shape[dim]
+        start = (size - shift) % size
+        x = torch.cat([x.narrow(dim, start, size - start), x.narrow(dim, 0, start)], dim)
+    return x
 
 
 def _device_of(value: Any) -> str:

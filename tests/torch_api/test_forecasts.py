@@ -265,3 +265,19 @@ def test_one_hot_rows_lie_in_rows(dynamic: bool) -> None:
     x = torch.randint(3, (2, 4, 5, 6)).to(memory_format=torch.channels_last)
     (found, strides), (expected, wanted) = jitney.compile(f, dynamic=dynamic)(x), f(x)
     assert torch.equal(found, expected) and found.stride() == strides == wanted
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("shifts, dims", [(1, -1), (2, 1), ((1, -1), (2, 3)), (1, 0), (3, None)])
+def test_a_roll_keeps_channels_that_lie_last(shifts: Any, dims: Any, dynamic: bool | None) -> None:
+    """Images of one row or one column are among them; on a CPU eager joins two parts."""
+
+    def rolled(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y = x.roll(shifts, dims)
+        return y, (y * 2).permute(0, 2, 3, 1).flatten(1)
+
+    compiled = jitney.compile(rolled, dynamic=dynamic)
+    for shape in [(5, 3, 2, 4), (1, 3, 2, 4), (5, 3, 1, 4), (5, 3, 4, 1), (2, 3, 5, 5)]:
+        x = torch.randn(shape).contiguous(memory_format=torch.channels_last).requires_grad_()
+        assert_equal_to_eager(rolled, compiled, (x,), training=True)
+    assert_equal_to_eager(rolled, compiled, (torch.randn(2, 3, 4, 5).transpose(1, 3),))
