@@ -59,11 +59,15 @@ def native_dropout(x: torch.Tensor, p: float, train: bool | None) -> Any:
 
 
 def log_sigmoid_forward(x: torch.Tensor) -> Any:
-    """Results: ``log(sigmoid(x))``, and ``exp(-|x|)`` for the backward pass (on CPU)."""
+    """Results: ``log(sigmoid(x))``, and ``exp(-|x|)`` for the backward pass (on CPU), in rows."""
     if x.device.type != "cpu":
         return NotImplemented
     small = torch.exp(-x.abs())
-    return torch.clamp_max(x, 0) - torch.log1p(small), small
+    return _in_rows(torch.clamp_max(x, 0) - torch.log1p(small)), _in_rows(small)
+
+
+def _in_rows(x: torch.Tensor) -> torch.Tensor:
+    return x if x.is_contiguous() else x.clone(memory_format=torch.contiguous_format)
 
 
 def weight_norm_interface(
@@ -141,9 +145,7 @@ def pixel_unshuffle(x: torch.Tensor, factor: int) -> torch.Tensor:
 def _shuffled(op: Any, x: torch.Tensor, factor: int) -> torch.Tensor:
     """torch's decomposition keeps the channels last; eager does so on a CPU alone."""
     out: torch.Tensor = torch_api.decomposition_of(op)(x, factor)
-    if not x.is_cuda or out.is_contiguous():
-        return out
-    return out.clone(memory_format=torch.contiguous_format)
+    return _in_rows(out) if x.is_cuda else out
 
 
 def zero_tensor(size: Sequence[int], **options: Any) -> torch.Tensor:

@@ -64,3 +64,19 @@ def test_gradients_are_unscaled_in_the_graph(dtype: torch.dtype, dynamic: bool |
         given = (a, b, torch.zeros(1), torch.tensor(0.3))
         assert_equal_to_eager(unscale, compiled, given)
     assert not report(log.events()).fallbacks
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_logsigmoid_of_transposed_operands_is_in_rows(dynamic: bool | None) -> None:
+    """On a CPU."""
+
+    def logs(x: torch.Tensor) -> tuple[torch.Tensor, tuple[int, ...]]:
+        y = torch.nn.functional.logsigmoid(x)
+        return y, y.stride()
+
+    compiled = jitney.compile(logs, dynamic=dynamic)
+    for shape in [(4, 6), (6, 4), (1, 5), (5, 1), (3, 2)]:
+        x = torch.randn(shape).t().requires_grad_()
+        assert_equal_to_eager(logs, compiled, (x,), training=True)
+    last = torch.randn(2, 3, 1, 5).contiguous(memory_format=torch.channels_last)
+    assert_equal_to_eager(logs, compiled, (last,))
