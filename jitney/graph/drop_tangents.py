@@ -18,7 +18,6 @@ from jitney import torch_api
 from jitney.graph.join_region import own_gradients
 from jitney.graph.region import RegionFacts
 from jitney.graph.remove_dead_code import remove_dead_code
-from jitney.graph.remove_noops import views_hold
 
 aten = torch.ops.aten
 
@@ -65,8 +64,7 @@ def _rewrite(graph: fx.Graph, node: fx.Node, nothing: set[fx.Node], linear: set[
     if node.target is aten.add.Tensor and not node.kwargs:
         left: Any = [term for term in node.args if term not in nothing]
         if len(left) == 1 and _alike(left[0], node):
-            strides = left[0].meta["val"].stride()
-            if strides == node.meta["val"].stride() and views_hold(node, left[0]):
+            if left[0].meta["val"].stride() == node.meta["val"].stride():
                 node.replace_all_uses_with(left[0])
                 graph.erase_node(node)
             else:

@@ -115,6 +115,7 @@ def _follow(graph: fx.Graph, node: fx.Node, traced: dict[fx.Node, Any]) -> None:
             _restore_operands(graph, node, traced)
         else:
             _change(node, value, traced)
+            node.meta.update(val=value, of=node.all_input_nodes[0].meta["val"])
     elif torch.Tag.nondeterministic_seeded in target.tags:  # numbers are drawn in memory's order
         _restore_operands(graph, node, traced)
     elif _follows(node, target):

@@ -121,8 +121,9 @@ class Part:
 class Recorder(torch_api.dispatch_mode_class()):  # type: ignore[misc]
     """Records into ``graph``; ``origin`` is the torch-level node being run (kept in node meta).
 
-    Every recorded node has ``meta["val"]`` (its fake value) and ``meta["origin"]``. Enter a fake
-    mode below it.
+    Every recorded node has ``meta["val"]`` (its fake value) and ``meta["origin"]``; a view has in
+    ``meta["of"]`` the fake that it was taken of (what a pass puts in that one's place holds the
+    same values, and may lie elsewhere). Enter a fake mode below it.
     """
 
     def __init__(
@@ -287,7 +288,10 @@ class Recorder(torch_api.dispatch_mode_class()):  # type: ignore[misc]
         if isinstance(out, torch.SymInt | torch.SymFloat) and self.symbols.knows(out):
             return out
         node = self._call(func, args, kwargs, out)
-        root = self.root_of(_first_tensor(args)) if view else None
+        root = None
+        if view:
+            node.meta["of"] = _first_tensor(args)
+            root = self.root_of(node.meta["of"])
         if isinstance(out, torch.Tensor):
             self.track(out, node, root)
         elif isinstance(out, tuple | list):

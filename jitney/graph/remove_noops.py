@@ -39,21 +39,11 @@ def remove_noops(
             continue
         if node.target in _ABSORBING and source.target is node.target:
             node.replace_input_with(source, source.args[0])  # type: ignore[arg-type]
-            source = node.args[0]
-        if _gives_back(node, source) and views_hold(node, source):  # type: ignore[arg-type]
+            of, source = source.meta.get("of"), node.args[0]
+            node.meta["of"] = source.meta["val"] if of is None else of  # type: ignore[union-attr]
+        if _gives_back(node, source):  # type: ignore[arg-type]
             node.replace_all_uses_with(source)  # type: ignore[arg-type]
             graph.erase_node(node)
-
-
-def views_hold(node: fx.Node, source: fx.Node) -> bool:
-    """Whether views of ``node`` are placed right as views of ``source``, which is to replace it:
-    with symbolic sizes they are lowered by how far they were traced to begin behind their base."""
-    new, old = source.meta["val"], node.meta["val"]
-    starts = (old.storage_offset(), new.storage_offset())
-    if torch_api.surely_equal(*starts) or not any(map(is_view, node.users)):
-        return True
-    sizes = (*starts, *new.shape, *new.stride())
-    return is_view(node) or not any(map(torch_api.is_symbolic, sizes))
 
 
 def _gives_back(node: fx.Node, source: fx.Node) -> bool:

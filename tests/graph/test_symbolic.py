@@ -111,3 +111,47 @@ def test_views_of_what_a_removed_op_gave_begin_where_its_operand_does():
         x, w = torch.randn(3, rows, 3), torch.randn(3, 8)
         for mine, theirs in zip(compiled(x, w), function(x, w), strict=True):
             torch.testing.assert_close(mine, theirs)
+
+
+def test_views_of_an_input_that_was_written_to_begin_in_its_new_value():
+    """The new value is memory of its own; the input began behind the start of its storage."""
+
+    def function(x, w):
+        x.add_(1)
+        return x[1:].view(-1, 3) @ w, x.reshape(-1)[2:] * 2, x[:-1].t() + 1
+
+    compiled = jitney.compile(function)
+    for rows in (4, 6, 5):
+        mine, theirs = (torch.arange(3.0 * rows + 9).view(-1, 3) for _ in range(2))
+        w = torch.randn(3, 8)
+        torch.testing.assert_close(compiled(mine[2:-1], w), function(theirs[2:-1], w))
+        assert mine.equal(theirs)
+
+
+def test_views_of_what_lies_otherwise_than_traced_are_of_a_copy():
+    """An operation on an expanded mask is done before the expand, which leaves strides of zero."""
+
+    def function(x, mask, w):
+        rows = x.shape[0]
+        scaled = mask.expand(4, 4) * 2
+        return scaled.expand(rows, 4, 4) @ w, scaled[:rows].sum(-1) * x, scaled.view(2, 8)[:, :rows]
+
+    compiled = jitney.compile(function, dynamic=True)
+    log.clear()
+    mask, w = torch.randn(1, 4), torch.randn(4, 4)
+    for rows in (2, 3, 4):
+        x = torch.ones(rows)
+        torch.testing.assert_close(compiled(x, mask, w), function(x, mask, w))
+    assert not report(log.events()).fallbacks
+
+
+def test_as_strided_of_a_removed_op_begins_where_its_operand_does():
+    x = torch.arange(12.0).view(4, 3)
+    for function in (
+        lambda x: (x[1:] * 1).as_strided((2,), (1,), 4) + 1,
+        lambda x: x[1:].clone().as_strided((2, 2), (1, 1), 1) + 1,
+        lambda x: (x[1:] * 1).t().as_strided((2,), (1,), 3) + 1,
+    ):
+        for dynamic_sizes in (False, True):
+            compiled = jitney.compile(function, dynamic=dynamic_sizes)
+            torch.testing.assert_close(compiled(x), function(x))

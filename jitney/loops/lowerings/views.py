@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from jitney.errors import CompilerBug, Unsupported
+from jitney.errors import Unsupported
 from jitney.loops.index import Index, index
 from jitney.loops.lowerings.builder import Builder
 from jitney.loops.lowerings.registry import Refused, optional_op
@@ -58,7 +58,8 @@ def lower_view(
 
     torch itself takes the view, of a tensor without memory that has the strides of ``base``. Where
     those do not allow it (a pass has given the base other strides than eager), a row-major copy
-    of the base does. With symbolic sizes the traced strides are trusted, once they agree.
+    of the base does. With symbolic sizes it is the view that was traced, as far behind its base as
+    it was then behind what it was taken of, of a copy where the base lies otherwise than that.
     """
     fakes = b.fake if isinstance(b.fake, tuple | list) else (b.fake,)
     for fake in fakes:
@@ -67,8 +68,7 @@ def lower_view(
         if fake.dtype != base_fake.dtype or pending:
             raise Refused("a view that reinterprets elements")
     if b.node.target is aten.as_strided.default or _symbolic((base.shape, base.strides, rest)):
-        placed = b.node.target is aten.as_strided.default
-        views = tuple(_traced_view(base, base_fake, fake, placed) for fake in fakes)
+        views = _traced(b, base, b.node.meta.get("of", base_fake), fakes)
     else:
         try:
             views = _taken(b, base, rest, named)
@@ -110,17 +110,23 @@ def _taken(
     )
 
 
-def _traced_view(
-    base: StridedTensor, base_fake: torch.Tensor, fake: torch.Tensor, placed: bool
-) -> StridedTensor:
-    """``placed``: the view says itself where it begins; other views begin in their base."""
-    for size, stride, traced in zip(base.shape, base.strides, base_fake.stride(), strict=True):
-        if size != index(1) and stride != to_index(traced):
-            raise CompilerBug(f"strides of {base.buffer} differ from the traced ones")
-    shape = tuple(to_index(size) for size in fake.shape)
-    strides = tuple(to_index(stride) for stride in fake.stride())
-    start = to_index(base_fake.storage_offset())
-    moved = to_index(fake.storage_offset()) - start
-    if placed and (moved.is_const and moved.const < 0 or moved.atoms() & start.atoms()):
-        raise Unsupported("as-strided", "a view that may begin before the tensor it is taken of")
-    return StridedTensor(base.buffer, base.dtype, shape, strides, base.offset + moved)
+def _traced(
+    b: Builder, base: StridedTensor, traced: torch.Tensor, fakes: Sequence[torch.Tensor]
+) -> tuple[StridedTensor, ...]:
+    """``fakes`` were taken of ``traced``, which holds the values of ``base``."""
+    placed = b.node.target is aten.as_strided.default  # says itself where it begins
+    strides = tuple(map(to_index, traced.stride()))
+    pairs = zip(base.shape, base.strides, strides, strict=True)
+    if any(size != index(1) and own != other for size, own, other in pairs):
+        if placed:
+            raise Unsupported("as-strided", "a view of memory that lies as in no eager run")
+        base = b.copy(b.allocate(traced), base)
+    start = to_index(traced.storage_offset())
+    views = []
+    for fake in fakes:
+        moved = to_index(fake.storage_offset()) - start
+        if placed and (moved.is_const and moved.const < 0 or moved.atoms() & start.atoms()):
+            raise Unsupported("as-strided", "a view that may begin before its tensor")
+        shape, lies = (tuple(map(to_index, each)) for each in (fake.shape, fake.stride()))
+        views.append(StridedTensor(base.buffer, base.dtype, shape, lies, base.offset + moved))
+    return tuple(views)
