@@ -28,9 +28,10 @@ _FOLLOWERS = frozenset(
      aten._adaptive_avg_pool2d, aten.upsample_bilinear2d, aten.upsample_nearest2d, aten.cat,
      aten.constant_pad_nd)
 )  # fmt: skip
+#: Views that say of what sizes they are, not which axes they take.
+_IN_SIZES = (aten.view.default, aten._unsafe_view.default)
 #: Ops that read any strides; others get their operands as traced (eager's formula for group
 #: norm's gradient, for one, gives its kernel operands of one layout, and garbage comes of two).
-_IN_SIZES = (aten.view.default, aten._unsafe_view.default)
 _READERS = frozenset(
     (aten.convolution, aten.convolution_backward, aten.sum, aten.mean, aten.amax, aten.amin,
      aten.var, aten.var_mean, aten.native_group_norm, aten.native_layer_norm, aten._softmax,
