@@ -57,6 +57,7 @@ def test_gradients_are_unscaled_in_the_graph(dtype: torch.dtype, dynamic: bool |
         torch._amp_foreach_non_finite_check_and_unscale_([a, b], found, inverse)
         return found + 1
 
+    log.clear()
     compiled = jitney.compile(unscale, fullgraph=True, dynamic=dynamic)
     for rows, odd in ((3, 1.0), (3, float("inf")), (4, float("nan")), (5, 2.0)):
         a = torch.randn(rows, 2, dtype=dtype).t()
