@@ -25,10 +25,9 @@ def shown(data: dict[str, Any], *names: str) -> str:
 
 def graph_break(data: dict[str, Any]) -> str:
     hint = f"\n  instead: {data['hint']}" if data.get("hint") else ""
-    where = (
-        f"{data.get('where', '')} in {data['within']}" if data.get("within") else data.get("where")
-    )
-    return f"{where or ''}: {data.get('break_kind')}: {data.get('reason', '')}{hint}"
+    within = f" in {data['within']}" if data.get("within") else ""
+    place = f"{data.get('where') or ''}{within}"
+    return f"{place}: {data.get('break_kind')}: {data.get('reason', '')}{hint}"
 
 
 def recompile(data: dict[str, Any]) -> str:

@@ -81,9 +81,8 @@ class _Epilogue:
         self.counted = [m.input for m in facts.mutations if m.value is None and m.counted]
         self.used: set[int] = set()
         self.lines: list[str] = []
-        self.parts: dict[
-            Any, tuple[str, set[int]]
-        ] = {}  # calls of many-valued view ops: items taken
+        #: The name of a call of a view op of several results, and the items taken of it.
+        self.parts: dict[tuple[str, ViewStep, bool | None], tuple[str, set[int]]] = {}
 
     def function(self) -> Compiled:
         body = self._body()
