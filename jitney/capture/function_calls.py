@@ -296,6 +296,12 @@ def _masked_fill(
     return interpreter.call_python(torch_api.fill_masked_out, args, kwargs, None)
 
 
+def _number_of_step(
+    interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Frame | None
+) -> Any:
+    return interpreter.call_python(torch_api.number_of_step, args, kwargs, None)
+
+
 def _attention_kinds(
     interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Frame | None
 ) -> Any:
@@ -342,4 +348,5 @@ HANDLERS: dict[str, Handler] = {
     "copy.copy": copies.call_copy,
     "copy.deepcopy": copies.call_deepcopy,
     names.MASKED_FILL: _masked_fill,
+    names.NUMBER_OF_STEP: _number_of_step,
 }

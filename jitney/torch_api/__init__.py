@@ -107,6 +107,7 @@ from jitney.torch_api.ops import (
     is_composite,
     is_data_dependent,
 )
+from jitney.torch_api.optimizers import number_of_step
 from jitney.torch_api.recordings import abandon_recording
 from jitney.torch_api.recurrent import (
     RECURRENT,
@@ -311,6 +312,7 @@ __all__ = [
     "node_apply",
     "not_differentiable",
     "note_generators",
+    "number_of_step",
     "number_of",
     "open_scopes",
     "overlaps",

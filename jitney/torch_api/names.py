@@ -147,6 +147,7 @@ NESTED_REGION = f"{_REGIONS}.mark_compile_region.<locals>.wrap.<locals>.inner"
 NESTED_CALL = f"{_REGIONS}.invoke_subgraph_placeholder"
 JIT_UNWRAP = "torch.jit._script._unwrap_optional"
 MASKED_FILL = "torch.masked._ops._combine_input_and_mask"
+NUMBER_OF_STEP = "torch.optim.optimizer._get_value"
 PATCHED_MODULE_INIT = (
     "torch._dynamo.mutation_guard.install_generation_tagging_init.<locals>.patched_init"
 )

@@ -17,6 +17,7 @@ OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
     "adam": lambda p: torch.optim.Adam(p, lr=0.01, amsgrad=True),
     "adamw": lambda p: torch.optim.AdamW(p, lr=0.01),
     "adagrad": lambda p: torch.optim.Adagrad(p, lr=0.1),
+    "radam": lambda p: torch.optim.RAdam(p, lr=0.01, foreach=True),
     "rmsprop": lambda p: torch.optim.RMSprop(p, lr=0.01, momentum=0.5),
 }
 #: On lists: what a GPU does by default. Sizes of steps are tensors while compiled.
@@ -35,7 +36,7 @@ def trained(
     """The parameters after five steps, then the losses."""
     model = copy.deepcopy(model)
     optimizer = OPTIMIZERS[name](model.parameters())
-    inputs = torch.linspace(-1, 1, 32).reshape(4, 8)
+    inputs = torch.linspace(-1, 1, 32, dtype=next(model.parameters()).dtype).reshape(4, 8)
 
     def step() -> torch.Tensor:
         optimizer.zero_grad(set_to_none=True)
@@ -57,6 +58,15 @@ def test_step_equals_eager(name: str) -> None:
     eager = trained(lambda step: step, model, name)
     compiled = trained(jitney.compile, model, name)
     torch.testing.assert_close(compiled, eager, rtol=2e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize("name", [*ON_LISTS, "adam", "adamw", "radam"])
+def test_sizes_of_steps_are_computed_in_64_bits(name: str) -> None:
+    torch.manual_seed(0)
+    model = torch.nn.Linear(8, 3).double()
+    eager = trained(lambda step: step, model, name)
+    compiled = trained(jitney.compile, model, name)
+    torch.testing.assert_close(compiled, eager, rtol=1e-8, atol=1e-9)
 
 
 @pytest.mark.parametrize("name", ON_LISTS)
