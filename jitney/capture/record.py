@@ -7,7 +7,7 @@ tensor or has an effect is recorded; queries (`size`, `dtype`) are answered from
 from __future__ import annotations
 
 import linecache
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import lru_cache
 from types import FunctionType
@@ -253,7 +253,7 @@ class Recorder:
         node_kwargs = {k: self.argument(v) for k, v in kwargs.items()}
         changed = leaves.written(func, args, kwargs) if write else []
         given = leaves.memory_given(kwargs)
-        leaves.refuse_overlap(func, (*changed, *given))
+        self._refuse_places(func, (*changed, *given))
         if given:
             with self.fake_mode:
                 leaves.refuse_resized(func, args, kwargs)
@@ -290,6 +290,12 @@ class Recorder:
         if type(given) is not torch.Size:
             return argument
         return self.node("call_function", torch.Size, (argument,), {}, given)
+
+    def _refuse_places(self, func: Callable[..., Any], written: Sequence[torch.Tensor]) -> None:
+        """Breaks before a write to tensors that lie so that a graph would write otherwise."""
+        leaves.refuse_overlap(func, written)
+        for tensor in written:
+            _refuse_gaps(func, self.node_of(tensor), leaves.memory_of(tensor))
 
     def _note_writes(self, func: Callable[..., Any], written: list[torch.Tensor]) -> None:
         """Notes what a call writes to. Where autograd, which counts no writes through ``.data``,
@@ -348,6 +354,21 @@ def _has_gradient(node: torch.fx.Node) -> bool:
     value = node.meta.get("example_value")
     parts = value if isinstance(value, tuple | list) else (value,)
     return any(isinstance(part, torch.Tensor) and part.requires_grad for part in parts)
+
+
+def _refuse_gaps(func: Callable[..., Any], node: Any, memory: int) -> None:
+    """Breaks before a write to windows (`unfold`) that leave out elements of what they are taken
+    of: torch's functionalization makes those zeros."""
+    while isinstance(node, torch.fx.Node) and node.op != "placeholder":
+        value, source = node.meta["example_value"], node.args[0] if node.args else None
+        if isinstance(value, torch.Tensor) and leaves.memory_of(value) != memory:
+            return
+        if leaves.name_of(node.target).startswith("unfold") and isinstance(source, torch.fx.Node):
+            whole = source.meta["example_value"]
+            if value.numel() != whole.numel():
+                reason = f"{leaves.name_of(func)} of windows between which elements are left out"
+                raise BreakCapture("windows", reason, "write to a slice instead")
+        node = source
 
 
 @lru_cache(maxsize=4096)

@@ -40,8 +40,16 @@ def windows_of_an_input(x: torch.Tensor) -> torch.Tensor:
     return x * 2
 
 
-@pytest.mark.parametrize("dynamic", [None, True])
-@pytest.mark.parametrize("function", [strided, windows, windows_of_an_input])
+def windows_apart(x: torch.Tensor) -> torch.Tensor:
+    """The last elements are in no window, nor those between two."""
+    x.unfold(0, 2, 2)[1:].add_(1)
+    y = x * 2
+    y.unfold(-1, 2, 3).mul_(3)
+    return y
+
+
+@pytest.mark.parametrize("dynamic", [False, None, True])
+@pytest.mark.parametrize("function", [strided, windows, windows_of_an_input, windows_apart])
 def test_a_write_goes_to_one_element_after_the_other(function: Any, dynamic: bool | None) -> None:
     compiled = jitney.compile(function, dynamic=dynamic)
     for size in (7, 6, 9):
