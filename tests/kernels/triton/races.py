@@ -11,6 +11,8 @@ from collections.abc import Sequence
 
 _ACCESS = re.compile(r"tl\.(load|store|atomic_\w+)\(")
 _POINTER = re.compile(r"\bp\d+\b")
+#: One address for all threads: the one thread whose mask holds stores what it has read itself.
+_ONE_PLACE = re.compile(r"^tl\.broadcast_to\((.*), \[[^\]]*\]\)$")
 
 
 def races(body: str) -> list[str]:
@@ -23,7 +25,8 @@ def races(body: str) -> list[str]:
         if "tl.debug_barrier()" in line:
             read, written = {}, {}
         for access in _ACCESS.finditer(line):
-            kind, address = access[1], _first_argument(line[access.end() :])
+            kind = access[1]
+            address = _ONE_PLACE.sub(r"\1", _first_argument(line[access.end() :]))
             for pointer in _POINTER.findall(address):
                 known = read.get(pointer, set()), written.get(pointer, set())
                 if _meets(kind, address, *known):

@@ -26,3 +26,10 @@ def test_a_loop_comes_round() -> None:
 def test_an_update_in_place_and_sums_need_not_wait() -> None:
     assert not races(f"    {SAME}\n    {STORED}\n    {ADDED.replace('p0', 'p1')}")
     assert not races(f"    {ADDED}\n    {ADDED.replace('t1', 't9')}")
+
+
+def test_a_counter_that_goes_up_by_one_need_not_wait() -> None:
+    stored = "tl.store(tl.broadcast_to(p0 + (t1 + (0)), [128]), tl.broadcast_to(t4, [128]), mask=m)"
+    assert not races(f"    t2 = tl.load(p0 + (t1 + (0)))\n    {stored}")
+    assert races(f"    t2 = tl.load(p0 + (t1 + (8)))\n    {stored}") == [stored]
+    assert races(f"    {stored}\n    t5 = tl.load(p0 + (t1 + (0)))")
