@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from operator import getitem
 from typing import Any
 
 import torch
@@ -26,9 +27,14 @@ def merge_equal_nodes(graph: fx.Graph, owners: Collection[fx.Node] = ()) -> None
             twin = seen.setdefault(key, node)
         except TypeError:  # an argument that does not hash, such as a generator
             continue
-        if twin is not node:
+        if twin is not node and _places(twin, owners).isdisjoint(_places(node, owners)):
             node.replace_all_uses_with(twin)
             graph.erase_node(node)
+
+
+def _places(node: fx.Node, owners: Collection[fx.Node]) -> set[Any]:
+    """Which of several results are ``owners``."""
+    return {user.args[1] for user in node.users if user.target is getitem and user in owners}
 
 
 def _key(value: Any) -> Any:

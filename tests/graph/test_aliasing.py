@@ -141,6 +141,8 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "no grad output": lambda x: (x.argmax(1), x * 2),
     "comparison only": lambda x: x > 0,
     "expand": lambda x: (x.sum(1, keepdim=True) * 2).expand(4, 6),
+    "one of several results, twice": lambda x: (x.topk(2)[0], x.topk(2)[0]),
+    "a view of one of several results": lambda x: (x.sort(1)[0], x.sort(1)[0].t()),
     "constants": lambda x: (x * 2, 3, None),
     "in place on fresh": lambda x: (x * 2).add_(1).relu_(),
     "in place through view": lambda x: (lambda y: (y[0].add_(5), y)[1])(x * 2),
