@@ -296,6 +296,13 @@ def _masked_fill(
     return interpreter.call_python(torch_api.fill_masked_out, args, kwargs, None)
 
 
+def _graph_break(interpreter: Interpreter, *rest: Any) -> None:
+    """torch's own ``graph_break``: nothing where an optimizer's step asks for it, for the sake of
+    torch's own compiler alone."""
+    if not torch_api.is_of_optimizers(interpreter.frames[-1].code):
+        raise BreakCapture("graph_break", names.GRAPH_BREAK_REASON)
+
+
 def _number_of_step(
     interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Frame | None
 ) -> Any:
@@ -348,5 +355,6 @@ HANDLERS: dict[str, Handler] = {
     "copy.copy": copies.call_copy,
     "copy.deepcopy": copies.call_deepcopy,
     names.MASKED_FILL: _masked_fill,
+    names.GRAPH_BREAK: _graph_break,
     names.NUMBER_OF_STEP: _number_of_step,
 }

@@ -107,7 +107,7 @@ from jitney.torch_api.ops import (
     is_composite,
     is_data_dependent,
 )
-from jitney.torch_api.optimizers import number_of_step
+from jitney.torch_api.optimizers import is_of_optimizers, number_of_step
 from jitney.torch_api.recordings import abandon_recording
 from jitney.torch_api.recurrent import (
     RECURRENT,
@@ -288,6 +288,7 @@ __all__ = [
     "is_fake_class",
     "is_layout_unforeseen",
     "is_masked_tensor",
+    "is_of_optimizers",
     "is_other_gpu",
     "is_shape_unforeseen",
     "is_symbolic",

@@ -86,10 +86,6 @@ NATIVE_FUNCTIONS = {
 
 # Python functions that break the graph: kind, reason.
 BREAKS = {
-    "torch._dynamo.decorators.graph_break": (
-        "graph_break",
-        "torch._dynamo.graph_break() is called",
-    ),
     "torch._vmap_internals.vmap": ("functorch", "vmap is called"),
     "torch._functorch.apis.vmap": ("functorch", "vmap is called"),
     "torch._functorch.apis.grad": ("functorch", "grad is called"),
@@ -146,6 +142,8 @@ _REGIONS = "torch._higher_order_ops.invoke_subgraph"
 NESTED_REGION = f"{_REGIONS}.mark_compile_region.<locals>.wrap.<locals>.inner"
 NESTED_CALL = f"{_REGIONS}.invoke_subgraph_placeholder"
 JIT_UNWRAP = "torch.jit._script._unwrap_optional"
+GRAPH_BREAK = "torch._dynamo.decorators.graph_break"
+GRAPH_BREAK_REASON = "torch._dynamo.graph_break() is called"
 MASKED_FILL = "torch.masked._ops._combine_input_and_mask"
 NUMBER_OF_STEP = "torch.optim.optimizer._get_value"
 PATCHED_MODULE_INIT = (

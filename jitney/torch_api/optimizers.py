@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import types
+
 import torch
+
+_INIT = torch.optim.Optimizer.__init__.__code__
 
 
 def number_of_step(x: torch.Tensor | float) -> torch.Tensor | float:
@@ -10,3 +14,8 @@ def number_of_step(x: torch.Tensor | float) -> torch.Tensor | float:
     of steps are computed in 64 bits (``1 - 0.999**step`` is 6e-5 off in 32). ``x`` has one element.
     """
     return x.double() if isinstance(x, torch.Tensor) else x
+
+
+def is_of_optimizers(code: types.CodeType) -> bool:
+    """Whether it stands in the file of `torch.optim.Optimizer`."""
+    return code.co_filename == _INIT.co_filename

@@ -60,6 +60,37 @@ def test_step_equals_eager(name: str) -> None:
     torch.testing.assert_close(compiled, eager, rtol=2e-5, atol=2e-6)
 
 
+@pytest.mark.parametrize("name", [*ON_LISTS, "sgd", "adam", "adamw"])
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_a_step_is_part_of_the_graph_around_it(name: str, dynamic: bool | None) -> None:
+    torch.manual_seed(0)
+
+    def trained_around(compile_step: Callable[..., Any]) -> list[torch.Tensor]:
+        model = torch.nn.Linear(8, 3)
+        model.load_state_dict(weights)
+        optimizer = OPTIMIZERS[name](model.parameters())
+
+        def step(x: torch.Tensor) -> torch.Tensor:
+            before = model(x).detach()
+            optimizer.step()
+            return model(x).square().mean() + before.mean()  # gradients of the new weights
+
+        step = compile_step(step)
+        losses = []
+        model(torch.ones(2, 8)).sum().backward()
+        for rows in (4, 4, 5):
+            loss = step(torch.linspace(-1, 1, 8 * rows).reshape(rows, 8))
+            optimizer.zero_grad()
+            loss.backward()
+            losses.append(loss.detach())
+        return [*(p.detach() for p in model.parameters()), *losses]
+
+    weights = torch.nn.Linear(8, 3).state_dict()
+    eager = trained_around(lambda step: step)
+    compiled = trained_around(lambda step: jitney.compile(step, dynamic=dynamic, fullgraph=True))
+    torch.testing.assert_close(compiled, eager, rtol=2e-5, atol=2e-6)
+
+
 @pytest.mark.parametrize("name", [*ON_LISTS, "adam", "adamw", "radam"])
 def test_sizes_of_steps_are_computed_in_64_bits(name: str) -> None:
     torch.manual_seed(0)
