@@ -261,7 +261,7 @@ class Recorder:
         self._note_writes(func, [*changed, *given])
         with self.fake_mode, self._remembered, self._composites():
             try:
-                value = torch_api.foretold_by_layers(func)(*args, **kwargs)
+                value = torch_api.called_on_fakes(func)(*args, **kwargs)
             except BreakCapture:
                 raise
             except self._unsupported as error:

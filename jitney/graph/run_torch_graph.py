@@ -43,7 +43,7 @@ def run_torch_graph(
 
 def _call(gm: fx.GraphModule, node: fx.Node, args: Any, kwargs: Any) -> Any:
     if node.op == "call_function":
-        return torch_api.foretold_by_layers(node.target)(*args, **kwargs)
+        return torch_api.called_on_fakes(node.target)(*args, **kwargs)
     if node.op == "call_method":
         return getattr(args[0], str(node.target))(*args[1:], **kwargs)
     return gm.get_submodule(str(node.target))(*args, **kwargs)

@@ -6,6 +6,7 @@ inside functions.
 
 from jitney.torch_api.addresses import same_addresses, storage_layout
 from jitney.torch_api.attention import attention_kinds, is_enum_of_c
+from jitney.torch_api.called_on_fakes import called_on_fakes
 from jitney.torch_api.compiler import (
     DISABLED,
     ERROR_ON_BREAK,
@@ -111,7 +112,6 @@ from jitney.torch_api.optimizers import is_of_optimizers, number_of_step
 from jitney.torch_api.recordings import abandon_recording
 from jitney.torch_api.recurrent import (
     RECURRENT,
-    foretold_by_layers,
     recurrent_op,
     trained_kernel,
 )
@@ -229,6 +229,7 @@ __all__ = [
     "assumes_order",
     "build_expression",
     "can_be_viewed",
+    "called_on_fakes",
     "can_build",
     "bump_versions",
     "c_symbol",
@@ -260,7 +261,6 @@ __all__ = [
     "find_op",
     "follow_dynamo",
     "forecast",
-    "foretold_by_layers",
     "forward_level",
     "forget_real_tensors",
     "free_symbols",

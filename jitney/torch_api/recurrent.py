@@ -1,6 +1,6 @@
 """Recurrent networks as ops of their own: ``jitney::lstm`` and so on, whole, for a GPU, and
 ``jitney::lstm_layer``, a layer with what its backward pass reads, for a CPU; and those on a
-CPU layer by layer (`foretold_by_layers`).
+CPU layer by layer (`LAYERED`).
 
 torch takes them apart in C++, where it asks for the addresses of the weights, which fake tensors
 lack; and the layout it foretells for cuDNN's results is not the one they have. oneDNN's kernel
@@ -10,7 +10,6 @@ of a layer asks for the grad mode, which is off while a graph runs.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from types import BuiltinFunctionType
 from typing import Any
 
 import torch
@@ -83,14 +82,11 @@ def trained_kernel(op: Any) -> Any:
     return _LAYER if op is torch.ops.aten.mkldnn_rnn_layer.default else op
 
 
-def foretold_by_layers(func: Any) -> Any:
-    """What is called for ``func`` on fake tensors: for a recurrent network on a CPU the same,
-    layer by layer. torch's Python decomposition, which it takes where sizes are symbols, forgets
-    the dropout between layers, and takes every LSTM with a gradient apart into its steps."""
-    return _LAYERED.get(func, func) if isinstance(func, BuiltinFunctionType) else func
-
-
 def _layered(whole: Any) -> Any:
+    """``whole`` on a CPU layer by layer. torch's Python decomposition, which it takes where sizes
+    are symbols, forgets the dropout between layers, and takes every LSTM with a gradient apart
+    into its steps."""
+
     def network(*args: Any, **kwargs: Any) -> tuple[torch.Tensor, ...]:
         if kwargs or len(args) != 9 or not isinstance(args[3], bool) or not _fits(*args):
             return tuple(whole(*args, **kwargs))
@@ -99,7 +95,7 @@ def _layered(whole: Any) -> Any:
     return network
 
 
-_LAYERED = {getattr(torch, name): _layered(getattr(torch, name)) for name in RECURRENT}
+LAYERED = {getattr(torch, name): _layered(getattr(torch, name)) for name in RECURRENT}
 
 
 def _fits(x: Any, states: Any, weights: Any, _: bool, layers: int, *forms: Any) -> bool:

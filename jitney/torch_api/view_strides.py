@@ -16,12 +16,17 @@ from jitney.torch_api.symbols import free_symbols, hint_of, symbol_expression
 
 def has_odd_step(tensor: torch.Tensor) -> bool:
     """Whether a size of 1 may have another stride than in rows. No guard comes of the question."""
+    return not lies_in_rows(tensor) and any(type(n) is int and n == 1 for n in tensor.shape)
+
+
+def lies_in_rows(tensor: torch.Tensor) -> bool:
+    """Whether strides are those of rows, where a size is 1 too. No guard comes of the question."""
     step: Any = 1
     for size, stride in zip(reversed(tensor.shape), reversed(tensor.stride()), strict=True):
         if not same(stride, step):
-            return any(type(n) is int and n == 1 for n in tensor.shape)
+            return False
         step = step * size
-    return False
+    return True
 
 
 def same(a: Any, b: Any) -> bool:

@@ -1,0 +1,54 @@
+"""What is called on fake tensors in the place of torch's functions.
+
+Where an op is none of the dispatcher's, torch takes it apart in C++, of fake tensors in another way
+than of real ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from types import BuiltinFunctionType, FunctionType
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from jitney.torch_api.recurrent import LAYERED
+from jitney.torch_api.view_strides import lies_in_rows
+
+
+def called_on_fakes(func: Any) -> Any:
+    """What gives for fake tensors, in the layout too, what ``func`` gives for real ones."""
+    is_plain = isinstance(func, BuiltinFunctionType | FunctionType)
+    return _IN_PLACE_OF.get(func, func) if is_plain else func
+
+
+def _without_gradient_in_rows(whole: Any, *args: Any, **kwargs: Any) -> Any:
+    """A CPU without a gradient has a kernel of its own, which gives no indices."""
+    out = whole(*args, **kwargs)
+    if not isinstance(out, torch.Tensor) or out.requires_grad or out.device.type != "cpu":
+        return out
+    return _in_rows(out)
+
+
+def _new_in_rows(whole: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
+    """In place the layout stays."""
+    out: torch.Tensor = whole(*args, **kwargs)
+    is_new = all(out is not value for value in (*args, *kwargs.values()))
+    return _in_rows(out) if is_new else out
+
+
+def _in_rows(x: torch.Tensor) -> torch.Tensor:
+    return x if lies_in_rows(x) else x.clone(memory_format=torch.contiguous_format)
+
+
+def _each(how: Callable[..., Any], *functions: Any) -> dict[Any, Callable[..., Any]]:
+    return {whole: partial(how, whole) for whole in functions}
+
+
+_IN_PLACE_OF: dict[Any, Callable[..., Any]] = {
+    **LAYERED,
+    **_each(_without_gradient_in_rows, torch.max_pool1d, F.max_pool1d),
+    **_each(_new_in_rows, torch.rrelu, F.rrelu),
+}

@@ -1,0 +1,49 @@
+"""Functions that torch takes apart for fake tensors in another way than for real ones."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import jitney
+from tests.equal import assert_equal_to_eager
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("training", [False, True])
+def test_a_pool_over_transposed_words(training: bool, dynamic: bool | None) -> None:
+    """A text CNN. Without gradients a CPU's kernel gives rows, with them it keeps the layout."""
+
+    def pooled(x: torch.Tensor) -> list[Any]:
+        made = [F.max_pool1d(x.transpose(1, 2), 2), F.max_pool1d(x[0].mT, 3, 1)]
+        return [*made, *(out.stride() for out in made), torch.max_pool1d(x.mT, 2).transpose(1, 2)]
+
+    compiled = jitney.compile(pooled, dynamic=dynamic, fullgraph=True)
+    for shape in [(3, 8, 4), (5, 8, 4), (5, 6, 1), (1, 6, 4)]:
+        x = torch.randn(shape).requires_grad_(training)
+        assert_equal_to_eager(pooled, compiled, (x,), training=training)
+        with torch.no_grad():
+            assert_equal_to_eager(pooled, compiled, (x,))
+
+
+def test_a_pool_that_gives_places_keeps_the_layout() -> None:
+    def pooled(x: torch.Tensor) -> Any:
+        return F.max_pool1d(x.mT, 2, return_indices=True)
+
+    assert_equal_to_eager(pooled, jitney.compile(pooled), (torch.randn(3, 8, 4),))
+
+
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("random", [False, True])
+def test_a_randomly_leaking_unit_gives_rows(random: bool, training: bool) -> None:
+    def leaked(x: torch.Tensor) -> Any:
+        new = F.rrelu(x.mT, 0.25, 0.25, training=random)
+        return new, new.stride(), F.rrelu(x.mT * 2, 0.25, 0.25, random, inplace=True)
+
+    compiled = jitney.compile(leaked)
+    for rows in (3, 5, 1):
+        x = torch.randn(rows, 4).requires_grad_(training)
+        assert_equal_to_eager(leaked, compiled, (x,), training=training)
