@@ -135,6 +135,9 @@ class _Outputs:
             value = self.layer.value(member)
             if self.recorder.node_of(value) is root and value is self.recorder.root_of(value):
                 return member
+        bases = [member for member in group if self._is_detached(member, root)]
+        if bases:  # torch.ones(...) gives a detached alias of what was recorded
+            return max(bases, key=lambda base: sum(member._base is base for member in group))
         for member in group:
             base = member._base if type(self.layer) is not Direct else None
             base = base if base is not None else self.recorder.root_of(self.layer.value(member))
@@ -144,6 +147,15 @@ class _Outputs:
         if all(base is first for base in others):
             return first  # the root is seen through it alone, as a product of matrices is
         raise Unsupported("shared-outputs", "outputs share memory in a way that cannot be rebuilt")
+
+    def _is_detached(self, member: torch.Tensor, root: fx.Node) -> bool:
+        """Whether ``member`` is no view and has all of the root's values."""
+        value = self.layer.value(member)
+        return (
+            member._base is None
+            and not member.requires_grad
+            and self.recorder.node_of(value) is root
+        )
 
     def _root_node(self, output: torch.Tensor) -> fx.Node:
         """What the output is a view of: an input's value (itself a view, where functionalization

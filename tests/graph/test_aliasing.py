@@ -35,6 +35,25 @@ def test_parts_that_come_together_refuse_writes_as_in_eager(parts: Any, dynamic:
     assert message_of(lambda: made[1].add_(1)) == message_of(lambda: want[1].add_(1))
 
 
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("make", [
+    lambda w: torch.zeros(3, 4), lambda w: torch.ones(3, 4).mul(2), lambda w: w.detach().tile(3, 1),
+])  # fmt: skip
+def test_a_row_of_a_tensor_of_the_graph_is_a_view_of_it(make: Any, dynamic: bool) -> None:
+    def f(w: torch.Tensor) -> Any:
+        rows = make(w)
+        row, apart = rows[1], rows.detach()
+        torch._dynamo.graph_break()
+        row += w
+        return rows * 2, row._base is rows, apart
+
+    w = torch.randn(4, requires_grad=True)
+    doubled, view, apart = jitney.compile(f, dynamic=dynamic)(w)
+    assert view and torch.equal(apart * 2, doubled) and not apart.requires_grad
+    doubled.sum().backward()
+    assert torch.equal(w.grad, torch.full((4,), 2.0))
+
+
 def test_the_same_part_twice_is_two_tensors() -> None:
     def f(x: torch.Tensor) -> Any:
         return x.unbind(0)[1], x.unbind(0)[1], x.unbind(0)[0]
