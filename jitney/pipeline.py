@@ -20,7 +20,7 @@ from jitney.errors import CompilerBug, Unsupported
 from jitney.events import log
 from jitney.gc_paused import gc_paused
 from jitney.graph.keep_settings import keep_settings
-from jitney.graph.put_back import put_back_random
+from jitney.graph.put_back import put_back_random, put_back_written
 from jitney.region_pipeline import GraphCompiler
 from jitney.run.entry import Entry, Request
 from jitney.run.session import Session
@@ -71,9 +71,11 @@ def _start_backend(
     inputs = [i.example for i in capture.inputs]
     with log.stage("backend", function=name), torch_api.tracing(capture.tracing_context):
         if isinstance(backend, GraphCompiler):
-            return backend.start(capture.graph, inputs, repeated=capture.repeated_on)
+            finish = backend.start(capture.graph, inputs, repeated=capture.repeated_on)
+            return lambda: put_back_written(finish(), capture.put_back, capture.repeated_on)
         graph = keep_settings(capture.graph, backend(capture.graph, inputs))
         graph = put_back_random(graph, capture.repeated_on)
+        graph = put_back_written(graph, capture.put_back, capture.repeated_on)
     return lambda: graph
 
 

@@ -129,8 +129,7 @@ def _load_region(
                 backward, unlikely, partial(backward_without, again, options)
             )
     call = stitch(built.facts, built.forward.load(), backward, eager)
-    if built.forward.early:
-        call = put_back_written(call, built.forward.early)
+    call = put_back_written(call, built.forward.early)
     if built.facts.draws:
         call = put_back_random(call, repeated or (LeftToEager,))
     may_stop = built.forward.checks or built.facts.copied

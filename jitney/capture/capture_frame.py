@@ -29,6 +29,7 @@ from jitney.capture.finish import (
     forget_idle_strides,
     guard_gpu,
     guard_places,
+    inputs_put_back,
 )
 from jitney.capture.frame import ANEW, BreakCapture, Frame, Raised, Restart, Unread
 from jitney.capture.functions import globals_source, know_cells
@@ -210,6 +211,7 @@ def _close(
         checked_again(vm.world, [checkpoint.noted for checkpoint in vm.checkpoints]),
         errors_without_trace(vm.recorder, graph, inputs),
         tuple(vm.world.sized_calls.calls),
+        put_back=inputs_put_back(vm.recorder, inputs),
     )
 
 

@@ -63,12 +63,22 @@ def errors_without_trace(
     recorder: Recorder, graph: torch.fx.GraphModule | None, inputs: tuple[GraphInput, ...]
 ) -> tuple[type[Exception], ...]:
     """What the graph may raise so that nobody can tell that it has run: nothing where it calls what
-    is not torch's own; but for `LeftToEager` nothing where it writes inputs."""
+    is not torch's own; but for `LeftToEager` nothing where it writes inputs that are not put back
+    (`inputs_put_back`)."""
     if graph is None or any(leaves.is_authors(node.target) for node in graph.graph.nodes):
         return ()
-    if any(recorder.is_mutated(given.example) for given in inputs):
+    writes = any(recorder.is_mutated(given.example) for given in inputs)
+    if writes and not recorder.error_is_handled:
         return (LeftToEager,)
     return (LeftToEager, *_ERRORS)
+
+
+def inputs_put_back(recorder: Recorder, inputs: tuple[GraphInput, ...]) -> tuple[int, ...]:
+    """The positions of the inputs that hold what they held before where the graph raises: those it
+    writes to, where the frame handles an error of a library's call."""
+    if not recorder.error_is_handled:
+        return ()
+    return tuple(i for i, given in enumerate(inputs) if recorder.is_mutated(given.example))
 
 
 def add_input_guards(vm: Interpreter, inputs: tuple[GraphInput, ...]) -> None:

@@ -22,12 +22,18 @@ _EXIT_BELOW = 2 if SPECIAL_METHODS else 1
 @lru_cache(maxsize=4096)
 def exit_slots(code: CodeType, index: int) -> tuple[int, ...]:
     """Stack slots of the ``__exit__`` of each block around instruction ``index``, inmost first."""
-    names, slots = list_code(code).names, []
+    slots = []
     while around := [entry for entry in handled_ranges(code) if index in entry[0]]:
         [(_, index, depth, _)] = around  # what handles it lies in the outer blocks
-        if names[index : index + 2] == ("PUSH_EXC_INFO", "WITH_EXCEPT_START"):
-            slots.append(depth - _EXIT_BELOW)
-    return tuple(slots)
+        slots.append(exit_slot(code, index, depth))
+    return tuple([slot for slot in slots if slot is not None])
+
+
+def exit_slot(code: CodeType, handler: int, depth: int) -> int | None:
+    """The stack slot of the ``__exit__`` that the handler at an instruction calls, entered with
+    ``depth`` values on the stack; None if it is none of a ``with`` block."""
+    names = list_code(code).names[handler : handler + 2]
+    return depth - _EXIT_BELOW if names == ("PUSH_EXC_INFO", "WITH_EXCEPT_START") else None
 
 
 def leave_blocks(error: BaseException, exits: Sequence[Callable[..., Any]]) -> None:

@@ -19,6 +19,7 @@ from torch.overrides import TorchFunctionMode
 from jitney import torch_api
 from jitney.capture import leaves
 from jitney.capture.frame import BreakCapture, Frame, Restart
+from jitney.capture.inside_handlers import is_error_handled
 from jitney.capture.remember_fakes import RememberedFakes
 from jitney.capture.result import GraphInput
 from jitney.capture.source import Source
@@ -47,6 +48,7 @@ class Recorder:
         self.checkpoint = self.checkpoints = 0  # which one is open; how many there were
         self.strides_asked = False
         self.places_asked = False  # what is counted from where an input's storage begins
+        self.error_is_handled = False  # by the frame, of a library's call
         self.gpu_asked = False  # which one ``"cuda"`` means
         self.mode = _Mode(self)
         self._versions: dict[int, int | None] = {}
@@ -241,6 +243,7 @@ class Recorder:
             return query(self, func, args, kwargs)
         func = leaves.kept_whole(func, args)
         op, target, write = leaves.target_of(func)
+        self.error_is_handled |= is_error_handled(func, self.frames)
         self.places_asked |= "as_strided" in leaves.name_of(func)
         node_args = tuple([self.argument(a) for a in args])
         if func is torch.Tensor.new:
@@ -271,9 +274,8 @@ class Recorder:
                     leaves.hint_of(func),
                 ) from error
             except Exception as error:
-                raise BreakCapture(
-                    "torch-call-failed", f"{leaves.name_of(func)}: {error}"
-                ) from error
+                reason = f"{leaves.name_of(func)}: {error}"
+                raise BreakCapture("torch-call-failed", reason) from error
         self.gpu_asked |= self._remembered.named_gpu
         if not write and not leaves.holds_tensor(value):
             if value is not None:

@@ -89,4 +89,5 @@ class Capture:
     checked_again: CheckedAgain | None = None
     repeated_on: tuple[type[Exception], ...] = ()  # errors of the graph: eager then runs the frame
     sized_calls: tuple[SizedCall, ...] = ()  # of functions under lru_cache
+    put_back: tuple[int, ...] = ()  # inputs that hold what they did where `repeated_on` is raised
     blocks: tuple[str, ...] = ()  # locals that leave the `with` blocks in which the frame begins

@@ -30,15 +30,19 @@ def put_back_random(call: Callable[..., Any], repeated: Errors) -> Callable[...,
     return run
 
 
-def put_back_written(call: Callable[..., Any], written: Sequence[int]) -> Callable[..., Any]:
-    """``call``, but where it raises `LeftToEager`, the inputs at ``written``, which it may have
-    written to by then (`written_before_checks`), hold what they held before."""
+def put_back_written(
+    call: Callable[..., Any], written: Sequence[int], errors: Errors = (LeftToEager,)
+) -> Callable[..., Any]:
+    """``call``, but where it raises one of ``errors``, the inputs at ``written``, which it may have
+    written to by then, hold what they held before."""
+    if not written:
+        return call
 
     def run(*inputs: Any) -> Any:
         old = [inputs[i].detach().clone() for i in written]
         try:
             return call(*inputs)
-        except LeftToEager:
+        except errors:
             for i, value in zip(written, old, strict=True):
                 _restore(inputs[i], value)
             raise

@@ -1,0 +1,52 @@
+"""Errors that a compiled frame handles itself.
+
+An error of a compiled graph arises at no instruction of the frame. Eager runs the frame once more,
+so that its handlers see the error at its line. Where the graph writes inputs they must hold first
+what they held before, which costs a copy of each at every call: made where a library's call, which
+raises for values that no check of ours foresees, stands inside a handler.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from types import CodeType
+from typing import Any
+
+from jitney.capture import leaves
+from jitney.capture.edit_code import list_code
+from jitney.capture.frame import Frame
+from jitney.capture.open_blocks import exit_slot
+
+_LIBRARY_CALLS = frozenset(
+    """cholesky cholesky_inverse inverse pinverse svd masked_scatter masked_scatter_ bincount histc
+    histogram multinomial poisson""".split()
+)
+
+
+def is_error_handled(func: Callable[..., Any], frames: Iterable[Frame]) -> bool:
+    """Whether a torch function may raise for values that no check of ours asks about, and an error
+    at the instructions where ``frames`` are would be seen by an ``except``, a ``finally`` or a
+    ``with`` block of theirs, those of torch's own managers aside."""
+    name = leaves.name_of(func)
+    return (name in _LIBRARY_CALLS or name.startswith("linalg_")) and any(map(_handles, frames))
+
+
+def _handles(frame: Frame) -> bool:
+    row = frame.program.handler_at(frame.index - 1)
+    while row is not None:
+        if not _passes_on(frame.code, row.target):
+            slot = exit_slot(frame.code, row.target, row.depth)
+            if slot is None or not _is_of_torch(frame.stack[slot]):
+                return True
+        row = frame.program.handler_at(row.target)  # the outer blocks'
+    return False
+
+
+def _passes_on(code: CodeType, handler: int) -> bool:
+    """Whether a handler is that of another one's own errors, which it raises again."""
+    return list_code(code).names[handler : handler + 3] == ("COPY", "POP_EXCEPT", "RERAISE")
+
+
+def _is_of_torch(leave: Any) -> bool:
+    manager = getattr(leave, "__self__", None)
+    return type(manager).__module__.partition(".")[0] == "torch"

@@ -1,0 +1,92 @@
+"""Errors of library calls that the compiled frame handles itself, where its graph writes inputs."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import jitney
+
+
+def caught(a: torch.Tensor) -> Any:
+    a[-1, -1] = float("nan")
+    try:
+        return torch.linalg.eig(a)[0].abs(), "solved"
+    except RuntimeError as error:
+        return a + 1, str(error)
+
+
+def finally_done(a: torch.Tensor, log: list[str]) -> Any:
+    a += 1
+    try:
+        torch.linalg.cholesky(-a)
+    finally:
+        log.append("left")
+    return a
+
+
+def suppressed(a: torch.Tensor) -> Any:
+    with torch.no_grad(), contextlib.suppress(RuntimeError):
+        a.masked_scatter_(a > 0, a[0, :1])
+        a += 5
+    a += 1
+    return a * 2
+
+
+def behind_a_break(a: torch.Tensor) -> Any:
+    torch._dynamo.graph_break()
+    a.mul_(0)
+    try:
+        return torch.linalg.inv(a)
+    except torch.linalg.LinAlgError:
+        a += 3
+    return a.sum()
+
+
+def within_a_call(a: torch.Tensor) -> Any:
+    def solve(b: torch.Tensor) -> torch.Tensor:
+        return torch.linalg.solve(b, b[0])
+
+    try:
+        a.zero_()
+        return solve(a)
+    except RuntimeError:
+        return a - 1
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("backend", ["jitney", "eager"])
+@pytest.mark.parametrize("function", [caught, suppressed, behind_a_break, within_a_call])
+def test_the_frame_handles_an_error_as_eager_does(
+    function: Callable[..., Any], backend: str, dynamic: bool
+) -> None:
+    compiled = jitney.compile(function, backend=backend, dynamic=dynamic)
+    for _ in range(2):
+        mine, theirs = torch.ones(3, 3), torch.ones(3, 3)
+        made, want = compiled(mine), function(theirs)
+        assert str(made) == str(want)
+        assert torch.equal(mine.nan_to_num(), theirs.nan_to_num())
+
+
+def test_finally_runs_once_and_the_write_stays() -> None:
+    a, log = torch.ones(3, 3), []
+    with pytest.raises(torch.linalg.LinAlgError):
+        jitney.compile(finally_done)(a, log)
+    assert log == ["left"] and torch.equal(a, torch.full((3, 3), 2.0))
+
+
+def test_torchs_own_blocks_need_no_copies() -> None:
+    def step(a: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            a += 1
+            return torch.linalg.cholesky(a)
+
+    from jitney.capture.capture_frame import capture_frame
+
+    capture = capture_frame(step, {"a": torch.eye(3)})
+    assert capture.put_back == ()
+    assert capture_frame(caught, {"a": torch.eye(3)}).put_back == (0,)
