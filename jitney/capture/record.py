@@ -254,7 +254,7 @@ class Recorder:
         leaves.refuse_new_leaves(func, args, kwargs)
         leaves.refuse_masked_values(func, args, kwargs)
         node_kwargs = {k: self.argument(v) for k, v in kwargs.items()}
-        changed = leaves.written(func, args, kwargs) if write else []
+        changed = (leaves.written if write else leaves.written_if_asked)(func, args, kwargs)
         given = leaves.memory_given(kwargs)
         self._refuse_places(func, (*changed, *given))
         if given:

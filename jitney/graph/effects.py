@@ -37,7 +37,16 @@ def may_raise(node: fx.Node) -> bool:
     if not isinstance(target, torch_api.OpOverload) or node.meta.get("backward"):
         return False
     name = target.overloadpacket.__name__
-    return target._overloadname != "out" and (name in _RAISING or _may_divide_by_zero(name, node))
+    if target._overloadname == "out":
+        return False
+    return name in _RAISING or _checks_errors(node) or _may_divide_by_zero(name, node)
+
+
+def _checks_errors(node: fx.Node) -> bool:
+    """Whether a decomposition that tells its failure (``linalg_inv_ex``) is to raise as well."""
+    names = [argument.name for argument in node.target._schema.arguments]  # type: ignore[union-attr]
+    given = dict(zip(names, node.args, strict=False)) | node.kwargs
+    return bool(given.get("check_errors"))
 
 
 def _may_divide_by_zero(name: str, node: fx.Node) -> bool:

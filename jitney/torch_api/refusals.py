@@ -7,10 +7,13 @@ at its line; a graph would compute something, or raise past the frame's handlers
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import torch
 
+from jitney.torch_api.modes import dispatch_modes_off
 from jitney.torch_api.shared_memory import shares_with_written
 from jitney.torch_api.symbols import was_symbolic
 
@@ -29,12 +32,54 @@ def refuse(op: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         return _select(*args, **kwargs)
     if shares_with_written(op, args, kwargs):
         raise _Refused("what is written shares memory with what is read")
+    if _writes_pointwise(op) and args[0].device.type == "cpu":
+        named = tuple([(name, _kind(value)) for name, value in kwargs.items()])
+        _try_kinds(op, tuple(map(_kind, args)), named)
     check = _CHECKS.get(op._opname)
     if check is None:
         return
     tensors = [x for x in (*args, *kwargs.values()) if isinstance(x, torch.Tensor)]
     if not any(map(was_symbolic, tensors)):
         check(*args, **kwargs)
+
+
+@dataclass(frozen=True)
+class _Like:
+    """A tensor of one element, of ``ndim`` dimensions."""
+
+    dtype: torch.dtype
+    ndim: int
+
+
+def _kind(value: Any) -> _Like | tuple[type, Any]:
+    """What decides whether a pointwise op takes an argument: of a tensor how it is promoted."""
+    if isinstance(value, torch.Tensor):
+        return _Like(value.dtype, min(value.dim(), 1))
+    if isinstance(value, torch.SymInt | torch.SymFloat):
+        value = 1 if isinstance(value, torch.SymInt) else 1.0
+    return type(value), value  # 1 == 1.0 == True
+
+
+@lru_cache(maxsize=4096)
+def _writes_pointwise(op: Any) -> bool:
+    """Whether an op computes each element of its first operand anew, of that element alone."""
+    name: str = op._opname
+    if op.namespace != "aten" or not name.endswith("_") or op._overloadname == "out":
+        return False
+    packet = getattr(torch.ops.aten, name.removesuffix("_"), None)
+    forms = [getattr(packet, form) for form in packet.overloads()] if packet else []
+    return name == "masked_fill_" or any(torch.Tag.pointwise in form.tags for form in forms)
+
+
+@lru_cache(maxsize=4096)
+def _try_kinds(op: Any, args: tuple[Any, ...], kwargs: tuple[tuple[str, Any], ...]) -> None:
+    """Raises eager's error where it has no kernel for the dtypes, or the result does not fit."""
+    with dispatch_modes_off():
+        op(*map(_one_like, args), **{name: _one_like(kind) for name, kind in kwargs})
+
+
+def _one_like(kind: _Like | tuple[type, Any]) -> Any:
+    return torch.ones((1,) * kind.ndim, dtype=kind.dtype) if isinstance(kind, _Like) else kind[1]
 
 
 def _check(holds: bool, what: str) -> None:
@@ -107,6 +152,10 @@ def _masked_scatter(x: Any, mask: torch.Tensor, source: Any) -> None:
     _check(mask.dtype is torch.bool, "a mask is not boolean")
 
 
+def _complex(real: torch.Tensor, imag: torch.Tensor, **_: Any) -> None:
+    _check(real.dtype is imag.dtype, "parts of complex numbers have other dtypes")
+
+
 def _mvlgamma(x: Any, p: int) -> None:
     _check(p >= 1, "p is below 1")
 
@@ -133,13 +182,18 @@ def _gives(out: torch.Tensor | None, dtype: torch.dtype) -> None:
     _check(out is None or out.dtype is dtype, "memory for a result has another dtype")
 
 
-def _uniform(x: Any, low: float = 0, high: float = 1, **_: Any) -> None:
+def _uniform(x: torch.Tensor, low: float = 0, high: float = 1, **_: Any) -> None:
+    _check(x.is_floating_point(), "uniform numbers are no whole ones")
     _check(low <= high, "the range of numbers is empty")
 
 
 def _random(x: Any, *bounds: Any, **_: Any) -> None:
     low, high = (bounds if len(bounds) == 2 else (0, *bounds)) if bounds else (0, 1)
     _check(high is None or low < high, "the range of numbers is empty")
+
+
+def _running(x: torch.Tensor, *_: Any, dtype: torch.dtype | None = None) -> None:
+    _check(dtype is not None or x.dtype is not torch.bool, "no running sums of booleans in place")
 
 
 def _bernoulli(x: Any, p: Any = 0.5, **_: Any) -> None:
@@ -154,6 +208,7 @@ _CHECKS: dict[str, Callable[..., None]] = {
     **dict.fromkeys(("masked_fill", "masked_fill_"), _masked_fill),
     **dict.fromkeys(("masked_scatter", "masked_scatter_"), _masked_scatter),
     **dict.fromkeys(("mvlgamma", "mvlgamma_"), _mvlgamma),
+    **dict.fromkeys(("complex", "polar"), _complex),
     "bucketize": _bucketize,
     "searchsorted": _searched,
     "multinomial": _multinomial,
@@ -161,4 +216,5 @@ _CHECKS: dict[str, Callable[..., None]] = {
     "uniform_": _uniform,
     "random_": _random,
     "bernoulli_": _bernoulli,
+    **dict.fromkeys(("cumsum_", "cumprod_"), _running),
 }
