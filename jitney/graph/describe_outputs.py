@@ -135,8 +135,8 @@ class _Outputs:
             value = self.layer.value(member)
             if self.recorder.node_of(value) is root and value is self.recorder.root_of(value):
                 return member
-        bases = [member for member in group if self._is_detached(member, root)]
-        if bases:  # torch.ones(...) gives a detached alias of what was recorded
+        bases = [member for member in group if self._is_base(member, group)]
+        if bases:  # torch.ones(...) gives a detached alias, a write through a view a view
             return max(bases, key=lambda base: sum(member._base is base for member in group))
         for member in group:
             base = member._base if type(self.layer) is not Direct else None
@@ -148,14 +148,18 @@ class _Outputs:
             return first  # the root is seen through it alone, as a product of matrices is
         raise Unsupported("shared-outputs", "outputs share memory in a way that cannot be rebuilt")
 
-    def _is_detached(self, member: torch.Tensor, root: fx.Node) -> bool:
-        """Whether ``member`` is no view and has all of the root's values."""
-        value = self.layer.value(member)
-        return (
-            member._base is None
-            and not member.requires_grad
-            and self.recorder.node_of(value) is root
-        )
+    def _is_base(self, member: torch.Tensor, group: list[torch.Tensor]) -> bool:
+        """Whether ``member`` is no view, and the values of all of ``group`` are views of its."""
+        if member._base is not None or member.requires_grad:
+            return False
+        return all(self._is_taken_of(other, member) for other in group)
+
+    def _is_taken_of(self, view: torch.Tensor, base: torch.Tensor) -> bool:
+        node: Any = self.recorder.node_of(self.layer.value(view))
+        wanted = self.recorder.node_of(self.layer.value(base))
+        while node is not wanted and _is_view_step(node):
+            node = node.args[0]
+        return node is wanted
 
     def _root_node(self, output: torch.Tensor) -> fx.Node:
         """What the output is a view of: an input's value (itself a view, where functionalization
