@@ -38,11 +38,16 @@ def forecast(op: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         return out[0].new_empty(()), out[1]
     if op in _IN_ROWS:
         return out if out.is_contiguous() else out.new_empty(out.shape)
-    if isinstance(out, torch.Tensor) and 1 in out.shape:
-        if op._opname in ("view", "_unsafe_view"):
+    if op._opname in _AS_OPERAND and out.shape == args[_AS_OPERAND[op._opname]].shape:
+        return torch.empty_like(args[_AS_OPERAND[op._opname]], dtype=out.dtype)
+    if isinstance(out, torch.Tensor):
+        if op._opname in ("view", "_unsafe_view") and 1 in out.shape:
             return _seen_as(args[0], out)
         asked = kwargs.get("memory_format", torch.preserve_format)
-        if torch.Tag.pointwise in op.tags and asked in (None, torch.preserve_format):
+        pointwise = torch.Tag.pointwise in op.tags or op._opname in _POINTWISE
+        if pointwise and asked in (None, torch.preserve_format):
+            if op._opname == "ldexp" and args[1].is_floating_point():
+                args = args[0], args[1].new_empty(args[1].shape)  # powers of two, in rows
             return laid_out_pointwise(op, args, out)
     if op._opname in _BATCH_NORMS:
         return _normalised(op, args, out)
@@ -52,7 +57,8 @@ def forecast(op: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     if op._opname == "native_group_norm_backward":
         return None if out[0] is None else _in(args[0].dtype, out[0]), *out[1:]
     if args and op._opname in _LIKE_OPERAND.get(_device_of(args[0]), ()):
-        return torch.empty_like(out, memory_format=suggest_memory_format(args[0]))
+        like = args[1] if op._opname.endswith("backward") else args[0]
+        return torch.empty_like(out, memory_format=suggest_memory_format(like))
     if op is torch.ops.aten.roll.default and args[0].device.type == "cpu":
         return out if args[0].is_contiguous() else _rolled(out, *args)
     if op._opname == "log_sigmoid_forward" and args[0].device.type == "cpu":
@@ -75,11 +81,25 @@ _BATCH_NORMS = frozenset({
     "_batch_norm_with_update_functional",
 })  # fmt: skip
 
-#: Pointwise ops whose result eager makes in rows, however an operand lies.
+#: Ops whose result eager makes in rows, however an operand lies.
 _IN_ROWS = frozenset({
     torch.ops.aten.masked_fill.Scalar, torch.ops.aten.masked_fill.Tensor,
     torch.ops.aten.mvlgamma.default, torch.ops.aten.pow.Scalar,
+    torch.ops.aten.normal.Tensor_Tensor, torch.ops.aten.normal.float_Tensor,
+    torch.ops.aten.normal.Tensor_float, torch.ops.aten.poisson.default,
+    torch.ops.aten._log_softmax_backward_data.default,
+    torch.ops.aten.mse_loss_backward.default, torch.ops.aten.huber_loss_backward.default,
+    torch.ops.aten.smooth_l1_loss_backward.default,
 })  # fmt: skip
+
+#: Where ops have the operand whose layout their result has.
+_AS_OPERAND = {"binary_cross_entropy": 0, "binary_cross_entropy_backward": 1, "huber_loss": 0}
+
+#: Pointwise ops that torch does not call so.
+_POINTWISE = frozenset((
+    "complex", "elu_backward", "floor_divide", "hardsigmoid_backward", "hardswish_backward",
+    "hardtanh_backward", "polar", "softplus_backward",
+))  # fmt: skip
 
 #: Where norms without running statistics have their weight and bias.
 _PARAMETERS = {"native_group_norm": (1, 2), "native_layer_norm": (2, 3)}
@@ -88,8 +108,10 @@ _PARAMETERS = {"native_group_norm": (1, 2), "native_layer_norm": (2, 3)}
 #: a shuffle; on a GPU what is made larger, of few channels as well.
 _LIKE_OPERAND = {
     "cpu": frozenset({
-        "channel_shuffle",
+        "channel_shuffle", "max_unpool2d",
         "reflection_pad2d", "reflection_pad3d", "replication_pad2d", "replication_pad3d",
+        "reflection_pad2d_backward", "reflection_pad3d_backward",
+        "replication_pad2d_backward", "replication_pad3d_backward",
     }),
     "cuda": frozenset({"upsample_bilinear2d"}),
 }  # fmt: skip
