@@ -10,6 +10,7 @@ import torch
 from torch._prims_common import suggest_memory_format
 from torch.utils._pytree import tree_map
 
+from jitney.torch_api.index_strides import laid_out_chosen
 from jitney.torch_api.modes import dispatch_modes_off
 from jitney.torch_api.pointwise_strides import laid_out_pointwise
 from jitney.torch_api.symbols import hint_of, is_symbolic
@@ -36,6 +37,8 @@ def forecast(op: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     out = op(*args, **kwargs)
     if op is torch.ops.aten.multilabel_margin_loss_forward.default and args[0].dim() < 2:
         return out[0].new_empty(()), out[1]
+    if op is torch.ops.aten.index.Tensor:
+        return laid_out_chosen(args[0], args[1], out)
     if op in _IN_ROWS:
         return out if out.is_contiguous() else out.new_empty(out.shape)
     if op._opname in _AS_OPERAND and out.shape == args[_AS_OPERAND[op._opname]].shape:
@@ -43,11 +46,7 @@ def forecast(op: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     if isinstance(out, torch.Tensor):
         if op._opname in ("view", "_unsafe_view") and 1 in out.shape:
             return _seen_as(args[0], out)
-        asked = kwargs.get("memory_format", torch.preserve_format)
-        pointwise = torch.Tag.pointwise in op.tags or op._opname in _POINTWISE
-        if pointwise and asked in (None, torch.preserve_format):
-            if op._opname == "ldexp" and args[1].is_floating_point():
-                args = args[0], args[1].new_empty(args[1].shape)  # powers of two, in rows
+        if _is_iterated(op, kwargs):
             return laid_out_pointwise(op, args, out)
     if op._opname in _BATCH_NORMS:
         return _normalised(op, args, out)
@@ -116,6 +115,13 @@ _LIKE_OPERAND = {
     "cuda": frozenset({"upsample_bilinear2d"}),
 }  # fmt: skip
 _SHUFFLES = ("pixel_shuffle", "pixel_unshuffle")
+
+
+def _is_iterated(op: Any, kwargs: Mapping[str, Any]) -> bool:
+    """Whether eager's iterator makes the result."""
+    asked = kwargs.get("memory_format", torch.preserve_format)
+    pointwise = torch.Tag.pointwise in op.tags or op._opname in _POINTWISE
+    return pointwise and asked in (None, torch.preserve_format)
 
 
 def _rolled(

@@ -28,6 +28,8 @@ def laid_out_pointwise(op: Any, args: Sequence[Any], out: torch.Tensor) -> torch
     tensors = [a for a in args if isinstance(a, torch.Tensor)]
     if op._opname == "threshold_backward":
         tensors.reverse()  # eager has the gradient behind what was cut
+    if op._opname == "ldexp" and tensors[1].is_floating_point():
+        tensors[1] = tensors[1].new_empty(tensors[1].shape)  # powers of two, in rows
     sizes = tuple(out.shape)
     apart = len(tensors) > 1 and not all(map(lies_in_rows, tensors))
     if not apart and 1 not in sizes:
