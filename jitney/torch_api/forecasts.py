@@ -40,7 +40,7 @@ def forecast(op: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     if op is torch.ops.aten.index.Tensor:
         return laid_out_chosen(args[0], args[1], out)
     if op in _IN_ROWS:
-        return out if out.is_contiguous() else out.new_empty(out.shape)
+        return _rows_of(out)
     if op._opname in _AS_OPERAND and out.shape == args[_AS_OPERAND[op._opname]].shape:
         return torch.empty_like(args[_AS_OPERAND[op._opname]], dtype=out.dtype)
     if isinstance(out, torch.Tensor):
@@ -60,8 +60,10 @@ def forecast(op: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         return torch.empty_like(out, memory_format=suggest_memory_format(like))
     if op is torch.ops.aten.roll.default and args[0].device.type == "cpu":
         return out if args[0].is_contiguous() else _rolled(out, *args)
+    if op._opname == "nll_loss2d_forward":
+        return tuple(map(_rows_of, out))
     if op._opname == "log_sigmoid_forward" and args[0].device.type == "cpu":
-        return tuple(t if t.is_contiguous() else t.new_empty(t.shape) for t in out)
+        return tuple(map(_rows_of, out))
     if op._opname in _SHUFFLES and args[0].is_cuda:
         return torch.empty_like(out, memory_format=torch.contiguous_format)
     if op._opname.endswith("_scatter") and any(type(s) is int and s == 0 for s in out.stride()):
@@ -86,7 +88,7 @@ _IN_ROWS = frozenset({
     torch.ops.aten.mvlgamma.default, torch.ops.aten.pow.Scalar,
     torch.ops.aten.normal.Tensor_Tensor, torch.ops.aten.normal.float_Tensor,
     torch.ops.aten.normal.Tensor_float, torch.ops.aten.poisson.default,
-    torch.ops.aten._log_softmax_backward_data.default,
+    torch.ops.aten._log_softmax_backward_data.default, torch.ops.aten.glu_backward.default,
     torch.ops.aten.mse_loss_backward.default, torch.ops.aten.huber_loss_backward.default,
     torch.ops.aten.smooth_l1_loss_backward.default,
 })  # fmt: skip
@@ -115,6 +117,10 @@ _LIKE_OPERAND = {
     "cuda": frozenset({"upsample_bilinear2d"}),
 }  # fmt: skip
 _SHUFFLES = ("pixel_shuffle", "pixel_unshuffle")
+
+
+def _rows_of(out: torch.Tensor) -> torch.Tensor:
+    return out if out.is_contiguous() else out.new_empty(out.shape)
 
 
 def _is_iterated(op: Any, kwargs: Mapping[str, Any]) -> bool:

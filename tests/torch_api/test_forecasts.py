@@ -332,6 +332,17 @@ def test_gradients_of_losses_lie_in_rows(name: str, dynamic: bool) -> None:
         assert gradient.stride() == slope(x, y).stride()
 
 
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_a_loss_of_each_pixel_lies_in_rows(dynamic: bool) -> None:
+    def loss(x: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        return F.cross_entropy(x, labels.permute(2, 1, 0), reduction="none")
+
+    compiled = jitney.compile(loss, dynamic=dynamic, options={"eager_on_bug": False})
+    for size in (4, 6):
+        x = torch.randn(size, 5, 2, 3).permute(3, 2, 1, 0)
+        assert_equal_to_eager(loss, compiled, (x, torch.randint(2, (size, 5, 3))))
+
+
 @pytest.mark.parametrize("mode", ["reflect", "replicate"])
 def test_the_gradient_of_a_padded_image_keeps_its_channels_last(mode: str) -> None:
     compiled = jitney.compile(lambda x: F.pad(x, (1, 1, 1, 1), mode))
