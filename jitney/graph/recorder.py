@@ -357,7 +357,9 @@ class Recorder(torch_api.dispatch_mode_class()):  # type: ignore[misc]
             return
         given = tuple(map(self.argument, args)), {k: self.argument(v) for k, v in kwargs.items()}
         for position, item in enumerate(out):
-            self.node_of(item).meta["part"] = Part(func, *given, position)
+            node = self.node_of(item)
+            if node is not given[0][0]:  # the operand itself, under another name
+                node.meta["part"] = Part(func, *given, position)
 
     def _record_alias(self, func: OpOverload, args: Any, kwargs: Any) -> Any:
         source = args[0]
