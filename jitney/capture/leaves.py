@@ -348,6 +348,26 @@ def _may_overlap(places: list[tuple[Any, Any]]) -> bool:
     return False
 
 
+def reach_of(tensor: torch.Tensor) -> Any:
+    """How many places there are from a tensor's first element to its last."""
+    if tensor.numel() == 0:
+        return 0
+    pairs = zip(tensor.stride(), tensor.shape, strict=True)
+    return sum((stride * (size - 1) for stride, size in pairs), 1)
+
+
+def has_gaps(tensor: torch.Tensor) -> bool:
+    """Whether what lies between a tensor's elements is none of it, or some elements are one."""
+    extents = zip(tensor.stride(), tensor.shape, strict=True)
+    places = [(stride, size) for stride, size in extents if type(size) is not int or size > 1]
+    step: Any = 1
+    for stride, size in sorted(places, key=lambda place: torch_api.hint_of(place[0])):
+        if stride != step:
+            return True
+        step = step * size
+    return False
+
+
 def memory_of(tensor: torch.Tensor) -> int:
     """Which memory a tensor looks at."""
     return int(tensor.untyped_storage()._cdata)

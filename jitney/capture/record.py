@@ -244,7 +244,6 @@ class Recorder:
         func = leaves.kept_whole(func, args)
         op, target, write = leaves.target_of(func)
         self.error_is_handled |= is_error_handled(func, self.frames)
-        self.places_asked |= "as_strided" in leaves.name_of(func)
         node_args = tuple([self.argument(a) for a in args])
         if func is torch.Tensor.new:
             node_args = tuple(map(self._kept_size, args, node_args))
@@ -265,6 +264,7 @@ class Recorder:
         with self.fake_mode, self._remembered, self._composites():
             try:
                 value = torch_api.called_on_fakes(func)(*args, **kwargs)
+                self._refuse_reach(func, value)
             except BreakCapture:
                 raise
             except self._unsupported as error:
@@ -298,6 +298,21 @@ class Recorder:
         leaves.refuse_overlap(func, written)
         for tensor in written:
             _refuse_gaps(func, self.node_of(tensor), leaves.memory_of(tensor))
+
+    def _refuse_reach(self, func: Callable[..., Any], view: Any) -> None:
+        """Breaks where ``view``, by `as_strided`, reaches past the elements of an input, within
+        what that is part of."""
+        if "as_strided" not in leaves.name_of(func) or not isinstance(view, torch.Tensor):
+            return
+        self.places_asked = True
+        memory = leaves.memory_of(view)
+        for graph_input in self.inputs.values():
+            whole = graph_input.example
+            if isinstance(whole, torch.Tensor) and leaves.memory_of(whole) == memory:
+                start = view.storage_offset() - whole.storage_offset()
+                if start < 0 or start + leaves.reach_of(view) > leaves.reach_of(whole):
+                    reason = f"{leaves.name_of(func)} reaches past the elements of an input"
+                    raise BreakCapture("as-strided", reason, "take it of the whole tensor")
 
     def _note_writes(self, func: Callable[..., Any], written: list[torch.Tensor]) -> None:
         """Notes what a call writes to. Where autograd, which counts no writes through ``.data``,
@@ -358,19 +373,29 @@ def _has_gradient(node: torch.fx.Node) -> bool:
     return any(isinstance(part, torch.Tensor) and part.requires_grad for part in parts)
 
 
-def _refuse_gaps(func: Callable[..., Any], node: Any, memory: int) -> None:
-    """Breaks before a write to windows (`unfold`) that leave out elements of what they are taken
-    of: torch's functionalization makes those zeros."""
-    while isinstance(node, torch.fx.Node) and node.op != "placeholder":
-        value, source = node.meta["example_value"], node.args[0] if node.args else None
-        if isinstance(value, torch.Tensor) and leaves.memory_of(value) != memory:
-            return
-        if leaves.name_of(node.target).startswith("unfold") and isinstance(source, torch.fx.Node):
-            whole = source.meta["example_value"]
-            if value.numel() != whole.numel():
-                reason = f"{leaves.name_of(func)} of windows between which elements are left out"
+def _refuse_gaps(func: Callable[..., Any], node: torch.fx.Node | None, memory: int) -> None:
+    """Breaks before a write to windows (`unfold`) that share elements of what they are taken of or
+    leave some out, which torch's functionalization adds up or makes zeros, and to places
+    (`as_strided`) in a tensor with gaps, which are no part of the copy that it writes to."""
+    while node is not None and node.op != "placeholder":
+        source = next((n for n in node.all_input_nodes if _looks_at(n, memory)), None)
+        whole = None if source is None else source.meta["example_value"]
+        if isinstance(whole, torch.Tensor):
+            name, windows = leaves.name_of(node.target), node.meta["example_value"]
+            if name.startswith("unfold"):
+                leaves.refuse_overlap(func, (windows,))
+            is_part = name.startswith("unfold") and windows.numel() != whole.numel()
+            if is_part or (name.startswith("as_strided") and leaves.has_gaps(whole)):
+                what = "windows that leave elements out" if is_part else "places between elements"
+                reason = f"{leaves.name_of(func)} of {what}"
                 raise BreakCapture("windows", reason, "write to a slice instead")
         node = source
+
+
+def _looks_at(node: torch.fx.Node, memory: int) -> bool:
+    value = node.meta.get("example_value")
+    parts = value if isinstance(value, tuple | list) else (value,)
+    return any(isinstance(p, torch.Tensor) and leaves.memory_of(p) == memory for p in parts)
 
 
 @lru_cache(maxsize=4096)

@@ -123,6 +123,14 @@ def max_unpool2d(x: torch.Tensor, places: torch.Tensor, size: Sequence[int]) -> 
     return out.contiguous(memory_format=last)
 
 
+def split(x: torch.Tensor, size: int, dim: int = 0) -> Sequence[torch.Tensor]:
+    """torch's decomposition, which detaches what has nothing to split."""
+    if x.shape[dim] == 0:
+        return (x.narrow(dim, 0, 0),)
+    parts: Sequence[torch.Tensor] = torch_api.decomposition_of(aten.split.Tensor)(x, size, dim)
+    return parts
+
+
 def channel_shuffle(x: torch.Tensor, groups: int) -> torch.Tensor:
     """torch's decomposition, with the channels last where the operand has them so: on a CPU eager
     keeps them."""
@@ -189,6 +197,7 @@ OWN: Decompositions = {
     aten.binary_cross_entropy.default: binary_cross_entropy,
     aten.max_unpool2d.default: max_unpool2d,
     aten.max_unpool3d.default: unpooled(aten.max_unpool3d.default),
+    aten.split.Tensor: split,
     aten.channel_shuffle.default: channel_shuffle,
     aten.convolution.default: convolution,
     aten.convolution_backward.default: convolution_backward,

@@ -240,7 +240,9 @@ class Recorder(torch_api.dispatch_mode_class()):  # type: ignore[misc]
                 with self:
                     out = expand(*args, **kwargs)
                 if out is not NotImplemented:
-                    if kind is OpKind.VIEW and isinstance(out, tuple | list):
+                    if kind is OpKind.PLAIN:
+                        return self._laid_out(func, args, kwargs, out)
+                    if isinstance(out, tuple | list):
                         self._remember_parts(func, args, kwargs, out)
                     return out
             return self._record(func, args, kwargs, kind is OpKind.VIEW)
@@ -262,6 +264,31 @@ class Recorder(torch_api.dispatch_mode_class()):  # type: ignore[misc]
         if kind is OpKind.BATCH_NORM:
             return self._record_batch_norm(func, args, kwargs)
         raise NeedsFunctionalization(str(func))
+
+    def _laid_out(self, func: OpOverload, args: Any, kwargs: Any, out: Any) -> Any:
+        """What ``func`` was decomposed into, in the layout that eager's own kernel gives it: of
+        operands in rows both have rows."""
+        given = [a for a in args if isinstance(a, torch.Tensor)]
+        if all(map(torch_api.lies_in_rows, given)) or not torch_api.has_examples(*given):
+            return out
+        if torch_api.is_data_dependent(func):
+            return out
+        wanted = self._fake_result(func, args, kwargs, False)
+        if isinstance(out, torch.Tensor):
+            return self._in_layout_of(wanted, out)
+        if isinstance(out, tuple | list):
+            return type(out)(map(self._in_layout_of, wanted, out))
+        return out
+
+    def _in_layout_of(self, wanted: Any, out: Any) -> Any:
+        known = isinstance(out, torch.Tensor) and isinstance(wanted, torch.Tensor)
+        if not known or wanted.dim() != out.dim() or torch_api.lie_alike(wanted, out):
+            return out
+        outwards = sorted(range(out.dim()), key=lambda d: (wanted.stride(d), wanted.shape[d]))
+        order = outwards[::-1]
+        with self:
+            rows = out.permute(order).clone(memory_format=torch.contiguous_format)
+            return rows.permute([order.index(d) for d in range(len(order))])
 
     def _faked(self, value: Any) -> Any:
         if type(value) is list:
@@ -330,7 +357,9 @@ class Recorder(torch_api.dispatch_mode_class()):  # type: ignore[misc]
             return
         given = tuple(map(self.argument, args)), {k: self.argument(v) for k, v in kwargs.items()}
         for position, item in enumerate(out):
-            self.node_of(item).meta["part"] = Part(func, *given, position)
+            node = self.node_of(item)
+            if node is not given[0][0]:  # the operand itself, under another name
+                node.meta["part"] = Part(func, *given, position)
 
     def _record_alias(self, func: OpOverload, args: Any, kwargs: Any) -> Any:
         source = args[0]

@@ -190,7 +190,7 @@ from jitney.torch_api.tensors import (
     tensor_at,
     versions,
 )
-from jitney.torch_api.view_strides import can_be_viewed, lie_alike
+from jitney.torch_api.view_strides import can_be_viewed, has_examples, lie_alike, lies_in_rows
 
 __all__ = [
     "abandon_recording",
@@ -298,7 +298,9 @@ __all__ = [
     "jacobian_of",
     "kind_of_argument",
     "known_as_one",
+    "has_examples",
     "lie_alike",
+    "lies_in_rows",
     "make_infra_mode",
     "maker_of_empty",
     "mark_allowed_in_graph",

@@ -10,6 +10,7 @@ import torch
 from torch._prims_common import suggest_memory_format
 from torch.utils._pytree import tree_map
 
+from jitney.torch_api.index_strides import laid_out_chosen
 from jitney.torch_api.modes import dispatch_modes_off
 from jitney.torch_api.pointwise_strides import laid_out_pointwise
 from jitney.torch_api.symbols import hint_of, is_symbolic
@@ -36,13 +37,16 @@ def forecast(op: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     out = op(*args, **kwargs)
     if op is torch.ops.aten.multilabel_margin_loss_forward.default and args[0].dim() < 2:
         return out[0].new_empty(()), out[1]
+    if op is torch.ops.aten.index.Tensor:
+        return laid_out_chosen(args[0], args[1], out)
     if op in _IN_ROWS:
-        return out if out.is_contiguous() else out.new_empty(out.shape)
-    if isinstance(out, torch.Tensor) and 1 in out.shape:
-        if op._opname in ("view", "_unsafe_view"):
+        return _rows_of(out)
+    if op._opname in _AS_OPERAND and out.shape == args[_AS_OPERAND[op._opname]].shape:
+        return torch.empty_like(args[_AS_OPERAND[op._opname]], dtype=out.dtype)
+    if isinstance(out, torch.Tensor):
+        if op._opname in ("view", "_unsafe_view") and 1 in out.shape:
             return _seen_as(args[0], out)
-        asked = kwargs.get("memory_format", torch.preserve_format)
-        if torch.Tag.pointwise in op.tags and asked in (None, torch.preserve_format):
+        if _is_iterated(op, kwargs):
             return laid_out_pointwise(op, args, out)
     if op._opname in _BATCH_NORMS:
         return _normalised(op, args, out)
@@ -52,11 +56,14 @@ def forecast(op: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     if op._opname == "native_group_norm_backward":
         return None if out[0] is None else _in(args[0].dtype, out[0]), *out[1:]
     if args and op._opname in _LIKE_OPERAND.get(_device_of(args[0]), ()):
-        return torch.empty_like(out, memory_format=suggest_memory_format(args[0]))
+        like = args[1] if op._opname.endswith("backward") else args[0]
+        return torch.empty_like(out, memory_format=suggest_memory_format(like))
     if op is torch.ops.aten.roll.default and args[0].device.type == "cpu":
         return out if args[0].is_contiguous() else _rolled(out, *args)
+    if op._opname == "nll_loss2d_forward":
+        return tuple(map(_rows_of, out))
     if op._opname == "log_sigmoid_forward" and args[0].device.type == "cpu":
-        return tuple(t if t.is_contiguous() else t.new_empty(t.shape) for t in out)
+        return tuple(map(_rows_of, out))
     if op._opname in _SHUFFLES and args[0].is_cuda:
         return torch.empty_like(out, memory_format=torch.contiguous_format)
     if op._opname.endswith("_scatter") and any(type(s) is int and s == 0 for s in out.stride()):
@@ -75,11 +82,25 @@ _BATCH_NORMS = frozenset({
     "_batch_norm_with_update_functional",
 })  # fmt: skip
 
-#: Pointwise ops whose result eager makes in rows, however an operand lies.
+#: Ops whose result eager makes in rows, however an operand lies.
 _IN_ROWS = frozenset({
     torch.ops.aten.masked_fill.Scalar, torch.ops.aten.masked_fill.Tensor,
     torch.ops.aten.mvlgamma.default, torch.ops.aten.pow.Scalar,
+    torch.ops.aten.normal.Tensor_Tensor, torch.ops.aten.normal.float_Tensor,
+    torch.ops.aten.normal.Tensor_float, torch.ops.aten.poisson.default,
+    torch.ops.aten._log_softmax_backward_data.default, torch.ops.aten.glu_backward.default,
+    torch.ops.aten.mse_loss_backward.default, torch.ops.aten.huber_loss_backward.default,
+    torch.ops.aten.smooth_l1_loss_backward.default,
 })  # fmt: skip
+
+#: Where ops have the operand whose layout their result has.
+_AS_OPERAND = {"binary_cross_entropy": 0, "binary_cross_entropy_backward": 1, "huber_loss": 0}
+
+#: Pointwise ops that torch does not call so.
+_POINTWISE = frozenset((
+    "complex", "elu_backward", "floor_divide", "hardsigmoid_backward", "hardswish_backward",
+    "hardtanh_backward", "polar", "softplus_backward",
+))  # fmt: skip
 
 #: Where norms without running statistics have their weight and bias.
 _PARAMETERS = {"native_group_norm": (1, 2), "native_layer_norm": (2, 3)}
@@ -88,12 +109,25 @@ _PARAMETERS = {"native_group_norm": (1, 2), "native_layer_norm": (2, 3)}
 #: a shuffle; on a GPU what is made larger, of few channels as well.
 _LIKE_OPERAND = {
     "cpu": frozenset({
-        "channel_shuffle",
+        "channel_shuffle", "max_unpool2d",
         "reflection_pad2d", "reflection_pad3d", "replication_pad2d", "replication_pad3d",
+        "reflection_pad2d_backward", "reflection_pad3d_backward",
+        "replication_pad2d_backward", "replication_pad3d_backward",
     }),
     "cuda": frozenset({"upsample_bilinear2d"}),
 }  # fmt: skip
 _SHUFFLES = ("pixel_shuffle", "pixel_unshuffle")
+
+
+def _rows_of(out: torch.Tensor) -> torch.Tensor:
+    return out if out.is_contiguous() else out.new_empty(out.shape)
+
+
+def _is_iterated(op: Any, kwargs: Mapping[str, Any]) -> bool:
+    """Whether eager's iterator makes the result."""
+    asked = kwargs.get("memory_format", torch.preserve_format)
+    pointwise = torch.Tag.pointwise in op.tags or op._opname in _POINTWISE
+    return pointwise and asked in (None, torch.preserve_format)
 
 
 def _rolled(

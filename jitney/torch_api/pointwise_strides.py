@@ -1,7 +1,9 @@
-"""The strides that eager gives pointwise results which have sizes of 1.
+"""The strides that eager gives pointwise results.
 
-Fake tensors give such a size the stride of a row-major or channels-last tensor, eager often that of
-an operand; and by it a convolution tells whether its image is channels last.
+Fake tensors have them of Python code, which orders the dimensions of operands that lie apart in
+another way than eager's iterator. And they give a size of 1 the stride of a row-major or
+channels-last tensor, eager often that of an operand; by it a convolution tells whether its image is
+channels last.
 """
 
 from __future__ import annotations
@@ -10,11 +12,14 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND, elementwise_dtypes
 
-from jitney.torch_api.view_strides import has_examples, has_odd_step, same
+from jitney.torch_api.modes import dispatch_modes_off
+from jitney.torch_api.view_strides import has_examples, has_odd_step, lies_in_rows, same
 
 #: Strides of operands along one result's dimensions.
 Steps = list[tuple[int, ...]]
+_DEFAULT = ELEMENTWISE_TYPE_PROMOTION_KIND.DEFAULT
 
 
 def laid_out_pointwise(op: Any, args: Sequence[Any], out: torch.Tensor) -> torch.Tensor:
@@ -23,10 +28,16 @@ def laid_out_pointwise(op: Any, args: Sequence[Any], out: torch.Tensor) -> torch
     tensors = [a for a in args if isinstance(a, torch.Tensor)]
     if op._opname == "threshold_backward":
         tensors.reverse()  # eager has the gradient behind what was cut
+    if op._opname == "ldexp" and tensors[1].is_floating_point():
+        tensors[1] = tensors[1].new_empty(tensors[1].shape)  # powers of two, in rows
     sizes = tuple(out.shape)
-    if not all(type(n) is int for t in tensors for n in (*t.shape, *t.stride())):
-        if not any(map(has_odd_step, tensors)) or not has_examples(out, *tensors):
-            return out
+    apart = len(tensors) > 1 and not all(map(lies_in_rows, tensors))
+    if not apart and 1 not in sizes:
+        return out
+    if all(type(n) is int for t in tensors for n in (*t.shape, *t.stride())):
+        tensors = _of_one_dtype(op, tensors, out.dtype)
+    elif not (apart or any(map(has_odd_step, tensors))) or not has_examples(out, *tensors):
+        return out
     if not tensors or tuple(torch.broadcast_shapes(*(t.shape for t in tensors))) != sizes:
         return out
     alike = all(tuple(t.shape) == sizes for t in tensors) and not _takes_number(op, args)
@@ -34,6 +45,27 @@ def laid_out_pointwise(op: Any, args: Sequence[Any], out: torch.Tensor) -> torch
     if strides is None:
         strides = iterated([_steps(t, sizes) for t in tensors], sizes)
     return out if all(map(same, strides, out.stride())) else out.new_empty_strided(sizes, strides)
+
+
+def _of_one_dtype(op: Any, tensors: list[torch.Tensor], dtype: torch.dtype) -> list[torch.Tensor]:
+    """What a CPU's iterator goes over: a copy, which is dense, of an operand of another dtype than
+    is computed in. ``dtype``: the result's, which integers are computed in where it has a point."""
+    if all(t.dtype is dtype for t in tensors):
+        return tensors
+    cast = tensors[op._opname == "where" :]
+    _, shared = elementwise_dtypes(*cast, type_promotion_kind=_DEFAULT)
+    if dtype.is_floating_point and not shared.is_floating_point:
+        shared = dtype
+    kept = [t.dtype is shared or t.device.type != "cpu" or _is_dense(t) for t in cast]
+    with dispatch_modes_off():
+        cast = [t if keep else _copied(t) for t, keep in zip(cast, kept, strict=True)]
+    return [*tensors[: -len(cast)], *cast]
+
+
+def _copied(tensor: torch.Tensor) -> torch.Tensor:
+    return torch.empty_like(
+        torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
+    )
 
 
 def _takes_number(op: Any, args: Sequence[Any]) -> bool:
@@ -91,12 +123,13 @@ def iterated(operands: Steps, sizes: tuple[int, ...]) -> tuple[int, ...]:
     """The strides of a result that eager's iterator makes: dense, its dimensions in the order of
     the operands' steps, the first that tells two apart deciding."""
     order = list(range(len(sizes)))[::-1]
-    for at in range(1, len(order)):
-        for before in range(at - 1, -1, -1):
-            inner, outer = order[before], order[before + 1]
-            later = _comes_later(inner, outer, operands, sizes)
+    for start in range(1, len(order)):
+        at = start
+        for before in range(start - 1, -1, -1):
+            later = _comes_later(order[before], order[at], operands, sizes)
             if later > 0:
-                order[before], order[before + 1] = outer, inner
+                order[before], order[at] = order[at], order[before]
+                at = before
             elif later < 0:
                 break
     return _dense(order, sizes)

@@ -81,3 +81,16 @@ def test_logsigmoid_of_transposed_operands_is_in_rows(dynamic: bool | None) -> N
         assert_equal_to_eager(logs, compiled, (x,), training=True)
     last = torch.randn(2, 3, 1, 5).contiguous(memory_format=torch.channels_last)
     assert_equal_to_eager(logs, compiled, (last,))
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("training", [False, True])
+def test_a_split_of_nothing(training: bool, dynamic: bool) -> None:
+    def rest(x: torch.Tensor) -> torch.Tensor:
+        return x[:, 3:].split(1, 1)[0]
+
+    compiled = jitney.compile(rest, dynamic=dynamic, options={"eager_on_bug": False})
+    for width in (3, 5, 3):
+        x = torch.randn(2, width, requires_grad=training)
+        assert_equal_to_eager(rest, compiled, (x,), training=training)

@@ -59,6 +59,49 @@ def test_a_write_goes_to_one_element_after_the_other(function: Any, dynamic: boo
         assert_equal(given, x)
 
 
+def first_window(x: torch.Tensor) -> torch.Tensor:
+    x.unfold(0, 3, 2)[0].add_(1)
+    return x * 2
+
+
+def gaps(x: torch.Tensor) -> torch.Tensor:
+    """Places between the elements of a slice with a step."""
+    x.as_strided((3,), (1,)).mul_(2)
+    return x + 1
+
+
+def gaps_by_name(x: torch.Tensor) -> torch.Tensor:
+    torch.as_strided(stride=(2, 1), size=(2, 2), input=x).add_(1)
+    return x + 1
+
+
+def past_the_end(x: torch.Tensor) -> torch.Tensor:
+    """Places that the slice is no part of."""
+    y = x.as_strided((x.shape[0] + 4,), (2,))
+    y.add_(1)
+    return y * 2
+
+
+def read_past_the_end(x: torch.Tensor) -> torch.Tensor:
+    return x.as_strided((2, 3), (x.shape[0], 3), x.storage_offset() + 1).flip(0)
+
+
+@pytest.mark.parametrize("dynamic", [False, None, True])
+@pytest.mark.parametrize(
+    "function", [first_window, gaps, gaps_by_name, past_the_end, read_past_the_end]
+)
+@pytest.mark.parametrize("step", [1, 2])
+def test_places_are_those_of_the_whole_tensor(
+    function: Any, step: int, dynamic: bool | None
+) -> None:
+    compiled = jitney.compile(function, dynamic=dynamic, options={"eager_on_bug": False})
+    for size in (7, 6, 9):
+        whole, given = torch.arange(40.0), torch.arange(40.0)
+        wanted = function(whole[3 : 3 + step * size : step])
+        assert_equal(compiled(given[3 : 3 + step * size : step]), wanted)
+        assert_equal(given, whole)
+
+
 @pytest.mark.parametrize("dynamic", [None, True])
 def test_writes_to_parts_that_lie_apart_are_captured(dynamic: bool | None) -> None:
     def parts(x: torch.Tensor) -> torch.Tensor:

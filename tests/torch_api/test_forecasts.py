@@ -281,3 +281,71 @@ def test_a_roll_keeps_channels_that_lie_last(shifts: Any, dims: Any, dynamic: bo
         x = torch.randn(shape).contiguous(memory_format=torch.channels_last).requires_grad_()
         assert_equal_to_eager(rolled, compiled, (x,), training=True)
     assert_equal_to_eager(rolled, compiled, (torch.randn(2, 3, 4, 5).transpose(1, 3),))
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_rows_of_losses_and_random_numbers(dynamic: bool) -> None:
+    """Whatever is transposed, a loss of each label and what is drawn lie in rows."""
+
+    def losses(x: torch.Tensor, labels: torch.Tensor) -> Any:
+        likelihoods = F.cross_entropy(x, labels.t(), reduction="none")
+        drawn = torch.normal(x[0].t(), 1.0), torch.normal(x[0].t(), x[0].t().abs())
+        return likelihoods, *drawn, torch.poisson(x[1].t().abs())
+
+    compiled = jitney.compile(losses, dynamic=dynamic, options={"eager_on_bug": False})
+    for size in (4, 6):
+        inputs = torch.randn(size, 3, 5), torch.randint(3, (5, size))
+        torch.manual_seed(0)
+        wanted = [t.stride() for t in losses(*inputs)]
+        assert [t.stride() for t in compiled(*inputs)] == wanted
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("rank", [1, 2])
+def test_places_of_a_pool_that_lie_transposed(rank: int, dynamic: bool) -> None:
+    unpool = getattr(F, f"max_unpool{rank}d")
+
+    def unpooled(x: torch.Tensor, places: torch.Tensor) -> Any:
+        return unpool(x, places, 2)
+
+    compiled = jitney.compile(unpooled, dynamic=dynamic, options={"eager_on_bug": False})
+    for size in (4, 6):
+        x = torch.randn(2, 3, *[size] * rank)
+        pair = getattr(F, f"max_pool{rank}d")(x, 2, return_indices=True)
+        turned = [t.movedim(1, -1).contiguous().movedim(-1, 1) for t in pair]
+        assert_equal_to_eager(unpooled, compiled, tuple(turned))
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("name", ["mse_loss", "smooth_l1_loss", "huber_loss"])
+def test_gradients_of_losses_lie_in_rows(name: str, dynamic: bool) -> None:
+    def slope(x: torch.Tensor, y: torch.Tensor) -> Any:
+        return torch.autograd.grad(getattr(F, name)(x, y), x)[0]
+
+    def step(x: torch.Tensor, y: torch.Tensor) -> Any:
+        return getattr(F, name)(x, y)
+
+    compiled = jitney.compile(step, dynamic=dynamic, options={"eager_on_bug": False})
+    for size in (3, 5):
+        x, y = torch.randn(size, 4).t().requires_grad_(), torch.randn(size, 4).t()
+        (gradient,) = torch.autograd.grad(compiled(x, y), x)
+        assert gradient.stride() == slope(x, y).stride()
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_a_loss_of_each_pixel_lies_in_rows(dynamic: bool) -> None:
+    def loss(x: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        return F.cross_entropy(x, labels.permute(2, 1, 0), reduction="none")
+
+    compiled = jitney.compile(loss, dynamic=dynamic, options={"eager_on_bug": False})
+    for size in (4, 6):
+        x = torch.randn(size, 5, 2, 3).permute(3, 2, 1, 0)
+        assert_equal_to_eager(loss, compiled, (x, torch.randint(2, (size, 5, 3))))
+
+
+@pytest.mark.parametrize("mode", ["reflect", "replicate"])
+def test_the_gradient_of_a_padded_image_keeps_its_channels_last(mode: str) -> None:
+    compiled = jitney.compile(lambda x: F.pad(x, (1, 1, 1, 1), mode))
+    x = torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last).requires_grad_()
+    (gradient,) = torch.autograd.grad(compiled(x).sum(), x)
+    assert gradient.is_contiguous(memory_format=torch.channels_last)
