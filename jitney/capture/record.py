@@ -18,6 +18,7 @@ from torch.overrides import TorchFunctionMode
 
 from jitney import torch_api
 from jitney.capture import leaves
+from jitney.capture.asked_writes import written_if_asked
 from jitney.capture.frame import BreakCapture, Frame, Restart
 from jitney.capture.inside_handlers import is_error_handled
 from jitney.capture.remember_fakes import RememberedFakes
@@ -253,7 +254,7 @@ class Recorder:
         leaves.refuse_new_leaves(func, args, kwargs)
         leaves.refuse_masked_values(func, args, kwargs)
         node_kwargs = {k: self.argument(v) for k, v in kwargs.items()}
-        changed = (leaves.written if write else leaves.written_if_asked)(func, args, kwargs)
+        changed = (leaves.written if write else written_if_asked)(func, args, kwargs)
         given = leaves.memory_given(kwargs)
         self._refuse_places(func, (*changed, *given))
         if given:
