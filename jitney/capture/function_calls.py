@@ -287,13 +287,18 @@ def _is_compiling(interpreter: Interpreter, *rest: Any) -> bool:
 _CALL_WITH_HOOKS = getattr(torch.nn.Module, modules.CALL_WITH_HOOKS).__code__
 
 
-def _masked_fill(
-    interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Frame | None
-) -> Any:
-    """The first step of every reduction in `torch.masked`."""
-    if torch_api.is_masked_tensor(interpreter.world.force(args[1])):
-        return interpreter.call_python(function, args, kwargs, None)
-    return interpreter.call_python(torch_api.fill_masked_out, args, kwargs, None)
+def _in_place_of_it(ours: Callable[..., Any], leaves_out: Any = None) -> Handler:
+    """The program of ours is interpreted where torch's own is called; torch's where one of the
+    arguments is what ours ``leaves_out``."""
+
+    def handler(
+        interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Frame | None
+    ) -> Any:
+        if leaves_out is not None and any(map(leaves_out, map(interpreter.world.force, args))):
+            return interpreter.call_python(function, args, kwargs, None)
+        return interpreter.call_python(ours, args, kwargs, None)
+
+    return handler
 
 
 def _graph_break(interpreter: Interpreter, *rest: Any) -> None:
@@ -301,12 +306,6 @@ def _graph_break(interpreter: Interpreter, *rest: Any) -> None:
     torch's own compiler alone."""
     if not torch_api.is_of_optimizers(interpreter.frames[-1].code):
         raise BreakCapture("graph_break", names.GRAPH_BREAK_REASON)
-
-
-def _number_of_step(
-    interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Frame | None
-) -> Any:
-    return interpreter.call_python(torch_api.number_of_step, args, kwargs, None)
 
 
 def _attention_kinds(
@@ -354,7 +353,7 @@ HANDLERS: dict[str, Handler] = {
     "functools.update_wrapper": _update_wrapper,
     "copy.copy": copies.call_copy,
     "copy.deepcopy": copies.call_deepcopy,
-    names.MASKED_FILL: _masked_fill,
+    names.MASKED_FILL: _in_place_of_it(torch_api.fill_masked_out, torch_api.is_masked_tensor),
     names.GRAPH_BREAK: _graph_break,
-    names.NUMBER_OF_STEP: _number_of_step,
+    names.NUMBER_OF_STEP: _in_place_of_it(torch_api.number_of_step),
 }
