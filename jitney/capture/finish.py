@@ -73,10 +73,12 @@ def errors_without_trace(
     return (LeftToEager, *_ERRORS)
 
 
-def inputs_put_back(recorder: Recorder, inputs: tuple[GraphInput, ...]) -> tuple[int, ...]:
-    """The positions of the inputs that hold what they held before where the graph raises: those it
-    writes to, where the frame handles an error of a library's call."""
-    if not recorder.error_is_handled:
+def inputs_put_back(
+    recorder: Recorder, inputs: tuple[GraphInput, ...], repeated: tuple[type[Exception], ...]
+) -> tuple[int, ...]:
+    """The positions of the inputs that hold what they held before where the graph raises one of
+    ``repeated``: those it writes to, where the frame handles an error of a library's call."""
+    if not (recorder.error_is_handled and repeated):
         return ()
     return tuple(i for i, given in enumerate(inputs) if recorder.is_mutated(given.example))
 

@@ -119,10 +119,7 @@ def memory_given(kwargs: dict[str, Any]) -> tuple[torch.Tensor, ...]:
 
 def refuse_resized(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Memory for a result (``out``) of another shape is given that shape, and more memory. Told by
-    a trial: the capture's own fake must keep its shape where it is an input. Ops whose result is
-    lost to torch's functionalization, or added to what the memory holds, are refused."""
-    if name_of(func) in ("linalg_matrix_rank", "_compute_linear_combination"):
-        raise BreakCapture("lost-out", f"{name_of(func)} is given out=", "leave out= out")
+    a trial: the capture's own fake must keep its shape where it is an input."""
     given = memory_given(kwargs)
     tried = tuple([t.new_empty_strided(t.shape, t.stride()) for t in given])
     try:
@@ -132,6 +129,16 @@ def refuse_resized(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     if any(a.shape != b.shape for a, b in zip(given, tried, strict=True)):
         hint = "give memory of the result's shape"
         raise BreakCapture("resized-out", f"out= of {name_of(func)} is resized", hint)
+
+
+def refuse_lost(func: Any) -> None:
+    """Breaks before a call whose result would not be in the memory it is given (``out``)."""
+    if name_of(func) in _LOST:
+        raise BreakCapture("lost-out", f"{name_of(func)} is given out=", "leave out= out")
+
+
+# By torch's functionalization: of a composite op, and one that adds to what the memory holds.
+_LOST = frozenset(["linalg_matrix_rank", "_compute_linear_combination"])
 
 
 def refuse_relaid(
@@ -304,21 +311,27 @@ def refuse_overlap(func: Any, tensors: Iterable[torch.Tensor]) -> None:
     """Breaks before a write to a tensor whose elements share memory: eager refuses it if it is an
     expanded one, else writes to one element after the other."""
     for tensor in tensors:
-        extents = zip(tensor.stride(), tensor.shape, strict=True)
-        places = [(stride, size) for stride, size in extents if type(size) is not int or size > 1]
-        if any(type(stride) is int and stride == 0 for stride, _ in places):
+        extents = _extents(tensor)
+        if any(type(stride) is int and stride == 0 for stride, _ in extents):
             what = "an expanded tensor"
-        elif _may_overlap(places):
+        elif _may_overlap(extents):
             what = "a tensor whose elements share memory"
         else:
             continue
         raise BreakCapture("overlap", f"{name_of(func)} of {what}", "clone() it before")
 
 
-def _may_overlap(places: list[tuple[Any, Any]]) -> bool:
+def _extents(tensor: torch.Tensor) -> list[tuple[Any, Any]]:
+    """(stride, size) of the dimensions that are not known to be of size 1, small strides first."""
+    pairs = zip(tensor.stride(), tensor.shape, strict=True)
+    extents = [(stride, size) for stride, size in pairs if type(size) is not int or size > 1]
+    return sorted(extents, key=lambda extent: torch_api.hint_of(extent[0]))
+
+
+def _may_overlap(extents: list[tuple[Any, Any]]) -> bool:
     """Whether a step in one dimension does not go past all that those of smaller steps reach."""
     reach: Any = 1
-    for stride, size in sorted(places, key=lambda place: torch_api.hint_of(place[0])):
+    for stride, size in extents:
         if stride < reach:
             return True
         reach = reach + stride * (size - 1)
@@ -334,11 +347,9 @@ def reach_of(tensor: torch.Tensor) -> Any:
 
 
 def has_gaps(tensor: torch.Tensor) -> bool:
-    """Whether what lies between a tensor's elements is none of it, or some elements are one."""
-    extents = zip(tensor.stride(), tensor.shape, strict=True)
-    places = [(stride, size) for stride, size in extents if type(size) is not int or size > 1]
+    """Whether the places from a tensor's first element to its last are not one for each."""
     step: Any = 1
-    for stride, size in sorted(places, key=lambda place: torch_api.hint_of(place[0])):
+    for stride, size in _extents(tensor):
         if stride != step:
             return True
         step = step * size

@@ -258,9 +258,7 @@ class Recorder:
         given = leaves.memory_given(kwargs)
         self._refuse_places(func, (*changed, *given))
         if given:
-            with self.fake_mode:
-                leaves.refuse_resized(func, args, kwargs)
-                leaves.refuse_relaid(func, args, kwargs, (i.example for i in self.inputs.values()))
+            self._refuse_memory(func, args, kwargs)
         self._note_writes(func, [*changed, *given])
         with self.fake_mode, self._remembered, self._composites():
             try:
@@ -293,6 +291,13 @@ class Recorder:
         if type(given) is not torch.Size:
             return argument
         return self.node("call_function", torch.Size, (argument,), {}, given)
+
+    def _refuse_memory(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Breaks before a call given memory for its result (``out``) which would not hold it."""
+        leaves.refuse_lost(func)
+        with self.fake_mode:
+            leaves.refuse_resized(func, args, kwargs)
+            leaves.refuse_relaid(func, args, kwargs, (i.example for i in self.inputs.values()))
 
     def _refuse_places(self, func: Callable[..., Any], written: Sequence[torch.Tensor]) -> None:
         """Breaks before a write to tensors that lie so that a graph would write otherwise."""

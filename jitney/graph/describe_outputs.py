@@ -7,7 +7,7 @@ run time as views of an input or of a result, so that the user sees eager's alia
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -155,21 +155,16 @@ class _Outputs:
         return all(self._is_taken_of(other, member) for other in group)
 
     def _is_taken_of(self, view: torch.Tensor, base: torch.Tensor) -> bool:
-        node: Any = self.recorder.node_of(self.layer.value(view))
-        wanted = self.recorder.node_of(self.layer.value(base))
-        while node is not wanted and _is_view_step(node):
-            node = node.args[0]
-        return node is wanted
+        taken = _seen_through(self.recorder.node_of(self.layer.value(view)))
+        return self.recorder.node_of(self.layer.value(base)) in taken
 
     def _root_node(self, output: torch.Tensor) -> fx.Node:
         """What the output is a view of: an input's value (itself a view, where functionalization
         wrote through one), else what owns the memory."""
         value = self.layer.value(output)
         root = self.recorder.node_of(self.recorder.root_of(value))
-        node: Any = self.recorder.node_of(value)
-        while node is not root and node not in self.input_nodes and _is_view_step(node):
-            node = node.args[0]
-        return node if node in self.input_nodes else root
+        taken = _seen_through(self.recorder.node_of(value))
+        return next((node for node in taken if node in self.input_nodes), root)
 
     def _steps(self, output: torch.Tensor, root: fx.Node) -> tuple[ViewStep, ...]:
         """The view ops from ``root`` to ``output``, in order."""
@@ -198,6 +193,14 @@ class _Outputs:
         if isinstance(value, list | tuple):
             return tuple(self._step_argument(item) for item in value)
         return value
+
+
+def _seen_through(node: Any) -> Iterator[fx.Node]:
+    """The node, then what it is a view of, and so on."""
+    yield node
+    while _is_view_step(node):
+        node = node.args[0]
+        yield node
 
 
 def _is_view_step(node: fx.Node) -> bool:

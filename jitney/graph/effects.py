@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -44,9 +45,9 @@ def may_raise(node: fx.Node) -> bool:
 
 def _checks_errors(node: fx.Node) -> bool:
     """Whether a decomposition that tells its failure (``linalg_inv_ex``) is to raise as well."""
-    names = [argument.name for argument in node.target._schema.arguments]  # type: ignore[union-attr]
-    given = dict(zip(names, node.args, strict=False)) | node.kwargs
-    return bool(given.get("check_errors"))
+    if "check_errors" not in _parameters(node.target):
+        return False
+    return bool(_given(node.target, node.args, node.kwargs).get("check_errors"))
 
 
 def _may_divide_by_zero(name: str, node: fx.Node) -> bool:
@@ -73,9 +74,18 @@ def draws_random(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
     """Whether a call of an op with these arguments draws random numbers."""
     if torch.Tag.nondeterministic_seeded not in getattr(target, "tags", ()):
         return False
-    names = [a.name for a in target._schema.arguments]
-    given = dict(zip(names, args, strict=False)) | dict(kwargs)
-    return "dropout_p" not in names or bool(given.get("dropout_p", 0.0))
+    given = _given(target, args, kwargs)
+    return "dropout_p" not in _parameters(target) or bool(given.get("dropout_p", 0.0))
+
+
+@lru_cache(maxsize=4096)
+def _parameters(target: Any) -> tuple[str, ...]:
+    return tuple(argument.name for argument in target._schema.arguments)
+
+
+def _given(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of a call of an op, by name."""
+    return {**dict(zip(_parameters(target), args, strict=False)), **kwargs}
 
 
 def _acts(target: torch_api.OpOverload) -> bool:

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import jitney
+from jitney.capture.capture_frame import capture_frame
 
 
 def caught(a: torch.Tensor) -> Any:
@@ -85,8 +86,23 @@ def test_torchs_own_blocks_need_no_copies() -> None:
             a += 1
             return torch.linalg.cholesky(a)
 
-    from jitney.capture.capture_frame import capture_frame
-
     capture = capture_frame(step, {"a": torch.eye(3)})
     assert capture.put_back == ()
     assert capture_frame(caught, {"a": torch.eye(3)}).put_back == (0,)
+
+
+def test_an_op_of_an_author_is_not_run_again_and_nothing_is_copied() -> None:
+    @torch.library.custom_op("jitney_handlers::twice", mutates_args=())
+    def twice(a: torch.Tensor) -> torch.Tensor:
+        return a * 2
+
+    twice.register_fake(torch.empty_like)
+
+    def step(a: torch.Tensor) -> Any:
+        a += 1
+        try:
+            return torch.linalg.cholesky(twice(a))
+        except RuntimeError:
+            return None
+
+    assert capture_frame(step, {"a": torch.eye(3)}).put_back == ()

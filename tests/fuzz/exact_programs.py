@@ -9,11 +9,8 @@ program is called with several layouts and dtypes in turn: what holds for one mu
 
 from __future__ import annotations
 
-import argparse
 import math
 import random
-import sys
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -25,6 +22,7 @@ from torch import Tensor
 import jitney
 from jitney.events import log
 from tests.equal import assert_equal_to_eager
+from tests.fuzz.command_line import run_seeds
 
 FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
@@ -415,28 +413,5 @@ def check(seed: int, length: int) -> int:
     return len(log.events("program"))
 
 
-def main() -> None:
-    """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seed", type=int, default=0, help="the first")
-    parser.add_argument("--count", type=int, default=200)
-    parser.add_argument("--length", type=int, default=6)
-    parser.add_argument("--seconds", type=float, default=math.inf, help="no program after these")
-    options = parser.parse_args()
-    bad = count = compiled = 0
-    end = time.monotonic() + options.seconds
-    for seed in range(options.seed, options.seed + options.count):
-        if time.monotonic() > end:
-            break
-        count += 1
-        try:
-            compiled += check(seed, options.length) > 0
-        except Exception as error:  # noqa: BLE001 - reported
-            bad += 1
-            print(f"seed {seed}: {type(error).__name__}: {str(error).strip()[:400]}", flush=True)
-    print(f"{bad} of {count} programs differ, {compiled} of the others were compiled")
-    sys.exit(bool(bad) or not compiled)
-
-
 if __name__ == "__main__":
-    main()
+    run_seeds(check, __doc__, length=6)

@@ -9,14 +9,10 @@ one of them does to the others.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import linecache
-import math
 import random
 import re
-import sys
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -28,6 +24,7 @@ import jitney
 from jitney.diagnostics.equality import visible_strides
 from jitney.events import log
 from tests.fuzz import slice_grammar as grammar
+from tests.fuzz.command_line import run_seeds
 from tests.fuzz.slice_parts import SPACE, Call, drawn_calls
 
 
@@ -250,29 +247,5 @@ def check(seed: int, length: int, calls: int) -> bool:
     return bool(log.events("program"))
 
 
-def main() -> None:
-    """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seed", type=int, default=0, help="the first")
-    parser.add_argument("--count", type=int, default=200)
-    parser.add_argument("--length", type=int, default=7)
-    parser.add_argument("--calls", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=math.inf, help="no program after these")
-    options = parser.parse_args()
-    bad = count = compiled = 0
-    end = time.monotonic() + options.seconds
-    for seed in range(options.seed, options.seed + options.count):
-        if time.monotonic() > end:
-            break
-        count += 1
-        try:
-            compiled += check(seed, options.length, options.calls)
-        except Exception as error:  # noqa: BLE001 - reported
-            bad += 1
-            print(f"seed {seed}: {type(error).__name__}: {str(error).strip()[:600]}", flush=True)
-    print(f"{bad} of {count} programs differ, {compiled} of the others were compiled")
-    sys.exit(bool(bad) or not compiled)
-
-
 if __name__ == "__main__":
-    main()
+    run_seeds(check, __doc__, length=7, calls=5)

@@ -51,7 +51,7 @@ REFUSED: dict[str, Callable[[torch.Tensor], Any]] = {
     "relu of an expanded tensor": lambda x: F.relu((x[:1] * 1).expand(5, 5), inplace=True),
     "dropout of an expanded tensor": lambda x: F.dropout((x[0] * 1).expand(5, 5), 0.5, True, True),
     "inv_ex": lambda x: torch.linalg.inv_ex(x, check_errors=True),
-    "cholesky_ex": lambda x: torch.linalg.cholesky_ex(-x, check_errors=True)[0] and None,
+    "cholesky_ex, unread": lambda x: (torch.linalg.cholesky_ex(-x, check_errors=True), None)[1],
 }
 
 
