@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-SPACE = 1200  # elements of a tensor that inputs are parts of
+SPACE = 1200  # elements of a tensor that inputs are parts of, at least
 SPECS = (
     ("n", "m"), ("n", "m"), ("n", "m"), ("m", "n"), ("m",), ("n",), ("n", "n"), ("n", 2, "m"),
     ("n", "m", 3), ("n", 3, "m", 2), (1, "m"), ("n", 1), ("n", 4), (2, "m"), (4, 3), (),

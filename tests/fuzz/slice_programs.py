@@ -71,7 +71,8 @@ class SliceProgram:
         call = self.calls[number]
         generator = torch.Generator().manual_seed(number)
         sizes = call.named_sizes()
-        leaves = [torch.randint(-8, 9, (SPACE,), generator=generator) for _ in range(3)]
+        space = max(SPACE, 100 + sum(part.elements(sizes) for part in call.parts))
+        leaves = [torch.randint(-8, 9, (space,), generator=generator) for _ in range(3)]
         leaves = [leaf.to(self.dtype) for leaf in leaves]
         bases = leaves
         if self.grads == "whole":
