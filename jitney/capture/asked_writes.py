@@ -30,5 +30,5 @@ _ASKS = frozenset(["inplace", "training", "use_input_stats"])
 @lru_cache(maxsize=4096)
 def _defaults(func: FunctionType) -> Mapping[str, Any]:
     """What a function's parameters are unless given, in order."""
-    parameters = inspect.signature(func).parameters.values()
+    parameters = inspect.signature(func, follow_wrapped=False).parameters.values()
     return {p.name: None if p.default is p.empty else p.default for p in parameters}
