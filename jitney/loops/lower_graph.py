@@ -49,6 +49,7 @@ from jitney.loops.lowerings import (
     StridedTensor,
     find_lowering,
     functional_twin,
+    known_numbers,
 )
 from jitney.loops.lowerings.expressions import as_expr
 from jitney.loops.lowerings.liveness import Liveness, analyse_liveness
@@ -192,7 +193,8 @@ def _call(b: Builder, values: Lowered, live: Liveness) -> Any:
         if lowering is None:
             raise Refused("no lowering")
         _check_tensors(b, args, kwargs)
-        return lowering(b, *args, **kwargs)
+        given, named = known_numbers(lowering, args, kwargs)
+        return lowering(b, *given, **named)
     except Refused as refusal:
         b.take_back(mark)
         return _library_call(b, args, kwargs, str(refusal))
@@ -254,7 +256,8 @@ def _mutating_call(
         mark = b.mark()
         try:
             _check_tensors(b, args, kwargs)
-            return _write_back(b, args[0], functional(b, *args, **kwargs))
+            passed, named = known_numbers(functional, args, kwargs)
+            return _write_back(b, args[0], functional(b, *passed, **named))
         except Refused:
             b.take_back(mark)
     written = [

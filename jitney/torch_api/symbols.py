@@ -59,7 +59,7 @@ def known_as_one(expression: Any, shape_env: Any) -> bool:
     found to broadcast."""
     import sympy
 
-    values = {s: symbol_range(s, shape_env)[2] for s in expression.free_symbols}
+    values = {s: symbol_hint(s, shape_env) for s in expression.free_symbols}
     if None not in values.values() and expression.xreplace(values) != 1:
         return False
     return bool(shape_env._maybe_evaluate_static(sympy.Eq(expression, 1)) is sympy.true)

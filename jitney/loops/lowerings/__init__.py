@@ -33,7 +33,13 @@ from jitney.loops.lowerings import (  # noqa: F401  (each fills the table)
 )
 from jitney.loops.lowerings.builder import Builder
 from jitney.loops.lowerings.expressions import LOWERABLE
-from jitney.loops.lowerings.registry import Refused, find_lowering, functional_twin, lowered_ops
+from jitney.loops.lowerings.registry import (
+    Refused,
+    find_lowering,
+    functional_twin,
+    known_numbers,
+    lowered_ops,
+)
 from jitney.loops.lowerings.strided import StridedTensor
 
 __all__ = [
@@ -43,5 +49,6 @@ __all__ = [
     "StridedTensor",
     "find_lowering",
     "functional_twin",
+    "known_numbers",
     "lowered_ops",
 ]

@@ -244,7 +244,7 @@ def embedding_backward(
     grad: StridedTensor,
     positions: StridedTensor,
     num_weights: int | Index,
-    padding_idx: int,
+    padding_idx: int | Index,
     scale_grad_by_freq: bool,
 ) -> StridedTensor:
     """Rows of ``grad`` added at their positions; the padding row stays zero."""
@@ -256,8 +256,8 @@ def embedding_backward(
     axes, position = b.axes(grad.shape)
     lets, row = b.let_index(positions.load(position[:-1]), out.shape[0], f"{b.node.name}_row")
     value = cast(grad.load(position), out.dtype)
-    if padding_idx >= 0:
-        padded = apply("eq", index_expr(row), const(padding_idx, torch.int64))
+    if isinstance(padding_idx, Index) or padding_idx >= 0:
+        padded = apply("eq", index_expr(row), index_expr(index(padding_idx)))
         value = where(padded, const(0, value.dtype), value)
     scatter(b, axes, position[:-1], lets, out, (row, position[-1]), value, "add")
     return out
