@@ -38,15 +38,25 @@ def python_dispatcher() -> Any:
 @cache
 def _correct_python_kernels() -> None:
     """Python kernels that differ from the C++ ones: dropout copies what it leaves as it is, a loss
-    counts labels behind the end of a row."""
+    counts labels behind the end of a row, gradients are others at a hinge or beside infinity."""
     key = torch._C.DispatchKey
     dropout = torch.ops.aten.dropout.default
     for at in (key.Autograd, key.CompositeImplicitAutograd):
         dropout.py_kernels[at] = _dropout
     dropout._dispatch_cache.clear()
-    loss = torch.ops.aten.multilabel_margin_loss_forward.default
-    loss.py_kernels.pop(key.Autograd, None)
-    loss._dispatch_cache.clear()
+    aten = torch.ops.aten
+    losses = (aten.multilabel_margin_loss_forward, aten.multi_margin_loss)
+    shrinks = (aten.hardshrink, aten.softshrink)
+    for packet in (*losses, *shrinks):
+        packet.default.py_kernels.pop(key.Autograd, None)
+        packet.default._dispatch_cache.clear()
+    for packet in (aten.hardshrink_backward, aten.softshrink_backward):
+        packet.default.py_kernels[key.Meta] = _like_a_product  # C++'s takes no symbols
+        packet.default._dispatch_cache.clear()
+
+
+def _like_a_product(grad: torch.Tensor, x: torch.Tensor, *_: Any) -> torch.Tensor:
+    return grad * x
 
 
 def _dropout(x: torch.Tensor, p: float, train: bool | None) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""Numbers that a kernel is built for, and that change: the op is a library call."""
+"""Numbers that change: a kernel may be built for them, 16 bits round them, losses have hinges."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import jitney
-from tests.equal import assert_equal_to_eager
+from tests.equal import assert_equal, assert_equal_to_eager
 
 Program = Callable[[Tensor, int], Tensor]
 FILTER = torch.linspace(-1, 1, 18).reshape(2, 1, 3, 3)
@@ -60,3 +60,54 @@ def test_a_step_that_changes_makes_a_sequence_longer() -> None:
     compiled = jitney.compile(counted, options={"eager_on_bug": False})
     for step in (0.5, 0.75, 0.25, 1.5):
         assert torch.equal(compiled(torch.ones(1), step), counted(torch.ones(1), step))
+
+
+OF_16_BITS: dict[str, Callable[[Tensor, float, int], Tensor]] = {
+    "above": lambda x, a, k: (x > a) * x,
+    "at most": lambda x, a, k: (x <= a) * x,
+    "equal": lambda x, a, k: (x == k) * x,
+    "chosen": lambda x, a, k: torch.where(x >= k, a, x),
+    "held": lambda x, a, k: x.clamp(-a, k),
+    "added": lambda x, a, k: x + k,
+    "taken from": lambda x, a, k: a - x,
+    "remainder": lambda x, a, k: x.fmod(k) + x.remainder(a),
+    "hard": lambda x, a, k: F.hardshrink(x, a),
+    "soft": lambda x, a, k: F.softshrink(x, a),
+}
+
+
+@pytest.mark.parametrize("name", OF_16_BITS)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_number_that_changes_beside_16_bits(name: str, dtype: torch.dtype) -> None:
+    """Eager rounds it to the tensor's dtype first."""
+    program = OF_16_BITS[name]
+    compiled = jitney.compile(program, dynamic=True, options={"eager_on_bug": False})
+    x = torch.tensor([0.3, -0.3, 0.6, 0.7, -0.7, 3, 20, 257, 258, 2049, -257]).to(dtype)
+    for a, k in ((0.3, 257), (0.7, 2049), (0.3, 257)):
+        given, expected = (x.clone().requires_grad_() for _ in range(2))
+        ours, eagers = compiled(given, a, k), program(expected, a, k)
+        assert torch.equal(ours, eagers)
+        ours.sum().backward()
+        eagers.sum().backward()
+        assert given.grad is not None and expected.grad is not None
+        assert torch.equal(given.grad, expected.grad)
+
+
+HINGES: dict[str, Callable[[Tensor], Tensor]] = {
+    "margin": lambda x: F.multi_margin_loss(x, torch.arange(x.shape[0]) % 3),
+    "soft": lambda x: F.softshrink(x, 0.5) * torch.inf,
+    "hard": lambda x: F.hardshrink(x, 0.5) * torch.inf,
+}
+
+
+@pytest.mark.parametrize("name", HINGES)
+def test_gradients_at_a_hinge_with_sizes_that_change(name: str) -> None:
+    """torch's Python kernels, which keep sizes symbolic, have other gradients there than C++'s."""
+    program = HINGES[name]
+    compiled = jitney.compile(program, dynamic=True, options={"eager_on_bug": False})
+    for rows in (4, 5, 7):
+        x = (torch.arange(rows * 6) % 7 / 4 - 0.75).reshape(rows, 6)
+        given, expected = (x.clone().requires_grad_() for _ in range(2))
+        compiled(given).sum().backward()
+        program(expected).sum().backward()
+        assert_equal(given.grad, expected.grad)

@@ -202,7 +202,7 @@ def mish(x: Expr) -> Expr:
     return mul(x, apply("tanh", apply("log1p", exp(x))))
 
 
-@elementwise(aten.softshrink, with_builder=True)
+@elementwise(aten.softshrink, narrow_on=("cuda",), with_builder=True)
 def softshrink(b: Builder, x: Expr, bound: Expr | None = None) -> Expr:
     """A CPU's zeros have the sign of ``x``."""
     bound, zero = like(0.5, x) if bound is None else bound, mul(x, like(0, x))
@@ -211,14 +211,14 @@ def softshrink(b: Builder, x: Expr, bound: Expr | None = None) -> Expr:
     return where(apply("gt", x, bound), sub(x, bound), negative)
 
 
-@elementwise(aten.hardshrink)
+@elementwise(aten.hardshrink, narrow_on=("cpu", "cuda"))
 def hardshrink(x: Expr, bound: Expr | None = None) -> Expr:
     bound = like(0.5, x) if bound is None else bound
     inside = apply("and", apply("ge", x, apply("neg", bound)), apply("le", x, bound))
     return where(inside, like(0, x), x)
 
 
-@elementwise(aten.softshrink_backward, aten.hardshrink_backward)
+@elementwise(aten.softshrink_backward, aten.hardshrink_backward, narrow_on=("cpu", "cuda"))
 def shrink_backward(grad: Expr, x: Expr, bound: Expr) -> Expr:
     inside = apply("and", apply("ge", x, apply("neg", bound)), apply("le", x, bound))
     return where(inside, like(0, grad), grad)

@@ -30,8 +30,10 @@ def operand_flags(op: OpOverload) -> dict[str, bool]:
 
 
 def _rounded(dtype: torch.dtype, value: Any) -> Any:
-    """A number as a 16-bit type holds it; others as they are."""
-    return float(torch.tensor(float(value)).to(dtype)) if isinstance(value, int | float) else value
+    """A number as a 16-bit type holds it."""
+    if isinstance(value, int | float):
+        return float(torch.tensor(float(value)).to(dtype))
+    return cast(as_expr(value, compute_dtype(dtype)), dtype)
 
 
 def _loaded(value: StridedTensor, position: Position, own: torch.dtype | None, wide: bool) -> Expr:
