@@ -413,10 +413,21 @@ ProgramOutput = Output | IntOutput | ScalarOutput
 
 
 @dataclass(frozen=True)
+class Assumption:
+    """``low <= value <= high`` (None: no bound) in every call: a guard sees to it. ``value`` is of
+    one symbol."""
+
+    value: Index
+    low: int | None
+    high: int | None
+
+
+@dataclass(frozen=True)
 class LoopProgram:
     """A whole compiled graph. ``arguments`` in call order: buffer names of kind "input", `Dim`s
     and `ScalarArg`s. ``slots`` places temp buffers in the workspace (`plan_memory`): name ->
-    byte offset; ``workspace`` is its size in bytes."""
+    byte offset; ``workspace`` is its size in bytes. ``assumptions``: what guards say of sizes
+    beyond the ranges of their `Dim`s."""
 
     arguments: tuple[str | Dim | ScalarArg, ...]
     buffers: tuple[Buffer, ...]
@@ -424,6 +435,7 @@ class LoopProgram:
     outputs: tuple[ProgramOutput, ...]
     slots: tuple[tuple[str, Index], ...] = ()
     workspace: Index = Index()
+    assumptions: tuple[Assumption, ...] = ()
 
     def buffer(self, name: str) -> Buffer:
         """The buffer of that name; KeyError if there is none."""

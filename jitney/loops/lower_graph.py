@@ -29,10 +29,12 @@ from typing import Any
 import torch
 from torch import fx
 
+from jitney import torch_api
 from jitney.errors import Unsupported
 from jitney.graph.effects import can_repeat
 from jitney.loops.index import Dim, Index, bare_dim
 from jitney.loops.ir import (
+    Assumption,
     IndexValue,
     IntOutput,
     LoopProgram,
@@ -55,7 +57,7 @@ from jitney.loops.lowerings.expressions import as_expr
 from jitney.loops.lowerings.liveness import Liveness, analyse_liveness
 from jitney.loops.lowerings.views import is_view, lower_view
 from jitney.loops.read_sizes import symbols_of
-from jitney.loops.symbols import to_index
+from jitney.loops.symbols import assumptions_of, to_index
 from jitney.loops.target import Target
 from jitney.torch_api import OpOverload
 
@@ -103,7 +105,21 @@ def lower_graph(
             raise Unsupported("graph-node", f"a graph node of kind {node.op}")
     _check_sizes(b, arguments)
     program = LoopProgram(tuple(arguments), tuple(b.buffers), tuple(b.nodes), outputs)
+    program = replace(program, assumptions=_assumptions(gm.graph))
     return _allocate_outputs(program), b.constants
+
+
+def _assumptions(graph: fx.Graph) -> tuple[Assumption, ...]:
+    """What guards say of the sizes that inputs have."""
+    fakes = [node.meta.get("val") for node in graph.nodes if node.op == "placeholder"]
+    tensors = [fake for fake in fakes if isinstance(fake, torch.Tensor)]
+    sizes = [size for fake in tensors for size in (*fake.shape, *fake.stride())]
+    for value in (*fakes, *sizes):
+        if isinstance(value, torch.SymInt):
+            known, _, shape_env = torch_api.symbolic_expression(value)
+            if known is None:
+                return assumptions_of(shape_env)
+    return ()
 
 
 def _rerunnable(graph: fx.Graph) -> bool:

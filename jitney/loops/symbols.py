@@ -9,7 +9,8 @@ import torch
 
 from jitney import torch_api
 from jitney.errors import Unsupported
-from jitney.loops.index import Dim, Index, floor_div, index, modulo
+from jitney.loops.index import Dim, Index, bare_dim, floor_div, index, modulo
+from jitney.loops.ir import Assumption
 
 #: What was translated of each ShapeEnv. A symbol keeps the range it was first seen with, so that
 #: equal sizes stay equal values (a range can only narrow: the first one stays true).
@@ -33,6 +34,26 @@ def to_index(value: int | torch.SymInt) -> Index:
     return _translated(expr, shape_env, _tables.setdefault(shape_env, {}))
 
 
+def assumptions_of(shape_env: Any) -> tuple[Assumption, ...]:
+    """What its guards say of single symbols that were translated: their ranges, where these are
+    narrower than they were then, and comparisons of what is computed from one."""
+    symbols = {e: size for e, size in _tables.get(shape_env, {}).items() if e.is_Symbol}
+    found: dict[Assumption, None] = {}
+    for symbol, size in symbols.items():
+        dim, (low, high, _) = bare_dim(size), torch_api.symbol_range(symbol, shape_env)
+        if dim is not None and (dim.low, dim.high) != (low, high):
+            found[Assumption(size, low, high)] = None
+    for left, right, low, high in torch_api.guarded_comparisons(shape_env):
+        if left.free_symbols | right.free_symbols <= symbols.keys():
+            table = dict(symbols)  # in which no size is one because a guard says so
+            try:
+                gap = _translated(left, None, table) - _translated(right, None, table)
+            except Unsupported:
+                continue
+            found[Assumption(gap, low, high)] = None
+    return tuple(found)
+
+
 def _translated(expr: Any, shape_env: Any, table: dict[Any, Index]) -> Index:
     found = table.get(expr)
     if found is None:
@@ -41,13 +62,14 @@ def _translated(expr: Any, shape_env: Any, table: dict[Any, Index]) -> Index:
 
 
 def _translate(expr: Any, shape_env: Any, table: dict[Any, Index]) -> Index:
-    if expr.is_Symbol:
+    """Without a ``shape_env``, ``table`` holds its symbols, and no guard is asked or added."""
+    if expr.is_Symbol and shape_env is not None:
         low, high, hint = torch_api.symbol_range(expr, shape_env)
         low = -(1 << 62) if low is None else low
         return index(Dim(expr.name, low, high, 64 if hint is None else hint))
     if expr.is_Integer:
         return index(int(expr))
-    if torch_api.known_as_one(expr, shape_env):
+    if shape_env is not None and torch_api.known_as_one(expr, shape_env):
         return index(1)
     kind = type(expr).__name__
     if kind == "Pow":
@@ -82,7 +104,7 @@ def _translate(expr: Any, shape_env: Any, table: dict[Any, Index]) -> Index:
     if kind in ("Max", "Min"):
         sign = 1 if kind == "Max" else -1
         extreme = _known_extreme(parts, sign)
-        if extreme is None:
+        if extreme is None and shape_env is not None:
             extreme = _assumed_extreme(expr.args, parts, sign, shape_env)
         if extreme is not None:
             return extreme

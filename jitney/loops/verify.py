@@ -6,7 +6,8 @@
 4. A name is bound once per nest, before its use.
 5. Dtypes agree: a load with its buffer, a stored value with its buffer, operands with their op.
 6. Opcodes and reductions are known and have their number of operands and results.
-7. An unmasked access with known bounds stays inside its buffer (`_is_bounded`).
+7. An unmasked access with known bounds stays inside its buffer (`_is_bounded`): by these, or by
+   those of cases (`reach_by_cases`).
 8. An output is a view of an input, a constant, an output or an extern buffer, never of a temp.
 9. No iteration of a loop touches what another one of it writes (`verify_order`); what a template
    writes is no operand of it.
@@ -25,6 +26,7 @@ from jitney.events import log
 from jitney.loops import ir, visit
 from jitney.loops.index import Axis, Dim, Index, Value
 from jitney.loops.print_program import expr_text, node_lines, program_lines
+from jitney.loops.reach_by_cases import stays_inside
 from jitney.loops.verify_order import where_iterations_meet
 
 _FREE_OPERANDS = ("cast", "bitcast", "philox_uniform", "philox_normal", "philox_bits", *ir.RUNNING)
@@ -42,7 +44,7 @@ def verify(program: ir.LoopProgram, after: str = "lowering") -> None:
         given = ("input", "constant")
         written = {b.name for b in program.buffers if b.kind in given or _is_empty(b.shape)}
         for node in program.nodes:
-            _check_node(node, table, written)
+            _check_node(node, table, written, program.assumptions)
         node = None
         _check_outputs(program, table, written)
         _check_slots(program, table)
@@ -77,13 +79,13 @@ class _Scope:
     table: dict[str, ir.Buffer]
     axes: set[Axis]
     names: dict[str, torch.dtype | None] = field(default_factory=dict)
-    masked: bool = False
+    assumptions: tuple[ir.Assumption, ...] = ()
 
     def inside(self, axes: tuple[Axis, ...]) -> _Scope:
         for axis in axes:
             if axis in self.axes or any(axis.name == a.name for a in self.axes):
                 raise Broken(f"axis {axis.name} is bound twice")
-        return _Scope(self.table, self.axes | set(axes), dict(self.names))
+        return _Scope(self.table, self.axes | set(axes), dict(self.names), self.assumptions)
 
 
 def _unique_buffers(program: ir.LoopProgram) -> dict[str, ir.Buffer]:
@@ -96,7 +98,12 @@ def _unique_buffers(program: ir.LoopProgram) -> dict[str, ir.Buffer]:
     return table
 
 
-def _check_node(node: ir.Node, table: dict[str, ir.Buffer], written: set[str]) -> None:
+def _check_node(
+    node: ir.Node,
+    table: dict[str, ir.Buffer],
+    written: set[str],
+    assumptions: tuple[ir.Assumption, ...],
+) -> None:
     for name in visit.writes(node):
         if name not in table:
             raise Broken(f"unknown buffer {name}")
@@ -111,16 +118,18 @@ def _check_node(node: ir.Node, table: dict[str, ir.Buffer], written: set[str]) -
         if name not in written and name not in inside:
             raise Broken(f"{name} is read before it is written")
     inner = node.before if isinstance(node, ir.Attention) else (node,)
+    around = _Scope(table, set(), assumptions=assumptions)
     for nest in node.nests if isinstance(node, ir.Together) else inner:
         if isinstance(nest, ir.LoopNest):
-            _check_block(nest.body, _Scope(table, set()).inside(nest.axes))
+            _check_block(nest.body, around.inside(nest.axes))
         elif isinstance(nest, ir.Gemm):
-            _check_gemm(nest, table)
+            _check_gemm(nest, around)
     if isinstance(node, ir.Attention):
         for access in (node.q, node.k, node.v, node.out, node.mask, node.logsumexp):
             if access is not None:
                 axes = {*node.batch, node.s, node.t, node.d, node.dv}
-                _check_access(access.buffer, access.index, access.dtype, _Scope(table, axes))
+                scope = _Scope(table, axes, assumptions=assumptions)
+                _check_access(access.buffer, access.index, access.dtype, scope)
     if why := where_iterations_meet(node):
         raise Broken(why)
     written |= set(visit.writes(node))
@@ -134,10 +143,10 @@ def _check_together(node: ir.Together) -> None:
             raise Broken(f"{nest.name} writes what its neighbours in {node.name} use")
 
 
-def _check_gemm(node: ir.Gemm, table: dict[str, ir.Buffer]) -> None:
-    rows = _Scope(table, set()).inside((*node.batch, node.m))
+def _check_gemm(node: ir.Gemm, around: _Scope) -> None:
+    rows = around.inside((*node.batch, node.m))
     _check_block(node.row_prologue, rows)
-    left, right = rows.inside((node.k,)), _Scope(table, {*node.batch, node.k, node.n})
+    left, right = rows.inside((node.k,)), around.inside((*node.batch, node.k, node.n))
     if node.a_value is not None:
         _check_expr(node.a_value, left)
     else:
@@ -207,7 +216,8 @@ def _check_access(
         size = _size(known)
         reached = _is_bounded(where) and not any(a.extent == Index() for a in scope.axes)
         if reached and low is not None and high is not None and size is not None:
-            if low < 0 or high >= size:
+            fits = 0 <= low and high < size
+            if not fits and not stays_inside(where, scope.axes, size, scope.assumptions):
                 raise Broken(f"{buffer}[{where}] reaches {low}..{high} of {size} elements")
 
 

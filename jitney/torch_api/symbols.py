@@ -65,6 +65,28 @@ def known_as_one(expression: Any, shape_env: Any) -> bool:
     return bool(shape_env._maybe_evaluate_static(sympy.Eq(expression, 1)) is sympy.true)
 
 
+def guarded_comparisons(shape_env: Any) -> list[tuple[Any, Any, int | None, int | None]]:
+    """(left, right, least, most): guards keep the difference of two integer expressions of one
+    symbol between ``least`` and ``most`` (None: no bound)."""
+    import sympy
+
+    orders = {
+        sympy.Eq: (0, 0),
+        sympy.Le: (None, 0),
+        sympy.Lt: (None, -1),
+        sympy.Ge: (0, None),
+        sympy.Gt: (1, None),
+    }
+    found = {}
+    for guard in list(shape_env.guards):
+        for part in sympy.And.make_args(guard.expr):
+            bounds = orders.get(type(part))
+            symbols = part.free_symbols
+            if bounds and len(symbols) == 1 and all(side.is_integer for side in part.args):
+                found[part] = (*part.args, *bounds)
+    return list(found.values())
+
+
 def fits_a_word(expression: Any, shape_env: Any) -> bool:
     """Whether an integer expression is assumed to be less than `LARGEST_WORD`. Of one that depends
     on no Python int it is known: it is of sizes, and memory is not larger."""

@@ -16,7 +16,7 @@ from torch.fx.experimental.symbolic_shapes import (
 
 from jitney.errors import Unsupported
 from jitney.loops.index import Dim, index
-from jitney.loops.symbols import to_index
+from jitney.loops.symbols import assumptions_of, to_index
 
 
 @pytest.fixture
@@ -90,3 +90,15 @@ def test_what_guards_keep_at_one_is_one(sizes):
     assert bool(a // 6 == 1) and bool(b // 8 == 1)
     assert to_index(a // 6) == index(1)
     assert to_index((b // 8) * a) == to_index(a)
+
+
+def test_what_guards_say_of_one_symbol(sizes):
+    a, b = sizes
+    dim, other = to_index(a), to_index(b)
+    assert a // 4 == 1 and a < 100 and a * b < 1000
+    told = {(known.value, known.low, known.high) for known in assumptions_of(a.node.shape_env)}
+    assert (dim // 4 - 1, 0, 0) in told or (dim // 4, 1, 1) in told
+    assert (dim, 2, 99) in told
+    assert not any(
+        other.atoms() <= value.atoms() and dim.atoms() <= value.atoms() for value, *_ in told
+    )
