@@ -38,6 +38,7 @@ _OPERATORS: dict[str, Callable[..., Any]] = {
     "Or": operator.or_,
     "Not": operator.not_,
     "ToFloat": torch.sym_float,
+    "FloatPow": operator.pow,
     "TruncToInt": torch.sym_int,
 }
 

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import jitney
+from jitney.events import log
 from tests.equal import assert_equal, assert_equal_to_eager
 
 Program = Callable[[Tensor, int], Tensor]
@@ -111,3 +112,18 @@ def test_gradients_at_a_hinge_with_sizes_that_change(name: str) -> None:
         compiled(given).sum().backward()
         program(expected).sum().backward()
         assert_equal(given.grad, expected.grad)
+
+
+def test_a_power_whose_exponent_is_a_size() -> None:
+    def decayed(x: Tensor) -> tuple[Tensor, float]:
+        rate = 0.9 ** x.shape[1]
+        return x.sin() * rate + x.cos() / (1 - 0.5 ** (x.shape[1] // 2 + 1)), rate
+
+    ran_eager: list[object] = []
+    stop = log.listen(lambda e: ran_eager.append(e.data) if e.kind == "eager_graph" else None)
+    compiled = jitney.compile(decayed, dynamic=True)
+    for columns in (4, 9, 300, 5000):
+        x = torch.linspace(-1, 1, 2 * columns, dtype=torch.float64).reshape(2, columns)
+        assert_equal_to_eager(decayed, compiled, (x.requires_grad_(),), training=True, calls=1)
+    stop()
+    assert not ran_eager
