@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
+from typing import Any
 
 from jitney.loops.index import Axis, Dim, Index, IndexLike, index
 from jitney.loops.ir import Assumption
@@ -69,7 +70,7 @@ def _excluded(case: dict[Dim, Index], told: Sequence[Assumption]) -> bool:
 
 def _is_inside(where: Index, axes: tuple[Axis, ...], size: int, case: dict[Dim, Index]) -> bool:
     """Whether bounds show it for the case, or that a loop does not run."""
-    given: dict[Axis | Dim, IndexLike] = dict(case)
+    given: dict[Any, IndexLike] = dict(case)
     for axis in axes:
         extent = axis.extent.substitute(case)
         most = extent.bounds()[1]
