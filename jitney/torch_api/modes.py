@@ -97,6 +97,15 @@ def dispatch_modes_off() -> Any:
     return _disable_current_modes()
 
 
+@cache
+def rounds_shrinkage() -> bool:
+    """Whether `softshrink` of 16 bits on a CPU rounds its bound to them first: not up to torch
+    2.13."""
+    with dispatch_modes_off(), without_function_modes():
+        third = torch.tensor(0.3, dtype=torch.bfloat16, device="cpu")
+        return not torch.nn.functional.softshrink(third, 0.3).item()
+
+
 def functional_mode() -> Any:
     """torch's functionalization as a dispatch mode."""
     return _functional_mode_class()()

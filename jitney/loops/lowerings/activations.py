@@ -8,10 +8,12 @@ from typing import Any
 
 import torch
 
+from jitney import torch_api
 from jitney.loops.ir import Const, Expr
 from jitney.loops.lowerings.builder import Builder
 from jitney.loops.lowerings.elementwise import elementwise
 from jitney.loops.lowerings.expressions import (
+    HALF,
     add,
     apply,
     cast,
@@ -202,10 +204,12 @@ def mish(x: Expr) -> Expr:
     return mul(x, apply("tanh", apply("log1p", exp(x))))
 
 
-@elementwise(aten.softshrink, narrow_on=("cuda",), with_builder=True)
+@elementwise(aten.softshrink, with_builder=True)
 def softshrink(b: Builder, x: Expr, bound: Expr | None = None) -> Expr:
     """A CPU's zeros have the sign of ``x``."""
     bound, zero = like(0.5, x) if bound is None else bound, mul(x, like(0, x))
+    if b.fake.dtype in HALF and (b.target.kind == "cuda" or torch_api.rounds_shrinkage()):
+        bound = cast(cast(bound, b.fake.dtype), x.dtype)
     zero = zero if b.target.kind == "cpu" else add(zero, like(0, x))
     negative = where(apply("lt", x, apply("neg", bound)), add(x, bound), zero)
     return where(apply("gt", x, bound), sub(x, bound), negative)
