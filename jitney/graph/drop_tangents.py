@@ -44,7 +44,19 @@ def drop_tangents(
             if not _rewrite(graph, node, nothing, linear):
                 return None
     output = graph.output_node()
-    output.args = (fx.map_arg(output.args[0], lambda n: None if n in nothing else n),)
+    present = [i for i in range(len(tangents)) if i not in missing]
+    gradients: Any = output.args[0]
+    left = []
+    for node, reaching in zip(gradients, facts.grad_tangents, strict=True):
+        if node not in nothing:
+            left.append(node)
+        elif not any(reaching >> position & 1 for position in present):
+            left.append(None)
+        elif _is_symbolic(node.meta["val"]):
+            return None
+        else:  # eager's rule for one that is left makes zeros of it
+            left.append(_zeros(graph, output, node))
+    output.args = (tuple(left),)
     remove_dead_code(graph)
     for node in dropped:
         graph.erase_node(node)

@@ -36,12 +36,14 @@ LARGE_RESULT = 1 << 24
 @dataclass(frozen=True)
 class Gradients:
     """What autograd recorded: ``inputs`` that get the gradients ``nodes`` compute (None: zero)
-    from the ``tangents`` of ``results``."""
+    from the ``tangents`` of ``results``; ``reaching``: for each, the tangents that reach it, as
+    bits."""
 
     inputs: tuple[int, ...]
     results: tuple[int, ...]
     tangents: tuple[fx.Node, ...]
     nodes: list[fx.Node | None]
+    reaching: tuple[int, ...]
 
 
 def join_region(
@@ -178,13 +180,12 @@ def _with_backward(
             kept.append(node)
         return Result(position[node])
 
-    reaching = _tangents_reaching(split.backward, len(gradients.tangents))
     return kept, replace(
         facts,
         grad_inputs=gradients.inputs,
-        grad_tangents=reaching,
+        grad_tangents=gradients.reaching,
         saved_tensors=tuple(place(node) for node in split.saved_tensors),
-        saved_tangents=_tangents_beside(split, reaching),
+        saved_tangents=_tangents_beside(split, gradients.reaching),
         saved_sizes=tuple(place(node) for node in split.saved_sizes),
         old_values=_read_by(results, inputs, facts.mutations),
     )
@@ -224,17 +225,6 @@ def own_gradients(graph: fx.Graph) -> None:
             owners.add(owner)
         gradients.append(node)
     output.args = (tuple(gradients),)
-
-
-def _tangents_reaching(backward: fx.Graph, count: int) -> tuple[int, ...]:
-    """For each gradient, the tangents (the last ``count`` placeholders) it is computed from."""
-    placeholders = [node for node in backward.nodes if node.op == "placeholder"]
-    reach = {node: 1 << i for i, node in enumerate(placeholders[len(placeholders) - count :])}
-    for node in backward.nodes:
-        for source in node.all_input_nodes:
-            reach[node] = reach.get(node, 0) | reach.get(source, 0)
-    gradients: Any = backward.output_node().args[0]
-    return tuple(reach.get(node, 0) for node in gradients)
 
 
 def _tangents_beside(split: Partition, reaching: Sequence[int]) -> tuple[int, ...]:

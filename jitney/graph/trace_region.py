@@ -22,8 +22,9 @@ from jitney.errors import Unsupported
 from jitney.events import log
 from jitney.graph.decompositions import decompositions
 from jitney.graph.describe_outputs import Results, describe_outputs
+from jitney.graph.differentiate import differentiate
 from jitney.graph.functionalize import Direct, Functionalized, FunctionalRecorder
-from jitney.graph.join_region import Gradients, join_region
+from jitney.graph.join_region import join_region
 from jitney.graph.recorder import NeedsFunctionalization, Recorder
 from jitney.graph.region import Mutation, Region
 from jitney.graph.run_torch_graph import run_torch_graph
@@ -89,6 +90,11 @@ class _Trace:
         """What the graph is run on."""
         return tuple(each.fed for each in self.inputs)
 
+    @property
+    def leaves(self) -> dict[int, torch.Tensor]:
+        """What gradients are taken at, by the input's position."""
+        return {i: each.leaf for i, each in enumerate(self.inputs) if each.leaf is not None}
+
 
 def _trace(
     gm: fx.GraphModule,
@@ -109,7 +115,7 @@ def _trace(
         outputs = _run(gm, trace, recorder, layer)
         rules = describe_outputs(outputs, trace.fed, recorder, layer, results)
         mutations, copies = _describe_mutations(gm, trace, recorder, layer, results)
-        gradients = _differentiate(trace, results, recorder, layer, fake_mode)
+        gradients = differentiate(trace.leaves, results, recorder, layer, fake_mode)
     region = join_region(recorder, len(given), rules, results, mutations, copies, gradients)
     return replace(region, facts=replace(region.facts, grad_enabled=grad_enabled))
 
@@ -266,36 +272,3 @@ def _overlaps_itself(tensor: torch.Tensor) -> bool:
             return 0 not in sizes
         reach += stride * (size - 1)
     return False
-
-
-def _differentiate(
-    trace: _Trace, results: Results, recorder: Recorder, layer: Direct, fake_mode: Any
-) -> Gradients | None:
-    """Runs autograd from the results that require grad to the inputs that do. Inputs that it does
-    not reach are left out: what they were computed from is none of a backward pass's business."""
-    leaves = {i: each.leaf for i, each in enumerate(trace.inputs) if each.leaf is not None}
-    outputs = [
-        (index, tensor)
-        for index, tensor in enumerate(results.tensors)
-        if tensor is not None and tensor.grad_fn is not None
-    ]
-    if not outputs or not leaves:
-        return None
-    tangents, nodes = [], []
-    for position, (_, tensor) in enumerate(outputs):
-        fake = torch_api.fake_tangent(fake_mode, layer.value(tensor))
-        nodes.append(recorder.placeholder(f"tangent_{position}", fake))
-        tangents.append(layer.feed(fake))
-    recorder.in_backward = True
-    recorder.origin = None
-    torch_api.autocast_off()
-    differentiated = [tensor for _, tensor in outputs]
-    grads = torch.autograd.grad(differentiated, list(leaves.values()), tangents, allow_unused=True)
-    reached = {
-        i: recorder.node_of(layer.value(g))
-        for i, g in zip(leaves, grads, strict=True)
-        if g is not None
-    }
-    found = {i: reached.get(i) for i in reached or leaves}
-    places = tuple(index for index, _ in outputs)
-    return Gradients(tuple(found), places, tuple(nodes), list(found.values()))

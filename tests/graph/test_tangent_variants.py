@@ -227,3 +227,71 @@ def test_a_sum_without_a_missing_gradient_keeps_its_place():
         mine, theirs = gradients(compiled, module, x), gradients(module, module, x)
         for one, other in zip(mine, theirs, strict=True):
             torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+
+
+class FirstOnly(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * 2, x * 3
+
+    @staticmethod
+    def backward(ctx, first, second):
+        return first * 2
+
+
+ZEROS = {
+    "a cat skips what has no elements": lambda x, y: (
+        torch.cat([x[:0, 0], y.flatten()]),
+        (x * y).sum(),
+    ),
+    "nothing but parts without elements": lambda x, y: (
+        torch.cat([(x[:0] * 2).flatten(), y[:0].flatten()]),
+        (x * y).sum(),
+    ),
+    "new zeros": lambda x, y: (x.new_zeros(0) * y.sum(), (x * y).sum(), x * 2),
+    "a sum over nothing": lambda x, y: (x[:0].sum(0), (y * 2).sum(), x[:, :0] @ y[:0]),
+    "steps": lambda x, y: (x.round() * y, torch.sign(x), (x * y).sum()),
+    "a custom function": lambda x, y: (FirstOnly.apply(x)[1], (x * y).sum()),
+    "both of a custom function": lambda x, y: (FirstOnly.apply(x)[1], FirstOnly.apply(x)[0] * y),
+}
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("name", ZEROS)
+def test_an_input_gets_zeros_where_eager_gives_it_some(name, dynamic):
+    """Not None, by which an optimizer would leave the parameter as it is."""
+    function = ZEROS[name]
+
+    def gradients(call, used):
+        x, y = torch.linspace(-2, 2, 9).reshape(3, 3), torch.linspace(1, 3, 9).reshape(3, 3)
+        results = call(x.requires_grad_(), y.requires_grad_())
+        chosen = [results[i] for i in used]
+        torch.autograd.backward(chosen, [torch.ones_like(r) for r in chosen])
+        return x.grad, y.grad
+
+    call = jitney.compile(function, dynamic=dynamic, options={"eager_on_bug": False})
+    for used in ((0,), (1,), (0, 1)):
+        for mine, wanted in zip(gradients(call, used), gradients(function, used), strict=True):
+            assert (mine is None) == (wanted is None)
+            if wanted is not None:
+                torch.testing.assert_close(mine, wanted)
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_results_without_elements_give_zeros_past_a_break(dynamic):
+    def function(x, y):
+        joined = torch.cat([y.cumsum(0), x.flatten()])
+        few = x.flatten()[:12]
+        few.sum().item()
+        return few * 2, joined
+
+    def gradients(call):
+        x, y = torch.ones(9, 0, requires_grad=True), torch.ones(0, requires_grad=True)
+        first, second = call(x, y)
+        (first.sum() + second.sum()).backward()
+        return x.grad, y.grad
+
+    call = jitney.compile(function, dynamic=dynamic, options={"eager_on_bug": False})
+    call(torch.ones(2, 3, requires_grad=True), torch.ones(4, requires_grad=True))
+    for mine, wanted in zip(gradients(call), gradients(function), strict=True):
+        torch.testing.assert_close(mine, wanted)

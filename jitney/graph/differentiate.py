@@ -1,0 +1,151 @@
+"""Autograd runs under the recorder, from a graph's results to its inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from jitney import torch_api
+from jitney.graph.describe_outputs import Results
+from jitney.graph.functionalize import Direct
+from jitney.graph.join_region import Gradients
+from jitney.graph.recorder import Recorder
+
+#: ``ask(tangents, leaves)``: autograd's gradients at ``leaves`` of ``tangents``, all by position.
+Ask = Callable[[Sequence[int], Sequence[int]], Sequence[torch.Tensor | None]]
+
+
+def differentiate(
+    leaves: Mapping[int, torch.Tensor],
+    results: Results,
+    recorder: Recorder,
+    layer: Direct,
+    fake_mode: Any,
+) -> Gradients | None:
+    """Records the gradients of the results that require grad at the ``leaves`` of inputs. Inputs
+    that autograd does not reach are left out: what they were computed from is none of a backward
+    pass's business."""
+    outputs = [i for i, t in enumerate(results.tensors) if t is not None and t.grad_fn is not None]
+    if not outputs or not leaves:
+        return None
+    differentiated: list[Any] = [results.tensors[i] for i in outputs]
+    ends = list(leaves.values())
+    tangents, nodes = [], []
+    for position, tensor in enumerate(differentiated):
+        fake = torch_api.fake_tangent(fake_mode, layer.value(tensor))
+        nodes.append(recorder.placeholder(f"tangent_{position}", fake))
+        tangents.append(layer.feed(fake))
+    recorder.in_backward = True
+    recorder.origin = None
+    torch_api.autocast_off()
+
+    def ask(of: Sequence[int], at: Sequence[int]) -> Sequence[torch.Tensor | None]:
+        found: Sequence[torch.Tensor | None] = torch.autograd.grad(
+            [differentiated[i] for i in of],
+            [ends[i] for i in at],
+            [tangents[i] for i in of],
+            retain_graph=len(tangents) > 1,
+            allow_unused=True,
+        )
+        return found
+
+    every = ask(range(len(tangents)), range(len(ends)))
+    gradients = [None if g is None else recorder.node_of(layer.value(g)) for g in every]
+    reaching = _tangents_reaching(recorder.graph, gradients, nodes, ends, differentiated, ask)
+    kept = [i for i, node in enumerate(gradients) if node is not None] or range(len(ends))
+    inputs = list(leaves)
+    return Gradients(
+        tuple(inputs[i] for i in kept),
+        tuple(outputs),
+        tuple(nodes),
+        [gradients[i] for i in kept],
+        tuple(reaching[i] for i in kept),
+    )
+
+
+def _tangents_reaching(
+    graph: fx.Graph,
+    gradients: Sequence[fx.Node | None],
+    tangents: Sequence[fx.Node],
+    leaves: Sequence[torch.Tensor],
+    results: Sequence[torch.Tensor],
+    ask: Ask,
+) -> tuple[int, ...]:
+    """For each of ``gradients`` (of ``leaves``), the ``tangents`` (of ``results``) that reach it,
+    as bits: given one of those alone, eager has a gradient, without it None.
+
+    That a gradient is computed from a tangent is enough, but one that is zeros whatever it is
+    given (of a part of `torch.cat` without elements, of what a custom function's backward does not
+    use) depends on none. Where autograd has a way from a result to an input and the recorded graph
+    has none, it is asked once more; what that records is forgotten.
+    """
+    everything = (1 << len(tangents)) - 1
+    masks = _computed_from(graph, tangents)
+    found = [0 if node is None else masks.get(node, 0) for node in gradients]
+    unsure = [i for i, node in enumerate(gradients) if node is not None and found[i] != everything]
+    if len(tangents) == 1:
+        return tuple(1 if i in unsure else mask for i, mask in enumerate(found))
+    ways = _ways(results, [leaves[i] for i in unsure])
+    asked = {i: way & ~found[i] for i, way in zip(unsure, ways, strict=True)}
+    last = next(iter(reversed(graph.nodes)))
+    for tangent in range(len(tangents)):
+        at = [i for i, way in asked.items() if way >> tangent & 1]
+        for i, gradient in zip(at, ask([tangent], at) if at else (), strict=True):
+            found[i] |= (gradient is not None) << tangent
+    _forget_after(graph, last)
+    return tuple(found)
+
+
+def _computed_from(graph: fx.Graph, tangents: Sequence[fx.Node]) -> dict[fx.Node, int]:
+    """The tangents, as bits, that each node depends on; those that depend on none are left out."""
+    reach = {node: 1 << i for i, node in enumerate(tangents)}
+    for node in graph.nodes:
+        mask = reach.get(node, 0)
+        for source in node.all_input_nodes:
+            mask |= reach.get(source, 0)
+        if mask:
+            reach[node] = mask
+    return reach
+
+
+def _ways(results: Sequence[torch.Tensor], leaves: Sequence[torch.Tensor]) -> list[int]:
+    """For each of ``leaves``, the ``results`` from which autograd's graph leads to it, as bits."""
+    if not leaves:
+        return []
+    masks: dict[Any, int] = {}
+    for i, result in enumerate(results):
+        masks[result.grad_fn] = masks.get(result.grad_fn, 0) | 1 << i
+    for step in _before_what_follows(list(masks)):
+        for after, _ in step.next_functions:
+            if after is not None:
+                masks[after] = masks.get(after, 0) | masks[step]
+    return [masks.get(torch.autograd.graph.get_gradient_edge(leaf).node, 0) for leaf in leaves]
+
+
+def _before_what_follows(starts: Sequence[Any]) -> list[Any]:
+    """Autograd's steps from ``starts`` on, each before those that it leads to."""
+    order: list[Any] = []
+    seen = set(starts)
+    stack = [(step, iter(step.next_functions)) for step in starts]
+    while stack:
+        step, following = stack[-1]
+        after = next((a for a, _ in following if a is not None and a not in seen), None)
+        if after is None:
+            order.append(step)
+            stack.pop()
+        else:
+            seen.add(after)
+            stack.append((after, iter(after.next_functions)))
+    return order[::-1]
+
+
+def _forget_after(graph: fx.Graph, last: fx.Node) -> None:
+    """Removes what was recorded behind ``last``, but for sizes: the recorder knows their nodes."""
+    node = next(iter(reversed(graph.nodes)))
+    while node is not last:
+        tried, node = node, node.prev
+        if not tried.users and not isinstance(tried.meta.get("val"), torch.SymInt | torch.SymFloat):
+            graph.erase_node(tried)
