@@ -128,8 +128,8 @@ def _ways(results: Sequence[torch.Tensor], leaves: Sequence[torch.Tensor]) -> li
 def _before_what_follows(starts: Sequence[Any]) -> list[Any]:
     """Autograd's steps from ``starts`` on, each before those that it leads to."""
     order: list[Any] = []
-    seen = set(starts)
-    stack = [(step, iter(step.next_functions)) for step in starts]
+    seen: set[Any] = set()
+    stack: list[Any] = [(None, iter([(step, 0) for step in starts]))]
     while stack:
         step, following = stack[-1]
         after = next((a for a, _ in following if a is not None and a not in seen), None)
@@ -139,7 +139,7 @@ def _before_what_follows(starts: Sequence[Any]) -> list[Any]:
         else:
             seen.add(after)
             stack.append((after, iter(after.next_functions)))
-    return order[::-1]
+    return order[-2::-1]  # without the first of the stack, which is no step
 
 
 def _forget_after(graph: fx.Graph, last: fx.Node) -> None:

@@ -252,6 +252,10 @@ ZEROS = {
     "a sum over nothing": lambda x, y: (x[:0].sum(0), (y * 2).sum(), x[:, :0] @ y[:0]),
     "steps": lambda x, y: (x.round() * y, torch.sign(x), (x * y).sum()),
     "a custom function": lambda x, y: (FirstOnly.apply(x)[1], (x * y).sum()),
+    "a result made of another": lambda x, y: (
+        (twice := x[:0] * 2),
+        torch.cat([twice.flatten(), y.flatten()]),
+    ),
     "both of a custom function": lambda x, y: (FirstOnly.apply(x)[1], FirstOnly.apply(x)[0] * y),
 }
 
