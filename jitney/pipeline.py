@@ -68,7 +68,8 @@ def _start_backend(
     """What gives the compiled graph. Ours may still be being built then, in other processes."""
     if capture.graph is None:
         return lambda: None
-    inputs = [i.example for i in capture.inputs]
+    placeholders = capture.graph.graph.find_nodes(op="placeholder")
+    inputs = [node.meta["example_value"] for node in placeholders]
     with log.stage("backend", function=name), torch_api.tracing(capture.tracing_context):
         if isinstance(backend, GraphCompiler):
             finish = backend.start(capture.graph, inputs, repeated=capture.repeated_on)

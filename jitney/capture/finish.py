@@ -36,6 +36,7 @@ def finish_graph(
     for node in list(graph.nodes):
         if node.op == "placeholder":
             if node.users or _has_symbols(recorder.inputs[node].example):
+                recorder.show_as_given(node)
                 inputs.append(recorder.inputs[node])
             else:
                 graph.erase_node(node)

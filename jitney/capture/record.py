@@ -45,6 +45,7 @@ class Recorder:
         self.made_at: dict[torch.fx.Node, int] = {}  # the frame's step then
         self.uncounted: set[int] = set()  # memory of which ``.data`` was taken
         self.sealed: set[int] = set()  # memory of inference tensors, to be read alone
+        self._without_grad: set[torch.fx.Node] = set()  # inputs that begin so
         self.frames: list[Frame] = []
         self.checkpoint = self.checkpoints = 0  # which one is open; how many there were
         self.strides_asked = False
@@ -76,6 +77,8 @@ class Recorder:
         self.nodes[id(fake)] = (fake, node)
         if isinstance(fake, torch.Tensor):
             self._versions[id(fake)] = self.version_of(fake)
+            if not fake.requires_grad:
+                self._without_grad.add(node)
             if self._versions[id(fake)] is None and not torch.is_inference_mode_enabled():
                 self.sealed.add(leaves.memory_of(fake))
         return node
@@ -217,6 +220,17 @@ class Recorder:
         if not isinstance(value, torch.Tensor):
             return False
         return id(value) in self.mutated or self.version_of(value) != 0
+
+    def show_as_given(self, node: torch.fx.Node) -> None:
+        """The example of an input that requires grad by what was written to it no longer does, as
+        when the frame began: who takes the graph reads the examples for that."""
+        fake = node.meta["example_value"]
+        if node in self._without_grad and fake.requires_grad:
+            with torch_api.without_function_modes():
+                given = fake.detach()
+                if isinstance(fake, torch.nn.Parameter):
+                    given = torch.nn.Parameter(given, requires_grad=False)
+            node.meta["example_value"] = given
 
     @staticmethod
     def version_of(fake: Any) -> int | None:

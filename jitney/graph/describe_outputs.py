@@ -116,8 +116,11 @@ class _Outputs:
             raise Unsupported("grad-of-view", "a view that requires grad where its base does not")
         steps = self._steps(output, root)
         whole = owner if owner._base is None else owner._base
-        apart = output._base is not whole and not output.is_inference()
-        detached = not output.requires_grad and (apart or (not steps and output.is_inference()))
+        if output.is_inference():  # to which autograd lets write through `detach` alone
+            apart = not steps or id(self.layer.value(output)) in self.recorder.detached
+        else:
+            apart = output._base is not whole
+        detached = not output.requires_grad and apart
         uncounted = not output.requires_grad and not torch_api.counts_with(output, owner)
         return View(base, steps, detached, uncounted, torch_api.grad_mode_of(output))
 

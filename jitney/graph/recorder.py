@@ -48,6 +48,7 @@ class OpKind(Enum):
 
 
 _REAL = (torch.Tensor, torch.nn.Parameter)
+_DETACH = torch.ops.aten.detach.default
 _ALIASES = ("aten.detach.default", "aten.alias.default", "aten.lift_fresh.default")
 _BATCH_NORMS = ("aten.native_batch_norm.default", "aten._native_batch_norm_legit.default")
 
@@ -142,6 +143,7 @@ class Recorder(torch_api.dispatch_mode_class()):  # type: ignore[misc]
         self._roots: dict[int, torch.Tensor] = {}  # of views only
         self._alive: list[torch.Tensor] = []  # ids stay unique while tensors live
         self._families: dict[int, list[torch.Tensor]] = {}  # root id -> views of it
+        self.detached: set[int] = set()  # ids of what `detach` gave
 
     # ------------------------------------------------------------ tensors and nodes
 
@@ -364,6 +366,8 @@ class Recorder(torch_api.dispatch_mode_class()):  # type: ignore[misc]
     def _record_alias(self, func: OpOverload, args: Any, kwargs: Any) -> Any:
         source = args[0]
         out = self._fake_result(func, args, kwargs, True)
+        if func is _DETACH:
+            self.detached.add(id(out))
         self.track(out, self.node_of(source), self.root_of(source))
         return out
 

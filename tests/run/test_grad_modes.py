@@ -176,3 +176,82 @@ def test_a_view_that_autograd_forbids_is_carried_along(backend: str) -> None:
         y.sum().backward()
         found.append((y.detach(), v.detach(), w, p.grad))
     assert_equal(found[1], found[0])
+
+
+CUT: list[Callable[[torch.Tensor], torch.Tensor]] = [
+    lambda x: x.detach(),
+    lambda x: x[::2].detach(),
+    lambda x: x.t().data,
+    lambda x: x.detach()[1:].detach(),
+]
+
+
+@pytest.mark.parametrize("cut", CUT)
+def test_a_part_of_an_inference_tensor_is_written_through_detach(cut: Any) -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        cut(x).mul_(3)
+        return x + 1
+
+    found = []
+    for call in (f, jitney.compile(f), jitney.compile(f, backend="eager")):
+        with torch.inference_mode():
+            x = torch.ones(4, 3)
+        found.append((call(x), call(x), x))
+    for seen in found[1:]:
+        assert_equal(seen, found[0])
+
+
+def read_before(y: torch.Tensor, x: torch.Tensor) -> Any:
+    v, w = y * 2, y.sum()
+    y.sub_(x.sum())
+    return v, w, y * 3
+
+
+def written_in_part(y: torch.Tensor, x: torch.Tensor) -> Any:
+    v = y.exp()
+    y[0] = x[0]
+    return v, y
+
+
+def written_twice(y: torch.Tensor, x: torch.Tensor) -> Any:
+    y.add_(1)
+    v = y * 2
+    y.view(-1).mul_(x.sum())
+    return v, y.sum()
+
+
+def left_after(y: torch.Tensor, x: torch.Tensor) -> Any:
+    v = y * 2
+    y.copy_(x)
+    left()
+    return v * 2, y * 2
+
+
+def by_a_leaf_without_a_way(y: torch.Tensor, x: torch.Tensor) -> Any:
+    with torch.no_grad():
+        v = x.reshape(-1)
+    y.add_(v.sum())
+    return y, y * 2
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("backend", ["jitney", "eager"])
+@pytest.mark.parametrize(
+    "function", [read_before, written_in_part, written_twice, left_after, by_a_leaf_without_a_way]
+)
+def test_an_input_requires_grad_from_a_write_on(
+    function: Callable[..., Any], backend: str, dynamic: bool | None
+) -> None:
+    """What was computed from it before does not."""
+    found = []
+    for call in (function, jitney.compile(function, backend=backend, dynamic=dynamic)):
+        seen = []
+        for begins in (False, True, False):
+            x, start = torch.ones(4, 3, requires_grad=True), torch.arange(12.0).view(4, 3)
+            y = start.requires_grad_(begins) * 1
+            results = [*call(y, x), y]
+            seen.append([(r.requires_grad, r.is_leaf) for r in results])
+            sum(r.sum() for r in results if r.requires_grad).backward()
+            seen.append([x.grad, start.grad, *[r.detach() for r in results]])
+        found.append(seen)
+    assert_equal(found[1], found[0])
