@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
 from torch import fx
 
 from jitney import torch_api
 from jitney.errors import Unsupported
 from jitney.graph.check_values import check_values
+
+#: They hold 32 bits of a symbolic number's value alone, whichever dtype they make.
+_CUT_SHORT = frozenset("tensor as_tensor asarray new_tensor".split())
 
 
 def run_torch_graph(
@@ -42,6 +46,8 @@ def run_torch_graph(
 
 
 def _call(gm: fx.GraphModule, node: fx.Node, args: Any, kwargs: Any) -> Any:
+    if getattr(node.target, "__name__", node.target) in _CUT_SHORT:
+        args, kwargs = _with_numbers(args), _with_numbers(kwargs)
     if node.op == "call_function":
         return torch_api.called_on_fakes(node.target)(*args, **kwargs)
     if node.op == "call_method":
@@ -63,6 +69,15 @@ def _values_of(value: Any, values: dict[fx.Node, Any]) -> Any:
         parts = (value.start, value.stop, value.step)
         return slice(*(_values_of(part, values) for part in parts))
     return value
+
+
+def _with_numbers(value: Any) -> Any:
+    """The same with ints for symbolic ones; they are guarded, as these functions do themselves."""
+    return fx.node.map_aggregate(value, _number)
+
+
+def _number(value: Any) -> Any:
+    return int(value) if isinstance(value, torch.SymInt) else value
 
 
 def flat(result: Any) -> tuple[Any, ...]:

@@ -71,3 +71,26 @@ def test_floats_that_are_nearly_too_large() -> None:
     for s in (1.5, 2.5, 1e200, -1e200, 1e59):
         x = torch.ones(2, dtype=torch.float64)
         assert torch.equal(compiled(x, s)[0], x + s) and compiled(x, s)[1] == s * s
+
+
+TENSORS: dict[str, Callable[..., Any]] = {
+    "tensor": lambda x, n: torch.tensor(n * 1000000),
+    "list": lambda x, n: torch.tensor([[n * 1000000, 1], [x.shape[0] * 2**31, n]]) * 2,
+    "dtype": lambda x, n: torch.tensor(data=n * 1000000, dtype=torch.float64) + x,
+    "as_tensor": lambda x, n: torch.as_tensor(n * 1000000) + 1,
+    "asarray": lambda x, n: torch.asarray((n * 1000000,)) + 1,
+    "new_tensor": lambda x, n: x.new_tensor(-n * 1000000),
+    "type": lambda x, n: torch.LongTensor([n * 1000000]),
+    "item": lambda x, n: torch.zeros(()) + torch.tensor(n * 1000000).item() / 7,
+}
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("name", TENSORS)
+def test_a_tensor_made_of_a_number_holds_all_of_it(name: str, dynamic: bool | None) -> None:
+    """torch makes one of a symbol's low 32 bits."""
+    f = TENSORS[name]
+    compiled = jitney.compile(f, dynamic=dynamic, options={"eager_on_bug": False})
+    for n in (3, 5000, 5001, 2**31, -(2**31), 7):
+        x = torch.zeros(n % 7 + 2, 1, dtype=torch.float64)
+        assert torch.equal(compiled(x, n), f(x, n)), n
