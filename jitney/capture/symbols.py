@@ -19,7 +19,7 @@ NONE: frozenset[int] = frozenset()
 NUMBERS = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
 SYMBOLS = tuple(NUMBERS)
 _SINGLE = (torch.SymInt, torch.SymBool)  # whose small values are one object each
-LARGEST_FLOAT = 1e60  # that is a symbol; what is computed of it is not infinite
+LARGEST_FLOAT = 1e38  # that is a symbol: 32 bits hold it, what is computed of it is not infinite
 LARGEST_NUMBER = 1 << 31  # of a Python int that is a symbol; its square fits a machine's word
 
 

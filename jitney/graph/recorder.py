@@ -22,6 +22,7 @@ from torch import fx
 from jitney import torch_api
 from jitney.errors import Unsupported
 from jitney.graph.ask_eager import ask_eager
+from jitney.graph.check_numbers import check_numbers
 from jitney.graph.expand_foreach import expand_foreach, is_foreach
 from jitney.graph.symbol_nodes import SymbolNodes
 from jitney.torch_api import OpOverload
@@ -236,6 +237,7 @@ class Recorder(torch_api.dispatch_mode_class()):  # type: ignore[misc]
             args = tuple(self._faked(a) for a in args)
         kind = op_kind(func)
         ask_eager(func, args, kwargs)
+        check_numbers(func, args, kwargs)
         if kind is OpKind.PLAIN or kind is OpKind.VIEW:
             expand = self._decompositions.get(func)
             if expand is not None:

@@ -1,0 +1,73 @@
+"""Does a number fit the dtype that it is written in? Eager raises where it does not.
+
+A fill with 300 of uint8, a mask of -1e9 in float16: fakes and decompositions let such numbers
+wrap, or become infinite.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from jitney import torch_api
+from jitney.errors import Unsupported
+from jitney.torch_api import OpOverload
+
+#: Where an op has the numbers that become its result's dtype.
+_WRITTEN: dict[str, tuple[int, ...]] = {
+    "scalar_tensor": (0,),
+    **dict.fromkeys(("full", "full_like", "fill", "fill_", "clamp_min", "clamp_max"), (1,)),
+    **dict.fromkeys(("clamp_min_", "clamp_max_"), (1,)),
+    **dict.fromkeys(("new_full", "masked_fill", "masked_fill_"), (2,)),
+    **dict.fromkeys(("clamp", "clamp_"), (1, 2)),
+}
+_NAMES = ("min", "max", "value", "fill_value")
+#: Any int that a machine's word holds fits, or no number does not.
+_HOLD_ALL = (torch.int64, torch.uint64, torch.float64, torch.bool)
+#: What a symbol stands for fits (`capture.symbols.LARGEST_FLOAT`), what is computed of it may not.
+_HOLD_SYMBOLS = (torch.float32, torch.bfloat16)
+
+
+def check_numbers(op: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    """Raises Unsupported where eager raises for a number in a call of ``op``; a symbolic one is
+    guarded to fit."""
+    places = _WRITTEN.get(op._opname)
+    if places is None:
+        return
+    given = [args[at] for at in places if at < len(args)]
+    given += [kwargs[name] for name in _NAMES if name in kwargs]
+    for number in given:
+        if isinstance(number, int | float | torch.SymInt | torch.SymFloat):
+            dtype = _dtype_of(args, kwargs, number)
+            if dtype is not None and not _fits(number, dtype):
+                raise Unsupported("eager-refuses", f"{op}: a number that {dtype} does not hold")
+
+
+def _dtype_of(args: tuple[Any, ...], kwargs: Mapping[str, Any], number: Any) -> torch.dtype | None:
+    """What the number becomes; None where any number fits."""
+    dtype = kwargs.get("dtype")
+    whole = isinstance(number, int | torch.SymInt)
+    if dtype is None and isinstance(args[0], torch.Tensor):
+        dtype = args[0].dtype
+        if not whole and not dtype.is_floating_point:
+            dtype = torch.get_default_dtype()
+    elif dtype is None:
+        dtype = torch.int64 if whole else torch.get_default_dtype()
+    return None if dtype in _HOLD_ALL or dtype.is_complex else dtype
+
+
+def _fits(number: Any, dtype: torch.dtype) -> bool:
+    """Whether it fits; numbers that are none fit floats."""
+    symbolic = isinstance(number, torch.SymInt | torch.SymFloat)
+    if dtype.is_floating_point:
+        if symbolic and dtype in _HOLD_SYMBOLS and torch_api.symbol_expression(number).is_symbol:
+            return True
+        if not symbolic and number - number != 0:
+            return True
+        largest = torch.finfo(dtype).max
+    else:
+        largest = torch.iinfo(dtype).max
+    least = -largest - (1 if dtype.is_signed and not dtype.is_floating_point else 0)
+    return bool(number <= largest) and bool(number >= least)
