@@ -227,6 +227,15 @@ def infinities_become_the_largest_number_of_the_dtype(C: Any) -> Any:
 
 
 @program
+def what_stands_for_nan_or_infinity_is_not_replaced_again(C: Any) -> Any:
+    inf, nan = float("inf"), float("nan")
+    x = torch.tensor([inf, -inf, nan, 1.0])
+    cases = ((inf, None, None), (-inf, 2.0, 3.0), (0.0, -inf, 3.0), (1.0, nan, inf))
+    f = C(lambda x, a, b, c: torch.nan_to_num(x, a, b, c))
+    return [f(x.to(dtype), *case) for dtype in (torch.float32, torch.float16) for case in cases]
+
+
+@program
 def powers_where_the_graph_runs_eager(C: Any) -> Any:
     """``**`` is a method with another's name."""
     return torch.func.jacrev(C(lambda x: x**2 + 2**x, backend="eager"))(torch.arange(3.0))

@@ -304,9 +304,9 @@ def nan_to_num(
     x = cast(x, compute_dtype(x.dtype))
     top = like(limits.max if posinf is None else posinf, x)
     bottom = like(limits.min if neginf is None else neginf, x)
-    x = where(apply("isnan", x), like(nan or 0.0, x), x)
-    x = where(apply("eq", x, like(math.inf, x)), top, x)
-    return where(apply("eq", x, like(-math.inf, x)), bottom, x)
+    y = where(apply("eq", x, like(math.inf, x)), top, x)
+    y = where(apply("eq", x, like(-math.inf, x)), bottom, y)
+    return where(apply("isnan", x), like(nan or 0.0, x), y)  # which may be infinite
 
 
 @elementwise(aten.xlogy)
@@ -343,7 +343,9 @@ def logit(x: Expr, eps: float | None = None) -> Expr:
     if is_int(x.dtype):
         raise Refused("integers are promoted first")
     if eps is not None:
-        x = minimum(maximum(x, like(eps, x)), like(1 - eps, x))
+        least, most = like(eps, x), like(1 - eps, x)
+        below, above = apply("lt", x, least), apply("gt", x, most)
+        x = where(below, least, where(above, most, x))
     return apply("log", div(x, sub(like(1, x), x)))
 
 
