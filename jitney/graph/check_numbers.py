@@ -6,7 +6,8 @@ wrap, or become infinite.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from math import prod
 from typing import Any
 
 import torch
@@ -23,6 +24,8 @@ _WRITTEN: dict[str, tuple[int, ...]] = {
     **dict.fromkeys(("new_full", "masked_fill", "masked_fill_"), (2,)),
     **dict.fromkeys(("clamp", "clamp_"), (1, 2)),
 }
+_VARIANCES = ("var", "std", "var_mean", "std_mean")
+_EXACT = ("_scaled_dot_product_attention_math",)
 _NAMES = ("min", "max", "value", "fill_value")
 #: Any int that a machine's word holds fits, or no number does not.
 _HOLD_ALL = (torch.int64, torch.uint64, torch.float64, torch.bool)
@@ -31,8 +34,17 @@ _HOLD_SYMBOLS = (torch.float32, torch.bfloat16)
 
 
 def check_numbers(op: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-    """Raises Unsupported where eager raises for a number in a call of ``op``; a symbolic one is
-    guarded to fit."""
+    """Raises Unsupported where eager raises for a number in a call of ``op``, or makes of it what
+    we do not; a symbolic one is guarded."""
+    if op._opname.startswith("_scaled_dot_product_") and op._opname not in _EXACT:
+        scale = kwargs.get("scale")  # of what eager has masked already: a zero makes it NaN
+        _check_positive("attention of a scale", () if scale is None else (scale,))
+    if op._opname == "convolution":
+        _check_positive("a dilation", args[5])
+    if op._opname in _VARIANCES and isinstance(kwargs.get("correction"), torch.SymInt):
+        given = args[1] if len(args) > 1 else None  # else our trace has warned already
+        sizes = args[0].shape if given is None else [args[0].shape[d] for d in given]
+        _check_positive("a number of degrees of freedom", (prod(sizes) - kwargs["correction"],))
     places = _WRITTEN.get(op._opname)
     if places is None:
         return
@@ -43,6 +55,11 @@ def check_numbers(op: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, An
             dtype = _dtype_of(args, kwargs, number)
             if dtype is not None and not _fits(number, dtype):
                 raise Unsupported("eager-refuses", f"{op}: a number that {dtype} does not hold")
+
+
+def _check_positive(what: str, numbers: Sequence[Any]) -> None:
+    if not all(bool(number > 0) for number in numbers):
+        raise Unsupported("eager-refuses", f"{what} that is not positive")
 
 
 def _dtype_of(args: tuple[Any, ...], kwargs: Mapping[str, Any], number: Any) -> torch.dtype | None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F  # noqa: N812 - torch's own name for it
 
 import jitney
 from jitney.events import log
@@ -69,3 +71,35 @@ def test_logit_asks_for_its_least_value_first(eps: float) -> None:
     for dynamic in (None, True):
         call = jitney.compile(torch.logit, dynamic=dynamic)
         torch.testing.assert_close(call(x, eps), torch.logit(x, eps), equal_nan=True)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_attention_of_a_scale_that_is_not_positive(causal: bool) -> None:
+    def attention(x: torch.Tensor, scale: float) -> torch.Tensor:
+        return F.scaled_dot_product_attention(x, x, x, is_causal=causal, scale=scale)
+
+    call = jitney.compile(attention, dynamic=True)
+    x = torch.linspace(-1, 1, 80).reshape(2, 2, 5, 4)
+    for scale in (0.5, 0.25, 0.0, -1.0, float("nan"), 2.0):
+        torch.testing.assert_close(call(x, scale), attention(x, scale), equal_nan=True)
+
+
+@pytest.mark.parametrize("first", [0, 2])
+def test_a_dilation_of_zero_raises(first: int) -> None:
+    x, w = torch.ones(1, 2, 12), torch.ones(3, 2, 3)
+    call = jitney.compile(lambda n: F.conv1d(x, w, dilation=n, padding=n))
+    if first:
+        assert torch.equal(call(first), F.conv1d(x, w, dilation=first, padding=first))
+    with pytest.raises(RuntimeError, match="dilation should be greater than zero"):
+        call(0)
+
+
+@pytest.mark.parametrize("dim", [None, 1])
+def test_a_variance_without_degrees_of_freedom_warns(dim: int | None) -> None:
+    x = torch.arange(48.0).view(6, 8)
+    call = jitney.compile(lambda n: x.var(dim, correction=n), dynamic=True)
+    for n in (2, 3, 100, 4, 101):
+        with warnings.catch_warnings(record=True) as seen:
+            warnings.simplefilter("always")
+            torch.testing.assert_close(call(n), x.var(dim, correction=n))
+        assert sum("degrees of freedom" in str(w.message) for w in seen) == 2 * (n >= 100)
