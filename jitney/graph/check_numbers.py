@@ -45,6 +45,8 @@ def check_numbers(op: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, An
         given = args[1] if len(args) > 1 else None  # else our trace has warned already
         sizes = args[0].shape if given is None else [args[0].shape[d] for d in given]
         _check_positive("a number of degrees of freedom", (prod(sizes) - kwargs["correction"],))
+    if isinstance(kwargs.get("alpha"), float | torch.SymFloat) and not _has_floats(args[:2]):
+        raise Unsupported("eager-refuses", f"{op}: an alpha that is a float")
     places = _WRITTEN.get(op._opname)
     if places is None:
         return
@@ -60,6 +62,13 @@ def check_numbers(op: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, An
 def _check_positive(what: str, numbers: Sequence[Any]) -> None:
     if not all(bool(number > 0) for number in numbers):
         raise Unsupported("eager-refuses", f"{what} that is not positive")
+
+
+def _has_floats(operands: Sequence[Any]) -> bool:
+    kinds = [x.dtype for x in operands if isinstance(x, torch.Tensor)]
+    return any(k.is_floating_point or k.is_complex for k in kinds) or any(
+        isinstance(x, float | complex | torch.SymFloat) for x in operands
+    )
 
 
 def _dtype_of(args: tuple[Any, ...], kwargs: Mapping[str, Any], number: Any) -> torch.dtype | None:

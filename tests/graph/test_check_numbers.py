@@ -103,3 +103,15 @@ def test_a_variance_without_degrees_of_freedom_warns(dim: int | None) -> None:
             warnings.simplefilter("always")
             torch.testing.assert_close(call(n), x.var(dim, correction=n))
         assert sum("degrees of freedom" in str(w.message) for w in seen) == 2 * (n >= 100)
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.bool])
+def test_an_alpha_of_whole_numbers_is_no_float(dtype: torch.dtype) -> None:
+    x, y = torch.arange(5).to(dtype), torch.ones(5)
+    adding = jitney.compile(lambda a: x.add(x, alpha=a), dynamic=True)
+    with_floats = jitney.compile(lambda a: x.add(y, alpha=a), dynamic=True)
+    for alpha in (3, 5, 2.5, 3.5, 1.0):
+        torch.testing.assert_close(with_floats(alpha), x.add(y, alpha=alpha))
+        wanted, error = outcome(lambda x, a: x.add(x, alpha=a), x, alpha)
+        got, raised = outcome(lambda _, a: adding(a), x, alpha)
+        assert raised == error and (error or torch.equal(got, wanted))
