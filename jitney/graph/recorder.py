@@ -49,6 +49,7 @@ class OpKind(Enum):
 
 
 _REAL = (torch.Tensor, torch.nn.Parameter)
+_AS_STRIDED = torch.ops.aten.as_strided.default
 _DETACH = torch.ops.aten.detach.default
 _ALIASES = ("aten.detach.default", "aten.alias.default", "aten.lift_fresh.default")
 _BATCH_NORMS = ("aten.native_batch_norm.default", "aten._native_batch_norm_legit.default")
@@ -310,6 +311,8 @@ class Recorder(torch_api.dispatch_mode_class()):  # type: ignore[misc]
         if torch_api.is_shape_unforeseen(func):
             raise Unsupported("data-dependent", f"{func} gives as many elements as it finds")
         out = self._fake_result(func, args, kwargs, view)
+        if func is _AS_STRIDED:
+            _refuse_reach(out, self.root_of(args[0]))
         if torch_api.is_layout_unforeseen(func):
             out = torch_api.laid_out_by_eager(func, args, kwargs, out)
         if torch_api.is_assertion(func):
@@ -416,6 +419,21 @@ def _query(op: OpOverload, args: Any, kwargs: Any) -> Any:
     if op is torch.ops.prim.device.default and torch_api.fake_mode_of(args[0]) is not None:
         return args[0].fake_device
     return op(*args, **kwargs)
+
+
+def _refuse_reach(view: torch.Tensor, root: torch.Tensor) -> None:
+    """Unsupported where a view goes past the tensor that we are given, into what surrounds it."""
+    (first, last), (begin, end) = _places(view), _places(root)
+    known = all(type(place) is int for place in (first, last, begin, end))
+    if known and 0 not in view.shape and (first < begin or last > end):
+        raise Unsupported("as-strided", "as_strided reaches past its tensor, into a larger one")
+
+
+def _places(tensor: torch.Tensor) -> tuple[Any, Any]:
+    """The first and the last element, as places in the storage."""
+    begin = tensor.storage_offset()
+    steps = [(n - 1) * step for n, step in zip(tensor.shape, tensor.stride(), strict=True)]
+    return begin, begin + sum(steps)
 
 
 def _with_defaults(op: OpOverload, args: Any) -> Any:

@@ -370,3 +370,23 @@ def test_writes_to_inputs_whose_dtype_no_nest_holds(f: Any, dtype: torch.dtype) 
     for rows in (4, 5, 4):
         x, y = (torch.randn(n, 3).abs().to(dtype) for n in (rows, rows - 1))
         assert_equal_to_eager(f, compiled, (x, y))
+
+
+@pytest.mark.parametrize("requires_grad", [False, True])
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_strides_that_leave_a_part_for_what_surrounds_it(
+    dynamic: bool | None, requires_grad: bool
+) -> None:
+    """What a graph is given is the part; that such a call runs eager is no bug of ours."""
+
+    def f(x: torch.Tensor) -> Any:
+        return x.as_strided((2, 2), (x.shape[-1], 1)) * 2, x.as_strided((2,), (1,), 2) + 1
+
+    found = []
+    for call in (f, jitney.compile(f, dynamic=dynamic, options={"eager_on_bug": False})):
+        whole = torch.arange(24.0, requires_grad=requires_grad)
+        results = call(whole[15:18])
+        if requires_grad:
+            (results[0].sum() + results[1].sum()).backward()
+        found.append(([r.detach() for r in results], whole.grad))
+    assert_equal(found[1], found[0])
