@@ -55,7 +55,8 @@ def check_numbers(op: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, An
     for number in given:
         if isinstance(number, int | float | torch.SymInt | torch.SymFloat):
             dtype = _dtype_of(args, kwargs, number)
-            if dtype is not None and not _fits(number, dtype):
+            bounds = op._opname.startswith("clamp")
+            if dtype is not None and not _fits(number, dtype, wraps=not bounds):
                 raise Unsupported("eager-refuses", f"{op}: a number that {dtype} does not hold")
 
 
@@ -84,8 +85,9 @@ def _dtype_of(args: tuple[Any, ...], kwargs: Mapping[str, Any], number: Any) -> 
     return None if dtype in _HOLD_ALL or dtype.is_complex else dtype
 
 
-def _fits(number: Any, dtype: torch.dtype) -> bool:
-    """Whether it fits; numbers that are none fit floats."""
+def _fits(number: Any, dtype: torch.dtype, wraps: bool) -> bool:
+    """Whether it fits; numbers that are none fit floats. ``wraps``: so do negative ones unsigned
+    dtypes (as bounds they do not in every torch)."""
     symbolic = isinstance(number, torch.SymInt | torch.SymFloat)
     if dtype.is_floating_point:
         if symbolic and dtype in _HOLD_SYMBOLS and torch_api.symbol_expression(number).is_symbol:
@@ -93,7 +95,7 @@ def _fits(number: Any, dtype: torch.dtype) -> bool:
         if not symbolic and number - number != 0:
             return True
         largest = torch.finfo(dtype).max
-    else:
-        largest = torch.iinfo(dtype).max
-    least = -largest - (1 if dtype.is_signed and not dtype.is_floating_point else 0)
-    return bool(number <= largest) and bool(number >= least)
+        return bool(number <= largest) and bool(number >= -largest)
+    limits = torch.iinfo(dtype)
+    least = -limits.max if wraps and not dtype.is_signed else limits.min
+    return bool(number <= limits.max) and bool(number >= least)
