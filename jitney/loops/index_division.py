@@ -105,16 +105,19 @@ def split_multiple(a: Index, b: Index) -> tuple[Index | None, Index]:
 
 
 def _split_multiple_of_sum(a: Index, b: Index) -> tuple[Index | None, Index]:
-    """The same for a ``b`` such as ``s0 + 4``: a row's start in a padded tensor is a multiple."""
+    """The same for a ``b`` such as ``s0 + 4``: a row's start in a padded tensor is a multiple, and
+    so is ``2 * s0 + 8``, where its last row starts."""
     divisor, factor = b.terms[0]
     whole, rest = Index(), a
     for monomial, c in a.terms:
         left = without(monomial, divisor)
-        if left and c % factor == 0:
-            times = from_terms({left: c // factor}, 0)
-            if set((times * b).terms) <= set(rest.terms):
-                whole, rest = whole + times, rest - times * b
-    return (whole, rest) if whole.terms else (None, a)
+        if left is not None and c % factor == 0:
+            times = from_terms({left: c // factor}, 0) if left else index(c // factor)
+            taken = times * b
+            inside = left or min(a.const, 0) <= taken.const <= max(a.const, 0)
+            if inside and set(taken.terms) <= set(rest.terms):
+                whole, rest = whole + times, rest - taken
+    return (whole, rest) if whole.terms or whole.const else (None, a)
 
 
 def _step_below(a: Index, b: Index) -> Index | None:

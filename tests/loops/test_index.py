@@ -27,7 +27,8 @@ sizes = st.sampled_from([1, 2, 3, 4, 6, 8, 12, 24])
 @st.composite
 def polynomials(draw: st.DrawFn) -> tuple[Index, object]:
     """An index with a Python function that computes the same without any simplification."""
-    kind = draw(st.sampled_from(["atom", "const", "add", "mul", "div", "mod", "divd", "modd"]))
+    kinds = ["atom", "const", "add", "mul", "div", "mod", "divd", "modd", "divs", "mods"]
+    kind = draw(st.sampled_from(kinds))
     if kind == "const":
         c = draw(st.integers(-5, 30))
         return index(c), lambda v: c
@@ -45,6 +46,10 @@ def polynomials(draw: st.DrawFn) -> tuple[Index, object]:
         return a // n, lambda v: fa(v) // n
     if kind == "mod":
         return a % n, lambda v: fa(v) % n
+    if kind == "divs":
+        return a // (index(D) + n), lambda v: fa(v) // (v[D] + n)
+    if kind == "mods":
+        return a % (index(D) + n), lambda v: fa(v) % (v[D] + n)
     if kind == "divd":
         return a // (index(D) * n), lambda v: fa(v) // (v[D] * n)
     return a % (index(D) * n), lambda v: fa(v) % (v[D] * n)
@@ -145,6 +150,8 @@ def test_rows_of_a_padded_tensor_are_split():
     assert linear // width == index(I)
     assert linear % width == index(J)
     assert (linear + K * (width * 2)) // width == index(I) + index(K) * 2
+    assert (linear + width * 3) // width == index(I) + 3
+    assert (D + index(K)) // width == index(FloorDiv(D + index(K), width))
 
 
 def test_sizes_rounded_up_divide_again():

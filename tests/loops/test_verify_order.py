@@ -134,6 +134,18 @@ def test_parts_of_rows_as_long_as_a_symbol_keep_apart(first, refused):
     assert bool(where_iterations_meet(ir.LoopNest("n", (I,), (fill, copy)))) == refused
 
 
+@pytest.mark.parametrize("refused", [False, True])
+def test_rows_that_end_in_a_border_are_read_from_the_last_one(refused):
+    """Each column of rows of ``s + 2`` is written, then read upwards: the same one, or another."""
+    width = index(Dim("s")) + 2
+    column = Axis("column", width)
+    read_column = width - 1 - column if refused else index(column)
+    read = load("t", (3 - index(J)) * width + read_column)
+    write = ir.Loop((I,), (ir.Store("t", I * width + column, load("x", index(0))),))
+    copy = ir.Loop((J,), (ir.Store("y", J * width + column, read),))
+    assert bool(where_iterations_meet(ir.LoopNest("n", (column,), (write, copy)))) == refused
+
+
 @pytest.mark.parametrize("second, refused", [(1.0, False), (2.0, True)])
 def test_stores_of_one_constant_may_meet(second, refused):
     """As the flags of a convolution's backward pass, set by both of the tensors it looks at."""
