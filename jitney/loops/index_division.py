@@ -9,11 +9,13 @@ import math
 from functools import lru_cache
 
 from jitney.loops.index import (
+    Atom,
     Axis,
     Dim,
     FloorDiv,
     Index,
     Mod,
+    Monomial,
     Value,
     bare_atom,
     from_terms,
@@ -34,6 +36,9 @@ def floor_div(a: Index, b: Index) -> Index:
         return whole + floor_div(rest, b)
     if in_range(a, b):
         return index(0)
+    known = _known_quotient(a, b)
+    if known is not None:
+        return index(known)
     if b.is_const and b.const > 0 and all(c < 0 for _, c in a.terms):
         return -floor_div(b.const - 1 - a, b)  # rounded up: whose bounds are known
     shared = _common_factor(a, b)
@@ -58,6 +63,9 @@ def modulo(a: Index, b: Index) -> Index:
         return modulo(rest, b)
     if in_range(a, b):
         return a
+    known = _known_quotient(a, b)
+    if known is not None:
+        return a - b * known
     plain = _without_remainders(a, b)
     if plain != a:
         return modulo(plain, b)
@@ -151,7 +159,7 @@ def _exact(b: Index, step: Index) -> Index:
 
 def in_range(a: Index, b: Index) -> bool:
     """Whether ``0 <= a < b`` for certain."""
-    low, _ = a.bounds()
+    low = least(a, counted(a))
     if low is None or low < 0:
         return False
     gap_low, _ = (b - a).bounds()
@@ -160,13 +168,72 @@ def in_range(a: Index, b: Index) -> bool:
     return _axis_below_extent(a, b)
 
 
+def _known_quotient(a: Index, b: Index) -> int | None:
+    """``a // b`` where bounds allow but one, and -1 for the last part of a row: ``part - row``."""
+    if b.is_const:
+        low, high = a.bounds()
+        if b.const <= 0 or low is None or high is None:
+            return None
+        return low // b.const if low // b.const == high // b.const else None
+    falls = a.const < 0 or any(c < 0 for _, c in a.terms)
+    return -1 if falls and in_range(a + b, b) else None
+
+
 def _axis_below_extent(a: Index, b: Index) -> bool:
     """``sum(stride * axis) < b`` for axes whose extents multiply up to ``b`` symbolically."""
     top = greatest(a)
     if top is None:
         return False
-    gap_low, _ = (b - top).bounds()
+    gap_low = least(b - top, counted(a))
     return gap_low is not None and gap_low > 0
+
+
+def counted(*indices: Index) -> frozenset[Atom]:
+    """Atoms that are at least 1 wherever the axes of ``indices`` have values at all: those that
+    multiply up to an axis's extent."""
+    found: set[Atom] = set()
+    for axis in {x for a in indices for x in a.atoms() if isinstance(x, Axis)}:
+        terms = axis.extent.terms
+        if len(terms) == 1 and not axis.extent.const and all(map(_is_natural, terms[0][0])):
+            found.update(terms[0][0])
+    return frozenset(found)
+
+
+def least(a: Index, positive: frozenset[Atom] = frozenset()) -> int | None:
+    """What ``a`` is at least where each of the atoms ``positive`` is at least 1; None if unknown.
+
+    More than its bounds: ``s * s - s`` is ``s`` times something, and so at least 0.
+    """
+    low = a.bounds()[0]
+    if low is not None:
+        return low
+    left = dict(a.terms)
+    for monomial, c in a.terms:
+        if c < 0 and from_terms({monomial: c}, 0).bounds()[0] is None:
+            del left[monomial]
+            if not _covered(monomial, -c, left, positive):
+                return None
+    return from_terms(left, a.const).bounds()[0]
+
+
+def _covered(
+    monomial: Monomial, times: int, left: dict[Monomial, int], positive: frozenset[Atom]
+) -> bool:
+    """Whether multiples of ``monomial`` in ``left``, which are taken out of it, make up for
+    ``times`` of it."""
+    if not all(map(_is_natural, monomial)):
+        return False
+    for other, c in left.items():
+        rest = without(other, monomial) if c > 0 else None
+        if not rest or not all(map(_is_natural, rest)):
+            continue
+        each = math.prod(max(index(x).bounds()[0] or 0, int(x in positive)) for x in rest)
+        taken = min(c, -(-times // each)) if each else 0
+        left[other] -= taken
+        times -= taken * each
+        if times <= 0:
+            return True
+    return False
 
 
 def greatest(a: Index) -> Index | None:
@@ -175,8 +242,8 @@ def greatest(a: Index) -> Index | None:
     ends: dict[Axis, Index] = {}
     for monomial, c in a.terms:
         axes = [x for x in monomial if isinstance(x, Axis)]
-        others = [index(x) for x in monomial if not isinstance(x, Axis)]
-        if any(isinstance(x, Axis | Value) for other in others for x in other.atoms()):
+        others = [x for x in monomial if not isinstance(x, Axis)]
+        if any(isinstance(x, Axis | Value) for other in others for x in index(other).atoms()):
             return None
         if axes and (c < 0 or not all(map(_is_natural, others))):
             return None
@@ -184,8 +251,8 @@ def greatest(a: Index) -> Index | None:
     return a.substitute(ends)
 
 
-def _is_natural(a: Index) -> bool:
-    low = a.bounds()[0]
+def _is_natural(atom: Atom) -> bool:
+    low = index(atom).bounds()[0]
     return low is not None and low >= 0
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 from jitney.loops.index import Axis, Index
-from jitney.loops.index_division import in_range, split_multiple
+from jitney.loops.index_division import counted, in_range, least, split_multiple
 
 _ONE = Index((), 1)
 
@@ -29,7 +29,7 @@ def mixed_radix(where: Index, axes: tuple[Axis, ...]) -> tuple[tuple[Axis, Index
     found.sort(key=lambda item: -item[1].hint())
     for (_, outer), (axis, stride) in zip(found, found[1:], strict=False):
         gap = outer if outer == stride * axis.extent else outer - stride * axis.extent
-        low = 0 if gap is outer else gap.bounds()[0]
+        low = 0 if gap is outer else least(gap, counted(where))
         if low is None or low < 0:
             return None
     if found:

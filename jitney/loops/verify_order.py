@@ -8,7 +8,7 @@ from itertools import combinations, takewhile
 
 from jitney.loops import ir, visit
 from jitney.loops.index import Axis, Index, Value, index
-from jitney.loops.index_division import greatest
+from jitney.loops.index_division import counted, greatest, least
 from jitney.loops.invert_index import same_iteration
 
 #: The loops around an access, outermost first: the place of each in its block, and its axes.
@@ -122,8 +122,8 @@ def _disjoint(a: Index, b: Index) -> bool:
 
 def _is_positive(stride: Index) -> bool:
     """Whether what is left of an index by it is a remainder, which begins at 0."""
-    least = stride.bounds()[0]
-    return least is not None and least > 0
+    low = stride.bounds()[0]
+    return low is not None and low > 0
 
 
 def _digits_differ(a: Index, b: Index, modulus: Index) -> bool:
@@ -136,8 +136,8 @@ def _below(a: Index, b: Index) -> bool:
     top = greatest(a)
     if top is None or greatest(b) is None:
         return False
-    least = b.substitute({x: 0 for x in b.atoms() if isinstance(x, Axis)})
-    gap = (least - top).bounds()[0]
+    start = b.substitute({x: 0 for x in b.atoms() if isinstance(x, Axis)})
+    gap = least(start - top, counted(a, b))
     return gap is not None and gap > 0
 
 

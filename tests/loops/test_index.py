@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jitney.loops.index import Axis, Dim, FloorDiv, Index, Mod, index
-from jitney.loops.index_division import greatest
+from jitney.loops.index_division import counted, greatest, least
 
 I, J, K = (Axis(n, index(e)) for n, e in (("i", 3), ("j", 4), ("k", 6)))
 D = Dim("s", low=2, high=5)
@@ -67,6 +67,37 @@ def test_simplified_equals_plain(pair, seed):
         assert low is None or low <= value
         assert high is None or value <= high
         assert end is None or value <= end.evaluate(case)
+
+
+# sizes with no upper bound, axes over their products
+M, N = Dim("m", low=1), Dim("n", low=2)
+WIDE = [Axis("a", index(M)), Axis("b", M * index(N)), Axis("c", index(M) * M), Axis("d", index(N))]
+WIDE_CASES = [
+    {M: m, N: n} | dict(zip(WIDE, values, strict=True))
+    for m, n in itertools.product((1, 2, 3), (2, 3, 5))
+    for values in itertools.product(*(sorted({0, 1, e - 1}) for e in (m, m * n, m * m, n)))
+    if all(v < e for v, e in zip(values, (m, m * n, m * m, n), strict=True))
+]
+WIDE_SIZES = [index(M), index(N), M * index(N), index(M) * M, M * index(N) * N, index(N) + 1]
+
+
+@settings(max_examples=400, deadline=None)
+@given(
+    st.lists(st.tuples(st.sampled_from([*WIDE, M, N]), st.sampled_from([-1, 1, 2])), max_size=3),
+    st.sampled_from(WIDE_SIZES),
+    st.sampled_from(WIDE_SIZES),
+    st.sampled_from([-1, 0, 1]),
+)
+def test_parts_of_sizes_without_bounds(terms, size, other, factor):
+    """Terms by products of sizes, as parts of rows are, divided by another product."""
+    value = sum((index(x) * c for x, c in terms), index(0)) + other * factor
+    quotient, rest = value // size, value % size
+    low, at_least = value.bounds()[0], least(value, counted(value))
+    for case in WIDE_CASES:
+        plain, by = value.evaluate(case), size.evaluate(case)
+        assert quotient.evaluate(case) == plain // by
+        assert rest.evaluate(case) == plain % by
+        assert at_least is None or (low or at_least) <= at_least <= plain
 
 
 @st.composite
@@ -151,7 +182,18 @@ def test_rows_of_a_padded_tensor_are_split():
     assert linear % width == index(J)
     assert (linear + K * (width * 2)) // width == index(I) + index(K) * 2
     assert (linear + width * 3) // width == index(I) + 3
+    assert (linear - width) % width == index(J)
     assert (D + index(K)) // width == index(FloorDiv(D + index(K), width))
+
+
+def test_a_part_of_a_square_is_within_it():
+    """As the first, or last, column of a grid of patches within all of them."""
+    side = index(Dim("s", low=8)) // 8
+    part = index(Axis("p", side))
+    assert part // (side * side) == (part + side * side - side) // (side * side) == index(0)
+    assert (part - side) % (side * side) == part + side * side - side
+    assert (part + side * side) // (side * side) == index(1)
+    assert (part + side * side - 1) // (side * side) != index(1)
 
 
 def test_sizes_rounded_up_divide_again():

@@ -146,6 +146,19 @@ def test_rows_that_end_in_a_border_are_read_from_the_last_one(refused):
     assert bool(where_iterations_meet(ir.LoopNest("n", (column,), (write, copy)))) == refused
 
 
+@pytest.mark.parametrize("start, refused", [("first", False), ("last", False), ("next", True)])
+def test_a_column_of_a_square_keeps_to_its_square(start, refused):
+    """Of each row's ``side * side`` places a loop writes all, another reads as many as a side."""
+    side = index(Dim("s", low=8)) // 8
+    square = side * side
+    place, part = Axis("place", square), Axis("part", side)
+    begin = {"first": index(0), "last": square - side, "next": square - 1}[start]
+    write = ir.Loop((place,), (ir.Store("t", I * square + place, load("x", index(0))),))
+    read = load("t", I * square + part + begin)
+    copy = ir.Loop((part,), (ir.Store("y", I * side + part, read),))
+    assert bool(where_iterations_meet(ir.LoopNest("n", (I,), (write, copy)))) == refused
+
+
 @pytest.mark.parametrize("second, refused", [(1.0, False), (2.0, True)])
 def test_stores_of_one_constant_may_meet(second, refused):
     """As the flags of a convolution's backward pass, set by both of the tensors it looks at."""
