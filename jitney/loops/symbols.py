@@ -69,8 +69,9 @@ def _translate(expr: Any, shape_env: Any, table: dict[Any, Index]) -> Index:
         return index(Dim(expr.name, low, high, 64 if hint is None else hint))
     if expr.is_Integer:
         return index(int(expr))
-    if shape_env is not None and torch_api.known_as_one(expr, shape_env):
-        return index(1)
+    kept = None if shape_env is None else torch_api.kept_at(expr, shape_env)
+    if kept is not None:
+        return index(kept)
     kind = type(expr).__name__
     if kind == "Pow":
         base, power = expr.args

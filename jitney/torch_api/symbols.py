@@ -54,15 +54,18 @@ def assumes_order(least: Any, most: Any, shape_env: Any) -> bool:
     return bool(shape_env.evaluate_expr(expression))
 
 
-def known_as_one(expression: Any, shape_env: Any) -> bool:
-    """Whether guards that the ShapeEnv has keep a composed size at one: a tensor of that size was
-    found to broadcast."""
+def kept_at(expression: Any, shape_env: Any) -> int | None:
+    """The integer at which guards that the ShapeEnv has keep a composed size, None where they do
+    not: one, where a tensor of that size was found to broadcast, and what a quotient was compared
+    with, as in a loop over the parts of a row."""
     import sympy
 
     values = {s: symbol_hint(s, shape_env) for s in expression.free_symbols}
-    if None not in values.values() and expression.xreplace(values) != 1:
-        return False
-    return bool(shape_env._maybe_evaluate_static(sympy.Eq(expression, 1)) is sympy.true)
+    value = sympy.S.One if None in values.values() else expression.xreplace(values)
+    if value != 1 and type(expression).__name__ != "FloorDiv":
+        return None
+    kept = shape_env._maybe_evaluate_static(sympy.Eq(expression, value)) is sympy.true
+    return int(value) if kept else None
 
 
 def guarded_comparisons(shape_env: Any) -> list[tuple[Any, Any, int | None, int | None]]:

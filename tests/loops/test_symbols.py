@@ -57,6 +57,15 @@ def test_ranges_travel_and_stay(sizes):
     assert to_index(a + 1) - 1 == to_index(a)
 
 
+def test_a_quotient_that_was_compared_is_what_it_was_found_to_be(sizes):
+    """As in a loop over the parts of a row."""
+    a, b = sizes
+    assert b // 4 == 2
+    assert to_index(b // 4) == index(2)
+    assert to_index(b // (b // 4)) == to_index(b) // 2
+    assert not to_index(a // 3).is_const  # nothing was said of it
+
+
 def test_a_maximum_is_decided_by_the_sizes_at_hand_and_guarded(sizes):
     a, b = sizes
     guards = a.node.shape_env.guards

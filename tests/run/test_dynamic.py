@@ -11,7 +11,7 @@ import jitney
 from jitney import config
 from jitney.errors import UserError
 from jitney.events import log
-from tests.equal import assert_equal
+from tests.equal import assert_equal, assert_equal_to_eager
 
 
 def heard(kind):
@@ -431,6 +431,25 @@ def test_a_share_of_a_size_is_a_number(share, reports_eager) -> None:
     for n in (8, 9, 11, 8, 12):
         x = torch.randn(n, 3)
         assert_equal(compiled(x), f(x))
+    assert not reports_eager
+
+
+def test_parts_of_a_row_whose_number_is_a_quotient(reports_eager) -> None:
+    """One after the other, as a recurrence over chunks takes them (xLSTM)."""
+
+    def chunks(x: torch.Tensor) -> torch.Tensor:
+        rows, length = x.shape
+        parts = x.view(rows, length // 4, -1)
+        seen = parts[..., -1, None] - parts
+        total = parts.new_zeros(rows)
+        for k in range(length // 4):
+            total = torch.max(total + parts[:, k, -1], seen[:, k].amax(-1))
+        return (seen.exp() * total[:, None, None]).sum(-1)
+
+    compiled = jitney.compile(chunks, dynamic=True, options={"verify": True})
+    for sizes in ((3, 32), (5, 32), (2, 12), (4, 20)):
+        x = torch.randn(sizes, requires_grad=True)
+        assert_equal_to_eager(chunks, compiled, (x,), training=True)
     assert not reports_eager
 
 
