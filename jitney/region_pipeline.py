@@ -159,12 +159,25 @@ def start_region(
 
 
 def traced(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Region:
-    """``gm`` differentiated, what stays and what is held marked."""
-    region = trace_region(fold_attention_masks(gm), example_inputs, keep=lowered_ops())
+    """``gm`` differentiated, what stays and what is held marked.
+
+    Once more where differentiating has found out what a size among the results is: a later trace
+    (`traced_backward`) takes it for a number from the start, and would keep other results.
+    """
+    folded, keep = fold_attention_masks(gm), lowered_ops()
+    region = trace_region(folded, example_inputs, keep=keep)
+    if region.backward is not None and gives_known_size(region.forward):
+        region = trace_region(folded, example_inputs, keep=keep)
     mark_static(gm, region.forward)
     if region.backward is not None:
         mark_leases(region)
     return region
+
+
+def gives_known_size(forward: torch.fx.GraphModule) -> bool:
+    """Whether a graph computes and returns a symbolic size that guards have made a number."""
+    given = (n for n in forward.graph.output_node().all_input_nodes if n.op == "call_function")
+    return any(torch_api.became_constant(node.meta.get("val")) for node in given)
 
 
 def load_backward(

@@ -376,6 +376,12 @@ def was_symbolic(value: Any) -> bool:
     return isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool)
 
 
+def became_constant(value: Any) -> bool:
+    """Whether a number was symbolic until a guard made it constant."""
+    numbers = torch.SymInt | torch.SymFloat | torch.SymBool
+    return isinstance(value, numbers) and not is_symbolic(value)
+
+
 def hint_of(size: Any) -> int:
     """A likely value of a size that may be symbolic (4096 where nothing is known)."""
     if isinstance(size, int):

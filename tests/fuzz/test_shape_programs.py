@@ -37,6 +37,16 @@ def test_a_view_of_what_one_row_became() -> None:
     check(ShapeProgram(steps, 4, ((5, 8, 3), (1, 8, 3))), dynamic=True)
 
 
+def test_a_size_that_the_backward_pass_finds_out() -> None:
+    """It is among the results behind a break: without the gradient of one of them, what is traced
+    again keeps the same tensors."""
+    places = Step("places", (0,))
+    steps = (places, Step("last_half", (2,)), Step("chunks", (2,)), Step("largest", (2,)))
+    check(ShapeProgram(steps, 5, ((1, 5, 2), (4, 5, 3))), dynamic=True)
+    steps = (places, Step("folded", (2,)), Step("softmax", (3,)), Step("chosen", (4, 1)))
+    check(ShapeProgram(steps, 5, ((5, 1, 1), (8, 16, 4))), dynamic=True)
+
+
 def test_a_quotient_by_zero_is_eager() -> None:
     """torch's trace of `2 / (rows - correction)` raises where eager has infinity."""
 
