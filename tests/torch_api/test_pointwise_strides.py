@@ -36,6 +36,8 @@ def tensor(sizes: list[int]) -> torch.Tensor:
         (aten.gelu.default, 1),
         (aten.add.Tensor, 2),
         (aten.addcmul.default, 3),
+        (aten.mul.Tensor, "broadcast"),
+        (aten.where.self, "broadcast"),
         (aten.mul.Tensor, "number"),
         (aten.mul.Scalar, "number"),
         (aten.pow.Tensor_Scalar, "number"),
@@ -50,6 +52,10 @@ def test_strides_are_eagers(op: torch._ops.OpOverload, operands: int | str, dims
         args: tuple[object, ...] = (tensor(sizes), 2)
         if isinstance(operands, int):
             args = tuple(tensor(sizes) for _ in range(operands))
+        elif operands == "broadcast":
+            parts = [[random.choice((1, size, size)) for size in sizes] for _ in range(2)]
+            args = tuple(tensor(part) for part in parts)
+            args = (args[0] > 0, *args) if op is aten.where.self else args
         elif operands == "view":
             args = (tensor(sizes), [1, *sizes, 1])
         kwargs = {"memory_format": torch.contiguous_format} if operands == "format" else {}
