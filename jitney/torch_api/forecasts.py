@@ -37,7 +37,7 @@ def forecast(op: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     out = op(*args, **kwargs)
     if op is torch.ops.aten.multilabel_margin_loss_forward.default and args[0].dim() < 2:
         return out[0].new_empty(()), out[1]
-    if op is torch.ops.aten.index.Tensor:
+    if op in _CHOOSING:
         return laid_out_chosen(args[0], args[1], out)
     if op in _IN_ROWS:
         return _rows_of(out)
@@ -92,6 +92,8 @@ _IN_ROWS = frozenset({
     torch.ops.aten.mse_loss_backward.default, torch.ops.aten.huber_loss_backward.default,
     torch.ops.aten.smooth_l1_loss_backward.default,
 })  # fmt: skip
+
+_CHOOSING = frozenset({torch.ops.aten.index.Tensor, torch.ops.aten._unsafe_index.Tensor})
 
 #: Where ops have the operand whose layout their result has.
 _AS_OPERAND = {"binary_cross_entropy": 0, "binary_cross_entropy_backward": 1, "huber_loss": 0}

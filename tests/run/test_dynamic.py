@@ -453,6 +453,17 @@ def test_parts_of_a_row_whose_number_is_a_quotient(reports_eager) -> None:
     assert not reports_eager
 
 
+@pytest.mark.parametrize("dynamic", [True, False])
+def test_strides_of_rows_chosen_behind_a_size_of_one(dynamic) -> None:
+    def f(z: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return z[None][:, torch.arange(2)], z[:, torch.arange(2)[:, None], None]
+
+    compiled = jitney.compile(f, dynamic=dynamic)
+    for sizes in ((3, 4, 5), (4, 6, 2), (3, 2, 9)):
+        z = torch.randn(sizes).permute(2, 0, 1)
+        assert_equal_to_eager(f, compiled, (z,), calls=1)
+
+
 def test_a_composed_size_of_one_broadcasts() -> None:
     def f(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         return x.view(-1, 4) * y.view(-1, 4) + y.reshape(y.shape[0] // 4, 4)
