@@ -109,7 +109,7 @@ from jitney.torch_api.ops import (
     is_composite,
     is_data_dependent,
 )
-from jitney.torch_api.optimizers import is_of_optimizers, number_of_step
+from jitney.torch_api.optimizers import fused_step, is_of_optimizers, number_of_step
 from jitney.torch_api.recordings import abandon_recording
 from jitney.torch_api.recurrent import (
     RECURRENT,
@@ -193,7 +193,13 @@ from jitney.torch_api.tensors import (
     tensor_at,
     versions,
 )
-from jitney.torch_api.view_strides import can_be_viewed, has_examples, lie_alike, lies_in_rows
+from jitney.torch_api.view_strides import (
+    can_be_viewed,
+    has_examples,
+    lie_alike,
+    lie_alike_without_gaps,
+    lies_in_rows,
+)
 
 __all__ = [
     "abandon_recording",
@@ -271,6 +277,7 @@ __all__ = [
     "from_functional",
     "functional_mode",
     "functorch_is_active",
+    "fused_step",
     "hide_from_dynamo",
     "graph_module",
     "grad_mode_of",
@@ -305,6 +312,7 @@ __all__ = [
     "has_examples",
     "kept_at",
     "lie_alike",
+    "lie_alike_without_gaps",
     "lies_in_rows",
     "make_infra_mode",
     "maker_of_empty",

@@ -14,7 +14,9 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from jitney.torch_api.optimizers import FUSED
 from jitney.torch_api.recurrent import LAYERED
+from jitney.torch_api.tensors import bump_versions
 from jitney.torch_api.view_strides import lies_in_rows
 
 
@@ -39,6 +41,13 @@ def _new_in_rows(whole: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
     return _in_rows(out) if is_new else out
 
 
+def _written(*args: Any, **kwargs: Any) -> None:
+    """Fused steps have no kernels for fakes of symbolic sizes, and nothing to tell of any."""
+    for value in (*args, *kwargs.values()):
+        if isinstance(value, list | tuple):
+            bump_versions(tuple(value))
+
+
 def _in_rows(x: torch.Tensor) -> torch.Tensor:
     return x if lies_in_rows(x) else x.clone(memory_format=torch.contiguous_format)
 
@@ -49,6 +58,7 @@ def _each(how: Callable[..., Any], *functions: Any) -> dict[Any, Callable[..., A
 
 _IN_PLACE_OF: dict[Any, Callable[..., Any]] = {
     **LAYERED,
+    **dict.fromkeys(FUSED, _written),
     **_each(_without_gradient_in_rows, torch.max_pool1d, F.max_pool1d),
     **_each(_new_in_rows, torch.rrelu, F.rrelu),
 }

@@ -3,10 +3,23 @@
 from __future__ import annotations
 
 import types
+from typing import Any
 
 import torch
 
 _INIT = torch.optim.Optimizer.__init__.__code__
+#: Functions that do a whole step for lists of tensors, by the names of optimizers.
+FUSED: dict[Any, str] = {
+    torch._fused_adam_: "adam",
+    torch._fused_adamw_: "adamw",
+    torch._fused_sgd_: "sgd",
+    torch._fused_adagrad_: "adagrad",
+}
+
+
+def fused_step(function: Any) -> str | None:
+    """The name of the optimizer whose step it does for lists of tensors; None if it does none."""
+    return FUSED.get(function) if type(function) is types.BuiltinFunctionType else None
 
 
 def number_of_step(x: torch.Tensor | float) -> torch.Tensor | float:

@@ -18,6 +18,8 @@ OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
     "adamw": lambda p: torch.optim.AdamW(p, lr=0.01),
     "adagrad": lambda p: torch.optim.Adagrad(p, lr=0.1),
     "radam": lambda p: torch.optim.RAdam(p, lr=0.01, foreach=True),
+    "fused adam": lambda p: torch.optim.Adam(p, lr=0.01, fused=True),
+    "fused sgd": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, fused=True),
     "rmsprop": lambda p: torch.optim.RMSprop(p, lr=0.01, momentum=0.5),
 }
 #: On lists: what a GPU does by default. Sizes of steps are tensors while compiled.
@@ -60,7 +62,7 @@ def test_step_equals_eager(name: str) -> None:
     torch.testing.assert_close(compiled, eager, rtol=2e-5, atol=2e-6)
 
 
-@pytest.mark.parametrize("name", [*ON_LISTS, "sgd", "adam", "adamw"])
+@pytest.mark.parametrize("name", [*ON_LISTS, "sgd", "adam", "adamw", "fused adam", "fused sgd"])
 @pytest.mark.parametrize("dynamic", [None, True])
 def test_a_step_is_part_of_the_graph_around_it(name: str, dynamic: bool | None) -> None:
     torch.manual_seed(0)
