@@ -21,7 +21,7 @@ from jitney.capture.check_guards import exact_types, write_guards
 from jitney.capture.cpython import CALLED_LIES_BELOW, KEYWORDS_OR_NULL
 from jitney.capture.edit_code import list_code
 from jitney.capture.emit_fetch import FUNCTION, Writer, build_function
-from jitney.capture.frame import CALLER
+from jitney.capture.frame import CALLER, OPTIMIZER
 from jitney.capture.guard import Guard
 from jitney.capture.open_blocks import leave_blocks
 from jitney.capture.result import Break, Capture, Exit, FrameState, Return
@@ -232,12 +232,12 @@ def _write_exit(glue: _Context, leaving: Exit, *, is_resume: bool) -> str:
     if isinstance(leaving, Return):
         return f"return {glue.recipes.expression(leaving.value)}"
     constant = glue.writer.constant
-    thunk, plain = None, leaving.kind == CALLER
+    thunk, kind = None, leaving.kind
     for state in leaving.frames[:-1]:
-        call = ", ".join([constant(_run_step), *_write_frame(glue, state, thunk, plain)])
+        call = ", ".join([constant(_run_step), *_write_frame(glue, state, thunk, kind)])
         thunk = glue.writer.fresh()
         glue.writer.lines.append(f"{thunk} = {constant(partial)}({call})")
-    step, *arguments = _write_frame(glue, leaving.frames[-1], thunk, plain)
+    step, *arguments = _write_frame(glue, leaving.frames[-1], thunk, kind)
     call = f"{step}({', '.join(arguments)})"
     return f"return {call}" if is_resume else f"return {constant(run_tails)}({call})"
 
@@ -246,11 +246,9 @@ def _run_step(step: Callable[..., Any], *arguments: Any) -> Any:
     return run_tails(step(*arguments))
 
 
-def _write_frame(
-    glue: _Context, state: FrameState, thunk: str | None, plain: bool = False
-) -> list[str]:
-    """The step function of a stopped frame and its arguments, as expressions. ``plain``: what it
-    calls is not compiled."""
+def _write_frame(glue: _Context, state: FrameState, thunk: str | None, kind: str = "") -> list[str]:
+    """The step function of a stopped frame and its arguments, as expressions. By the ``kind`` of
+    break what it calls is compiled or not, and what that is given to call."""
     code, build, constant = state.code, glue.recipes.expression, glue.writer.constant
     values = dict(state.locals)
     owned = {name: values.pop(name) for name in code.co_cellvars if name in values}
@@ -266,10 +264,11 @@ def _write_frame(
         closure = "".join(f"{build(cells.get(name, empty))}, " for name in point.cells)
         expression = f"{constant(_close)}({constant(step.code)}, {constant(globals_)}, ({closure}))"
     stack = [build(slot) for slot in state.stack if not isinstance(slot, r.Null)]
-    called = None if plain or thunk is not None else _callable_slot(point)
+    called = None if kind == CALLER or thunk is not None else _callable_slot(point)
     if called is not None:
         place = called - sum(nulls[:called])
-        stack[place] = f"{constant(glue.linker.callee)}({stack[place]})"
+        for at in range(place, len(stack) if kind == OPTIMIZER else place + 1):
+            stack[at] = f"{constant(glue.linker.callee)}({stack[at]})"
     enters = [constant(glue.linker.resume(to, globals_)) for to in step.successors] or ["None"]
     names = [build(values[name]) for name in point.names]
     if point.handled:

@@ -21,6 +21,7 @@ NULL = _Null()
 RETURNED, YIELDED = 1, 2  # why a frame has stopped
 ANEW = -2  # the step of a restart that breaks nowhere
 CALLER = "caller"  # kind of a break before what is to see the frames that call it, uncompiled
+OPTIMIZER = "optimizer-step"  # the function that a step is given to call is compiled
 
 
 class Raised(BaseException):

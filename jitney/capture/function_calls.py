@@ -25,7 +25,7 @@ from jitney.capture import (
 from jitney.capture import deferred as deferred_calls
 from jitney.capture.callbacks import TEXTS
 from jitney.capture.forced import forced, forced_keywords
-from jitney.capture.frame import CALLER, BreakCapture, Frame, Restart, Unread
+from jitney.capture.frame import CALLER, OPTIMIZER, BreakCapture, Frame, Restart, Unread
 from jitney.capture.functions import cell_get
 from jitney.capture.guard import Kind
 from jitney.capture.lookups import look_up
@@ -308,6 +308,18 @@ def _graph_break(interpreter: Interpreter, *rest: Any) -> None:
         raise BreakCapture("graph_break", names.GRAPH_BREAK_REASON)
 
 
+def _stepping_by_values(
+    interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Frame | None
+) -> Any:
+    """The step of an optimizer that looks at values in the middle, mostly for each parameter: by
+    parts it takes longer than in eager. Capturable ones may not look."""
+    optimizer = interpreter.world.force(args[0] if args else kwargs["self"])
+    if torch_api.is_capturable(optimizer):
+        return interpreter.call_python(function, args, kwargs, None)
+    name = function.__qualname__
+    raise BreakCapture(OPTIMIZER, f"{name} looks at the values of tensors on its way")
+
+
 def _attention_kinds(
     interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Frame | None
 ) -> Any:
@@ -355,5 +367,6 @@ HANDLERS: dict[str, Handler] = {
     "copy.deepcopy": copies.call_deepcopy,
     names.MASKED_FILL: _in_place_of_it(torch_api.fill_masked_out, torch_api.is_masked_tensor),
     names.GRAPH_BREAK: _graph_break,
+    **dict.fromkeys(names.STEPS_BY_VALUES, _stepping_by_values),
     names.NUMBER_OF_STEP: _in_place_of_it(torch_api.number_of_step),
 }

@@ -109,7 +109,12 @@ from jitney.torch_api.ops import (
     is_composite,
     is_data_dependent,
 )
-from jitney.torch_api.optimizers import fused_step, is_of_optimizers, number_of_step
+from jitney.torch_api.optimizers import (
+    fused_step,
+    is_capturable,
+    is_of_optimizers,
+    number_of_step,
+)
 from jitney.torch_api.recordings import abandon_recording
 from jitney.torch_api.recurrent import (
     RECURRENT,
@@ -292,6 +297,7 @@ __all__ = [
     "is_assertion",
     "is_batched",
     "is_compiled_class",
+    "is_capturable",
     "is_composite",
     "is_data_dependent",
     "is_data_dependent_error",

@@ -145,6 +145,13 @@ JIT_UNWRAP = "torch.jit._script._unwrap_optional"
 GRAPH_BREAK = "torch._dynamo.decorators.graph_break"
 GRAPH_BREAK_REASON = "torch._dynamo.graph_break() is called"
 MASKED_FILL = "torch.masked._ops._combine_input_and_mask"
+# Steps of optimizers that read values on their way: counts, whether lines were searched far enough.
+STEPS_BY_VALUES = (
+    "torch.optim._adafactor.Adafactor.step",
+    "torch.optim.asgd.ASGD.step",
+    "torch.optim.lbfgs.LBFGS.step",
+    "torch.optim.radam.RAdam.step",
+)
 NUMBER_OF_STEP = "torch.optim.optimizer._get_value"
 PATCHED_MODULE_INIT = (
     "torch._dynamo.mutation_guard.install_generation_tagging_init.<locals>.patched_init"

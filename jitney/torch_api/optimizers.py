@@ -32,3 +32,9 @@ def number_of_step(x: torch.Tensor | float) -> torch.Tensor | float:
 def is_of_optimizers(code: types.CodeType) -> bool:
     """Whether it stands in the file of `torch.optim.Optimizer`."""
     return code.co_filename == _INIT.co_filename
+
+
+def is_capturable(optimizer: Any) -> bool:
+    """Whether all of its steps are made of tensors alone, for CUDA graphs."""
+    groups = getattr(optimizer, "param_groups", ())
+    return bool(groups) and all(group.get("capturable") for group in groups)

@@ -174,3 +174,42 @@ def test_an_error_behind_a_break_leaves_a_profiler_label() -> None:
 
     with pytest.raises(RuntimeError, match="size"):
         jitney.compile(f)(torch.randn(3))
+
+
+BY_VALUES: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
+    "Adafactor": lambda p: torch.optim.Adafactor(p),
+    "ASGD": lambda p: torch.optim.ASGD(p, foreach=True),
+    "LBFGS": lambda p: torch.optim.LBFGS(p, lr=0.1, max_iter=3),
+    "RAdam": lambda p: torch.optim.RAdam(p),
+}
+
+
+@pytest.mark.parametrize("name", BY_VALUES)
+def test_steps_that_look_at_values_are_eagers_at_one_break(name: str) -> None:
+    def trained_by(compile_step: Callable[..., Any]) -> list[torch.Tensor]:
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Tanh(), torch.nn.Linear(8, 3))
+        optimizer = BY_VALUES[name](model.parameters())
+        inputs = torch.linspace(-1, 1, 32).reshape(4, 8)
+
+        def evaluate() -> torch.Tensor:
+            optimizer.zero_grad()
+            loss = model(inputs).square().mean()
+            loss.backward()
+            return loss
+
+        def step() -> Any:
+            return optimizer.step(evaluate) * 2
+
+        step = compile_step(step)
+        losses = [step().detach() for _ in range(5)]
+        return [*(p.detach() for p in model.parameters()), *losses]
+
+    eager = trained_by(lambda step: step)
+    log.clear()
+    compiled = trained_by(jitney.compile)
+    torch.testing.assert_close(compiled, eager, rtol=2e-5, atol=2e-6)
+    reasons = [e.data["reason"] for e in log.events("graph_break")]
+    assert f"{name}.step looks at the values of tensors on its way" in reasons
+    assert len(reasons) == 3 and not log.events("recompile")  # zero_grad(), backward()
+    assert any("evaluate" in e.data["function"] for e in log.events("entry"))  # is compiled too
