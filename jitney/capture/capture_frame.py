@@ -191,7 +191,7 @@ def _close(
     graph, inputs = finish_graph(vm.recorder, rebuilder.outputs)
     if graph is not None:
         keep_results(vm, graph)
-    add_input_guards(vm, inputs)
+    add_input_guards(vm, graph, inputs)
     vm.world.guard_presence()
     vm.world.guard_keys()
     guard_places(vm)

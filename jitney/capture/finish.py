@@ -84,8 +84,12 @@ def inputs_put_back(
     return tuple(i for i, given in enumerate(inputs) if recorder.is_mutated(given.example))
 
 
-def add_input_guards(vm: Interpreter, inputs: tuple[GraphInput, ...]) -> None:
-    """Inputs written to share no memory with the others (those that did at capture may go on)."""
+def add_input_guards(
+    vm: Interpreter, graph: torch.fx.GraphModule | None, inputs: tuple[GraphInput, ...]
+) -> None:
+    """Inputs written to share no memory with the others (those that did at capture may go on).
+    Those of which that is known have ``meta["apart"]`` in ``graph``: they may be slices of one
+    storage all the same."""
     tensors = [x for x in inputs if isinstance(x.example, torch.Tensor)]
     reals = [vm.tensors.real[id(x.example)][1] for x in tensors]
     written = [n for n, x in enumerate(tensors) if vm.recorder.is_mutated(x.example)]
@@ -94,6 +98,12 @@ def add_input_guards(vm: Interpreter, inputs: tuple[GraphInput, ...]) -> None:
     together = torch_api.overlaps([torch_api.span(real) for real in reals], set(written))
     static = len(tensors) == len(inputs)
     sources = tuple(x.source for x in tensors)
+    if graph is not None:
+        meeting = {at for pair in together for at in pair}
+        apart_names = {tensors[at].name for at in written if at not in meeting}
+        for node in graph.graph.nodes:
+            if node.op == "placeholder" and node.target in apart_names:
+                node.meta["apart"] = True
     apart = Apart(sources, frozenset(written), frozenset(together), static)
     vm.world.guard(Kind.NO_OVERLAP, tensors[written[0]].source, apart)
 

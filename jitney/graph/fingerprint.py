@@ -41,7 +41,8 @@ def fingerprint(gm: fx.GraphModule, example_inputs: Sequence[Any] = ()) -> str:
         if node.op == "placeholder":
             given = example_inputs[inputs] if inputs < len(example_inputs) else None
             value = node.meta.get("example_value", node.meta.get("val", given))
-            rows.append(f"in {_input(value, storages)} {node.meta.get('static')!r}")
+            said = node.meta.get("static"), node.meta.get("apart")
+            rows.append(f"in {_input(value, storages)} {said!r}")
             inputs += 1
             continue
         arguments = f"{_value(node.args, numbers)} {_value(node.kwargs, numbers)}"

@@ -221,6 +221,7 @@ def _describe_mutations(
     mutations, copies = [], []
     given = [each.given for each in trace.inputs if isinstance(each.given, torch.Tensor)]
     storages = Counter(value.untyped_storage()._cdata for value in given)
+    apart = _known_apart(gm, trace)
     for index, each in enumerate(trace.inputs):
         value, fed = each.given, each.fed
         if not isinstance(value, torch.Tensor):
@@ -231,7 +232,7 @@ def _describe_mutations(
         node = recorder.node_of(final)
         if node is each.node:
             continue
-        if storages[value.untyped_storage()._cdata] > 1:
+        if storages[value.untyped_storage()._cdata] > 1 and index not in apart:
             raise Unsupported("overlap", "an input that is written to overlaps another input")
         _refuse_write(gm, value, final)
         if fed.grad_fn is not each.history:
@@ -244,6 +245,15 @@ def _describe_mutations(
         if recorder.node_of(layer.value(tensor)).op != "get_attr":
             raise Unsupported("constant-mutation", f"{name} is no input but is written to")
     return tuple(mutations), copies
+
+
+def _known_apart(gm: fx.GraphModule, trace: _Trace) -> frozenset[int]:
+    """Written inputs that guards keep from overlapping others, though they may be slices of one
+    storage. None under autograd, to which slices of one tensor are written to together."""
+    if torch.is_grad_enabled() and any(each.leaf is not None for each in trace.inputs):
+        return frozenset()
+    places = (node for node in gm.graph.nodes if node.op == "placeholder")
+    return frozenset(at for at, node in enumerate(places) if node.meta.get("apart"))
 
 
 def _refuse_write(gm: fx.GraphModule, value: torch.Tensor, final: torch.Tensor) -> None:

@@ -10,6 +10,7 @@ import torch
 
 import jitney
 from jitney import torch_api
+from jitney.events import log
 from tests.equal import assert_equal, assert_equal_to_eager
 
 
@@ -390,3 +391,37 @@ def test_strides_that_leave_a_part_for_what_surrounds_it(
             (results[0].sum() + results[1].sum()).backward()
         found.append(([r.detach() for r in results], whole.grad))
     assert_equal(found[1], found[0])
+
+
+def test_slices_of_one_tensor_that_lie_apart_are_compiled() -> None:
+    def f(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        a.add_(b * 2)
+        b[1:].mul_(a[1:] * 2)
+        return a + b, b
+
+    def run(g: Any, halves: Any) -> Any:
+        base = torch.arange(16.0).reshape(4, 4) / 7
+        sum_, b = g(*halves(base))
+        return base, sum_, b._base is base, b.storage_offset()
+
+    compiled = jitney.compile(f)
+    apart = lambda x: (x[:2], x[2:]), lambda x: (x[2:], x[:2])
+    meeting = lambda x: (x[:2], x[1:3]), lambda x: (x[:, :2], x[:, 2:]), lambda x: (x[:2], x[:2])
+    log.clear()
+    for halves in apart:
+        torch.testing.assert_close(run(compiled, halves), run(f, halves))
+    assert len(log.events("entry")) == 1 and not log.events("eager_graph")
+    for halves in (*meeting, *apart, *meeting):  # what met at its capture may lie apart later
+        torch.testing.assert_close(run(compiled, halves), run(f, halves))
+
+
+def test_slices_of_one_tensor_are_eagers_where_autograd_watches() -> None:
+    def f(w: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        product = (w * b).sum()
+        a.add_(1)  # counts as a write to b, as both are of one tensor
+        return product
+
+    w, base = torch.ones(4, requires_grad=True), torch.arange(8.0)
+    loss = jitney.compile(f)(w, base[:4], base[4:])
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
