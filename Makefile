@@ -42,11 +42,13 @@ bench: $(VENV)/.bench-ready
 
 $(VENV)/.ready: pyproject.toml
 	python="$$(.ci/find-python 3.11)" && $$python -m venv $(VENV)
+	@echo "downloading torch and the test libraries into $(VENV), once: some minutes"
 	$(VENV)/bin/python -m pip install -q --no-compile "$(TORCH)" -e ".[models,test]"
 	touch $@
 
 $(NEWEST)/.ready: pyproject.toml
 	python="$$(.ci/find-python 3.12)" && $$python -m venv $(NEWEST)
+	@echo "downloading torch and the test libraries into $(NEWEST), once: some minutes"
 	$(NEWEST)/bin/python -m pip install -q --no-compile "$(TORCH_NEWEST)" -e ".[models,test]"
 	touch $@
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -53,6 +54,17 @@ def list_backends() -> tuple[str, ...]:
     return ("jitney", *sorted({*torch_api.backend_names()} - {"jitney"}))
 
 
+def _unknown(backend: str) -> str:
+    """What to say of a name that no backend has."""
+    names = list_backends()
+    close = difflib.get_close_matches(str(backend), names, 1)
+    meant = f": did you mean {close[0]!r}?" if close else ";"
+    first = [n for n in ("jitney", "inductor", "eager", "aot_eager") if n in names]
+    useful = [*first, *sorted({*torch_api.backend_names(for_debugging=False)} - {*first})]
+    more = "jitney.list_backends() has those for debugging too"
+    return f"unknown backend {backend!r}{meant} known are {', '.join(useful)}; {more}"
+
+
 def find_backend(backend: str | Backend, options: dict[str, Any], mode: str | None) -> Backend:
     """The callable for ``backend``; UserError for an unknown name. ``options`` go to backends
     other than ours as torch.compile passes them."""
@@ -63,7 +75,7 @@ def find_backend(backend: str | Backend, options: dict[str, Any], mode: str | No
     elif backend in list_backends():
         given = torch_api.find_backend(backend)
     else:
-        raise UserError(f"unknown backend {backend!r}; known are {', '.join(list_backends())}")
+        raise UserError(_unknown(backend))
     extra: dict[str, Any] = {}
     if options:
         extra["options"] = options

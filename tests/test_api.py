@@ -146,7 +146,8 @@ def test_in_place_and_disable():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (dict(backend="nope"), "known are jitney"),
+        (dict(backend="nope"), "known are jitney, inductor, eager, (?!.*(TESTING|minifier))"),
+        (dict(backend="inductr"), "did you mean 'inductor'"),
         (dict(backend=3), "name or a callable"),
         (dict(mode="fast"), "modes are default, reduce-overhead"),
         (dict(mode="default", options={}), "exclude each other"),

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import islice
+from os.path import basename
 from typing import Any
 
 import torch
@@ -29,7 +31,17 @@ class Failure:
 def failures(guards: Iterable[Guard], roots: Roots, limit: int = 1) -> list[Failure]:
     """The first ``limit`` guards that do not hold, explained."""
     failing = islice(those_failing(guards, roots), limit)
-    return [Failure(guard, _explain(guard, roots)) for guard in failing]
+    return [Failure(guard, _placed(_explain(guard, roots), guard.reason)) for guard in failing]
+
+
+_ON_THE_STACK, _IN_A_LOOP = re.compile(r"<stack \d+>"), re.compile(r"<ahead>(\[\d+\])*")
+
+
+def _placed(message: str, line: str) -> str:
+    """What has no name in the program, by the ``line`` ("path:line") that reads it."""
+    place = f" of {basename(line)}" if line else ""
+    message = _ON_THE_STACK.sub(lambda _: f"an intermediate value{place}", message)
+    return _IN_A_LOOP.sub(lambda _: f"what is left to a loop{place}", message)
 
 
 def in_brief(guard: Guard) -> tuple[str, str, str, str]:

@@ -152,9 +152,12 @@ class CompiledCode:
         roots = self._roots(function, values)
         failed = [f for entry in self.entries[:1] for f in failures(entry.guards, roots)]
         last = "".join(f" (last: {f.message})" for f in failed)
-        message = f"{self.name} ({self.where}) was compiled {limit} times{of}; new inputs run eager"
-        more = f"JITNEY_LOGS=recompiles says why, {name}= allows more"
-        warnings.warn(f"jitney: {message}{last}; {more}", stacklevel=3)
+        if limit > 0:
+            message = f"was compiled {limit} times{of}; new inputs run eager{last}"
+            message += f"; JITNEY_LOGS=recompiles says why, {name}= allows more"
+        else:
+            message = f"runs eager and is not compiled, since {name} is {limit}"
+        warnings.warn(f"jitney: {self.name} ({self.where}) {message}", stacklevel=3)
         self.skipped = True
         return False
 

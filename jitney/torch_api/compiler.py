@@ -13,11 +13,12 @@ ERROR_ON_BREAK = "_error_on_graph_break"  # a global: whether graph breaks are e
 SCRIPTED = "_torchdynamo_inline"  # where a function of TorchScript keeps the Python it was made of
 
 
-def backend_names() -> list[str]:
-    """Backends registered with torch or by entry points."""
+def backend_names(for_debugging: bool = True) -> list[str]:
+    """Backends registered with torch or by entry points; with those that torch tags as experiments
+    or ``for_debugging``, or without."""
     from torch._dynamo.backends.registry import list_backends
 
-    return list_backends(exclude_tags=())
+    return list_backends(exclude_tags=() if for_debugging else ("debug", "experimental"))
 
 
 def find_backend(name: str) -> Any:

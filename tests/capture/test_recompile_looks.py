@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
 import jitney
+from jitney.events import log
 from tests.capture.run_capture import assert_same
 
 
@@ -133,3 +136,23 @@ def test_what_containers_override_is_not_asked_for() -> None:
         list.append(numbers, 1.0)
         set.add(members, set.__len__(members) + 1)
     assert not asked
+
+
+def test_a_limit_of_none_says_that_nothing_is_compiled() -> None:
+    compiled = jitney.compile(lambda x: x + 1, recompile_limit=0)
+    with pytest.warns(UserWarning, match="is not compiled, since recompile_limit is 0"):
+        assert torch.equal(compiled(torch.ones(2)), torch.full((2,), 2.0))
+
+
+def test_what_has_no_name_is_told_by_its_line() -> None:
+    def scaled(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return x.sum().item() * (y + 1)
+
+    compiled = jitney.compile(scaled, backend="eager")
+    log.clear()
+    for n in range(3):
+        compiled(torch.full((2,), 1.5 * n), torch.ones(2))
+    line = f"{Path(__file__).name}:{scaled.__code__.co_firstlineno + 1}"
+    (recompile,) = log.events("recompile")
+    message = f"an intermediate value of {line}: equals 0.0 expected, got 3.0"
+    assert recompile.data["message"] == message
