@@ -21,7 +21,14 @@ from jitney.capture.guard import ABSENT
 from jitney.capture.lookups import type_lookup
 from jitney.capture.present_arguments import call_native
 from jitney.capture.special_methods import hook_of
-from jitney.capture.symbols import NUMBERS, SYMBOLS, concrete, counted
+from jitney.capture.symbols import (
+    NUMBERS,
+    SYMBOLS,
+    concrete,
+    concrete_key,
+    concrete_keys,
+    counted,
+)
 
 if TYPE_CHECKING:
     from jitney.capture.interpret import Interpreter
@@ -116,7 +123,7 @@ def _container(interpreter: Interpreter, cls: Any, args: Any, kwargs: Any, site:
     if cls is frozenset and len(values) == 1 and type(values[0]) is frozenset:
         return values[0]  # itself
     if cls in (set, frozenset):
-        values = [interpreter.native(list, v) for v in values]
+        values = [concrete_keys(interpreter.native(list, v)) for v in values]
         for value in values:
             callbacks.refuse_python(interpreter, value, callbacks.HASHES)
     elif issubclass(cls, dict):
@@ -145,6 +152,7 @@ def _of_pairs(interpreter: Interpreter, value: Any) -> Any:
     if isinstance(value, dict) or callable(value) or value is None:
         return value
     pairs = interpreter.native(list, value)
+    pairs = [(concrete_key(p[0]), p[1]) if type(p) is tuple and len(p) == 2 else p for p in pairs]
     keys = [p[0] for p in pairs if isinstance(p, tuple | list) and len(p) == 2]
     callbacks.refuse_python(interpreter, keys, callbacks.HASHES)
     return pairs

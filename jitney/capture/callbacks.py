@@ -22,7 +22,7 @@ from jitney.capture.frame import BreakCapture
 from jitney.capture.lookups import is_callback, look_up
 from jitney.capture.scalars import SCALAR_TYPES
 from jitney.capture.shadows import HASHABLE_KEYS
-from jitney.capture.symbols import SYMBOLS, beside_symbols, concrete
+from jitney.capture.symbols import SYMBOLS, beside_symbols, concrete, concrete_keys
 from jitney.capture.world import is_identity
 
 if TYPE_CHECKING:
@@ -147,12 +147,14 @@ def _is_plain(key: tuple[Any, ...]) -> bool:
 
 
 def drained(interpreter: Interpreter, function: Any, args: list[Any], iterable: Any) -> list[Any]:
-    """``args``, with lists for iterators from which C code would make keys; ``iterable`` gives
-    what it can go over by itself."""
+    """``args``, with lists for iterators from which C code would make keys, numbers for symbols in
+    lists; ``iterable`` gives what it can go over by itself."""
     owner, name = getattr(function, "__self__", None), getattr(function, "__name__", "")
     first = isinstance(function, _UNBOUND) and bool(args)
     owner = args[0] if first else owner
     classes = isinstance(owner, type) and issubclass(owner, dict) and name == "fromkeys"
+    if name == "_count_elements" and len(args) > 1:  # of collections.Counter
+        return [args[0], concrete_keys(args[1]), *args[2:]]
     if not classes and not (isinstance(owner, dict | set | frozenset) and name in _OF_MANY_KEYS):
         return args
     made = list(args)
@@ -164,6 +166,8 @@ def drained(interpreter: Interpreter, function: Any, args: list[Any], iterable: 
                 raise BreakCapture("callback", f"{name} goes over an iterator as far as it must")
             if isinstance(items, Iterator):
                 made[i] = interpreter.native(list, items)
+        if classes or not isinstance(owner, dict):
+            made[i] = concrete_keys(made[i])
     return made
 
 

@@ -103,6 +103,11 @@ def concrete_key(value: Any) -> Any:
     return torch.Size(items) if type(value) is torch.Size else tuple.__new__(type(value), items)
 
 
+def concrete_keys(values: Any) -> Any:
+    """A list or tuple of keys as `concrete_key` has each; anything else as it is."""
+    return [*map(concrete_key, values)] if type(values) in (list, tuple) else values
+
+
 _DIVIDE = (operator.truediv, operator.floordiv, operator.mod)
 _DIVIDE_IN_PLACE = (operator.itruediv, operator.ifloordiv, operator.imod)
 _EQUAL = (operator.eq, operator.ne)

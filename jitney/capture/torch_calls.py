@@ -182,8 +182,16 @@ def call_leaf(interpreter: Interpreter, function: Any, args: Any, kwargs: dict[s
 
 def _truth(value: Any) -> Any:
     """A comparison of sizes as what it is now, which becomes assumed: where torch's functions take
-    a truth value (``is_causal=length > 1``) they take no symbol."""
+    a truth value (``is_causal=length > 1``) they take no symbol, nor in lists of numbers."""
+    if type(value) in (list, tuple) and _holds_truth(value):
+        return type(value)(map(_truth, value))
     return bool(value) if isinstance(value, torch.SymBool) else value
+
+
+def _holds_truth(values: Any) -> bool:
+    return any(
+        type(v) is torch.SymBool or type(v) in (list, tuple) and _holds_truth(v) for v in values
+    )
 
 
 # Their ``value`` is a number; eager reads a tensor's (optimizers pass one while compiled).

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import jitney
+from jitney.events import log
 
 
 class Thing:
@@ -86,3 +87,34 @@ def test_an_iterator_that_is_a_value_is_not_read() -> None:
 
     x = torch.ones(1)
     assert torch.equal(jitney.compile(f, backend="eager")(x, [2, 3]), f(x, [2, 3]))
+
+
+KEYS_OF_NUMBERS: dict[str, Callable[[torch.Tensor, int], Any]] = {
+    "set": lambda x, n: x * len(set([n, 3, n])),  # noqa: C405
+    "frozenset": lambda x, n: x * len(frozenset((n, 3))),
+    "union": lambda x, n: x * len({3}.union([n], (4,))),
+    "generator": lambda x, n: x * len(set(i % 2 for i in [n, n + 1])),  # noqa: C401
+    "fromkeys": lambda x, n: x * len(dict.fromkeys([n, 3])),
+    "pairs": lambda x, n: x * dict([(n, n + 1), (-1, 2)])[n],  # noqa: C406
+    "Counter": lambda x, n: x * collections.Counter([n, 3, n])[n],
+}
+
+
+@pytest.mark.parametrize("name", KEYS_OF_NUMBERS)
+def test_numbers_that_change_become_keys_without_a_break(name: str) -> None:
+    function = KEYS_OF_NUMBERS[name]
+    compiled, x = jitney.compile(function, fullgraph=True), torch.ones(3)
+    for n in (1, 2, 3, 2, 5):
+        assert torch.equal(compiled(x, n), function(x, n))
+
+
+def test_comparisons_of_numbers_that_change_are_truths_in_lists() -> None:
+    def chosen(x: torch.Tensor, n: int) -> torch.Tensor:
+        nested = torch.tensor([[n > 3], [n < 2]])
+        return torch.where(torch.tensor([n % 2 == 0]), x, -x) * nested
+
+    log.clear()
+    compiled, x = jitney.compile(chosen, fullgraph=True), torch.ones(3)
+    for n in (1, 2, 4, 3, 6, 8):
+        assert torch.equal(compiled(x, n), chosen(x, n))
+    assert len(log.events("entry")) <= 5  # not one for each number
