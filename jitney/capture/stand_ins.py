@@ -59,7 +59,8 @@ def original_of(function: FunctionType) -> FunctionType:
 
 def is_disabled(function: FunctionType) -> bool:
     """Whether the user marked ``function`` to run eager."""
-    return function.__dict__.get(torch_api.DISABLED) is True
+    marked = function.__dict__.get(torch_api.DISABLED) is True
+    return marked and not torch_api.is_part_of_step(function)
 
 
 def disabled_because(function: FunctionType) -> tuple[str, str]:

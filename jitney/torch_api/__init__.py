@@ -113,6 +113,7 @@ from jitney.torch_api.optimizers import (
     fused_step,
     is_capturable,
     is_of_optimizers,
+    is_part_of_step,
     number_of_step,
 )
 from jitney.torch_api.recordings import abandon_recording
@@ -307,6 +308,7 @@ __all__ = [
     "is_layout_unforeseen",
     "is_masked_tensor",
     "is_of_optimizers",
+    "is_part_of_step",
     "is_other_gpu",
     "is_shape_unforeseen",
     "is_symbolic",

@@ -34,6 +34,16 @@ def is_of_optimizers(code: types.CodeType) -> bool:
     return code.co_filename == _INIT.co_filename
 
 
+def is_part_of_step(function: types.FunctionType) -> bool:
+    """Whether it is one of those that torch's compiler, once it was used, marks to run eager."""
+    package, _, module = str(function.__module__).rpartition(".")
+    name = function.__qualname__.rpartition(".")[2]
+    marked = {"_init_group", f"_fused_{module}"}
+    if module in ("lbfgs", "sparse_adam"):
+        marked.add("step")
+    return package == "torch.optim" and name in marked
+
+
 def is_capturable(optimizer: Any) -> bool:
     """Whether all of its steps are made of tensors alone, for CUDA graphs."""
     groups = getattr(optimizer, "param_groups", ())

@@ -214,3 +214,13 @@ def test_steps_that_look_at_values_are_eagers_at_one_break(name: str) -> None:
     assert f"{name}.step looks at the values of tensors on its way" in reasons
     assert len(reasons) == 3 and not log.events("recompile")  # zero_grad(), backward()
     assert any("evaluate" in e.data["function"] for e in log.events("entry"))  # is compiled too
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_marks_that_torch_compile_leaves_are_not_the_users(fused: bool) -> None:
+    torch.compile(torch.sin, backend="eager")(torch.ones(3))
+    assert torch.optim.AdamW._init_group.__dict__.get("_torchdynamo_disable")
+    p = torch.nn.Parameter(torch.ones(3))
+    p.grad = torch.ones(3)
+    jitney.compile(torch.optim.AdamW([p], fused=fused).step, fullgraph=True)()
+    torch.testing.assert_close(p.detach(), torch.full((3,), 0.99899))
