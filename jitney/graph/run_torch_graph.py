@@ -11,7 +11,6 @@ from torch import fx
 from jitney import torch_api
 from jitney.errors import Unsupported
 from jitney.graph.check_values import check_values
-from jitney.graph.expand_fused import expand_fused
 
 #: They hold 32 bits of a symbolic number's value alone, whichever dtype they make.
 _CUT_SHORT = frozenset("tensor as_tensor asarray new_tensor".split())
@@ -50,9 +49,9 @@ def _call(gm: fx.GraphModule, node: fx.Node, args: Any, kwargs: Any) -> Any:
     if getattr(node.target, "__name__", node.target) in _CUT_SHORT:
         args, kwargs = _with_numbers(args), _with_numbers(kwargs)
     if node.op == "call_function":
-        fused = expand_fused(node.target)
-        if fused is not None:
-            return fused(*args, **kwargs)
+        optimizer = torch_api.fused_step(node.target)
+        if optimizer is not None:
+            raise Unsupported("fused-step", f"a fused {optimizer} step runs as torch's own kernel")
         return torch_api.called_on_fakes(node.target)(*args, **kwargs)
     if node.op == "call_method":
         return getattr(args[0], str(node.target))(*args[1:], **kwargs)

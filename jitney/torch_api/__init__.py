@@ -203,7 +203,6 @@ from jitney.torch_api.view_strides import (
     can_be_viewed,
     has_examples,
     lie_alike,
-    lie_alike_without_gaps,
     lies_in_rows,
 )
 
@@ -320,7 +319,6 @@ __all__ = [
     "has_examples",
     "kept_at",
     "lie_alike",
-    "lie_alike_without_gaps",
     "lies_in_rows",
     "make_infra_mode",
     "maker_of_empty",

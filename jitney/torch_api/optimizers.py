@@ -10,10 +10,10 @@ import torch
 _INIT = torch.optim.Optimizer.__init__.__code__
 #: Functions that do a whole step for lists of tensors, by the names of optimizers.
 FUSED: dict[Any, str] = {
-    torch._fused_adam_: "adam",
-    torch._fused_adamw_: "adamw",
-    torch._fused_sgd_: "sgd",
-    torch._fused_adagrad_: "adagrad",
+    torch._fused_adam_: "Adam",
+    torch._fused_adamw_: "AdamW",
+    torch._fused_sgd_: "SGD",
+    torch._fused_adagrad_: "Adagrad",
 }
 
 

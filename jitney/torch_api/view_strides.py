@@ -46,20 +46,6 @@ def lie_alike(a: torch.Tensor, b: torch.Tensor) -> bool:
     return all(same(x, y) or same(size, 1) for x, y, size in pairs)
 
 
-def lie_alike_without_gaps(tensors: Sequence[torch.Tensor]) -> bool:
-    """Whether tensors of one shape have the same strides, each element a place of its own next to
-    others. Comparisons of symbols become guards."""
-    first, *others = tensors
-    if not all(lie_alike(first, other) for other in others):
-        return False
-    step: Any = 1
-    for stride, size in sorted(p for p in zip(first.stride(), first.shape) if p[1] != 1):
-        if stride != step:
-            return False
-        step = step * size
-    return True
-
-
 def has_examples(*tensors: torch.Tensor) -> bool:
     """Whether sizes and strides can be compared: none comes from data."""
     sizes = [n for t in tensors for n in (*t.shape, *t.stride()) if type(n) is not int]

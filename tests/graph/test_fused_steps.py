@@ -1,8 +1,7 @@
-"""Optimizers with ``fused=True``: their steps are part of compiled graphs, with eager's numbers."""
+"""Optimizers with ``fused=True``: their steps are captured, and run as torch's own kernels."""
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -73,21 +72,11 @@ def test_step_equals_eager(name: str, dtype: torch.dtype, scale: float | None) -
     eager = stepped(lambda step: step, name, dtype, scale)
     log.clear()
     compiled = stepped(lambda step: jitney.compile(step, fullgraph=True), name, dtype, scale)
-    close = 1e-5 if dtype == torch.float32 else 1e-13
-    torch.testing.assert_close(compiled, eager, rtol=close, atol=close / 10)
+    torch.testing.assert_close(compiled, eager, rtol=0, atol=0)
     assert [t.stride() for t in compiled] == [t.stride() for t in eager]
-    assert not log.events("eager_graph")
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("name", [name for name in OPTIMIZERS if "adam" in name])
-def test_adam_of_16_bits_rounds_where_eager_does(name: str, dtype: torch.dtype) -> None:
-    eager = stepped(lambda step: step, name, dtype)
-    log.clear()
-    compiled = stepped(jitney.compile, name, dtype)
-    alike = [(a == b).float().mean().item() for a, b in zip(compiled, eager, strict=True)]
-    assert min(alike) > 0.99, alike
-    assert not log.events("eager_graph")
+    reasons = {e.data["reason"] for e in log.events("eager_graph")}
+    kind = type(OPTIMIZERS[name](model_of(dtype).parameters())).__name__
+    assert reasons == {f"a fused {kind} step runs as torch's own kernel"}
 
 
 @pytest.mark.parametrize("name", ["adam", "sgd"])
@@ -97,63 +86,3 @@ def test_sizes_may_be_symbols(name: str) -> None:
         lambda step: jitney.compile(step, dynamic=True, fullgraph=True), name, torch.float32
     )
     torch.testing.assert_close(compiled, eager, rtol=1e-5, atol=1e-6)
-
-
-def reasons(step: Callable[..., Any], *args: Any) -> list[str]:
-    """Why graphs of ``step`` run eager."""
-    log.clear()
-    jitney.compile(step)(*args)
-    return [e.data["reason"] for e in log.events("eager_graph")]
-
-
-def test_sgd_of_16_bits_is_torchs_own_and_says_so() -> None:
-    model = model_of(torch.bfloat16)
-    for p in model.parameters():
-        p.grad = torch.ones_like(p)
-    optimizer = OPTIMIZERS["sgd"](model.parameters())
-    said = reasons(optimizer.step)
-    assert said == ["a fused SGD of torch.bfloat16 on a CPU runs as torch's own kernel"]
-
-
-@torch.no_grad()
-def test_a_gradient_that_lies_another_way_is_torchs_own() -> None:
-    def step(p: torch.Tensor, g: torch.Tensor) -> torch.Tensor:
-        torch._fused_sgd_(
-            [p],
-            [g],
-            [],
-            weight_decay=0.0,
-            momentum=0.0,
-            lr=0.1,
-            dampening=0.0,
-            nesterov=False,
-            maximize=False,
-            is_first_step=False,
-        )
-        return p * 2
-
-    given = torch.randn(3, 4), torch.randn(4, 3).t()
-    eager, compiled = copy.deepcopy(given), copy.deepcopy(given)
-    step(*eager)
-    (said,) = reasons(step, *compiled)
-    assert "lie in memory each in its own way" in said
-    torch.testing.assert_close(compiled, eager)
-
-
-def test_a_step_under_autograd_is_torchs_own() -> None:
-    def step(p: torch.Tensor, g: torch.Tensor, s: torch.Tensor, n: torch.Tensor) -> torch.Tensor:
-        torch._fused_adagrad_(
-            [p], [g], [s], [n], lr=0.1, lr_decay=0.0, weight_decay=0.0, eps=1e-8, maximize=False
-        )
-        return g * 2
-
-    def given() -> list[torch.Tensor]:
-        ones = torch.ones(3)
-        return [torch.nn.Parameter(ones.clone()), ones.clone(), ones.clone(), torch.tensor(1.0)]
-
-    eager, compiled = given(), given()
-    step(*eager)
-    (said,) = reasons(step, *compiled)
-    assert "under autograd" in said
-    torch.testing.assert_close(compiled, eager)
-    assert compiled[0].requires_grad and compiled[0].is_leaf
