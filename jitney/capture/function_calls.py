@@ -243,9 +243,15 @@ def _cond(
     )
 
 
-def _disabled(interpreter: Interpreter, function: Any, *rest: Any) -> Any:
-    name = getattr(function, "__wrapped__", function).__qualname__
-    raise BreakCapture("disabled", f"torch disables {name} for compilers")
+def disabled_by_torch(
+    interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Frame | None
+) -> Any:
+    """But for the steps of optimizers that are fused: those of others look at what is counted on a
+    GPU, and torch disables them all."""
+    inside = function.__wrapped__
+    if interpreter.world.force(kwargs.get("fused")) is True and torch_api.is_step(inside):
+        return interpreter.call_python(inside, args, kwargs, "push" if site is not None else None)
+    raise BreakCapture("disabled", f"torch disables {inside.__qualname__} for compilers")
 
 
 def _wraps(
@@ -358,7 +364,6 @@ HANDLERS: dict[str, Handler] = {
     names.COMPILED_MODULE_GETATTR: _interpreted,
     "torch.compiler.is_compiling": _is_compiling,
     "torch.backends.mha.get_fastpath_enabled": _attention_fastpath,
-    names.DISABLED_FOR_COMPILERS: _disabled,
     "torch.utils.checkpoint.checkpoint": checkpoints.call_checkpoint,
     "torch.autograd.function.Function.apply": autograd_functions.apply,
     "functools.wraps": _wraps,

@@ -74,6 +74,8 @@ def _special(code: types.CodeType, name: str) -> Callable[..., Any] | None:
     if name in BREAKS:
         return function_calls.breaking(*BREAKS[name])
     handler = function_calls.HANDLERS.get(name)
+    if handler is None and torch_api.is_disabling(code):
+        return function_calls.disabled_by_torch
     if handler is None and name.startswith(EAGER_MODULES):
         return function_calls.breaking("eager-module", f"{name} runs eager")
     return handler

@@ -20,6 +20,7 @@ from jitney.torch_api.compiler import (
     inductor_with,
     is_allowed_in_graph,
     is_compiled_class,
+    is_disabling,
     is_scripted,
     kind_of_argument,
     mark_allowed_in_graph,
@@ -114,6 +115,7 @@ from jitney.torch_api.optimizers import (
     is_capturable,
     is_of_optimizers,
     is_part_of_step,
+    is_step,
     number_of_step,
 )
 from jitney.torch_api.recordings import abandon_recording
@@ -300,6 +302,7 @@ __all__ = [
     "is_capturable",
     "is_composite",
     "is_data_dependent",
+    "is_disabling",
     "is_data_dependent_error",
     "is_fake",
     "is_forbidden",
@@ -308,6 +311,7 @@ __all__ = [
     "is_masked_tensor",
     "is_of_optimizers",
     "is_part_of_step",
+    "is_step",
     "is_other_gpu",
     "is_shape_unforeseen",
     "is_symbolic",

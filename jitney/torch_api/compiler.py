@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -117,6 +118,14 @@ def mark_function(name: str) -> Any:
     from torch._dynamo import decorators
 
     return getattr(decorators, name)
+
+
+_DISABLING = torch._disable_dynamo(backend_names).__code__
+
+
+def is_disabling(code: types.CodeType) -> bool:
+    """Whether it is that of functions of its own which torch disables for compilers."""
+    return code is _DISABLING
 
 
 def mark_allowed_in_graph(function: Any) -> Any:

@@ -104,7 +104,6 @@ MODE_CHANGES = (
     "torch.clear_autocast_cache",
 )
 COMPILED_MODULE_GETATTR = "torch._dynamo.eval_frame.OptimizedModule.__getattr__"
-DISABLED_FOR_COMPILERS = "torch._compile._disable_dynamo.<locals>.inner"
 VMAP = "torch._functorch.vmap.vmap_impl"
 GRAD_AND_VALUE = "torch._functorch.eager_transforms.grad_and_value_impl"
 JVP, VJP = "torch.func.jvp", "torch.func.vjp"

@@ -34,6 +34,11 @@ def is_of_optimizers(code: types.CodeType) -> bool:
     return code.co_filename == _INIT.co_filename
 
 
+def is_step(function: types.FunctionType) -> bool:
+    """Whether it is a step for lists of tensors that is also to be called by itself."""
+    return function.__module__ == f"torch.optim.{function.__name__}"
+
+
 def is_part_of_step(function: types.FunctionType) -> bool:
     """Whether it is one of those that torch's compiler, once it was used, marks to run eager."""
     package, _, module = str(function.__module__).rpartition(".")

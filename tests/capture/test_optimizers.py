@@ -224,3 +224,37 @@ def test_marks_that_torch_compile_leaves_are_not_the_users(fused: bool) -> None:
     p.grad = torch.ones(3)
     jitney.compile(torch.optim.AdamW([p], fused=fused).step, fullgraph=True)()
     torch.testing.assert_close(p.detach(), torch.full((3,), 0.99899))
+
+
+def test_a_function_that_torch_disables_is_one_break() -> None:
+    p = torch.nn.Parameter(torch.ones(3))
+    p.grad = torch.ones(3)
+    optimizer = torch.optim.SGD([p])
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        y = x * 2
+        optimizer.zero_grad()
+        return y + 1
+
+    log.clear()
+    torch.testing.assert_close(jitney.compile(f)(torch.ones(2)), torch.full((2,), 3.0))
+    assert p.grad is None
+    reasons = [e.data["reason"] for e in log.events("graph_break")]
+    assert reasons == ["torch disables Optimizer.zero_grad for compilers"]
+
+
+def test_fused_steps_that_torch_disables_on_a_gpu_are_captured() -> None:
+    """What `torch.optim.adam.adam` calls where steps are counted on a GPU."""
+    code, cells = torch.optim.adam.adam.__code__, torch.optim.adam.adam.__closure__
+    disabled = cells[code.co_freevars.index("disabled_func")].cell_contents
+    made = [[torch.ones(3)] for _ in range(4)]
+    options = {"beta1": 0.9, "beta2": 0.99, "lr": 0.1, "weight_decay": 0.0, "eps": 1e-8}
+
+    def f() -> torch.Tensor:
+        disabled(*made, [], [torch.zeros(())], fused=True, amsgrad=False, maximize=False, **options)
+        return made[0][0] * 2
+
+    with torch.no_grad():
+        doubled = jitney.compile(f, fullgraph=True)()
+    torch.testing.assert_close(doubled, made[0][0] * 2)
+    assert made[0][0][0] < 1
