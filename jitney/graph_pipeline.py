@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import fields
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ import torch
 from jitney import cpu_pipeline, gpu_pipeline, torch_api
 from jitney.events import log
 from jitney.graph.device_of_graph import device_of_graph
+from jitney.graph.split_host_numbers import SplitGraph, split_host_numbers
 from jitney.kernels import philox_state
 from jitney.kernels.llvm.host import host_target
 from jitney.kernels.triton.device import device_target
@@ -21,13 +23,31 @@ from jitney.loops.plan_memory import plan_memory
 from jitney.loops.target import Target
 from jitney.loops.verify import check_step, verify
 from jitney.region_cache import BuiltGraph, StoredProgram
+from jitney.split_code import SplitCode
 
 
 def start_graph(gm: torch.fx.GraphModule, options: Any = None) -> Callable[[], BuiltGraph]:
     """A graph of ATen ops, compiled for where its tensors live; what it returns waits for the
     kernels."""
     with torch_api.without_function_modes():  # a default device is not for what passes make
+        split = split_host_numbers(gm)
+        if split is not None:
+            return _start_both(split, options)
         return _start(gm, target_of(gm, options), options)
+
+
+def _start_both(split: SplitGraph, options: Any) -> Callable[[], BuiltGraph]:
+    halves = [_start(gm, target_of(gm, options), options) for gm in (split.host, split.device)]
+
+    def finish() -> BuiltGraph:
+        host, device = (half() for half in halves)
+        facts = {f.name: getattr(split, f.name) for f in fields(split)[2:]}
+        code = SplitCode(host, device, **facts)
+        early = tuple(split.host_inputs[i] for i in host.early)
+        counts = host.counts + device.counts
+        return BuiltGraph(code, {}, counts, device.program, host.checks, early)
+
+    return finish
 
 
 def _start(gm: torch.fx.GraphModule, target: Target, options: Any) -> Callable[[], BuiltGraph]:

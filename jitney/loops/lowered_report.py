@@ -25,6 +25,14 @@ class LoweredReport:
     extern: Counter[str] = field(default_factory=Counter)
     reasons: dict[str, str] = field(default_factory=dict)
 
+    def __add__(self, other: LoweredReport) -> LoweredReport:
+        return LoweredReport(
+            self.lowered + other.lowered,
+            self.views + other.views,
+            self.extern + other.extern,
+            self.reasons | other.reasons,
+        )
+
 
 def report_lowered(graph: fx.Graph, program: LoopProgram) -> LoweredReport:
     """Counts the calls of ``graph``, which ``program`` was lowered (and perhaps fused) from."""

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.optim.adam
 
 import jitney
 from jitney.events import log

@@ -1,0 +1,50 @@
+"""What a graph that was split (`split_host_numbers`) is compiled to, as data and at run time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from jitney.events import log
+from jitney.region_cache import BuiltGraph
+
+
+@dataclass(frozen=True)
+class SplitCode:
+    """The compiled halves; the other fields are `SplitGraph`'s."""
+
+    host: BuiltGraph
+    device: BuiltGraph
+    host_inputs: tuple[int, ...]
+    device_inputs: tuple[int, ...]
+    given: int
+    results: tuple[int, ...]
+    place: torch.device
+
+    def load(self, constants: Mapping[str, torch.Tensor]) -> Callable[..., Any]:
+        """The callable of the whole graph's inputs. ``constants``: none, each half has its own."""
+        log.emit("program", program=self.host.program)
+        host = self.host.code.load(self.host.constants)
+        device = self.device.code.load(self.device.constants)
+        in_order = self.results == tuple(range(len(self.results)))
+
+        def call(*inputs: Any) -> tuple[Any, ...]:
+            numbers, *rest = host(*[inputs[i] for i in self.host_inputs])
+            taken = [inputs[i] for i in self.device_inputs]
+            found = device(*taken, *rest[: self.given], _moved(numbers, self.place))
+            every = (*rest[self.given :], *found)
+            return every if in_order else tuple([every[i] for i in self.results])
+
+        return call
+
+
+def _moved(numbers: torch.Tensor, place: torch.device) -> torch.Tensor:
+    """``numbers`` on the GPU. A CUDA graph of the caller's keeps the values of now, as it keeps
+    numbers that eager hands to kernels: it cannot copy from memory that may be swapped out."""
+    if not torch.cuda.is_current_stream_capturing():
+        return numbers.to(place, non_blocking=True)
+    values: Sequence[float] = numbers.tolist()
+    return torch.stack([torch.full((), v, dtype=numbers.dtype, device=place) for v in values])
