@@ -16,12 +16,11 @@ from jitney import torch_api
 from jitney.capture.compare import class_attribute_is, fully_equal, same_keys, type_attribute_is
 from jitney.capture.emit_fetch import FUNCTION, Writer, build_function
 from jitney.capture.guard import Apart, Guard, Kind, TensorFacts
+from jitney.capture.plain_tensor_check import PLAIN_TENSORS, plain_tensor_check
 from jitney.capture.source import Source, is_stored, stored_length
 from jitney.errors import CompilerBug
 
 Check = Callable[..., bool]
-
-PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter)
 
 
 def compile_check(guards: Sequence[Guard], parameters: Sequence[str], name: str = "f") -> Check:
@@ -123,7 +122,7 @@ def _tensor(writer: Writer, source: Source, facts: TensorFacts) -> str:
         return f"{is_class} and {writer.constant(tensor_has)}({value}, {writer.constant(facts)})"
     if facts.is_static():
         # A call, not the terms below: a model has hundreds, and Python compiles slowly.
-        return f"{writer.constant(plain_tensor_is)}({value}, {writer.constant(facts)})"
+        return f"{writer.constant(plain_tensor_check(facts))}({value})"
     terms = [
         is_class,
         f"{value}.dtype is {writer.constant(facts.dtype)}",
@@ -221,23 +220,6 @@ def tensor_has(value: torch.Tensor, facts: TensorFacts) -> bool:
             if value.is_conj() is not facts.is_conj or value.is_neg() is not facts.is_neg:
                 return False
         return facts.is_inference is None or value.is_inference() is facts.is_inference
-
-
-def plain_tensor_is(value: torch.Tensor, facts: TensorFacts) -> bool:
-    """Whether ``value`` is a strided tensor or parameter as ``facts`` say, all sizes known."""
-    return (
-        type(value) is facts.cls
-        and value.dtype is facts.dtype
-        and value.shape == facts.sizes
-        and value.device == facts.device
-        and value.layout is torch.strided
-        and value.requires_grad is facts.requires_grad
-        and value.is_conj() is facts.is_conj
-        and value.is_neg() is facts.is_neg
-        and not torch_api.lacks_memory(value)
-        and (facts.strides is None or value.stride() == facts.strides)
-        and (facts.is_inference is None or value.is_inference() is facts.is_inference)
-    )
 
 
 def _matches(actual: Sequence[int], expected: Sequence[int | None]) -> bool:

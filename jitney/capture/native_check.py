@@ -131,10 +131,9 @@ def tensor_layout() -> TensorLayout | None:
 # ---------------------------------------------------------------- the table and its function
 
 
-def make_pick(
-    programs: Sequence[tuple[Program, Callable[..., Any]]], miss: Callable[..., Any]
-) -> Callable[..., Any]:
-    """The function that picks among armed callables; it keeps alive all that they name."""
+def make_pick(programs: Sequence[tuple[Program, Any]], miss: Any) -> Callable[..., Any]:
+    """The function that picks among armed callables, or other objects; it keeps alive all that
+    they name."""
     header = [len(programs), id(miss)]
     body: list[int] = []
     start = 2 + 3 * len(programs)

@@ -14,15 +14,14 @@ import torch
 
 from jitney import torch_api
 from jitney.capture.check_guards import (
-    PLAIN_TENSORS,
     Check,
     compile_check,
     lacks,
-    plain_tensor_is,
     tensor_has,
 )
 from jitney.capture.compare import class_attribute_is, fully_equal, same_keys, type_attribute_is
 from jitney.capture.guard import Apart, Guard, Kind, TensorFacts
+from jitney.capture.plain_tensor_check import PLAIN_TENSORS, plain_tensor_is
 from jitney.capture.source import Below, Roots, Source, is_stored, stored_length
 
 WALKS = 8  # of one entry, then its check is compiled
