@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import copy
+import importlib
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-import torch.optim.adam
 
 import jitney
 from jitney.events import log
@@ -246,8 +246,8 @@ def test_a_function_that_torch_disables_is_one_break() -> None:
 
 def test_fused_steps_that_torch_disables_on_a_gpu_are_captured() -> None:
     """What `torch.optim.adam.adam` calls where steps are counted on a GPU."""
-    code, cells = torch.optim.adam.adam.__code__, torch.optim.adam.adam.__closure__
-    disabled = cells[code.co_freevars.index("disabled_func")].cell_contents
+    adam = importlib.import_module("torch.optim.adam").adam
+    disabled = dict(zip(adam.__code__.co_freevars, adam.__closure__))["disabled_func"].cell_contents
     made = [[torch.ones(3)] for _ in range(4)]
     options = {"beta1": 0.9, "beta2": 0.99, "lr": 0.1, "weight_decay": 0.0, "eps": 1e-8}
 
