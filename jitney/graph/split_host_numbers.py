@@ -60,13 +60,13 @@ def split_host_numbers(gm: fx.GraphModule) -> SplitGraph | None:
 
 
 def _on_host(graph: fx.Graph) -> dict[fx.Node, None]:
-    """What is computed on the CPU from inputs of one element there, and these."""
+    """What is computed on the CPU from inputs and constants of one element there, and these."""
     found: dict[fx.Node, None] = {}
     for node in graph.nodes:
-        if node.op not in ("placeholder", "call_function") or not _is_on_cpu(node.meta.get("val")):
+        if node.op == "output" or not _is_on_cpu(node.meta.get("val")):
             continue
         inputs = node.all_input_nodes
-        if node.op == "placeholder" and node.meta["val"].numel() != 1:
+        if node.op != "call_function" and node.meta["val"].numel() != 1:
             continue
         writes = is_effect(node) and node.target is not aten.copy_.default
         if not writes and all(given in found for given in inputs):
@@ -102,7 +102,7 @@ class _Split:
         ]
 
     def graphs(self) -> SplitGraph:
-        own = [n for n in self.results if n in self.on_host and n.op == "call_function"]
+        own = [n for n in self.results if n in self.on_host and n.op != "placeholder"]
         rest = list(dict.fromkeys(own))
         host, taken = self._host(rest)
         others = [result for result in self.results if result not in rest]
@@ -121,7 +121,7 @@ class _Split:
                 copies[node] = graph.node_copy(node)
         written = [n for n in self.on_host if n.target is aten.copy_.default]
         for node in self.on_host:
-            if node.op == "call_function" and node not in written:
+            if node.op != "placeholder" and node not in written:
                 copies[node] = graph.node_copy(node, copies.__getitem__)
         numbers = self._packed(graph, [copies[node] for node in self.numbers])
         for node in written:

@@ -13,25 +13,27 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from jitney.graph.split_host_numbers import split_host_numbers
 
 COUNT = 5
+FIRST = torch.tensor(3.0)
 
 
 def traced(f: Any, device: str = "cuda") -> fx.GraphModule:
     """``f`` of `COUNT` tensors on ``device`` and as many of one element on the CPU."""
-    with FakeTensorMode():
+    with FakeTensorMode(allow_non_fake_inputs=True):
         tensors = [torch.empty(3, 2, device=device) for _ in range(COUNT)]
         numbers = [torch.empty(()) for _ in range(COUNT)]
         return make_fx(f)(tensors, numbers)
 
 
 def step(tensors: list[torch.Tensor], counts: list[torch.Tensor]) -> list[torch.Tensor]:
-    """Reads counts on both sides, hands a whole number on, writes the counts."""
+    """Reads counts on both sides, hands a whole number on, writes the counts; with a constant."""
     after = [n + 1 for n in counts]
     sizes = [0.1 / (1 - 0.9 ** n.double()) for n in after]
     whole = counts[0].long()
+    first = FIRST + 1
     found = [t * size + n for t, size, n in zip(tensors, sizes, counts, strict=True)]
     for count, n in zip(counts, after, strict=True):
         count.copy_(n)
-    return [sizes[1], found[0].masked_fill(found[0] > 0, whole), *found[1:], sizes[0]]
+    return [sizes[1], found[0].masked_fill(found[0] > 0, whole), *found[1:], sizes[0], first]
 
 
 def test_both_graphs_give_what_the_whole_gives() -> None:
