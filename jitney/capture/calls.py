@@ -222,6 +222,10 @@ def call_c(
         return numpy_calls.call_method(interpreter, function, args, kwargs)
     if searches.searches(interpreter, function, args) and not kwargs:
         return searches.search(interpreter, function, args)
+    if getattr(function, "__module__", "") == "math" and not kwargs:
+        symbol = interpreter.recorder.symbols.of_math(function, forced(interpreter, args))
+        if symbol is not None:
+            return symbol
     is_own = owner is not None and interpreter.is_owned(owner)
     if policy.is_pure(function) or (is_own and policy.copies_state(function)):
         return call_native(interpreter, function, args, kwargs)

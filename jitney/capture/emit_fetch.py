@@ -16,6 +16,7 @@ from jitney.capture.source import (
     Attr,
     BoundFrom,
     CellContents,
+    Computed,
     DictItem,
     DictKey,
     DictValue,
@@ -142,6 +143,9 @@ class Writer:
             case SizeOf(base=base, what=what, dim=dim):
                 argument = "" if what == "storage_offset" else str(dim)
                 return f"{self.fetch(base)}.{what}({argument})"
+            case Computed(symbols=symbols):
+                numbers = ", ".join([self.fetch(where) for _, where in symbols])
+                return f"{self.reference(source)}.of({numbers})"
         raise CompilerBug(f"no code reaches {source!r}")
 
     def _is_plain_dict(self, base: Source) -> bool:

@@ -146,11 +146,20 @@ def _native(interpreter: Interpreter, function: Callable[..., Any], *values: Any
         return interpreter.torch_call(function, *values)
     if function in (operator.mul, operator.imul):
         _refuse_counts(interpreter, *values)
+    if function in (operator.pow, operator.ipow) and _is_root(*values):
+        symbol = interpreter.recorder.symbols.of_math(operator.pow, values)
+        if symbol is not None:
+            return symbol
     exact = exact_operands(function, values)
     special = special_result(function, exact)
     if special is not None:
         return special
     return interpreter.native(function, *rounded_operands(function, exact))
+
+
+def _is_root(base: Any, exponent: Any) -> bool:
+    """Whether it is a size or an int that changes to a float's power, as in ``size**-0.5``."""
+    return isinstance(base, torch.SymInt) and type(exponent) is float
 
 
 def compare(interpreter: Interpreter, symbol: str, left: Any, right: Any) -> Any:

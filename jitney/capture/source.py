@@ -7,10 +7,11 @@ explanations), the compiled guard and the glue walk shared prefixes once.
 
 from __future__ import annotations
 
+import math
 import sys
 from collections import OrderedDict, deque
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from types import FunctionType
 from typing import Any, TypeVar
 
@@ -268,6 +269,31 @@ class SizeOf(Below):
 
     def __str__(self) -> str:
         return f"{self.base}.{self.what}({self.dim})"
+
+
+@_hash_once
+@dataclass(frozen=True)
+class Computed(Source):
+    """The float that ``formula`` is of the numbers at ``symbols``, pairs (name in it, source); NaN,
+    which no guard lets pass, where it is none or raises."""
+
+    formula: str
+    symbols: tuple[tuple[str, Source], ...]
+    function: Callable[..., Any] = field(compare=False)
+
+    def of(self, *numbers: Any) -> float:
+        """The result for the numbers of ``symbols``, in their order."""
+        try:
+            result = self.function(*numbers)
+        except (ArithmeticError, ValueError, TypeError):
+            return math.nan
+        return result if type(result) is float else math.nan
+
+    def fetch(self, roots: Roots) -> Any:
+        return self.of(*(source.fetch(roots) for _, source in self.symbols))
+
+    def __str__(self) -> str:
+        return self.formula
 
 
 # ---------------------------------------------------------------- single steps, past overrides

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -10,7 +11,7 @@ import torch
 
 from jitney import torch_api
 from jitney.capture.options import CaptureOptions
-from jitney.capture.source import DictItem, Local, SizeOf, Source
+from jitney.capture.source import Computed, DictItem, Local, SizeOf, Source
 
 if TYPE_CHECKING:
     from jitney.capture.record import Recorder
@@ -213,6 +214,22 @@ def _is_plain_power(base: Any, exponent: Any) -> bool:
     return not isinstance(result, torch.SymInt) or _is_small(result)
 
 
+#: Functions of numbers whose results are symbols of their own, and how Python writes them.
+MATH: dict[Any, str] = {
+    **{
+        getattr(math, name): f"math.{name}({{}})"
+        for name in (
+            "sqrt", "exp", "expm1", "log1p", "log2", "log10", "sin", "cos", "tan", "asin", "acos",
+            "atan", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "erf", "erfc", "gamma",
+            "lgamma", "radians", "degrees", "fabs", "log",
+        )
+    },
+    math.pow: "math.pow({}, {})",
+    math.atan2: "math.atan2({}, {})",
+    operator.pow: "{}**{}",
+}  # fmt: skip
+
+
 class Symbols:
     """The nodes that compute symbols' expressions; made when asked for."""
 
@@ -221,6 +238,7 @@ class Symbols:
         self.origin: dict[Any, tuple[Source, Any]] = {}  # sympy symbol -> (source, SymInt)
         self.read: list[tuple[Source, Any]] = []  # every input extent or number that is symbolic
         self.nodes: dict[Any, torch.fx.Node] = {}  # sympy expression -> node
+        self.computed: dict[str, Any] = {}  # formula -> SymInt or SymFloat
 
     def learn(self, value: Any, source: Source) -> None:
         """Notes where a symbol can be read."""
@@ -238,6 +256,47 @@ class Symbols:
         offset = fake.storage_offset()
         if isinstance(offset, torch.SymInt):
             self.learn(offset, SizeOf(source, "storage_offset"))
+
+    def of_math(self, function: Any, values: Sequence[Any]) -> Any:
+        """What a `MATH` function of symbols and numbers returns, a symbol of its own: each call
+        computes it in Python, as eager does, and the graph is given it. Other calls are guarded
+        not to raise. None where the numbers have to be assumed, or are no symbols."""
+        if not any(isinstance(v, torch.SymInt | torch.SymFloat) for v in values):
+            return None
+        if function not in MATH or len(values) != MATH[function].count("{}"):
+            return None
+        texts, symbols = [], {}
+        for value in values:
+            if isinstance(value, torch.SymInt | torch.SymFloat):
+                symbols.update({str(s): s for s in torch_api.free_symbols(value)})
+                texts.append(f"({torch_api.expression_text(value)[0]})")
+                exact = torch_api.constant_of(value) is None and torch_api.can_build(value)
+            else:
+                texts.append(f"({value!r})")
+                exact = type(value) in (int, float) and math.isfinite(value)
+            if not exact:
+                return None
+        if not all(s in self.origin for s in symbols.values()):
+            return None
+        formula = MATH[function].format(*texts)
+        if formula not in self.computed:
+            self.computed[formula] = self._compute(formula, symbols)
+        return self.computed[formula]
+
+    def _compute(self, formula: str, symbols: dict[str, Any]) -> Any:
+        """The symbol of a formula; None where its number now is not one that symbols stand for."""
+        names = torch_api.shape_expression_names()
+        function = eval(f"lambda {', '.join(symbols)}: {formula}", {**names, "math": math})
+        given = [self.origin[s] for s in symbols.values()]
+        sources = tuple(zip(symbols, [source for source, _ in given]))
+        source = Computed(formula, sources, function)
+        value = source.of(*(symbol.node.hint for _, symbol in given))
+        if not abs(value) < LARGEST_FLOAT or value in (0, 1):
+            return None
+        environment = self.recorder.shape_env
+        symbol = torch_api.symbolic_number(environment, value, formula, LARGEST_NUMBER)
+        self.learn(symbol, source)
+        return symbol
 
     def node_of(self, value: Any) -> Any:
         """The node of a SymInt, SymFloat or SymBool; a number if it is one."""
