@@ -96,7 +96,12 @@ _IN_ROWS = frozenset({
 _CHOOSING = frozenset({torch.ops.aten.index.Tensor, torch.ops.aten._unsafe_index.Tensor})
 
 #: Where ops have the operand whose layout their result has.
-_AS_OPERAND = {"binary_cross_entropy": 0, "binary_cross_entropy_backward": 1, "huber_loss": 0}
+_AS_OPERAND = {
+    "binary_cross_entropy": 0,
+    "binary_cross_entropy_backward": 1,
+    "huber_loss": 0,
+    "index_fill": 0,
+}
 
 #: Pointwise ops that torch does not call so.
 _POINTWISE = frozenset((

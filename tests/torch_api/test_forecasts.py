@@ -349,3 +349,17 @@ def test_the_gradient_of_a_padded_image_keeps_its_channels_last(mode: str) -> No
     x = torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last).requires_grad_()
     (gradient,) = torch.autograd.grad(compiled(x).sum(), x)
     assert gradient.is_contiguous(memory_format=torch.channels_last)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_filled_rows_of_a_transposed_slice_keep_its_order(dynamic: bool) -> None:
+    rows = torch.tensor([1])
+
+    def filled(x: torch.Tensor) -> torch.Tensor:
+        return x[:, ::2].index_fill(1, rows, 2.0)
+
+    compiled = jitney.compile(filled, dynamic=dynamic, options={"eager_on_bug": False})
+    for size in (6, 8):
+        x = torch.randn(size, 4, 3).permute(1, 0, 2)
+        assert compiled(x).stride() == filled(x).stride()
+        assert_equal_to_eager(filled, compiled, (x,))
