@@ -190,11 +190,21 @@ def _normalised(op: Any, args: tuple[Any, ...], out: tuple[Any, ...]) -> tuple[A
     the width are float32 where the parameters are; new running ones are like the old."""
     made, (x, *parameters) = list(out), args[:5]
     if x.device.type == "cpu":
-        made[0] = torch.empty_like(out[0], memory_format=suggest_memory_format(x))
+        made[0] = torch.empty_like(out[0], memory_format=_format_of(x))
         made[1:3] = [_in(_statistics_in(x, parameters), t) for t in made[1:3]]
     if op._opname.endswith("functional"):
         made[-2:] = [_in(old.dtype, new) for old, new in zip(args[3:5], made[-2:], strict=True)]
     return tuple(made)
+
+
+def _format_of(x: torch.Tensor) -> torch.memory_format:
+    """The one that ``x`` is dense in, whatever the stride of its only image."""
+    if x.is_contiguous():
+        return torch.contiguous_format
+    last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(x.dim())
+    if last is not None and x.is_contiguous(memory_format=last):
+        return last
+    return suggest_memory_format(x)
 
 
 def _statistics_in(x: torch.Tensor, parameters: Iterable[Any]) -> torch.dtype:

@@ -363,3 +363,18 @@ def test_filled_rows_of_a_transposed_slice_keep_its_order(dynamic: bool) -> None
         x = torch.randn(size, 4, 3).permute(1, 0, 2)
         assert compiled(x).stride() == filled(x).stride()
         assert_equal_to_eager(filled, compiled, (x,))
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_a_norm_keeps_the_channels_of_a_single_image_last(dynamic: bool) -> None:
+    weight = torch.randn(3)
+
+    def norm(x: torch.Tensor) -> torch.Tensor:
+        return F.batch_norm(x, None, None, weight, weight, True)
+
+    compiled = jitney.compile(norm, dynamic=dynamic, options={"eager_on_bug": False})
+    for size in (5, 7):
+        image = torch.randn(size, size + 1, 3).permute(2, 0, 1)
+        x = image.expand(1, *image.shape)  # the stride of the only image is 0
+        assert compiled(x).stride() == norm(x).stride()
+        assert_equal_to_eager(norm, compiled, (x,))
