@@ -127,3 +127,14 @@ def test_a_power_whose_exponent_is_a_size() -> None:
         assert_equal_to_eager(decayed, compiled, (x.requires_grad_(),), training=True, calls=1)
     stop()
     assert not ran_eager
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_a_number_in_a_power_of_16_bits_is_rounded_to_them(dtype: torch.dtype) -> None:
+    def powers(x: Tensor, base: float, exponent: float) -> tuple[Tensor, ...]:
+        return base**x, 1.003**x, 500000.0**x, x.abs() ** exponent, x.abs() ** 2.0003
+
+    compiled = jitney.compile(powers)
+    x = torch.linspace(-4, 100, 24).to(dtype)
+    for base, exponent in ((2.003, 0.7001), (70000.0, 1.0003), (1.002, 2.3003), (3.01, 0.50001)):
+        assert_equal_to_eager(powers, compiled, (x, base, exponent), calls=1)

@@ -210,7 +210,7 @@ def _shifted(opcode: str, x: Expr, y: Expr) -> Expr:
     return apply(opcode, x, y)
 
 
-@elementwise(aten.pow, prims.pow, with_builder=True)
+@elementwise(aten.pow, prims.pow, narrow_on=("cpu",), with_builder=True)
 def power(b: Builder, x: Expr, y: Expr) -> Expr:
     """Exponents for which eager multiplies, or takes a root, do the same here."""
     if is_int(x.dtype):
