@@ -138,3 +138,14 @@ def test_a_number_in_a_power_of_16_bits_is_rounded_to_them(dtype: torch.dtype) -
     x = torch.linspace(-4, 100, 24).to(dtype)
     for base, exponent in ((2.003, 0.7001), (70000.0, 1.0003), (1.002, 2.3003), (3.01, 0.50001)):
         assert_equal_to_eager(powers, compiled, (x, base, exponent), calls=1)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_a_number_in_xlogy_of_16_bits_is_rounded_to_them(dtype: torch.dtype) -> None:
+    def program(x: Tensor, n: float) -> tuple[Tensor, ...]:
+        return torch.xlogy(x, n), torch.xlogy(0.99936, x), torch.special.xlogy(x, 1.0007)
+
+    compiled = jitney.compile(program)
+    x = torch.linspace(0.01, 40, 24).to(dtype)
+    for n in (0.9981, 1.0021, 70000.0, 0.3003):
+        assert_equal_to_eager(program, compiled, (x, n), calls=1)

@@ -309,7 +309,7 @@ def nan_to_num(
     return where(apply("isnan", x), like(nan or 0.0, x), y)  # which may be infinite
 
 
-@elementwise(aten.xlogy)
+@elementwise(aten.xlogy, narrow_on=("cpu",))
 def xlogy(x: Expr, y: Expr) -> Expr:
     product = where(apply("eq", x, like(0, x)), like(0, x), mul(x, apply("log", y)))
     return where(apply("isnan", y), y, product)
