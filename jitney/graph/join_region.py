@@ -94,12 +94,11 @@ def join_region(
 
 
 def _loose(inputs: list[fx.Node], gradients: Gradients | None) -> list[fx.Node]:
-    """What the program may write to before the backward pass: neither parameters nor inputs that
-    get a gradient, which eager itself keeps. None where there is no backward pass."""
+    """What the program may write to before the backward pass, all but parameters. None where
+    there is no backward pass."""
     if gradients is None:
         return []
-    other = (node for i, node in enumerate(inputs) if i not in gradients.inputs)
-    return [node for node in other if not node.meta.get("is_parameter")]
+    return [node for node in inputs if not node.meta.get("is_parameter")]
 
 
 def _rewrite(

@@ -69,3 +69,30 @@ def test_what_autograd_keeps_may_not_be_written() -> None:
     b.add_(1)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         made.sum().backward()
+
+
+RESULT_KEPT: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "relu": lambda h: h.relu(),
+    "relu_of_a_sum": lambda h: (h + 1).relu() * 2,
+    "clamp_of_a_product": lambda h: (h * 2).clamp(-0.5, 0.5),
+    "leaky": lambda h: torch.nn.functional.leaky_relu(h * 3, 0.1),
+    "transposed": lambda h: h.T.relu() + 1,
+}
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("name", RESULT_KEPT)
+def test_an_activation_of_which_autograd_keeps_the_result_may_be_written(
+    name: str, dynamic: bool | None
+) -> None:
+    """``h += block(h)``, the block beginning with a ReLU."""
+    gradients = []
+    for function in (RESULT_KEPT[name], jitney.compile(RESULT_KEPT[name], dynamic=dynamic)):
+        torch.manual_seed(0)
+        x = torch.randn(3, 4, requires_grad=True)
+        h = x * 1
+        made = function(h)
+        h.add_(1)
+        (made.sum() + h.sum()).backward()
+        gradients.append(x.grad)
+    torch.testing.assert_close(gradients[1], gradients[0])
