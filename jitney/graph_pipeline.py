@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import fields
 from typing import Any
 
 import torch
@@ -32,18 +31,18 @@ def start_graph(gm: torch.fx.GraphModule, options: Any = None) -> Callable[[], B
     with torch_api.without_function_modes():  # a default device is not for what passes make
         split = split_host_numbers(gm)
         if split is not None:
-            return _start_both(split, options)
+            return start_both(split, options)
         return _start(gm, target_of(gm, options), options)
 
 
-def _start_both(split: SplitGraph, options: Any) -> Callable[[], BuiltGraph]:
+def start_both(split: SplitGraph, options: Any) -> Callable[[], BuiltGraph]:
+    """`start_graph` for a graph in two halves."""
     halves = [_start(gm, target_of(gm, options), options) for gm in (split.host, split.device)]
 
     def finish() -> BuiltGraph:
         host, device = (half() for half in halves)
-        facts = {f.name: getattr(split, f.name) for f in fields(split)[2:]}
-        code = SplitCode(host, device, **facts)
-        early = tuple(split.host_inputs[i] for i in host.early)
+        code = SplitCode(host, device, split.wiring)
+        early = tuple(split.wiring.host_inputs[i] for i in host.early)
         counts = host.counts + device.counts
         return BuiltGraph(code, {}, counts, device.program, host.checks, early)
 

@@ -9,34 +9,31 @@ from typing import Any
 import torch
 
 from jitney.events import log
+from jitney.graph.split_host_numbers import Wiring
 from jitney.region_cache import BuiltGraph
 
 
 @dataclass(frozen=True)
 class SplitCode:
-    """The compiled halves; the other fields are `SplitGraph`'s."""
+    """The compiled halves, and how they make up the whole."""
 
     host: BuiltGraph
     device: BuiltGraph
-    host_inputs: tuple[int, ...]
-    device_inputs: tuple[int, ...]
-    given: int
-    results: tuple[int, ...]
-    place: torch.device
+    wiring: Wiring
 
     def load(self, constants: Mapping[str, torch.Tensor]) -> Callable[..., Any]:
         """The callable of the whole graph's inputs. ``constants``: none, each half has its own."""
         log.emit("program", program=self.host.program)
         host = self.host.code.load(self.host.constants)
         device = self.device.code.load(self.device.constants)
-        in_order = self.results == tuple(range(len(self.results)))
+        wiring = self.wiring
 
         def call(*inputs: Any) -> tuple[Any, ...]:
-            numbers, *rest = host(*[inputs[i] for i in self.host_inputs])
-            taken = [inputs[i] for i in self.device_inputs]
-            found = device(*taken, *rest[: self.given], _moved(numbers, self.place))
-            every = (*rest[self.given :], *found)
-            return every if in_order else tuple([every[i] for i in self.results])
+            numbers, *rest = host(*[inputs[i] for i in wiring.host_inputs])
+            taken = [inputs[i] for i in wiring.device_inputs]
+            found = device(*taken, *rest[: wiring.given], _moved(numbers, wiring.place))
+            every = (*rest[wiring.given :], *found)
+            return tuple([every[i] for i in wiring.results])
 
         return call
 
