@@ -1,6 +1,6 @@
 """Every node of a workload's program timed by itself: where a model's time goes.
 
-python -m benchmarks.node_times unet --least 0.2
+python -m benchmarks.node_times unet --least 0.2 [--dtype bfloat16] [--freeze]
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from jitney.cli.measure import no_reset, timed
 from jitney.cli.workloads import WORKLOADS
 from jitney.diagnostics.kernel_costs import node_bytes, node_kind, node_operations, node_shape
 from jitney.events import log
-from jitney.kernels.llvm.build_program import build_program
+from jitney.kernels.llvm.build_program import load_program, make_native
 from jitney.kernels.llvm.host import host_target
 from jitney.loops.ir import Buffer, LoopProgram, Node
 from jitney.loops.visit import reads, writes
@@ -42,9 +42,9 @@ class NodeTime:
         )
 
 
-def programs_of(name: str, options: dict[str, Any] | None) -> list[LoopProgram]:
+def programs_of(name: str, dtype: torch.dtype, options: dict[str, Any] | None) -> list[LoopProgram]:
     """The programs a workload of base size compiles to."""
-    task = WORKLOADS[name].build()
+    task = WORKLOADS[name].build(dtype=dtype)
     found: list[Any] = []
     stop = log.listen(lambda e: found.append(e.data["program"]) if e.kind == "program" else None)
     try:
@@ -60,7 +60,7 @@ def alone(program: LoopProgram, node: Node) -> Callable[[], Any]:
     names = dict.fromkeys((*reads(node), *writes(node)))
     buffers = tuple(replace(table[n], kind="input") for n in names)
     single = LoopProgram(tuple(names), buffers, (node,), ())
-    call = build_program(single, {}, host_target())
+    call = load_program(make_native(single, host_target()), {})
     operands = [filled(b) for b in buffers]
     return lambda: call(*operands)
 
@@ -96,9 +96,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("workload", choices=sorted(WORKLOADS))
     parser.add_argument("--least", type=float, default=0.0)
+    parser.add_argument("--dtype", default="float32")
     parser.add_argument("--freeze", action="store_true")
     chosen = parser.parse_args()
-    for program in programs_of(chosen.workload, {"freeze": True} if chosen.freeze else None):
+    options = {"freeze": True} if chosen.freeze else None
+    for program in programs_of(chosen.workload, getattr(torch, chosen.dtype), options):
         times = time_nodes(program)
         for time in times:
             if time.milliseconds >= chosen.least:

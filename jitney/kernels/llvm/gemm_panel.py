@@ -11,6 +11,7 @@ from jitney.kernels.llvm.gemm_parts import GemmCode
 from jitney.kernels.llvm.gemm_patches import Patches, pointer_table
 from jitney.kernels.llvm.gemm_plan import row_offsets
 from jitney.kernels.llvm.gemm_tile import Routine, Tile, tile_routine
+from jitney.kernels.llvm.matrix_tile import STRIP, MatrixTile, matrix_routine
 from jitney.kernels.llvm.pack_columns import copy_routine, interleave_routine, transpose_routine
 from jitney.kernels.llvm.pack_operands import convert_columns, gather_panel
 from jitney.kernels.llvm.pack_rows import pack_rows_routine
@@ -310,6 +311,9 @@ def call_tile(
 ) -> None:
     """Writes a tile's sums to ``out``: where, and bytes from one row to the next."""
     gemm, plan = code.gemm, code.plan
+    if plan.matrix:
+        _call_matrix_tile(code, f, panel, rows, (height, columns.vectors), out)
+        return
     tile = Tile(
         height,
         columns.vectors,
@@ -330,6 +334,25 @@ def call_tile(
     if tile.continued:
         pieces += f", i64 {panel.k[0]}"
     f.text.do(f"call void @{code.use(tile_routine(tile))}({arguments}{pieces})")
+
+
+def _call_matrix_tile(
+    code: GemmCode,
+    f: PhaseFunction,
+    panel: Panel,
+    rows: tuple[str, str],
+    shape: tuple[int, int],
+    out: tuple[str, int],
+) -> None:
+    """As `call_tile`, in matrix registers; ``shape``: the tile's rows and vectors."""
+    (m, count), (sums, line) = rows, out
+    pairs = int(code.gemm.k.extent) // 2
+    tile = MatrixTile(-(-shape[0] // STRIP), shape[1], pairs % STRIP)
+    a = code.row(f, panel.scope, m, panel.batch, panel.a)
+    operands = f"ptr {a}, i64 {code.a_pitch(f)}, i64 {count}, ptr {panel.b}, i64 {panel.b_step}"
+    result = f"ptr {sums}, i64 {line}, {_prefetched(code, f, panel, m)}"
+    arguments = f"{operands}, i64 {pairs // STRIP}, {result}"
+    f.text.do(f"call void @{code.use(matrix_routine(tile))}({arguments})")
 
 
 def _operands(

@@ -95,7 +95,7 @@ class GemmCode:
         """Bytes of the shared copy of A (rounded up to whole lines), 0 without one."""
         if self.plan.a != "copied":
             return index(0)
-        size = self.batches() * self.gemm.m.extent * self.gemm.k.extent * self.plan.dtype.itemsize
+        size = self.batches() * self.gemm.m.extent * self.gemm.k.extent * self.plan.a_dtype.itemsize
         return (size + 63) // 64 * 64
 
     def shared_bytes(self) -> Index:
@@ -121,14 +121,15 @@ class GemmCode:
         table = f.text.allocate(8 * len(rows))
         for position, m in enumerate(rows):
             slot = f.text.pure(f"getelementptr i8, ptr {table}, i64 {8 * position}")
-            row = self._row(f, scope, m, batch, packed)
+            row = self.row(f, scope, m, batch, packed)
             if k != "0":
                 skipped = f.text.pure(f"mul nsw i64 {k}, {self.a_step(f)}")
                 row = f.text.pure(f"getelementptr i8, ptr {row}, i64 {skipped}")
             f.text.do(f"store ptr {row}, ptr {slot}, align 8")
         return table
 
-    def _row(self, f: PhaseFunction, scope: Scope, m: str, batch: str, packed: str) -> str:
+    def row(self, f: PhaseFunction, scope: Scope, m: str, batch: str, packed: str) -> str:
+        """Where A's row ``m`` begins."""
         gemm = self.gemm
         if self.plan.a == "direct":
             return f.address(scope.inner({gemm.m: m}), gemm.a, (gemm.k,))
@@ -138,7 +139,13 @@ class GemmCode:
         row = f.text.pure(f"mul nsw i64 {batch}, {f.size(gemm.m.extent)}")
         row = f.text.pure(f"add nsw i64 {row}, {m}")
         row = f.text.pure(f"mul nsw i64 {row}, {f.size(gemm.k.extent)}")
-        return f.offset("%shared", row, self.plan.dtype.itemsize)
+        return f.offset("%shared", row, self.plan.a_dtype.itemsize)
+
+    def a_pitch(self, f: PhaseFunction) -> str:
+        """Bytes from one row of A to the next, read in place or copied."""
+        if self.plan.a == "copied":
+            return f.size(self.gemm.k.extent * self.plan.a_dtype.itemsize)
+        return f.step(self.gemm.a, self.gemm.m)
 
     def a_step(self, f: PhaseFunction) -> str:
         """Bytes from one k (or pair of k) of A to the next."""

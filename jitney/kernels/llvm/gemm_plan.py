@@ -16,6 +16,7 @@ import torch
 from jitney.kernels.llvm.gemm_patches import Patches, patches_of
 from jitney.kernels.llvm.gemm_tile import BLOCK
 from jitney.kernels.llvm.isa import Isa
+from jitney.kernels.llvm.matrix_tile import MATRIX_ROWS
 from jitney.loops import ir
 from jitney.loops.decision import Decision, no, yes
 from jitney.loops.index import Axis, Dim, FloorDiv, Index, Mod, Value, index
@@ -33,6 +34,9 @@ LARGEST_PANEL = 4 << 20
 #: Bytes of columns of a packed or copied B for a work item, however few the registers hold; where
 #: K is long it goes over it in parts, whose panels take this share of L2.
 WIDE, DEPTH_SHARE = 256, 0.4
+#: The same where registers hold panels of this many bytes already, of a B whose rows a panel cannot
+#: read in place: each row is a page of its own, looked up once for all of these.
+WIDE_COPY = 1024
 #: Rows of A for which a work item copies several panels: each is read once a part for all of them.
 WIDE_ROWS = 516
 #: Bytes up to which tiles of few columns read such a B in place.
@@ -44,10 +48,10 @@ class GemmPlan:
     """``style``: "panel" (tiles over panels of B), "row_dot" (few rows, B's k contiguous) or
     "stream" (few rows, B's n contiguous).
 
-    ``dtype`` accumulates. ``pairs``: bfloat16 dot products. ``a``: "direct" (read in place),
-    "patches" (in place, in pieces: ``patches``), "packed" (a block's columns laid out in scratch as
-    tiles read them, by the work item that comes to the block first) or "copied" (converted or
-    computed into shared memory by a phase). ``b``: "direct"; "indexed" (in
+    ``dtype`` accumulates. ``pairs``: bfloat16 dot products; ``matrix``: in matrix registers.
+    ``a``: "direct" (read in place), "patches" (in place, in pieces: ``patches``), "packed" (a
+    block's columns laid out in scratch as tiles read them, by the work item that comes to the block
+    first) or "copied" (converted or computed into shared memory by a phase). ``b``: "direct"; "indexed" (in
     place, rows found through a table of offsets); "packed" (laid out once, `packed_index`);
     packed into scratch by each work item from k-contiguous rows ("transposed", "converted" where
     the dtype differs), n-contiguous ones ("copied", "interleaved" for pairs) or any layout
@@ -69,6 +73,12 @@ class GemmPlan:
     patches: Patches | None = None
     beside: int = 1
     depth: int = 0
+    matrix: bool = False
+
+    @property
+    def a_dtype(self) -> torch.dtype:
+        """What a copy of A holds."""
+        return torch.bfloat16 if self.pairs else self.dtype
 
     @property
     def width(self) -> int:
@@ -102,11 +112,13 @@ def plan_gemm(gemm: ir.Gemm, isa: Isa, target: Target) -> GemmPlan:
     if not vectors:
         vectors = _vectors(gemm.n.extent, lanes, _most_vectors(isa))
         b = _b_mode(gemm, lanes, vectors, pairs, target)
-    a = "direct" if pairs or _direct_a(gemm) else "copied"
+    a = "direct" if (_rows_of_pairs(gemm) if pairs else _direct_a(gemm)) else "copied"
     plan = GemmPlan("panel", gemm.acc_dtype, lanes, TILE_ROWS, vectors, pairs, a, b)
     few = _of_few_rows(gemm, plan, target)
     plan, most = (few, BLOCK_ROWS) if few is not None else _in_panels(gemm, plan, isa, target)
-    block = _block_rows(gemm, plan.beside * plan.width, target, most)
+    if plan.style == "panel" and pairs and _on_matrix(gemm, plan, isa):
+        plan = replace(plan, rows=MATRIX_ROWS, matrix=True)
+    block = _block_rows(gemm, plan, target, most)
     return replace(plan, block=block, last=_last_vectors(gemm.n.extent, lanes, plan.vectors))
 
 
@@ -139,7 +151,9 @@ def _in_panels(gemm: ir.Gemm, plan: GemmPlan, isa: Isa, target: Target) -> tuple
     copyable = plan.b in ("direct", "copied") and plan.patches is None and _spread(gemm)
     if plan.b != "packed" and not copyable:
         return plan, most
-    beside = _beside(gemm, plan.width, WIDE // (_most_vectors(isa) * isa.bits // 8))
+    panel = _most_vectors(isa) * isa.bits // 8
+    far = plan.b == "copied" and panel == WIDE
+    beside = _beside(gemm, plan.width, (WIDE_COPY if far else WIDE) // panel)
     if beside == 1:
         return plan, most
     if plan.b != "packed":
@@ -193,10 +207,10 @@ def _dots_pairs(gemm: ir.Gemm, isa: Isa) -> bool:
     """bfloat16 both sides, pairs along k adjacent in A and packable in B."""
     if not isa.bf16 or gemm.a.dtype != torch.bfloat16 or gemm.b.dtype != torch.bfloat16:
         return False
-    if gemm.acc_dtype != torch.float32 or gemm.a_value is not None:
+    if gemm.acc_dtype != torch.float32:
         return False
     even = gemm.k.extent.is_const and int(gemm.k.extent) % 2 == 0
-    if not even or gemm.a.index.coefficient(gemm.k) != index(1):
+    if not even or not (_rows_of_pairs(gemm) or isa.matrix and _copies_to_pairs(gemm)):
         return False
     strides = (gemm.b.index.coefficient(gemm.k), gemm.b.index.coefficient(gemm.n))
     return (
@@ -204,6 +218,23 @@ def _dots_pairs(gemm: ir.Gemm, isa: Isa) -> bool:
         and None not in strides
         or bool(_packed_vectors(gemm, isa.lanes(32), True))
     )
+
+
+def _rows_of_pairs(gemm: ir.Gemm) -> bool:
+    """Whether A's pairs lie side by side where it is."""
+    return gemm.a_value is None and gemm.a.index.coefficient(gemm.k) == index(1)
+
+
+def _copies_to_pairs(gemm: ir.Gemm) -> bool:
+    """Whether a copy of A as bfloat16 holds all of it, and enough columns read the copy."""
+    exact = gemm.a_value is None or gemm.a_value.dtype == torch.bfloat16
+    rows = gemm.m.extent.bounds()[0]
+    return exact and rows is not None and rows > SKINNY_ROWS
+
+
+def _on_matrix(gemm: ir.Gemm, plan: GemmPlan, isa: Isa) -> bool:
+    """Whether matrix registers can load A: its rows at one pitch."""
+    return isa.matrix and (plan.a == "copied" or gemm.a.index.coefficient(gemm.m) is not None)
 
 
 def _direct_a(gemm: ir.Gemm) -> bool:
@@ -247,7 +278,7 @@ def _b_mode(gemm: ir.Gemm, lanes: int, vectors: int, pairs: bool, target: Target
 
 def _near(gemm: ir.Gemm, by_k: Index, width: int, target: Target) -> bool:
     """Whether a panel of B read in place stays in L2: its rows may not fall into few of its sets
-    (a pitch of many powers of two does that; eight ways are assumed)."""
+    (a pitch of many powers of two does that; eight ways are assumed), and leaves A a quarter."""
     if not by_k.is_const:
         return False
     ways, line = 8, 64
@@ -255,7 +286,7 @@ def _near(gemm: ir.Gemm, by_k: Index, width: int, target: Target) -> bool:
     lines = max(-(-width * gemm.b.dtype.itemsize // line), 1)
     pitch = max(int(by_k) * gemm.b.dtype.itemsize // line, 1)
     fits = rows * lines * line <= target.l2 * 3 // 4
-    return fits and rows <= ways * (sets // math.gcd(pitch, sets))
+    return fits and rows <= ways * (sets // math.gcd(pitch, sets)) * 3 // 4
 
 
 def row_offsets(gemm: ir.Gemm) -> np.ndarray | None:
@@ -336,9 +367,10 @@ def _k_contiguous_floats(gemm: ir.Gemm) -> bool:
     )
 
 
-def _block_rows(gemm: ir.Gemm, width: int, target: Target, most: int) -> int:
+def _block_rows(gemm: ir.Gemm, plan: GemmPlan, target: Target, most: int) -> int:
     """Rows a work item takes: a block of A that stays near (``most`` rows), smaller where threads
     would idle."""
+    width = plan.beside * plan.width
     if not gemm.m.extent.is_const:
         return most
     rows = int(gemm.m.extent)
@@ -346,7 +378,7 @@ def _block_rows(gemm: ir.Gemm, width: int, target: Target, most: int) -> int:
     others = -(-gemm.n.extent.hint() // width)
     for axis in gemm.batch:
         others *= max(axis.extent.hint(), 1)
-    while others * blocks < 3 * target.cores and rows // (blocks + 1) >= 4 * TILE_ROWS:
+    while others * blocks < 3 * target.cores and rows // (blocks + 1) >= 4 * plan.rows:
         blocks += 1
     each = -(-rows // blocks)
-    return each if blocks == 1 else -(-each // TILE_ROWS) * TILE_ROWS
+    return each if blocks == 1 else -(-each // plan.rows) * plan.rows

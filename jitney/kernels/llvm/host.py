@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from functools import lru_cache
 from pathlib import Path
 
@@ -14,9 +15,23 @@ from jitney.loops.target import Target
 _CACHE = Path("/sys/devices/system/cpu/cpu0/cache")
 
 
+#: `arch_prctl` of Linux on x86-64, and what asks for the matrix registers (AMX): their state is
+#: large, a process gets it on request.
+_ARCH_PRCTL, _REQUEST_STATE, _MATRIX_DATA = 158, 0x1023, 18
+
+
 @lru_cache(maxsize=1)
 def _features() -> frozenset[str]:
-    return frozenset(name for name, has in llvm.get_host_cpu_features().items() if has)
+    found = frozenset(name for name, has in llvm.get_host_cpu_features().items() if has)
+    if "amx-tile" in found and not _may_use_matrix_registers():
+        found = frozenset(name for name in found if not name.startswith("amx"))
+    return found
+
+
+def _may_use_matrix_registers() -> bool:
+    """Asks Linux for them, for this process and its children."""
+    call = getattr(ctypes.CDLL(None), "syscall", None)
+    return call is not None and call(_ARCH_PRCTL, _REQUEST_STATE, _MATRIX_DATA) == 0
 
 
 def host_target(restrict: str = "") -> Target:

@@ -12,7 +12,7 @@ from jitney.loops.ir import Load
 
 
 def copy_a_phase(code: GemmCode) -> tuple[PhaseFunction, Index, float]:
-    """A row of A an item: converted to the accumulator's dtype, the prologue applied, rows of k
+    """A row of A an item: converted to what the tiles multiply, the prologue applied, rows of k
     elements one after the other."""
     gemm, plan = code.gemm, code.plan
     f = code.function()
@@ -22,7 +22,7 @@ def copy_a_phase(code: GemmCode) -> tuple[PhaseFunction, Index, float]:
         *batch, m = f.unflatten(item.index, extents)
         axes = dict(zip((*gemm.batch, gemm.m), (*batch, m), strict=True))
         row = f.text.pure(f"mul nsw i64 {item.index}, {f.size(gemm.k.extent)}")
-        row = f.offset("%shared", row, plan.dtype.itemsize)
+        row = f.offset("%shared", row, plan.a_dtype.itemsize)
         length = f.size(gemm.k.extent)
         with f.text.loop("0", length, step=plan.lanes, nonempty=code.has_terms) as k:
             scope = f.scope.inner(
@@ -30,8 +30,8 @@ def copy_a_phase(code: GemmCode) -> tuple[PhaseFunction, Index, float]:
                 Lanes(gemm.k, plan.lanes),
                 tail_mask(f, gemm.k, k.index, plan.lanes),
             )
-            element = broadcast(f.text, cast(f.text, scope.emit(value), plan.dtype), plan.lanes)
-            store_lanes(f.text, element, f.offset(row, k.index, plan.dtype.itemsize), scope.mask)
+            element = broadcast(f.text, cast(f.text, scope.emit(value), plan.a_dtype), plan.lanes)
+            store_lanes(f.text, element, f.offset(row, k.index, plan.a_dtype.itemsize), scope.mask)
     return f, code.batches() * gemm.m.extent, float(max(gemm.k.extent.hint(), 1))
 
 

@@ -10,6 +10,7 @@ import llvmlite.binding as llvm
 import numpy as np
 import torch
 
+from jitney.kernels.llvm.host import host_target
 from jitney.kernels.llvm.node_code import NodeCode
 from jitney.loops.index import Index
 from jitney.loops.target import Target
@@ -19,12 +20,12 @@ llvm.initialize_native_asmprinter()
 # Vector functions without a polynomial of our own are libtorch's.
 llvm.load_library_permanently(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))
 
-_FEATURES = dict(llvm.get_host_cpu_features().items())
-HOST = Target("cpu", "host", frozenset(k for k, on in _FEATURES.items() if on), 2, 512)
+HOST = Target("cpu", "host", host_target().features, 2, 512)
 AVX2 = Target(
     "cpu", "avx2", frozenset(k for k in HOST.features if not k.startswith("avx512")), 2, 256
 )
 NO_BF16 = Target("cpu", "no bf16", HOST.features - {"avx512bf16"}, 2, 512)
+NO_MATRIX = Target("cpu", "no amx", HOST.features - {"amx-tile"}, 2, 512)
 
 
 def run_node(
@@ -58,7 +59,9 @@ def run_node(
 def _engine(code: NodeCode, target: Target) -> llvm.ExecutionEngine:
     module = llvm.parse_assembly("\n".join([*sorted(code.declarations), code.ir]))
     module.verify()
-    flags = ",".join(("+" if k in target.features else "-") + k for k in _FEATURES)
+    flags = ",".join(
+        ("+" if k in target.features else "-") + k for k in llvm.get_host_cpu_features()
+    )
     machine = llvm.Target.from_default_triple().create_target_machine(
         cpu=llvm.get_host_cpu_name(), features=flags, opt=1, reloc="pic"
     )

@@ -287,6 +287,25 @@ def test_panels_copied_beside_one_another(case: Case, dtype: torch.dtype, target
     case.check(target)
 
 
+@pytest.mark.skipif(not isa_of(HOST).masks, reason="panels of the width that AVX-512 holds")
+@pytest.mark.parametrize(
+    "case",
+    [
+        Case(70, 1024, 1000, b="kn"),
+        Case(530, 1400, 600, a="km", b="kn"),
+        Case(14, 2048, 900, b="kn", batch=2),
+        Case(37, 1100, 5000, b="kn", symbolic="m"),
+    ],
+    ids=str,
+)
+def test_far_rows_are_copied_for_several_panels(case: Case) -> None:
+    """Where a panel fills the registers: rows that fall into few sets of L2, or on far pages."""
+    target = replace(HOST, l2=1 << 18)
+    plan = plan_gemm(case.gemm()[0], isa_of(target), target)
+    assert plan.b == "copied" and plan.beside > 1
+    case.check(target)
+
+
 def test_near_rows_of_b_are_read_in_place() -> None:
     assert plan_gemm(Case(64, 64, 64, b="kn").gemm()[0], isa_of(AVX2), AVX2).b == "direct"
 

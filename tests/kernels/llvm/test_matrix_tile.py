@@ -1,0 +1,86 @@
+"""Products in matrix registers: against float64 where the host has them, and as code anywhere."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from jitney.kernels.llvm.gemm import emit_gemm
+from jitney.kernels.llvm.gemm_plan import plan_gemm
+from jitney.kernels.llvm.isa import isa_of
+from jitney.kernels.llvm.machine_code import compile_text
+from jitney.loops import ir
+from jitney.loops.target import Target
+from tests.kernels.llvm.node_runner import HOST, NO_MATRIX
+from tests.kernels.llvm.test_gemm import Case
+
+AMX = Target(
+    "cpu",
+    "sapphirerapids",
+    HOST.features
+    | {"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512bf16", "fma", "avx2"}
+    | {"amx-tile", "amx-bf16"},
+    2,
+    512,
+    2 << 20,
+)
+needs_amx = pytest.mark.skipif(not isa_of(HOST).matrix, reason="the host has no AMX for bfloat16")
+SHAPES = [
+    Case(32, 64, 32),
+    Case(17, 16, 32),
+    Case(33, 101, 46),
+    Case(40, 70, 34, b="kn"),
+    Case(64, 96, 128, a="km"),
+    Case(50, 300, 62, a="km", b="kn", batch=3),
+    Case(197, 48, 98, batch=2),
+    Case(500, 40, 2, b="kn"),
+    Case(1000, 257, 30),
+    Case(37, 70, 64, symbolic="m"),
+    Case(5, 70, 64, symbolic="m"),
+    Case(37, 70, 34, symbolic="mn"),
+]
+
+
+@needs_amx
+@pytest.mark.parametrize("case", SHAPES, ids=str)
+def test_products(case: Case) -> None:
+    case = replace(case, dtype=torch.bfloat16)
+    assert plan_gemm(case.gemm()[0], isa_of(HOST), HOST).matrix
+    torch.manual_seed(0)
+    case.check(HOST)
+
+
+@needs_amx
+@pytest.mark.parametrize("empty", "mn")
+def test_no_rows_or_columns(empty: str) -> None:
+    case = Case(37, 70, 34, symbolic=empty, dtype=torch.bfloat16)
+    replace(case, **{empty: 0}).check(HOST)
+
+
+@pytest.mark.parametrize("case", SHAPES, ids=str)
+def test_code_for_a_processor_that_has_them(case: Case) -> None:
+    node, _ = replace(case, dtype=torch.bfloat16).gemm()
+    code = emit_gemm(node, AMX)
+    text = "\n".join([*sorted(code.declarations), code.ir])
+    assert "tdpbf16ps" in text
+    assert compile_text(text, AMX)
+
+
+def test_what_stays_with_vectors() -> None:
+    def plan(case: Case, target: Target = AMX) -> bool:
+        node, _ = replace(case, dtype=torch.bfloat16).gemm()
+        return plan_gemm(node, isa_of(target), target).matrix
+
+    assert plan(Case(32, 64, 32))
+    assert not plan(Case(32, 64, 33)), "a last element without its pair"
+    assert not plan(Case(16, 64, 32)), "few rows are read once, in place"
+    assert not plan(Case(32, 64, 32, symbolic="k"))
+    assert not plan(Case(32, 64, 32), NO_MATRIX)
+    node, _ = Case(32, 64, 32, dtype=torch.bfloat16).gemm()
+    wide = ir.Op("cast", (ir.Load("a", node.a.index, torch.bfloat16),), torch.float32)
+    exact = ir.Op("cast", (wide,), torch.bfloat16)
+    isa = isa_of(AMX)
+    assert not plan_gemm(replace(node, a_value=wide), isa, AMX).matrix, "not all of it fits"
+    assert plan_gemm(replace(node, a_value=exact), isa, AMX).a == "copied"
