@@ -13,7 +13,7 @@ from jitney.kernels.llvm.gemm_plan import row_offsets
 from jitney.kernels.llvm.gemm_tile import Routine, Tile, tile_routine
 from jitney.kernels.llvm.matrix_tile import STRIP, MatrixTile, matrix_routine
 from jitney.kernels.llvm.pack_columns import copy_routine, interleave_routine, transpose_routine
-from jitney.kernels.llvm.pack_operands import convert_columns, gather_panel
+from jitney.kernels.llvm.pack_operands import convert_columns, gather_pairs, gather_panel
 from jitney.kernels.llvm.pack_rows import pack_rows_routine
 from jitney.kernels.llvm.phase_function import PhaseFunction
 from jitney.loops.index import Axis, Index, index
@@ -108,8 +108,9 @@ def _panel(code: GemmCode, f: PhaseFunction, scope: Scope, flat: str, number: st
     here = scope.inner({gemm.n: column})
     line = str(plan.width * size)
     if plan.b == "gathered":
-        code.scratch_bytes = int(gemm.k.extent) * plan.width * plan.dtype.itemsize
-        gather_panel(code, f, scope, column, "%scratch")
+        code.scratch_bytes = int(gemm.k.extent) * plan.width * plan.a_dtype.itemsize
+        gather = gather_pairs if plan.pairs else gather_panel
+        gather(code, f, scope, column, "%scratch")
         return Panel(scope, flat, column, "%scratch", line)
     if plan.b == "shared":
         where = f.text.pure(f"mul nsw i64 {flat}, {f.size(code.panels())}")
@@ -144,7 +145,8 @@ def _packed_by_item(
 ) -> Panel:
     gemm, plan = code.gemm, code.plan
     routine, along = _packing(code)
-    steps, pitch = code.k_steps(f), f.step(gemm.b, along)
+    steps = code.k_steps(f)
+    pitch = f"i64 {f.step(gemm.b, along)}" if along is not None else f"ptr {_offset_table(code, f)}"
     left = f.text.pure(f"sub i64 {f.size(gemm.n.extent)}, {column}")
     count = f.text.smaller(left, str(plan.width))
     size = 4 if plan.pairs else plan.dtype.itemsize
@@ -154,9 +156,9 @@ def _packed_by_item(
     if plan.b == "converted":
         code.scratch_bytes = 2 * panel
         source = f.text.pure(f"getelementptr i8, ptr %scratch, i64 {panel}")
-        pitch = str(int(gemm.k.extent) * plan.dtype.itemsize)
+        pitch = f"i64 {int(gemm.k.extent) * plan.dtype.itemsize}"
         convert_columns(code, f, scope, (column, count), source)
-    arguments = f"ptr {source}, i64 {pitch}, i64 {steps}, i64 {count}, ptr %scratch"
+    arguments = f"ptr {source}, {pitch}, i64 {steps}, i64 {count}, ptr %scratch"
     f.text.do(f"call void @{code.use(routine)}({arguments})")
     ahead = None
     if plan.b == "copied":
@@ -165,7 +167,7 @@ def _packed_by_item(
         # The next panel's rows of B follow these: the tiles share out their lines.
         tiles = -(-min(int_or(gemm.m.extent, plan.block), plan.block) // plan.rows)
         step = min(64, max(4, -(-plan.width * 4 // tiles)))
-        start = f.text.pure(f"mul nsw i64 {pitch}, {plan.width}")
+        start = f.text.pure(f"mul nsw {pitch}, {plan.width}")
         start = f.text.pure(f"getelementptr i8, ptr {b}, i64 {start}")
         ahead = Ahead(start, str(step), str(int(gemm.k.extent) * step))
     return Panel(scope, flat, column, "%scratch", line, ahead)
@@ -178,13 +180,15 @@ def _beside(code: GemmCode, f: PhaseFunction, b: str) -> Ahead:
     return Ahead(start, f.step(code.gemm.b, code.gemm.k), "64", max(size // 64, 1))
 
 
-def _packing(code: GemmCode) -> tuple[Routine, Axis]:
-    """The routine that packs a panel, and the axis whose pitch it is given."""
+def _packing(code: GemmCode) -> tuple[Routine, Axis | None]:
+    """The routine that packs a panel, and the axis whose pitch it is given (None: it is given the
+    table of B's rows)."""
     gemm, plan = code.gemm, code.plan
     if plan.b in ("transposed", "converted"):
         return transpose_routine(plan.lanes, plan.vectors), gemm.n
     if plan.b == "interleaved":
-        return interleave_routine(plan.lanes, plan.vectors), gemm.k
+        indexed = gemm.b.index.coefficient(gemm.k) is None
+        return interleave_routine(plan.lanes, plan.vectors, indexed), None if indexed else gemm.k
     return copy_routine(gemm.b.dtype, plan.lanes, plan.vectors), gemm.k
 
 

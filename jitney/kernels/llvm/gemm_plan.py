@@ -51,8 +51,9 @@ class GemmPlan:
     ``dtype`` accumulates. ``pairs``: bfloat16 dot products; ``matrix``: in matrix registers.
     ``a``: "direct" (read in place), "patches" (in place, in pieces: ``patches``), "packed" (a
     block's columns laid out in scratch as tiles read them, by the work item that comes to the block
-    first) or "copied" (converted or computed into shared memory by a phase). ``b``: "direct"; "indexed" (in
-    place, rows found through a table of offsets); "packed" (laid out once, `packed_index`);
+    first) or "copied" (converted or computed into shared memory by a phase). ``b``: "direct";
+    "indexed" (in place, rows found through a table of offsets); "packed" (laid out once,
+    `packed_index`);
     packed into scratch by each work item from k-contiguous rows ("transposed", "converted" where
     the dtype differs), n-contiguous ones ("copied", "interleaved" for pairs) or any layout
     ("gathered"); or packed into shared memory by a phase ("shared"). ``block``: rows of A a work
@@ -213,11 +214,9 @@ def _dots_pairs(gemm: ir.Gemm, isa: Isa) -> bool:
     if not even or not (_rows_of_pairs(gemm) or isa.matrix and _copies_to_pairs(gemm)):
         return False
     strides = (gemm.b.index.coefficient(gemm.k), gemm.b.index.coefficient(gemm.n))
-    return (
-        index(1) in strides
-        and None not in strides
-        or bool(_packed_vectors(gemm, isa.lanes(32), True))
-    )
+    if index(1) in strides and None not in strides:
+        return True
+    return isa.matrix or bool(_packed_vectors(gemm, isa.lanes(32), True))
 
 
 def _rows_of_pairs(gemm: ir.Gemm) -> bool:
@@ -264,11 +263,13 @@ def _b_mode(gemm: ir.Gemm, lanes: int, vectors: int, pairs: bool, target: Target
     if rows and not pairs and row_offsets(gemm) is not None:
         return "indexed"
     panel = int(gemm.k.extent) * vectors * lanes * dtype.itemsize
-    anyhow = "gathered" if panel <= LARGEST_PANEL else "shared"
+    anyhow = "gathered" if pairs or panel <= LARGEST_PANEL else "shared"
+    if pairs and by_n == index(1) and (by_k is not None or row_offsets(gemm) is not None):
+        return "interleaved"
     if by_k is None or by_n is None:
         return anyhow
     if pairs:
-        return "transposed" if by_k == index(1) else "interleaved"
+        return "transposed" if by_k == index(1) else anyhow
     if rows:
         return "direct" if _near(gemm, by_k, vectors * lanes, target) else "copied"
     if by_k == index(1) and dtype == torch.float32:

@@ -160,19 +160,18 @@ def _masked_load(f: FunctionText, kind: str, lanes: int, at: str, mask: str) -> 
 
 
 @lru_cache(maxsize=64)
-def interleave_routine(lanes: int, vectors: int) -> Routine:
+def interleave_routine(lanes: int, vectors: int, indexed: bool = False) -> Routine:
     """As `copy_routine` for bfloat16 pairs: ``out[i, j] = (b[2 * i][j], b[2 * i + 1][j])``, ``k``
-    counting pairs."""
-    name = f"jitney_pack_interleave_{vectors}x{lanes}"
-    f = FunctionText(name, PARAMETERS)
+    counting pairs. ``indexed``: ``ptr b_offsets``, bytes from ``b`` to each of its rows, in place of
+    ``b_step``."""
+    name = f"jitney_pack_interleave_{vectors}x{lanes}" + "_indexed" * indexed
+    b_step = "ptr %b_offsets" if indexed else "i64 %b_step"
+    f = FunctionText(name, tuple(b_step if p == "i64 %b_step" else p for p in PARAMETERS))
     kind, pair = f"<{lanes} x i16>", f"<{2 * lanes} x i16>"
     order = _mask([x for i in range(lanes) for x in (i, lanes + i)])
     masks = [_lanes_below(f, lanes, v * lanes) for v in range(vectors)]
     with f.loop("0", "%k") as loop:
-        row = f.emit(f"shl i64 {loop.index}, 1")
-        row = f.emit(f"mul i64 {row}, %b_step")
-        even = f.emit(f"getelementptr i8, ptr %b, i64 {row}")
-        odd = f.emit(f"getelementptr i8, ptr {even}, i64 %b_step")
+        even, odd = _rows_of_pair(f, loop.index, indexed)
         target = f.emit(f"mul i64 {loop.index}, {lanes * vectors * 4}")
         target = f.emit(f"getelementptr i8, ptr %out, i64 {target}")
         for v in range(vectors):
@@ -184,3 +183,17 @@ def interleave_routine(lanes: int, vectors: int) -> Routine:
             at = f.emit(f"getelementptr i8, ptr {target}, i64 {v * lanes * 4}")
             f.do(f"store {pair} {both}, ptr {at}, align 4")
     return Routine(name, frozenset({f.finish(linkage="internal"), *f.declarations}))
+
+
+def _rows_of_pair(f: FunctionText, pair: str, indexed: bool) -> list[str]:
+    """Pointers to both rows of B that a pair of k reads."""
+    first = f.emit(f"shl i64 {pair}, 1")
+    rows = []
+    for row in (first, f.emit(f"or i64 {first}, 1")):
+        if indexed:
+            slot = f.emit(f"getelementptr i64, ptr %b_offsets, i64 {row}")
+            moved = f.emit(f"load i64, ptr {slot}, align 8")
+        else:
+            moved = f.emit(f"mul i64 {row}, %b_step")
+        rows.append(f.emit(f"getelementptr i8, ptr %b, i64 {moved}"))
+    return rows

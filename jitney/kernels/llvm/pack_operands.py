@@ -7,6 +7,7 @@ from jitney.kernels.llvm.conversions import broadcast, cast
 from jitney.kernels.llvm.expressions import Lanes, Scope
 from jitney.kernels.llvm.gemm_parts import GemmCode, tail_mask
 from jitney.kernels.llvm.phase_function import PhaseFunction
+from jitney.kernels.llvm.ssa import Ssa
 from jitney.loops.index import Index
 from jitney.loops.ir import Load
 
@@ -70,6 +71,32 @@ def gather_panel(code: GemmCode, f: PhaseFunction, scope: Scope, column: str, ou
             store_lanes(
                 f.text, value, f.offset(line, str(v * plan.lanes), plan.dtype.itemsize), None
             )
+
+
+def gather_pairs(code: GemmCode, f: PhaseFunction, scope: Scope, column: str, out: str) -> None:
+    """As `gather_panel` for bfloat16, the two of a pair of k side by side."""
+    gemm, plan = code.gemm, code.plan
+    load = Load(gemm.b.buffer, gemm.b.index, gemm.b.dtype)
+    order = ", ".join(f"i32 {x}" for i in range(plan.lanes) for x in (i, plan.lanes + i))
+    with f.text.loop("0", code.k_steps(f), nonempty=code.has_terms) as pair:
+        line = f.offset(out, pair.index, plan.width * 4)
+        first = f.text.pure(f"mul nsw i64 {pair.index}, 2")
+        rows = (first, f.text.pure(f"add nsw i64 {first}, 1"))
+        for v in range(plan.vectors):
+            n = f.text.pure(f"add nsw i64 {column}, {v * plan.lanes}")
+            mask = tail_mask(f, gemm.n, n, plan.lanes)
+            lanes = Lanes(gemm.n, plan.lanes)
+            even, odd = (
+                broadcast(
+                    f.text, scope.inner({gemm.k: k, gemm.n: n}, lanes, mask).emit(load), plan.lanes
+                )
+                for k in rows
+            )
+            both = f.text.emit(
+                f"shufflevector {even.typed}, {odd.typed}, <{2 * plan.lanes} x i32> <{order}>"
+            )
+            value = Ssa(both, even.dtype, 2 * plan.lanes)
+            store_lanes(f.text, value, f.offset(line, str(v * plan.lanes), 4), None)
 
 
 def convert_columns(

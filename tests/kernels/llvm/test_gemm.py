@@ -292,7 +292,7 @@ def test_panels_copied_beside_one_another(case: Case, dtype: torch.dtype, target
     "case",
     [
         Case(70, 1024, 1000, b="kn"),
-        Case(530, 1400, 600, a="km", b="kn"),
+        Case(530, 1400, 1600, a="km", b="kn"),
         Case(14, 2048, 900, b="kn", batch=2),
         Case(37, 1100, 5000, b="kn", symbolic="m"),
     ],

@@ -12,8 +12,9 @@ from jitney.kernels.llvm.gemm_plan import plan_gemm
 from jitney.kernels.llvm.isa import isa_of
 from jitney.kernels.llvm.machine_code import compile_text
 from jitney.loops import ir
+from jitney.loops.index import index
 from jitney.loops.target import Target
-from tests.kernels.llvm.node_runner import HOST, NO_MATRIX
+from tests.kernels.llvm.node_runner import HOST, NO_MATRIX, run_node
 from tests.kernels.llvm.test_gemm import Case
 
 AMX = Target(
@@ -84,3 +85,27 @@ def test_what_stays_with_vectors() -> None:
     isa = isa_of(AMX)
     assert not plan_gemm(replace(node, a_value=wide), isa, AMX).matrix, "not all of it fits"
     assert plan_gemm(replace(node, a_value=exact), isa, AMX).a == "copied"
+
+
+@needs_amx
+@pytest.mark.parametrize("width", [8, 40, 70])
+@pytest.mark.parametrize("whole_rows", [True, False], ids=["rows in place", "gathered"])
+def test_patches_become_pairs(width: int, whole_rows: bool) -> None:
+    """A convolution of 4 channels and 3 taps, over an image of rows of ``width`` or of halves."""
+    node, _ = Case(21, width, 12, dtype=torch.bfloat16).gemm()
+    channel, tap = index(node.k) // 3, index(node.k) % 3
+    column = index(node.n) if whole_rows else index(node.n) // 2 + index(node.n) % 2 * (width // 2)
+    patch = ir.Access("b", channel * (width + 2) + tap + column, torch.bfloat16)
+    node = replace(node, b=patch)
+    plan = plan_gemm(node, isa_of(HOST), HOST)
+    assert plan.matrix and plan.b == ("interleaved" if whole_rows else "gathered")
+    a, image = torch.randn(21, 12).bfloat16(), torch.randn(4, width + 2).bfloat16()
+    bias, out = torch.randn(width).bfloat16(), torch.empty(21, width).bfloat16()
+    run_node(emit_gemm(node, HOST), HOST, {"a": a, "b": image, "bias": bias, "out": out})
+    weight = a.double().view(21, 4, 3)
+    expected = torch.nn.functional.conv1d(image.double()[None], weight)[0]
+    if not whole_rows:
+        order = torch.arange(width)
+        expected = expected[:, order // 2 + order % 2 * (width // 2)]
+    expected = (expected + bias.double()).relu()
+    assert (out.double() - expected).abs().max() / expected.max() < 8e-3
