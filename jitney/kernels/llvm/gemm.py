@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from jitney.errors import CompilerBug
+from jitney.kernels.llvm.gemm_matrix import matrix_phase
 from jitney.kernels.llvm.gemm_panel import panel_phase
 from jitney.kernels.llvm.gemm_parts import GemmCode
-from jitney.kernels.llvm.gemm_plan import can_emit_gemm, plan_gemm
+from jitney.kernels.llvm.gemm_plan import GemmPlan, can_emit_gemm, plan_gemm
 from jitney.kernels.llvm.gemm_skinny import row_dot_phase, stream_phase
 from jitney.kernels.llvm.gemm_wide import wide_phase
 from jitney.kernels.llvm.isa import isa_of
 from jitney.kernels.llvm.node_code import NodeCode
 from jitney.kernels.llvm.pack_operands import copy_a_phase, share_b_phase
+from jitney.kernels.llvm.phase_function import PhaseFunction
 from jitney.loops import ir
+from jitney.loops.index import Index
 from jitney.loops.target import Target
 
 _MAIN = {"panel": panel_phase, "row_dot": row_dot_phase, "stream": stream_phase}
@@ -28,5 +33,11 @@ def emit_gemm(gemm: ir.Gemm, target: Target) -> NodeCode:
         code.add(*copy_a_phase(code))
     if code.plan.b == "shared":
         code.add(*share_b_phase(code))
-    code.add(*(wide_phase if code.plan.beside > 1 else _MAIN[code.plan.style])(code))
+    code.add(*_main_phase(code.plan)(code))
     return code.finish()
+
+
+def _main_phase(plan: GemmPlan) -> Callable[[GemmCode], tuple[PhaseFunction, Index, float]]:
+    if plan.beside == 1:
+        return _MAIN[plan.style]
+    return matrix_phase if plan.matrix else wide_phase

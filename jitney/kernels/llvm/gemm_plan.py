@@ -39,6 +39,8 @@ WIDE, DEPTH_SHARE = 256, 0.4
 WIDE_COPY = 1024
 #: Rows of A for which a work item copies several panels: each is read once a part for all of them.
 WIDE_ROWS = 516
+#: For matrix registers: panels of pairs beside one another at most, and the share of L2 they take.
+MATRIX_PANELS, MATRIX_SHARE = 8, 0.4
 #: Bytes up to which tiles of few columns read such a B in place.
 IN_PLACE = 64 << 10
 
@@ -119,6 +121,7 @@ def plan_gemm(gemm: ir.Gemm, isa: Isa, target: Target) -> GemmPlan:
     plan, most = (few, BLOCK_ROWS) if few is not None else _in_panels(gemm, plan, isa, target)
     if plan.style == "panel" and pairs and _on_matrix(gemm, plan, isa):
         plan = replace(plan, rows=MATRIX_ROWS, matrix=True)
+        plan = replace(plan, beside=_matrix_panels(gemm, plan, target))
     block = _block_rows(gemm, plan, target, most)
     return replace(plan, block=block, last=_last_vectors(gemm.n.extent, lanes, plan.vectors))
 
@@ -234,6 +237,19 @@ def _copies_to_pairs(gemm: ir.Gemm) -> bool:
 def _on_matrix(gemm: ir.Gemm, plan: GemmPlan, isa: Isa) -> bool:
     """Whether matrix registers can load A: its rows at one pitch."""
     return isa.matrix and (plan.a == "copied" or gemm.a.index.coefficient(gemm.m) is not None)
+
+
+def _matrix_panels(gemm: ir.Gemm, plan: GemmPlan, target: Target) -> int:
+    """Panels of pairs beside one another: their share of L2, every core busy."""
+    linear = gemm.b.index.coefficient(gemm.k) is not None
+    if plan.b not in ("packed", "transposed") and not (linear and plan.b == "interleaved"):
+        return 1
+    panel = int(gemm.k.extent) * plan.width * 2
+    items = -(-gemm.n.extent.hint() // plan.width)
+    for axis in gemm.batch:
+        items *= max(axis.extent.hint(), 1)
+    most = min(int(target.l2 * MATRIX_SHARE) // panel, items // (2 * target.cores), MATRIX_PANELS)
+    return _beside(gemm, plan.width, max(most, 1))
 
 
 def _direct_a(gemm: ir.Gemm) -> bool:

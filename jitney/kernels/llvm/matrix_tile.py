@@ -25,16 +25,18 @@ _A, _B = 4, 6  # the first registers of A and of B; those before hold sums
 @dataclass(frozen=True)
 class MatrixTile:
     """``strips`` (1 or 2) registers of rows by ``vectors`` of 16 columns; ``rest``: pairs of k that
-    whole registers leave."""
+    whole registers leave; ``continued``: ``out`` holds the sums of steps before."""
 
     strips: int
     vectors: int
     rest: int = 0
+    continued: bool = False
 
     @property
     def name(self) -> str:
         """The function's name, unique to its content."""
-        return f"jitney_matrix_tile_{self.strips}x{self.vectors}_{self.rest}"
+        flags = "_continued" * self.continued
+        return f"jitney_matrix_tile_{self.strips}x{self.vectors}_{self.rest}{flags}"
 
 
 @lru_cache(maxsize=256)
@@ -56,8 +58,11 @@ def matrix_routine(tile: MatrixTile) -> Routine:
     _configure(f, tile, STRIP)
     for first in range(0, tile.vectors, 2):
         columns = range(first, min(first + 2, tile.vectors))
-        for register in _sums(tile, columns):
-            _do(f, "tilezero", f"i8 {register}")
+        if tile.continued:
+            _move_sums(f, tile, columns, "tileloadd64")
+        else:
+            for register in _sums(tile, columns):
+                _do(f, "tilezero", f"i8 {register}")
         with f.loop("0", "%k") as step:
             _multiply(f, tile, starts, columns, step.index)
             if first == 0:

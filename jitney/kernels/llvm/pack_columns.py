@@ -160,27 +160,31 @@ def _masked_load(f: FunctionText, kind: str, lanes: int, at: str, mask: str) -> 
 
 
 @lru_cache(maxsize=64)
-def interleave_routine(lanes: int, vectors: int, indexed: bool = False) -> Routine:
+def interleave_routine(lanes: int, vectors: int, indexed: bool = False, panels: int = 1) -> Routine:
     """As `copy_routine` for bfloat16 pairs: ``out[i, j] = (b[2 * i][j], b[2 * i + 1][j])``, ``k``
-    counting pairs. ``indexed``: ``ptr b_offsets``, bytes from ``b`` to each of its rows, in place of
-    ``b_step``."""
+    counting pairs. ``indexed``: ``ptr b_offsets``, bytes from ``b`` to each of its rows, in place
+    of ``b_step``."""
     name = f"jitney_pack_interleave_{vectors}x{lanes}" + "_indexed" * indexed
+    name += f"x{panels}" * (panels > 1)
     b_step = "ptr %b_offsets" if indexed else "i64 %b_step"
-    f = FunctionText(name, tuple(b_step if p == "i64 %b_step" else p for p in PARAMETERS))
+    parameters = tuple(b_step if p == "i64 %b_step" else p for p in PARAMETERS)
+    f = FunctionText(name, parameters + ("i64 %pitch",) * (panels > 1))
     kind, pair = f"<{lanes} x i16>", f"<{2 * lanes} x i16>"
     order = _mask([x for i in range(lanes) for x in (i, lanes + i)])
-    masks = [_lanes_below(f, lanes, v * lanes) for v in range(vectors)]
+    masks = [_lanes_below(f, lanes, v * lanes) for v in range(panels * vectors)]
     with f.loop("0", "%k") as loop:
         even, odd = _rows_of_pair(f, loop.index, indexed)
         target = f.emit(f"mul i64 {loop.index}, {lanes * vectors * 4}")
         target = f.emit(f"getelementptr i8, ptr %out, i64 {target}")
-        for v in range(vectors):
+        for v in range(panels * vectors):
+            if v and v % vectors == 0:
+                target = f.emit(f"getelementptr i8, ptr {target}, i64 %pitch")
             values = []
             for source in (even, odd):
                 at = f.emit(f"getelementptr i8, ptr {source}, i64 {v * lanes * 2}")
                 values.append(_masked_load(f, kind, lanes, at, masks[v]))
             both = f.emit(f"shufflevector {kind} {values[0]}, {kind} {values[1]}, {order}")
-            at = f.emit(f"getelementptr i8, ptr {target}, i64 {v * lanes * 4}")
+            at = f.emit(f"getelementptr i8, ptr {target}, i64 {v % vectors * lanes * 4}")
             f.do(f"store {pair} {both}, ptr {at}, align 4")
     return Routine(name, frozenset({f.finish(linkage="internal"), *f.declarations}))
 

@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 import torch
 
+from jitney.kernels.llvm.freeze_weights import PackedWeight
 from jitney.kernels.llvm.gemm import emit_gemm
-from jitney.kernels.llvm.gemm_plan import plan_gemm
+from jitney.kernels.llvm.gemm_plan import packed_index, plan_gemm
 from jitney.kernels.llvm.isa import isa_of
 from jitney.kernels.llvm.machine_code import compile_text
 from jitney.loops import ir
@@ -41,6 +42,13 @@ SHAPES = [
     Case(37, 70, 64, symbolic="m"),
     Case(5, 70, 64, symbolic="m"),
     Case(37, 70, 34, symbolic="mn"),
+    # panels beside one another, k in one, two and several parts, with and without a rest
+    Case(33, 1000, 512),
+    Case(70, 900, 1040),
+    Case(130, 530, 1602, b="kn"),
+    Case(40, 777, 2100, a="km", b="kn", batch=2),
+    Case(37, 600, 1090, symbolic="m", b="kn"),
+    Case(600, 600, 96, symbolic="mn"),
 ]
 
 
@@ -58,6 +66,25 @@ def test_products(case: Case) -> None:
 def test_no_rows_or_columns(empty: str) -> None:
     case = Case(37, 70, 34, symbolic=empty, dtype=torch.bfloat16)
     replace(case, **{empty: 0}).check(HOST)
+
+
+@needs_amx
+def test_weights_laid_out_once() -> None:
+    case = Case(45, 600, 1090, dtype=torch.bfloat16)
+    node, _ = case.gemm()
+    isa = isa_of(HOST)
+    width = plan_gemm(node, isa, HOST).width
+    weight = PackedWeight("packed", "b", (600, 1090), (1090, 1), 0, width, True, torch.bfloat16)
+    packed = ir.Access("b", packed_index(node.n, node.k, width, True), torch.bfloat16)
+    node = replace(node, b=packed)
+    plan = plan_gemm(node, isa, HOST)
+    assert plan.matrix and plan.b == "packed" and plan.beside > 1
+    a, b = torch.randn(45, 1090).bfloat16(), torch.randn(600, 1090).bfloat16()
+    bias, out = torch.randn(600).bfloat16(), torch.empty(45, 600).bfloat16()
+    tensors = {"a": a, "b": weight.pack(b), "bias": bias, "out": out}
+    run_node(emit_gemm(node, HOST), HOST, tensors, parts=3)
+    expected = (a.double() @ b.double().T + bias.double()).relu()
+    assert (out.double() - expected).abs().max() / expected.max() < 8e-3
 
 
 @pytest.mark.parametrize("case", SHAPES, ids=str)
