@@ -39,8 +39,9 @@ WIDE, DEPTH_SHARE = 256, 0.4
 WIDE_COPY = 1024
 #: Rows of A for which a work item copies several panels: each is read once a part for all of them.
 WIDE_ROWS = 516
-#: For matrix registers: panels of pairs beside one another at most, and the share of L2 they take.
-MATRIX_PANELS, MATRIX_SHARE = 8, 0.4
+#: For matrix registers: panels of pairs beside one another at most, and the share of L2 they take;
+#: the rows of A from which on that pays where B's k is contiguous.
+MATRIX_PANELS, MATRIX_SHARE, MANY_ROWS = 8, 0.4, 320
 #: Bytes up to which tiles of few columns read such a B in place.
 IN_PLACE = 64 << 10
 
@@ -240,9 +241,12 @@ def _on_matrix(gemm: ir.Gemm, plan: GemmPlan, isa: Isa) -> bool:
 
 
 def _matrix_panels(gemm: ir.Gemm, plan: GemmPlan, target: Target) -> int:
-    """Panels of pairs beside one another: their share of L2, every core busy."""
+    """Panels of pairs beside one another: their share of L2, every core busy. Few rows that read
+    one panel have the next one's lines prefetched, which is worth more."""
     linear = gemm.b.index.coefficient(gemm.k) is not None
     if plan.b not in ("packed", "transposed") and not (linear and plan.b == "interleaved"):
+        return 1
+    if plan.b == "transposed" and gemm.m.extent.hint() < MANY_ROWS:
         return 1
     panel = int(gemm.k.extent) * plan.width * 2
     items = -(-gemm.n.extent.hint() // plan.width)

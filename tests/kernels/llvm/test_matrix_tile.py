@@ -43,8 +43,8 @@ SHAPES = [
     Case(5, 70, 64, symbolic="m"),
     Case(37, 70, 34, symbolic="mn"),
     # panels beside one another, k in one, two and several parts, with and without a rest
-    Case(33, 1000, 512),
-    Case(70, 900, 1040),
+    Case(330, 1000, 512),
+    Case(400, 900, 1040),
     Case(130, 530, 1602, b="kn"),
     Case(40, 777, 2100, a="km", b="kn", batch=2),
     Case(37, 600, 1090, symbolic="m", b="kn"),
