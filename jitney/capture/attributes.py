@@ -35,6 +35,7 @@ from jitney.capture.source import Attr, Fixed, Source, TypeLookup
 from jitney.capture.stand_ins import OfInstances
 from jitney.capture.symbols import NUMBERS, concrete
 from jitney.capture.tracebacks import traceback_of
+from jitney.capture.weak_references import callback_of
 from jitney.capture.world import PROXIES
 
 if TYPE_CHECKING:
@@ -278,6 +279,8 @@ def _c_member(interpreter: Interpreter, found: Any, owner: Any, name: str) -> An
         return namespace
     if name == "__annotations__" and known is None and getattr(owner, "__annotate__", None):
         raise BreakCapture("annotations", "annotations of the frame's own are evaluated")
+    if name == "__callback__" and known is None:
+        return callback_of(owner)
     if name in _EVALUATED and type(owner).__module__ == "typing":
         raise BreakCapture("annotations", f"{name} of a {type(owner).__name__} is evaluated")
     if name == "__traceback__" and (known is None or id(owner) in interpreter.raised_at):

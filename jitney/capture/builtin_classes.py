@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections.abc
 import contextlib
 import types
+import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +30,7 @@ from jitney.capture.symbols import (
     concrete_keys,
     counted,
 )
+from jitney.capture.weak_references import is_plain_class, make_reference
 
 if TYPE_CHECKING:
     from jitney.capture.interpret import Interpreter
@@ -201,6 +203,15 @@ def _convert(interpreter: Interpreter, cls: Any, args: Any, kwargs: Any, site: A
                 raise BreakCapture("warning", f"{cls.__name__}() warns of what {name} gives")
             return checked(interpreter, cls, values[0], name, answer)
     return interpreter.native(cls, *values)
+
+
+@_class(weakref.ref)
+def _reference(interpreter: Interpreter, cls: Any, args: Any, kwargs: Any, site: Any) -> Any:
+    """Of a class; what others refer to may be a stand-in."""
+    values = forced(interpreter, args)
+    if len(values) not in (1, 2) or kwargs or not is_plain_class(values[0]):
+        raise BreakCapture("c-class", "weakref.ReferenceType is constructed")
+    return make_reference(*values)
 
 
 @_class(bytes, bytearray)

@@ -11,6 +11,7 @@ import operator
 import string
 import struct
 import types
+import weakref
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -21,7 +22,7 @@ from jitney.capture.class_flags import is_heap_type
 from jitney.capture.frame import BreakCapture
 from jitney.capture.lookups import is_callback, look_up
 from jitney.capture.scalars import SCALAR_TYPES
-from jitney.capture.shadows import HASHABLE_KEYS
+from jitney.capture.shadows import is_plain_key
 from jitney.capture.symbols import SYMBOLS, beside_symbols, concrete, concrete_keys
 from jitney.capture.world import is_identity
 
@@ -126,13 +127,14 @@ def refuse_addresses(interpreter: Interpreter, values: Iterable[Any]) -> None:
     for part in held(values):
         shown = type(part).__repr__ is object.__repr__ and type(part).__str__ is object.__str__
         shown = shown or isinstance(part, types.FunctionType | types.MethodType)
+        shown = shown or isinstance(part, weakref.ref)
         if shown and not isinstance(part, (torch.Tensor, *SYMBOLS)):
             raise BreakCapture("address", "the address of an object becomes text")
 
 
 def refuse_key(interpreter: Interpreter, key: Any, container: Any) -> None:
     """Breaks where looking ``key`` up calls Python: its own hash, or comparisons with keys."""
-    if not isinstance(key, HASHABLE_KEYS):
+    if not is_plain_key(key):
         keys = container if isinstance(container, dict | set | frozenset) else ()
         plain = interpreter.world.plain_keys
         refuse_python(interpreter, (key, *(k for k in keys if id(k) not in plain)), HASHES)

@@ -86,6 +86,14 @@ def _issubclass(interpreter: Interpreter, function: Any, args: Any, kwargs: Any,
     return answer
 
 
+@builtin(abc.get_cache_token)
+def _cache_token(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Any) -> Any:
+    """Counts what abstract classes have been told of."""
+    if args or kwargs:
+        return interpreter.native(function, *forced(interpreter, args))  # a TypeError
+    return interpreter.world.read(function(), Referent(Fixed(function)))
+
+
 def _one_by_one(classes: Any) -> tuple[Any, ...] | None:
     """The members of a tuple or union of classes; None of a class."""
     members = classes.__args__ if isinstance(classes, types.UnionType) else classes

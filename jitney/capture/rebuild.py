@@ -7,6 +7,7 @@ import enum
 import functools
 import gc
 import types
+import weakref
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -29,6 +30,7 @@ from jitney.capture.generators import (
 from jitney.capture.rebuild_iterators import CannotRebuild, iterator_recipe
 from jitney.capture.source import Fixed, keys_in_order
 from jitney.capture.subscripts import LazyMethod
+from jitney.capture.weak_references import callback_of
 from jitney.capture.world import IMMUTABLE, is_identity
 
 if TYPE_CHECKING:
@@ -298,6 +300,11 @@ class Rebuilder:
         place = (r.Constant(iter), r.MakeTuple((self.of(value.owner),)), r.Constant(value.index))
         return r.Apply(construct.make_iterator, place)
 
+    def _reference(self, value: weakref.ref[Any]) -> r.Recipe:
+        callback = callback_of(value)
+        parts = (value(),) if callback is None else (value(), callback)
+        return r.Apply(weakref.ref, self._all(parts))
+
     def _callback(self, value: Callback) -> r.Recipe:
         return self.of(value.function)
 
@@ -406,4 +413,5 @@ _MAKERS: dict[type, Any] = {
     Callback: Rebuilder._callback,
     Iterating: Rebuilder._callback,
     Predicate: Rebuilder._callback,
+    weakref.ref: Rebuilder._reference,
 }

@@ -24,11 +24,17 @@ from jitney.capture.source import (
     Source,
     keys_in_order,
 )
+from jitney.capture.weak_references import refers_to_class
 
 if TYPE_CHECKING:
     from jitney.capture.world import World
 
 HASHABLE_KEYS = (int, float, bool, str, bytes, type(None), type)
+
+
+def is_plain_key(value: Any) -> bool:
+    """A key whose hash and equality are C code's and stay the same from run to run."""
+    return isinstance(value, HASHABLE_KEYS) or refers_to_class(value)
 
 
 class DictShadow:
@@ -64,7 +70,7 @@ class DictShadow:
             world.guard(Kind.NO_KEY, self.source, key, key)
             self.missing.add(key)
             return default
-        if not isinstance(key, (*HASHABLE_KEYS, tuple)):
+        if not isinstance(key, tuple) and not is_plain_key(key):
             self.seed(world)
             return dict.get(inside, key, default)
         value = world.read_lazy(dict.__getitem__(self.original, key), DictItem(self.source, key))

@@ -14,7 +14,7 @@ from jitney.capture import callbacks, operators
 from jitney.capture.frame import BreakCapture, Frame, Lazy, Raised
 from jitney.capture.guard import ABSENT
 from jitney.capture.lookups import look_up
-from jitney.capture.shadows import HASHABLE_KEYS
+from jitney.capture.shadows import is_plain_key
 from jitney.capture.special_methods import hook_of, type_name
 from jitney.capture.symbols import concrete, concrete_key
 from jitney.capture.tensor_index import get_tensor, set_tensor
@@ -56,11 +56,6 @@ class LazyMethod:
         if self.name == "__getitem__":
             raise Raised(KeyError(name))
         return args[1] if len(args) > 1 else None
-
-
-def is_plain_key(value: Any) -> bool:
-    """A key whose hash and equality are C code's and stay the same from run to run."""
-    return isinstance(value, HASHABLE_KEYS)
 
 
 def key(vm: Interpreter, value: Any) -> Any:
