@@ -20,6 +20,7 @@ from jitney.capture.source import (
     CellContents,
     DictItem,
     DictKey,
+    DictValue,
     Fixed,
     Function,
     Item,
@@ -81,6 +82,7 @@ class Arming:
         self.slots = self.scratch + 1
         self._done: set[tuple[Any, ...]] = set()
         self._busy_slots: dict[int, int] = {}
+        self._values: dict[int, list[Any]] = {}
         self._indices = {name: i + 1 for i, name in enumerate(roots.locals)}
 
     # ------------------------------------------------------------ instructions
@@ -220,6 +222,9 @@ class Arming:
             case DictKey(position=position) if isinstance(base, dict) and not keeps_order(base):
                 self.watch(base)
                 return self._stable(list(dict.keys(base))[position])
+            case DictValue(position=position) if isinstance(base, dict) and not keeps_order(base):
+                self.watch(base)
+                return self._stable(self._values_of(base)[position])
             case Item(index=index) if type(base) is tuple:
                 return self._stable(base[index])
             case Item(index=index) if isinstance(base, tuple):
@@ -240,6 +245,12 @@ class Arming:
                 self.watch_class(type(base))
                 return self._stable(source.fetch(self.inputs))
         return None
+
+    def _values_of(self, base: dict[Any, Any]) -> list[Any]:
+        """A watched dict's values, which an optimizer's state has thousands of."""
+        if id(base) not in self._values:
+            self._values[id(base)] = list(dict.values(base))
+        return self._values[id(base)]
 
     def watch_list(self, base: list[Any]) -> int:
         self.keep.append(base)
