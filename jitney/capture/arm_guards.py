@@ -10,6 +10,7 @@ Guards that neither way can express are left over for the generated Python.
 from __future__ import annotations
 
 import ctypes
+import itertools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from types import CellType, MappingProxyType
@@ -21,9 +22,17 @@ from jitney import torch_api
 from jitney.capture import layouts
 from jitney.capture.guard import Apart, Guard, Kind, TensorFacts
 from jitney.capture.native_check import SLOTS, Op, Program, apart_words, tensor_words
+from jitney.capture.native_sets import (
+    meeting_words,
+    object_words,
+    scratch_for,
+    slot_words,
+    span_words,
+)
 from jitney.capture.place_sources import SCALARS, Arming, Habits, Place
 from jitney.capture.source import Roots, Source, keeps_order
 
+_FEW = 4
 CONSTANTS = (*SCALARS, bytes, complex, torch.dtype, torch.device, torch.layout)
 
 
@@ -50,7 +59,8 @@ def arm_guards(
     pass once more after this has read the versions.
     """
     arming = Arming(roots, habits)
-    residual = tuple(g for g in guards if not cover(arming, g))
+    first = sorted(guards, key=lambda g: g.kind is not Kind.STATE)  # modes may see what is read
+    residual = tuple(g for g in first if not cover(arming, g))
     wanted = [*needed, *_sources_of(residual)]
     stable = dict.fromkeys(s for source in wanted for s in arming.anchors(source))
     if arming.slots > SLOTS:
@@ -259,20 +269,42 @@ def _apart(arming: Arming, apart: Apart) -> bool:
     if not apart.static or len(places) < len(apart.sources):
         return False
     moving = [n for n, p in enumerate(places) if not p.fixed]
-    if not apart.written.isdisjoint(moving):
-        return False
-    written = [(n, torch_api.span(places[n].value)) for n in sorted(apart.written)]
+    spans = [torch_api.span(p.value) for p in places]
+    moving = [n for n in moving if spans[n][0] < spans[n][1]]
     words = [torch_api.memory_words(p.value) for p in places if p.fixed]
-    if None in words:
+    operands = {n: apart_words(places[n].value) for n in moving}
+    if None in words or any(places[n].slot is None or not operands[n] for n in moving):
+        return False
+    if not apart.written.isdisjoint(moving) and not _meet_none(arming, apart, places, operands):
         return False
     for address, word in (pair for several in words for pair in several or ()):
         arming.word(address, word)
+    fixed = {n for n, p in enumerate(places) if p.fixed}
+    tables: dict[Any, int] = {}  # most are apart from the same ones
     for n in moving:
-        spans = [s for one, s in written if (max(one, n), min(one, n)) not in apart.together]
-        slot, operands = places[n].slot, apart_words(places[n].value, spans)
-        if slot is None or operands is None:
-            return False
-        arming.add(Op.APART, slot, arming.data(operands))
+        beside = frozenset(sum(pair) - n for pair in apart.together if n in pair)
+        key = (n in apart.written, beside)
+        if key not in tables:
+            others = (fixed if n in apart.written else fixed & apart.written) - beside
+            tables[key] = arming.data(span_words(spans[o] for o in others))
+        arming.add(Op.APART, places[n].slot or 0, arming.data(operands[n] or []), tables[key])
+    return True
+
+
+def _meet_none(
+    arming: Arming, apart: Apart, places: list[Place], operands: dict[int, list[int] | None]
+) -> bool:
+    """Adds that no two tensors that vary share memory; False where they may."""
+    if any(n in operands for pair in apart.together for n in pair):
+        return False
+    found = sorted(torch_api.span(places[n].value) for n in operands)
+    if any(one[1] > other[0] for one, other in itertools.pairwise(found)):
+        return False
+    known = [(places[n].slot or 0, words) for n, words in operands.items() if words]
+    tensors = [(slot, words[4], words[5]) for slot, words in known]
+    words, memory = meeting_words(known[0][1][:4], tensors)
+    arming.keep.append(memory)
+    arming.add(Op.NO_MEETING, arming.data(words))
     return True
 
 
@@ -294,12 +326,16 @@ def _distinct(arming: Arming, places: list[Place | None]) -> bool:
     slots = [p.slot for p in places if p is not None and not p.fixed and p.slot is not None]
     if len(fixed) + len(slots) < len(places):
         return False
-    known = arming.data([len(fixed), *fixed]) if slots and fixed else None
+    known = arming.data(object_words(fixed)) if slots and fixed else None
     for nth, slot in enumerate(slots):
         if known is not None:
             arming.add(Op.NONE_OF, slot, known)
-        for other in slots[:nth]:
+        for other in slots[:nth] if len(slots) <= _FEW else ():
             arming.add(Op.DIFFER, slot, other)
+    if len(slots) > _FEW:
+        mask, memory = scratch_for(len(slots))
+        arming.keep.append(memory)
+        arming.add(Op.UNEQUAL, arming.data(slot_words(slots, mask, ctypes.addressof(memory))))
     return True
 
 

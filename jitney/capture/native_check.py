@@ -24,7 +24,7 @@ from jitney.capture.native_loops import require, rounds
 from jitney.capture.native_ops import write_ops
 from jitney.native_code import Calls, NativeCode, address_in_python, once, python_function
 
-SLOTS = 512
+SLOTS = 4096
 PREFETCH = 48  # words ahead that are asked for: a cold check is bound by latency
 ANY = -(1 << 63)  # a size or stride that may be anything
 
@@ -45,10 +45,13 @@ class Op(enum.IntEnum):
     CONST = 10  # s[c] = b
     CALL = 11  # a(words[b]) & words[b + 1] == words[b + 2]
     ABSENT = 12  # b not in dict s[a]
-    NONE_OF = 13  # s[a] is none of the n objects in words b: [n, object, …]
+    NONE_OF = 13  # s[a] is none of the objects in words b: see `object_words`
     DIFFER = 14  # s[a] is not s[b]
     QUIET = 15  # *x == *y, or WORDS of what follows in words a, *y being set: [x, y, n, …]
-    APART = 16  # tensor s[a] shares no memory with those that words b tell of: see `apart_words`
+    APART = 16  # tensor s[a], laid out as words b say (`apart_words`), is apart from spans: words c
+    GETATTR = 17  # s[c] = getattr(a, b), which something else keeps alive; fails where that raises
+    UNEQUAL = 18  # the slots that words a tell of hold different objects: see `slot_words`
+    NO_MEETING = 19  # nor do two tensors in slots share memory: see `meeting_words`
 
 
 @dataclass
@@ -70,15 +73,14 @@ class Program:
         return start
 
 
-def apart_words(tensor: torch.Tensor, spans: Sequence[tuple[int, int]]) -> list[int] | None:
+def apart_words(tensor: torch.Tensor) -> list[int] | None:
     """Operands of `Op.APART` for tensors laid out like ``tensor``: where torch keeps a tensor's
-    memory, bytes of an element and of all, how many spans, and each."""
+    memory, bytes of an element and of all."""
     layout, (start, end) = torch_api.storage_layout(), torch_api.span(tensor)
     if layout is None:
         return None
     words = [layout.handle, layout.storage, layout.memory, layout.offset]
-    words += [tensor.element_size(), end - start, len(spans)]
-    return words + [edge for one in spans for edge in one]
+    return [*words, tensor.element_size(), end - start]
 
 
 def tensor_words(tensor: torch.Tensor, sizes: Sequence[int | None],
@@ -155,7 +157,8 @@ def _code() -> NativeCode:
     layout = tensor_layout()
     assert layout is not None
     calls = ("PyDict_GetItemWithError", "PyErr_Clear", "PyDict_Next", "PyDict_Contains",
-             "PyObject_RichCompareBool", "Py_IncRef")  # fmt: skip
+             "PyObject_RichCompareBool", "Py_IncRef", "Py_DecRef", "PyObject_GetAttr",
+             "qsort")  # fmt: skip
     symbols = {name: address_in_python(name) for name in calls}
     symbols |= {name: torch_api.c_symbol(name) for name in _TORCH}
     return NativeCode(str(_Builder(layout).module), symbols)
@@ -184,6 +187,7 @@ class _Builder:
         self.declared: dict[str, Any] = {}
         self._tensor_ok()
         self._words_ok()
+        self._by_first()
         self._pick()
 
     def external(self, name: str, result: Any, *arguments: Any) -> Any:
@@ -260,6 +264,16 @@ class _Builder:
             wanted = b.load(b.gep(words, [b.add(at, I64(1))]))
             require(b, b.icmp_signed("==", actual, wanted), no)
         b.ret(I1(1))
+
+    def _by_first(self) -> None:
+        """``i32 by_first(one, other)``: the order of two pairs of words by the first, for qsort."""
+        function = ir.Function(self.module, ir.FunctionType(I32, [PTR, PTR]), "by_first")
+        function.linkage = "internal"
+        self.by_first = function
+        b = ir.IRBuilder(function.append_basic_block())
+        one, other = (b.load(pair) for pair in function.args)
+        above, below = (b.icmp_unsigned(sign, one, other) for sign in (">", "<"))
+        b.ret(b.sub(b.zext(above, I32), b.zext(below, I32)))
 
     def _pick(self) -> None:
         """``PyObject *pick(self, args, nargs)`` over the table in the bytes ``self``."""

@@ -8,6 +8,7 @@ from llvmlite import ir
 
 from jitney.capture.layouts import FLOAT_VALUE, LIST_ITEMS, OB_TYPE
 from jitney.capture.native_loops import require, rounds
+from jitney.capture.native_sets import FACTOR, SHIFT
 
 I64, I32, I1 = ir.IntType(64), ir.IntType(32), ir.IntType(1)
 PTR = I64.as_pointer()
@@ -160,31 +161,128 @@ class _Ops:
         b.position_at_end(done)
         return I1(1)
 
-    def apart(self, a: Any, index: Any, _: Any) -> Any:
-        """A loop over the spans; at the end none was met."""
+    def _operand(self, index: Any, further: Any = 0) -> Any:
+        further = I64(further) if isinstance(further, int) else further
+        return self.b.load(self.b.gep(self.operands, [self.b.add(index, further)]))
+
+    def _span(self, layout: Any, tensor: Any, size: Any, length_at: Any) -> tuple[Any, Any]:
+        """Where a tensor's elements begin and end in memory; ``layout``: words of offsets."""
         b = self.b
-        facts = [b.load(b.gep(self.operands, [b.add(index, I64(i))])) for i in range(7)]
-        handle, storage, memory, offset, size, length, count = facts
-        impl = self._word(b.add(self._slot(a), handle))
+        handle, storage, memory, offset = (self._operand(layout, i) for i in range(4))
+        impl = self._word(b.add(tensor, handle))
         first = self._word(b.add(self._word(b.add(impl, storage)), memory))
         first = b.add(first, b.mul(self._word(b.add(impl, offset)), size))
-        end = b.add(first, length)
+        return first, b.add(first, self._operand(length_at))
+
+    def no_meeting(self, index: Any, _: Any, __: Any) -> Any:
+        """In the order in which they begin, each ends before the next."""
+        b = self.b
+        layout, tensors = b.add(index, I64(2)), b.add(index, I64(6))
+        count, memory = (self._operand(index, i) for i in range(2))
+        table = b.inttoptr(memory, PTR)
         with rounds(b, count) as seen:
-            at = b.add(index, b.add(I64(7), b.mul(seen, I64(2))))
-            low, high = (b.load(b.gep(self.operands, [b.add(at, I64(i))])) for i in range(2))
-            apart = b.or_(b.icmp_unsigned("<=", end, low), b.icmp_unsigned("<=", high, first))
-            require(b, apart, self.block["fail"])
+            at = b.add(tensors, b.mul(seen, I64(3)))
+            slot, size = (self._operand(at, i) for i in range(2))
+            span = self._span(layout, self._slot(slot), size, b.add(at, I64(2)))
+            for nth, edge in enumerate(span):
+                b.store(edge, b.gep(table, [b.add(b.mul(seen, I64(2)), I64(nth))]))
+        by_first = b.ptrtoint(self.builder.by_first, I64)
+        self._call("qsort", ir.VoidType(), memory, count, I64(16), by_first)
+        with rounds(b, b.sub(count, I64(1))) as seen:
+            at = b.mul(seen, I64(2))
+            end, following = (b.load(b.gep(table, [b.add(at, I64(i))])) for i in (1, 2))
+            require(b, b.icmp_unsigned("<=", end, following), self.block["fail"])
+        return I1(1)
+
+    def apart(self, a: Any, index: Any, spans: Any) -> Any:
+        """The first span that ends behind the tensor's beginning starts behind its end."""
+        b = self.b
+        first, end = self._span(index, self._slot(a), self._operand(index, 4), b.add(index, I64(5)))
+        count = self._operand(spans)
+        starts = b.add(spans, I64(1))
+        ends = b.add(starts, count)
+        before, head, look, found, done = b.block, *self._blocks(4)
+        b.branch(head)
+        b.position_at_end(head)
+        low, high = b.phi(I64), b.phi(I64)
+        low.add_incoming(I64(0), before)
+        high.add_incoming(count, before)
+        b.cbranch(b.icmp_signed("<", low, high), look, found)
+        b.position_at_end(look)
+        middle = b.lshr(b.add(low, high), I64(1))
+        behind = b.icmp_unsigned(">", self._operand(ends, middle), first)
+        low.add_incoming(b.select(behind, low, b.add(middle, I64(1))), look)
+        high.add_incoming(b.select(behind, middle, high), look)
+        b.branch(head)
+        b.position_at_end(found)
+        require(b, b.icmp_signed("<", low, count), done)
+        apart = b.icmp_unsigned(">=", self._operand(starts, low), end)
+        b.cbranch(apart, done, self.block["fail"])
+        b.position_at_end(done)
+        return I1(1)
+
+    def _blocks(self, count: int) -> list[Any]:
+        return [self.function.append_basic_block() for _ in range(count)]
+
+    def getattr(self, owner: Any, name: Any, to: Any) -> Any:
+        b, (missing, present) = self.b, self._blocks(2)
+        found = self._call("PyObject_GetAttr", I64, owner, name)
+        b.cbranch(self._same(found, I64(0)), missing, present)
+        b.position_at_end(missing)
+        self._call("PyErr_Clear", ir.VoidType())
+        b.branch(self.block["fail"])
+        b.position_at_end(present)
+        self._store(to, found)
+        self._call("Py_DecRef", ir.VoidType(), found)
         return I1(1)
 
     def differ(self, a: Any, b: Any, _: Any) -> Any:
         return self.b.icmp_signed("!=", self._slot(a), self._slot(b))
 
+    def _place(self, value: Any, mask: Any) -> Any:
+        b = self.b
+        return b.and_(b.lshr(b.mul(value, I64(FACTOR)), I64(SHIFT)), mask)
+
     def none_of(self, a: Any, index: Any, _: Any) -> Any:
-        """A loop over the objects; at the end none was met."""
+        """From the object's place on, up to an empty one, there are others."""
         b, value = self.b, self._slot(a)
-        with rounds(b, b.load(b.gep(self.operands, [index]))) as seen:
-            other = b.load(b.gep(self.operands, [b.add(index, b.add(seen, I64(1)))]))
-            require(b, b.not_(self._same(value, other)), self.block["fail"])
+        mask, first = self._operand(index), b.add(index, I64(1))
+        start, before, head, done = self._place(value, mask), b.block, *self._blocks(2)
+        b.branch(head)
+        b.position_at_end(head)
+        place = b.phi(I64)
+        place.add_incoming(start, before)
+        known = self._operand(first, place)
+        require(b, b.not_(self._same(known, value)), self.block["fail"])
+        place.add_incoming(b.and_(b.add(place, I64(1)), mask), b.block)
+        b.cbranch(self._same(known, I64(0)), done, head)
+        b.position_at_end(done)
+        return I1(1)
+
+    def unequal(self, index: Any, _: Any, __: Any) -> Any:
+        """Each is noted in a table, unless it was in this run."""
+        b = self.b
+        count, mask, memory = (self._operand(index, i) for i in range(3))
+        table = b.inttoptr(memory, PTR)
+        run = b.add(b.load(table), I64(1))
+        b.store(run, table)
+        with rounds(b, count) as seen:
+            value = self._slot(self._operand(index, b.add(seen, I64(3))))
+            start, before, head, taken, free = self._place(value, mask), b.block, *self._blocks(3)
+            b.branch(head)
+            b.position_at_end(head)
+            place = b.phi(I64)
+            place.add_incoming(start, before)
+            at = b.add(b.mul(place, I64(2)), I64(1))
+            address, noted = (b.gep(table, [b.add(at, I64(i))]) for i in range(2))
+            b.cbranch(self._same(b.load(noted), run), taken, free)
+            b.position_at_end(taken)
+            require(b, b.not_(self._same(b.load(address), value)), self.block["fail"])
+            place.add_incoming(b.and_(b.add(place, I64(1)), mask), b.block)
+            b.branch(head)
+            b.position_at_end(free)
+            b.store(value, address)
+            b.store(run, noted)
         return I1(1)
 
     def dict_keys(self, a: Any, index: Any, _: Any) -> Any:

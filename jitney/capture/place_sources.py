@@ -13,7 +13,8 @@ import torch
 from jitney.capture import layouts
 from jitney.capture.c_methods import BOUND
 from jitney.capture.class_flags import is_heap_type
-from jitney.capture.native_check import Op
+from jitney.capture.native_check import SLOTS, Op
+from jitney.capture.plain_tensor_check import PLAIN_TENSORS
 from jitney.capture.source import (
     Attr,
     BoundFrom,
@@ -38,6 +39,7 @@ from jitney.capture.watch_dicts import newest_version, watcher
 SCALARS = (int, float, bool, str, type(None))
 CONTAINERS = (dict, list, tuple)
 _METHOD_PARTS = ("__func__", "__self__")
+_GRAD = "grad"
 _GONE = (LookupError, AttributeError, TypeError, ValueError)
 
 
@@ -215,6 +217,8 @@ class Arming:
 
     def _below_stable(self, source: Source, base: Any) -> Place | None:
         match source:
+            case Attr(name="grad") if type(base) in PLAIN_TENSORS:
+                return self._gradient(base, source)
             case Attr(name=name):
                 return self._attribute(base, name)
             case DictItem(key=key):
@@ -258,6 +262,14 @@ class Arming:
         items = layouts.read_word(id(base) + layouts.LIST_ITEMS)
         self.word(id(base) + layouts.LIST_ITEMS, items)
         return items
+
+    def _gradient(self, base: torch.Tensor, source: Source) -> Place | None:
+        """``base.grad``, mostly another tensor in every call."""
+        if self.slots >= SLOTS:
+            return None
+        to = self.new_slot()
+        self.add(Op.GETATTR, id(base), id(_GRAD), to)
+        return self._settle(to, base.grad, source)
 
     def _attribute(self, base: Any, name: str) -> Place | None:
         if name == "__dict__":

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -74,3 +76,74 @@ def test_states_that_are_others(kind: Any) -> None:
                 optimizer.state[first] = {k: v * 2 for k, v in state.items()}
             elif count % 3 == 2:
                 state.update({k: v.clone() for k, v in state.items()})
+
+
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+def test_nothing_of_the_gradients_is_left_to_python(kind: Any, made: list[Arm]) -> None:
+    compiled, eager = optimizer_of(kind, 20), optimizer_of(kind, 20)
+    step = jitney.compile(compiled.step, backend="eager")
+    for count in range(12):
+        for optimizer in (compiled, eager):
+            for p in optimizer.param_groups[0]["params"]:
+                p.grad = torch.full_like(p, float(count))  # another one in each step
+        step()
+        eager.step()
+        assert same(compiled, eager)
+    assert len(made) <= 3 and not made[-1].residual
+
+
+def change_of(optimizer: torch.optim.Optimizer, number: int) -> None:
+    """Something about gradients that a compiled step has not met."""
+    one, other, *_ = optimizer.param_groups[0]["params"][1::2]
+    with torch.no_grad():
+        match number:
+            case 0:
+                one.grad = None
+            case 1:
+                one.grad = other.grad = torch.full_like(one, 3.0)
+            case 2:
+                one.grad = one.detach()
+            case 3:
+                one.grad = optimizer.state[other].get("exp_avg", other.detach())
+            case 4:
+                both = torch.arange(8.0)
+                one.grad, other.grad = both[:5], both[3:]
+            case 5:
+                one.grad = torch.arange(10.0)[::2]
+            case 6:
+                del optimizer.state[one]
+
+
+@pytest.mark.parametrize("number", range(7))
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+def test_gradients_that_are_others(kind: Any, number: int) -> None:
+    compiled, eager = optimizer_of(kind), optimizer_of(kind)
+    step = jitney.compile(compiled.step, backend="eager")
+    for count in range(8):
+        for optimizer in (compiled, eager):
+            for p in optimizer.param_groups[0]["params"]:
+                p.grad = torch.full_like(p, float(count))
+            if count in (4, 6):
+                change_of(optimizer, number)
+        step()
+        eager.step()
+        assert same(compiled, eager)
+
+
+def test_gradients_that_only_a_backward_pass_has_seen() -> None:
+    torch.manual_seed(1)
+    modules = [torch.nn.Sequential(*[torch.nn.Linear(3, 3) for _ in range(12)]) for _ in range(2)]
+    modules[1].load_state_dict(modules[0].state_dict())
+    compiled, eager = (torch.optim.AdamW(m.parameters(), lr=0.01) for m in modules)
+    step = jitney.compile(compiled.step, backend="eager")
+    for count in range(30):
+        for module, optimizer in zip(modules, (compiled, eager), strict=True):
+            optimizer.zero_grad()
+            module(torch.full((2, 3), float(count))).square().sum().backward()
+        step()
+        eager.step()
+        assert same(compiled, eager)
+    gradients = [weakref.ref(p.grad) for p in modules[0].parameters() if p.grad is not None]
+    compiled.zero_grad()
+    gc.collect()
+    assert not any(r() is not None for r in gradients)
