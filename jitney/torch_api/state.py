@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any, cast
 
 import torch
@@ -56,7 +57,8 @@ def preserved_modes() -> Iterator[None]:
         yield
     finally:
         torch.set_grad_enabled(grad)
-        set_autocast_modes(casts)
+        if autocast_modes() != casts:
+            set_autocast_modes(casts)
         open_scopes(scopes - autocast_scopes())
         for name, value in settings:
             if read_state(name) != value:
@@ -217,6 +219,7 @@ def state_names() -> tuple[str, ...]:
     return tuple(_STATE)
 
 
+@cache
 def state_reader(name: str) -> Callable[[], Any]:
     """The function that reads a piece of process or thread state."""
     if name in _STATE:
