@@ -52,6 +52,7 @@ class Op(enum.IntEnum):
     GETATTR = 17  # s[c] = getattr(a, b), which something else keeps alive; fails where that raises
     UNEQUAL = 18  # the slots that words a tell of hold different objects: see `slot_words`
     NO_MEETING = 19  # nor do two tensors in slots share memory: see `meeting_words`
+    AT_LEAST = 20  # *(s[a] + b) >= c
 
 
 @dataclass

@@ -77,6 +77,9 @@ class _Ops:
     def field(self, a: Any, offset: Any, expected: Any) -> Any:
         return self._same(self._word(self.b.add(self._slot(a), offset)), expected)
 
+    def at_least(self, a: Any, offset: Any, least: Any) -> Any:
+        return self.b.icmp_signed(">=", self._word(self.b.add(self._slot(a), offset)), least)
+
     def load(self, a: Any, offset: Any, to: Any) -> Any:
         return self._store_unless_null(to, self._word(self.b.add(self._slot(a), offset)))
 

@@ -328,7 +328,8 @@ class Arming:
                 self.add(Op.DICT_ITEM, slot, id(key), to)
                 return self._settle(to, stored_item(base, key), source)
             case Item(index=index) if type(base) in (tuple, list):
-                self.same_length(slot, base)
+                self.add(Op.FIELD, slot, layouts.OB_TYPE, id(type(base)))
+                self.add(Op.AT_LEAST, slot, layouts.SEQUENCE_SIZE, index + 1)
                 to, offset = self.new_slot(), 8 * index
                 if type(base) is tuple:
                     self.add(Op.LOAD, slot, layouts.SEQUENCE_ITEMS + offset, to)
