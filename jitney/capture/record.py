@@ -44,6 +44,8 @@ class Recorder:
         self.mutated: set[int] = set()  # ids of fakes written to in place
         self.made_at: dict[torch.fx.Node, int] = {}  # the frame's step then
         self.uncounted: set[int] = set()  # memory of which ``.data`` was taken
+        self._written: set[int] = set()  # memory
+        self._reached: set[int] = set()  # memory of which as_strided was taken by a part
         self.sealed: set[int] = set()  # memory of inference tensors, to be read alone
         self._without_grad: set[torch.fx.Node] = set()  # inputs that begin so
         self.frames: list[Frame] = []
@@ -277,8 +279,8 @@ class Recorder:
         with self.fake_mode, self._remembered, self._composites():
             try:
                 value = torch_api.called_on_fakes(func)(*args, **kwargs)
-                self._refuse_reach(func, value)
-            except BreakCapture:
+                self._refuse_reach(func, args[0] if args else kwargs.get("input"), value)
+            except (BreakCapture, Restart):
                 raise
             except self._unsupported as error:
                 raise BreakCapture(
@@ -319,20 +321,34 @@ class Recorder:
         for tensor in written:
             _refuse_gaps(func, self.node_of(tensor), leaves.memory_of(tensor))
 
-    def _refuse_reach(self, func: Callable[..., Any], view: Any) -> None:
-        """Breaks where ``view``, by `as_strided`, reaches past the elements of an input, within
-        what that is part of."""
+    def _refuse_reach(self, func: Callable[..., Any], part: Any, view: Any) -> None:
+        """Breaks where ``view``, by `as_strided` of ``part``, reaches past the elements of an
+        input, within what that is part of. Notes where a write makes the view another one: by
+        autograd it is one of the whole tensor from then on."""
         if "as_strided" not in leaves.name_of(func) or not isinstance(view, torch.Tensor):
             return
         self.places_asked = True
         memory = leaves.memory_of(view)
+        if torch.is_grad_enabled() or view.requires_grad:
+            if leaves.has_gaps(part) or _reaches_past(view, part):
+                self._reached.add(memory)
+        name = leaves.name_of(func)
         for graph_input in self.inputs.values():
             whole = graph_input.example
             if isinstance(whole, torch.Tensor) and leaves.memory_of(whole) == memory:
-                start = view.storage_offset() - whole.storage_offset()
-                if start < 0 or start + leaves.reach_of(view) > leaves.reach_of(whole):
-                    reason = f"{leaves.name_of(func)} reaches past the elements of an input"
+                if _reaches_past(view, whole):
+                    reason = f"{name} reaches past the elements of an input"
                     raise BreakCapture("as-strided", reason, "take it of the whole tensor")
+                if whole.storage_offset() != 0 or leaves.has_gaps(whole):
+                    self._reached.add(memory)  # a copy that is written to lies elsewhere
+        if memory in self._reached and memory in self._written:
+            raise self._left_whole(f"{name} of a part of a tensor that was written to")
+
+    @staticmethod
+    def _left_whole(reason: str) -> Restart:
+        """Leaves the frame to eager: behind a break, the whole may be known to no one."""
+        cause = BreakCapture("as-strided", reason, "take it of the whole tensor")
+        return Restart(0, cause)
 
     def _note_writes(self, func: Callable[..., Any], written: list[torch.Tensor]) -> None:
         """Notes what a call writes to. Where autograd, which counts no writes through ``.data``,
@@ -342,6 +358,10 @@ class Recorder:
         if memory & self.sealed:
             name = leaves.name_of(func)
             raise BreakCapture("inference-write", f"{name} of an inference tensor", "clone() it")
+        if memory & self._reached:
+            name = leaves.name_of(func)
+            raise self._left_whole(f"{name} of what as_strided was taken of a part of")
+        self._written |= memory
         self.mutated.update(map(id, written))
         memory &= self.uncounted
         if not memory:
@@ -385,6 +405,11 @@ class Recorder:
                 if leaves.holds_tensor(item):
                     child = self.node("call_function", leaves.getitem, (node, key), {}, item)
                     self._bind(item, child)
+
+
+def _reaches_past(view: torch.Tensor, whole: torch.Tensor) -> bool:
+    start = view.storage_offset() - whole.storage_offset()
+    return bool(start < 0 or start + leaves.reach_of(view) > leaves.reach_of(whole))
 
 
 def _has_gradient(node: torch.fx.Node) -> bool:

@@ -246,7 +246,7 @@ class Recorder(torch_api.dispatch_mode_class()):  # type: ignore[misc]
                     out = expand(*args, **kwargs)
                 if out is not NotImplemented:
                     if kind is OpKind.PLAIN:
-                        return self._laid_out(func, args, kwargs, out)
+                        return self._laid_out(func, args, kwargs, self._apart(func, args, out))
                     if isinstance(out, tuple | list):
                         self._remember_parts(func, args, kwargs, out)
                     return out
@@ -269,6 +269,16 @@ class Recorder(torch_api.dispatch_mode_class()):  # type: ignore[misc]
         if kind is OpKind.BATCH_NORM:
             return self._record_batch_norm(func, args, kwargs)
         raise NeedsFunctionalization(str(func))
+
+    def _apart(self, func: OpOverload, args: Any, out: Any) -> Any:
+        """What ``func``, which gives no views, was decomposed into, in memory of its own."""
+        if not isinstance(out, torch.Tensor) or "unsafe" in func._opname:
+            return out
+        root = self.root_of(out)
+        if not any(isinstance(a, torch.Tensor) and self.root_of(a) is root for a in args):
+            return out
+        with self:
+            return out.clone()
 
     def _laid_out(self, func: OpOverload, args: Any, kwargs: Any, out: Any) -> Any:
         """What ``func`` was decomposed into, in the layout that eager's own kernel gives it: of

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+from jitney import torch_api
 from jitney.errors import Unsupported
 from jitney.loops.index import Index, index
 from jitney.loops.ir import Expr
@@ -233,8 +234,10 @@ def as_strided_scatter(
     """
     fake: torch.Tensor = b.node.args[0].meta["val"]  # type: ignore[union-attr]
     sizes, strides = tuple(map(index, size)), tuple(map(index, stride))
-    if not _is_packed_at_start(fake) or x.offset != index(0) or _overlaps(sizes, strides):
-        if any(buffer.name == x.buffer and buffer.kind == "input" for buffer in b.buffers):
+    plain = x.offset == index(0) and _is_dense_at_start(fake)
+    if not plain or fake.stride() != b.fake.stride() or _overlaps(sizes, strides):
+        is_input = any(buffer.name == x.buffer and buffer.kind == "input" for buffer in b.buffers)
+        if is_input and torch_api.lies_in_rows(fake):  # torch's own op refuses others with a grad
             raise Refused("a scatter into storage that is not a plain tensor's")
         raise Unsupported("as-strided", "a scatter by storage offset into a view")
     out = b.allocate()
@@ -245,12 +248,18 @@ def as_strided_scatter(
     return out
 
 
-def _is_packed_at_start(fake: torch.Tensor) -> bool:
-    """Whether a tensor's elements lie one by one from where its storage begins."""
+def _is_dense_at_start(fake: torch.Tensor) -> bool:
+    """Whether a tensor's elements lie one by one, in any order, from where its storage begins."""
     if fake.ndim == 1 and fake.stride() == (1,):
         return fake.storage_offset() == 0
-    known = all(isinstance(size, int) for size in fake.shape)
-    return known and fake.storage_offset() == 0 and fake.is_contiguous()
+    if not all(isinstance(size, int) for size in fake.shape) or fake.storage_offset() != 0:
+        return False
+    step = 1
+    for stride, size in sorted(zip(fake.stride(), fake.shape, strict=True)):
+        if size > 1 and stride != step:
+            return False
+        step *= size
+    return True
 
 
 def _overlaps(sizes: Sequence[Index], strides: Sequence[Index]) -> bool:
