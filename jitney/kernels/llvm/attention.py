@@ -7,6 +7,7 @@ the length (Milakov and Gimelshein, "Online normalizer calculation for softmax",
 
 from __future__ import annotations
 
+from jitney.kernels.llvm.attention_matrix import matrix_scores, matrix_values
 from jitney.kernels.llvm.attention_parts import AttentionCode, Block
 from jitney.kernels.llvm.attention_plan import first_and_last_key, plan_attention
 from jitney.kernels.llvm.attention_softmax import emit_softmax, store_output
@@ -86,6 +87,9 @@ def _scores(code: AttentionCode, block: Block, key: str, count: str) -> None:
 
 def _score_tile(code: AttentionCode, block: Block, row: str, column: str, steps: int) -> None:
     f, plan = code.f, code.plan
+    if plan.matrix:
+        matrix_scores(code, block, row, column)
+        return
     tile = Tile(plan.tile_rows, plan.k_vectors, plan.lanes, plan.dtype, plan.k == "pairs")
     line = plan.panel * plan.dtype.itemsize
     pitch = plan.pitch * plan.dtype.itemsize
@@ -119,6 +123,9 @@ def _weighted_values(code: AttentionCode, block: Block, key: str, count: str) ->
     """``sums[r, :] = sums[r, :] * rescale[r] + scores[r, :] @ v[key:key + count, :]``."""
     node, f, plan = code.node, code.f, code.plan
     size = plan.dtype.itemsize
+    if plan.matrix:
+        matrix_values(code, block, key, count)
+        return
     if plan.v == "copied":
         code.convert_rows(block, node.v, node.dv, key, count, code.values, plan.depth)
         source, pitch = code.values, str(plan.depth * size)

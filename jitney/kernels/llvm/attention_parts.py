@@ -52,7 +52,7 @@ class AttentionCode:
         self.panel = self._piece(d * plan.panel * size)
         self.query = self._piece(plan.rows * d * size if plan.q == "copied" else 0)
         self.converted = self._piece(plan.panel * d * size if plan.k == "converted" else 0)
-        self.values = self._piece(plan.keys * plan.depth * size if plan.v == "copied" else 0)
+        self.values = self._piece(plan.keys * plan.depth * size if plan.v != "direct" else 0)
 
     def _piece(self, size: int) -> str:
         start, self._bytes = self._bytes, self._bytes + -(-size // 64) * 64

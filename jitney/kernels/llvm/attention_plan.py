@@ -7,8 +7,9 @@ from dataclasses import dataclass
 import torch
 
 from jitney.errors import CompilerBug
-from jitney.kernels.llvm.gemm_plan import TILE_ROWS
+from jitney.kernels.llvm.gemm_plan import SKINNY_ROWS, TILE_ROWS
 from jitney.kernels.llvm.isa import Isa
+from jitney.kernels.llvm.matrix_tile import MATRIX_ROWS
 from jitney.loops.index import Index, index
 from jitney.loops.ir import Access, Attention
 from jitney.loops.target import Target
@@ -24,7 +25,8 @@ class AttentionPlan:
 
     ``k_vectors``: vectors of a panel of keys. ``v_vectors``: vectors of each panel of the output.
     ``q`` "direct" or "copied"; ``k`` "transposed", "pairs" (bfloat16 dot products), "converted"
-    (to ``dtype``, then transposed) or "gathered"; ``v`` "direct" or "copied".
+    (to ``dtype``, then transposed) or "gathered"; ``v`` "direct", "copied" or "pairs".
+    ``matrix``: both products in matrix registers (`attention_matrix`), the weights in bfloat16.
     """
 
     dtype: torch.dtype
@@ -37,6 +39,7 @@ class AttentionPlan:
     q: str
     k: str
     v: str
+    matrix: bool = False
 
     @property
     def panel(self) -> int:
@@ -65,9 +68,11 @@ def plan_attention(node: Attention, isa: Isa, target: Target) -> AttentionPlan:
     keys = KEYS
     if node.t.extent.is_const:
         keys = min(KEYS, -(-int(node.t.extent) // (most * lanes)) * most * lanes)
-    tile_rows, rows = _rows(node, target)
-    vectors = -(-int(node.dv.extent) // lanes)
     k = _k_mode(node, dtype, isa)
+    matrix = k == "pairs" and _on_matrix(node, isa)
+    tile_rows, rows = _matrix_rows(node, target) if matrix else _rows(node, target)
+    vectors = -(-int(node.dv.extent) // lanes)
+    direct = "direct" if _direct_v(node, dtype, lanes) else "copied"
     return AttentionPlan(
         dtype=dtype,
         lanes=lanes,
@@ -78,8 +83,28 @@ def plan_attention(node: Attention, isa: Isa, target: Target) -> AttentionPlan:
         v_vectors=_panels(vectors, most),
         q="direct" if k == "pairs" or _linear(node.q, node, dtype) else "copied",
         k=k,
-        v="direct" if _direct_v(node, dtype, lanes) else "copied",
+        v="pairs" if matrix else direct,
+        matrix=matrix,
     )
+
+
+def _on_matrix(node: Attention, isa: Isa) -> bool:
+    """Whether matrix registers can load Q in place and V in pairs of keys, and rows are many."""
+    few = node.s.extent.is_const and int(node.s.extent) <= SKINNY_ROWS
+    rows = node.q.index.coefficient(node.s) is not None
+    one, by_t = node.v.index.coefficient(node.dv), node.v.index.coefficient(node.t)
+    pairs = node.v.dtype == torch.bfloat16 and one == index(1) and by_t is not None
+    return isa.matrix and not few and rows and pairs
+
+
+def _matrix_rows(node: Attention, target: Target) -> tuple[int, int]:
+    """As `_rows`, in whole tiles of matrix registers."""
+    items = -(-node.s.extent.hint() // MATRIX_ROWS)
+    for axis in node.batch:
+        items *= max(axis.extent.hint(), 1)
+    most = 2 if node.causal else 4
+    tiles = max(1, min(most, items // (2 * target.cores), -(-node.s.extent.hint() // MATRIX_ROWS)))
+    return MATRIX_ROWS, tiles * MATRIX_ROWS
 
 
 def _rows(node: Attention, target: Target) -> tuple[int, int]:

@@ -116,15 +116,28 @@ def _kept_by_position(code: AttentionCode, here: Scope, t: str) -> list[Ssa]:
 
 
 def _exponentials(code: AttentionCode, line: str, count: str, base: Ssa) -> Ssa:
-    """Replaces a row by ``exp(score - base)``; the sum of each lane."""
+    """Replaces a row by ``exp(score - base)``; the sum of each lane.
+
+    For matrix registers the weights are bfloat16, side by side from where the row begins, and
+    zeros follow up to whole registers.
+    """
     f, plan = code.f, code.plan
     zero = constant(0.0, plan.dtype, plan.lanes)
     with f.text.loop("0", count, step=plan.lanes, carried=(zero,), nonempty=True) as loop:
         at = code.element(line, loop.index)
         value = emit_op(f.text, "sub", [code.load(at, plan.lanes), base], plan.dtype)
         value = exp_of_nonpositive(f.text, value)
-        code.store(value, at)
+        if plan.matrix:
+            half = cast(f.text, value, torch.bfloat16)
+            f.text.do(f"store {half.typed}, ptr {f.offset(line, loop.index, 2)}, align 2")
+        else:
+            code.store(value, at)
         loop.next = (emit_op(f.text, "add", [loop.carried[0], value], plan.dtype),)
+    if plan.matrix:
+        past = f.text.pure(f"add i64 {count}, {plan.lanes - 1}")
+        past = f.text.pure(f"and i64 {past}, -{plan.lanes}")
+        nothing = cast(f.text, zero, torch.bfloat16)
+        f.text.do(f"store {nothing.typed}, ptr {f.offset(line, past, 2)}, align 2")
     return loop.results[0]
 
 

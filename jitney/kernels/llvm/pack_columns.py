@@ -201,3 +201,35 @@ def _rows_of_pair(f: FunctionText, pair: str, indexed: bool) -> list[str]:
             moved = f.emit(f"mul i64 {row}, %b_step")
         rows.append(f.emit(f"getelementptr i8, ptr %b, i64 {moved}"))
     return rows
+
+
+@lru_cache(maxsize=64)
+def pad_pairs_routine(lanes: int, vectors: int) -> Routine:
+    """As `interleave_routine`, ``k`` counting rows: those past the last are zeros, up to a multiple
+    of 32 rows."""
+    name = f"jitney_pack_pairs_{vectors}x{lanes}"
+    f = FunctionText(name, PARAMETERS)
+    kind, pair = f"<{lanes} x i16>", f"<{2 * lanes} x i16>"
+    order = _mask([x for i in range(lanes) for x in (i, lanes + i)])
+    masks = [_lanes_below(f, lanes, v * lanes) for v in range(vectors)]
+    end = f.pure(f"and i64 {f.pure('add i64 %k, 31')}, -32")
+    with f.loop("0", end, step=2) as loop:
+        target = f.emit(f"mul i64 {loop.index}, {lanes * vectors * 2}")
+        target = f.emit(f"getelementptr i8, ptr %out, i64 {target}")
+        rows = []
+        for position in range(2):
+            row = f.emit(f"add i64 {loop.index}, {position}")
+            exists = f.emit(f"icmp slt i64 {row}, %k")
+            moved = f.emit(f"mul i64 {row}, %b_step")
+            rows.append((f.emit(f"getelementptr i8, ptr %b, i64 {moved}"), exists))
+        for v, mask in enumerate(masks):
+            values = []
+            for source, exists in rows:
+                at = f.emit(f"getelementptr i8, ptr {source}, i64 {v * lanes * 2}")
+                bits = f"<{lanes} x i1>"
+                there = f.emit(f"select i1 {exists}, {bits} {mask}, {bits} zeroinitializer")
+                values.append(_masked_load(f, kind, lanes, at, there))
+            both = f.emit(f"shufflevector {kind} {values[0]}, {kind} {values[1]}, {order}")
+            at = f.emit(f"getelementptr i8, ptr {target}, i64 {v * lanes * 4}")
+            f.do(f"store {pair} {both}, ptr {at}, align 4")
+    return Routine(name, frozenset({f.finish(linkage="internal"), *f.declarations}))

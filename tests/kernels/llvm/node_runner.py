@@ -25,6 +25,17 @@ AVX2 = Target(
     "cpu", "avx2", frozenset(k for k in HOST.features if not k.startswith("avx512")), 2, 256
 )
 NO_BF16 = Target("cpu", "no bf16", HOST.features - {"avx512bf16"}, 2, 512)
+#: To compile for, on any host.
+AMX = Target(
+    "cpu",
+    "sapphirerapids",
+    HOST.features
+    | {"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512bf16", "fma", "avx2"}
+    | {"amx-tile", "amx-bf16"},
+    2,
+    512,
+    2 << 20,
+)
 NO_MATRIX = Target("cpu", "no amx", HOST.features - {"amx-tile"}, 2, 512)
 
 

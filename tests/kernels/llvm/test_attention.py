@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
@@ -10,10 +10,13 @@ import torch.nn.functional as F
 
 import jitney
 from jitney.kernels.llvm.attention import emit_attention
+from jitney.kernels.llvm.attention_plan import plan_attention
+from jitney.kernels.llvm.isa import isa_of
+from jitney.kernels.llvm.machine_code import compile_text
 from jitney.loops import ir
 from jitney.loops.index import Axis, Dim, Index, index
 from jitney.loops.target import Target
-from tests.kernels.llvm.node_runner import AVX2, HOST, run_node
+from tests.kernels.llvm.node_runner import AMX, AVX2, HOST, run_node
 
 TOLERANCE = {torch.float32: 2e-6, torch.float64: 1e-13, torch.bfloat16: 1e-2, torch.float16: 2e-3}
 
@@ -147,6 +150,49 @@ def test_dtypes(dtype: torch.dtype, target: Target) -> None:
     Case(s=33, t=70, d=32, dv=32, dtype=dtype).check(target)
     Case(s=33, t=70, d=7, dv=5, dtype=dtype, mask="add").check(target)
     Case(s=1, t=70, dtype=dtype, mask="bool").check(target)
+
+
+MATRIX = [
+    *(case for case in CASES if case.s > 16 and case.d % 2 == 0),
+    Case(s=17, t=1),
+    Case(s=32, t=33, d=34, dv=40),
+    Case(s=49, t=31, d=80, dv=130, batch=1),
+    Case(s=200, t=1030, d=64, dv=64, batch=1, causal=True, offset=830),
+    Case(s=5, t=90, symbolic="st"),
+    Case(s=90, t=70, heads=6, shared=3, mask="add", symbolic="s"),
+]
+
+
+@pytest.mark.skipif(not isa_of(HOST).matrix, reason="the host has no AMX for bfloat16")
+@pytest.mark.parametrize("case", MATRIX, ids=str)
+def test_matrix_registers(case: Case) -> None:
+    """Whole and partial registers of rows, keys and columns."""
+    case = replace(case, dtype=torch.bfloat16)
+    assert plan_attention(case.node()[0], isa_of(HOST), HOST).matrix
+    torch.manual_seed(0)
+    case.check(HOST)
+
+
+@pytest.mark.skipif(not isa_of(HOST).matrix, reason="the host has no AMX for bfloat16")
+def test_what_lies_past_the_last_key_is_not_read_as_one() -> None:
+    """The values of keys up to a whole register are zeros, whatever the memory behind holds."""
+    node, _ = Case(s=40, t=35, batch=1, heads=1, dtype=torch.bfloat16).node()
+    q, k = (torch.randn(1, length, 1, 16).bfloat16() for length in (40, 35))
+    behind = torch.full((64, 16), torch.nan).bfloat16()
+    behind[:35] = torch.randn(35, 16)
+    out, lse = torch.zeros(1, 40, 1, 16).bfloat16(), torch.zeros(1, 1, 40)
+    tensors = {"q": q, "k": k, "v": behind, "out": out, "lse": lse}
+    run_node(emit_attention(node, HOST), HOST, tensors)
+    weights = (q[0, :, 0].double() @ k[0, :, 0].double().T * 0.25).softmax(-1)
+    assert (out[0, :, 0].double() - weights @ behind[:35].double()).abs().max() < 1e-2
+
+
+@pytest.mark.parametrize("case", MATRIX, ids=str)
+def test_code_for_matrix_registers(case: Case) -> None:
+    code = emit_attention(replace(case, dtype=torch.bfloat16).node()[0], AMX)
+    text = "\n".join([*sorted(code.declarations), code.ir])
+    assert text.count("call void @llvm.x86.tdpbf16ps") > 4
+    assert compile_text(text, AMX)
 
 
 def test_nan_reaches_the_rows_that_see_it_only() -> None:

@@ -15,19 +15,9 @@ from jitney.kernels.llvm.machine_code import compile_text
 from jitney.loops import ir
 from jitney.loops.index import index
 from jitney.loops.target import Target
-from tests.kernels.llvm.node_runner import HOST, NO_MATRIX, run_node
+from tests.kernels.llvm.node_runner import AMX, HOST, NO_MATRIX, run_node
 from tests.kernels.llvm.test_gemm import Case
 
-AMX = Target(
-    "cpu",
-    "sapphirerapids",
-    HOST.features
-    | {"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512bf16", "fma", "avx2"}
-    | {"amx-tile", "amx-bf16"},
-    2,
-    512,
-    2 << 20,
-)
 needs_amx = pytest.mark.skipif(not isa_of(HOST).matrix, reason="the host has no AMX for bfloat16")
 SHAPES = [
     Case(32, 64, 32),
