@@ -415,6 +415,10 @@ def _number(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, sit
     if function is builtins.round and len(values) + len(keywords) > 1:  # symbols ignore digits
         values, keywords = [*map(concrete, values)], {k: concrete(v) for k, v in keywords.items()}
     elif function is not builtins.abs:
+        if not keywords and any(isinstance(v, torch.SymFloat) for v in values):
+            symbol = interpreter.recorder.symbols.of_math(function, values)
+            if symbol is not None:
+                return symbol
         values = [*map(counted, values)]
     callbacks.refuse_python(interpreter, (*values, *keywords.values()), callbacks.NUMBERS)
     return interpreter.native(function, *values, **keywords)

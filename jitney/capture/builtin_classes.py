@@ -188,7 +188,12 @@ def _convert(interpreter: Interpreter, cls: Any, args: Any, kwargs: Any, site: A
         callbacks.refuse_python(interpreter, given, (*callbacks.NUMBERS, "__trunc__"))
         return interpreter.native(cls, *values, **keywords)
     if values and isinstance(values[0], SYMBOLS):
-        return torch.sym_int(counted(values[0])) if cls is int else torch.sym_float(values[0])
+        if cls is float:
+            return torch.sym_float(values[0])
+        symbol = None
+        if isinstance(values[0], torch.SymFloat):
+            symbol = interpreter.recorder.symbols.of_math(int, values)
+        return torch.sym_int(counted(values[0])) if symbol is None else symbol
     for name in (f"__{cls.__name__}__", "__index__", "__trunc__"):
         hook = hook_of(interpreter, values[0], name) if values else None
         if hook is None and values and type_lookup(type(values[0]), name) is not ABSENT:

@@ -274,20 +274,21 @@ class SizeOf(Below):
 @_hash_once
 @dataclass(frozen=True)
 class Computed(Source):
-    """The float that ``formula`` is of the numbers at ``symbols``, pairs (name in it, source); NaN,
-    which no guard lets pass, where it is none or raises."""
+    """The float (or int, the ``kind``) that ``formula`` is of the numbers at ``symbols``, pairs
+    (name in it, source); NaN, which no guard lets pass, where it is none or raises."""
 
     formula: str
     symbols: tuple[tuple[str, Source], ...]
     function: Callable[..., Any] = field(compare=False)
+    kind: type = float
 
-    def of(self, *numbers: Any) -> float:
+    def of(self, *numbers: Any) -> Any:
         """The result for the numbers of ``symbols``, in their order."""
         try:
             result = self.function(*numbers)
         except (ArithmeticError, ValueError, TypeError):
             return math.nan
-        return result if type(result) is float else math.nan
+        return result if type(result) is self.kind else math.nan
 
     def fetch(self, roots: Roots) -> Any:
         return self.of(*(source.fetch(roots) for _, source in self.symbols))

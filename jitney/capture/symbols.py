@@ -86,8 +86,9 @@ def identical(left: Any, right: Any) -> bool:
 
 
 def counted(value: Any) -> Any:
-    """What ``int`` and ``round`` make whole: a fraction of sizes as the number it has now, since
-    sizes in nests are products and whole quotients of sizes."""
+    """What ``int`` and ``round`` make whole, where that is no symbol of its own: a fraction of
+    sizes as the number it has now, since sizes in nests are products and whole quotients of sizes.
+    """
     if isinstance(value, torch.SymFloat):
         if all(symbol.is_integer for symbol in torch_api.free_symbols(value)):
             return concrete(value)
@@ -230,6 +231,18 @@ MATH: dict[Any, str] = {
 }  # fmt: skip
 
 
+#: Those of them whose results are ints.
+WHOLE: dict[Any, str] = {
+    math.floor: "math.floor({})",
+    math.ceil: "math.ceil({})",
+    math.trunc: "math.trunc({})",
+    round: "round({})",
+    int: "int({})",
+    math.isqrt: "math.isqrt({})",
+}
+_FORMULAS = {**MATH, **WHOLE}
+
+
 class Symbols:
     """The nodes that compute symbols' expressions; made when asked for."""
 
@@ -258,12 +271,13 @@ class Symbols:
             self.learn(offset, SizeOf(source, "storage_offset"))
 
     def of_math(self, function: Any, values: Sequence[Any]) -> Any:
-        """What a `MATH` function of symbols and numbers returns, a symbol of its own: each call
+        """What a function of `MATH` or `WHOLE` returns of symbols, a symbol of its own: each call
         computes it in Python, as eager does, and the graph is given it. Other calls are guarded
         not to raise. None where the numbers have to be assumed, or are no symbols."""
         if not any(isinstance(v, torch.SymInt | torch.SymFloat) for v in values):
             return None
-        if function not in MATH or len(values) != MATH[function].count("{}"):
+        template = _FORMULAS.get(function)
+        if template is None or len(values) != template.count("{}"):
             return None
         texts, symbols = [], {}
         for value in values:
@@ -278,25 +292,27 @@ class Symbols:
                 return None
         if not all(s in self.origin for s in symbols.values()):
             return None
-        formula = MATH[function].format(*texts)
+        formula = template.format(*texts)
         if formula not in self.computed:
-            self.computed[formula] = self._compute(formula, symbols)
+            kind = int if function in WHOLE else float
+            self.computed[formula] = self._compute(formula, symbols, kind)
         return self.computed[formula]
 
-    def _compute(self, formula: str, symbols: dict[str, Any]) -> Any:
+    def _compute(self, formula: str, symbols: dict[str, Any], kind: type) -> Any:
         """The symbol of a formula; None where its number now is not one that symbols stand for."""
         names = torch_api.shape_expression_names()
         function = eval(f"lambda {', '.join(symbols)}: {formula}", {**names, "math": math})
         given = [self.origin[s] for s in symbols.values()]
         sources = tuple(zip(symbols, [source for source, _ in given]))
-        source = Computed(formula, sources, function)
+        source = Computed(formula, sources, function, kind)
         value = source.of(*(symbol.node.hint for _, symbol in given))
-        if not abs(value) < LARGEST_FLOAT or value in (0, 1):
+        largest = LARGEST_FLOAT if kind is float else LARGEST_NUMBER
+        if not abs(value) < largest or (kind is float and value in (0, 1)):
             return None
         environment = self.recorder.shape_env
         symbol = torch_api.symbolic_number(environment, value, formula, LARGEST_NUMBER)
         self.learn(symbol, source)
-        return symbol
+        return concrete(symbol) if value in (0, 1) else symbol  # which symbols do not stand for
 
     def node_of(self, value: Any) -> Any:
         """The node of a SymInt, SymFloat or SymBool; a number if it is one."""
