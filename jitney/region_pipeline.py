@@ -161,12 +161,12 @@ def start_region(
 def traced(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Region:
     """``gm`` differentiated, what stays and what is held marked.
 
-    Once more where differentiating has found out what a size among the results is: a later trace
-    (`traced_backward`) takes it for a number from the start, and would keep other results.
+    Once more where that has found out what a size is: a later trace (`traced_backward`) takes it
+    for a number from the start, and would keep other results.
     """
     folded, keep = fold_attention_masks(gm), lowered_ops()
     region = trace_region(folded, example_inputs, keep=keep)
-    if region.backward is not None and gives_known_size(region.forward):
+    if region.backward is not None and has_known_size(region.forward):
         region = trace_region(folded, example_inputs, keep=keep)
     mark_static(gm, region.forward)
     if region.backward is not None:
@@ -174,10 +174,12 @@ def traced(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Region:
     return region
 
 
-def gives_known_size(forward: torch.fx.GraphModule) -> bool:
-    """Whether a graph computes and returns a symbolic size that guards have made a number."""
-    given = (n for n in forward.graph.output_node().all_input_nodes if n.op == "call_function")
-    return any(torch_api.became_constant(node.meta.get("val")) for node in given)
+def has_known_size(forward: torch.fx.GraphModule) -> bool:
+    """Whether a graph takes, computes or returns a symbolic size that guards have made a number."""
+    values = [node.meta.get("val") for node in forward.graph.nodes]
+    inputs = [node.meta.get("val") for node in forward.graph.find_nodes(op="placeholder")]
+    sizes = [n for value in inputs if isinstance(value, torch.Tensor) for n in value.shape]
+    return any(map(torch_api.became_constant, [*values, *sizes]))
 
 
 def load_backward(

@@ -103,6 +103,8 @@ class SliceProgram:
         facts = _facts(named)
         pairs = zip(inputs, versions, strict=True)
         facts["written"] = [t._version > version for t, version in pairs]
+        if "_scatter(" in self.text():  # eager copies what surrounds a slice, too
+            facts = {name: fact for name, fact in facts.items() if not name.endswith("begins")}
         facts |= self._gradients(leaves, results)
         for t in results:
             if t.numel():

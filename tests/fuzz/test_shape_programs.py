@@ -43,6 +43,9 @@ def test_a_size_that_the_backward_pass_finds_out() -> None:
     places = Step("places", (0,))
     steps = (places, Step("last_half", (2,)), Step("chunks", (2,)), Step("largest", (2,)))
     check(ShapeProgram(steps, 5, ((1, 5, 2), (4, 5, 3))), dynamic=True)
+    ends = Step("ends", (5,))
+    steps = (Step("split_unevenly", (1,)), Step("gathered", (2, 1)), Step("cropped", (3,)))
+    check(ShapeProgram((*steps, Step("steps_last", (4,)), ends), 5, ((3, 2, 2),)), dynamic=True)
     steps = (places, Step("folded", (2,)), Step("softmax", (3,)), Step("chosen", (4, 1)))
     check(ShapeProgram(steps, 5, ((5, 1, 1), (8, 16, 4))), dynamic=True)
 

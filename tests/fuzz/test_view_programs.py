@@ -26,6 +26,7 @@ def check(program: ViewProgram, backend: str) -> None:
     compiled = jitney.compile(call, backend=backend)
     for number in range(len(program.layouts)):
         ours, eager = program.seen(compiled, number), program.seen(call, number)
+        assert ours or not eager, f"call {number} of {program}: a write is refused"
         for at, (mine, right) in enumerate(zip(ours, eager)):
             assert same(mine, right), f"call {number} of {program}: {at}: {mine}, not {right}"
 
