@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import pytest
@@ -149,3 +150,28 @@ def test_a_number_in_xlogy_of_16_bits_is_rounded_to_them(dtype: torch.dtype) -> 
     x = torch.linspace(0.01, 40, 24).to(dtype)
     for n in (0.9981, 1.0021, 70000.0, 0.3003):
         assert_equal_to_eager(program, compiled, (x, n), calls=1)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_powers_and_roots_of_special_values(dtype: torch.dtype) -> None:
+    """Eager takes a root where the exponent is a half, not where 16 bits make one of it."""
+
+    def program(x: Tensor, n: float) -> tuple[Tensor, ...]:
+        return x**n, x**3, x**-2, x**0.5, x**-0.5, x**-1
+
+    compiled = jitney.compile(program)
+    special = torch.tensor([0.0, -0.0, math.inf, -math.inf, math.nan, 2.0**64, 1.0])
+    x = torch.cat([special, torch.linspace(-40, 40, 57)]).to(dtype)
+    for n in (0.3, 0.5, -0.5, -2.0, 3.0):
+        assert_equal_to_eager(program, compiled, (x, n), calls=1)
+    if dtype is not torch.float32:
+        near = jitney.compile(lambda x: (x**0.500001, x**-0.500001))
+        assert_equal_to_eager(lambda x: (x**0.500001, x**-0.500001), near, (x,))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("eps", [None, 0.0123, 1e-6])
+def test_steps_of_logit_in_16_bits_are_rounded(dtype: torch.dtype, eps: float | None) -> None:
+    x = torch.rand(257).to(dtype)
+    got = jitney.compile(lambda x: torch.logit(x, eps))(x)
+    assert torch.equal(got, torch.logit(x, eps))

@@ -11,7 +11,7 @@ import torch
 from jitney import torch_api
 from jitney.loops.ir import Const, Expr
 from jitney.loops.lowerings.builder import Builder
-from jitney.loops.lowerings.elementwise import elementwise
+from jitney.loops.lowerings.elementwise import elementwise, rounded_to
 from jitney.loops.lowerings.expressions import (
     HALF,
     add,
@@ -47,12 +47,12 @@ def relu(x: Expr) -> Expr:
     return maximum(x, like(0, x))
 
 
-@elementwise(aten.threshold)
+@elementwise(aten.threshold, narrow_on=("cuda",))
 def threshold(x: Expr, bound: Expr, value: Expr) -> Expr:
     return where(apply("le", x, bound), value, x)
 
 
-@elementwise(aten.threshold_backward)
+@elementwise(aten.threshold_backward, narrow_on=("cuda",))
 def threshold_backward(grad: Expr, x: Expr, bound: Expr) -> Expr:
     return where(apply("le", x, bound), like(0, grad), grad)
 
@@ -263,19 +263,36 @@ def log_sigmoid_backward(
 # ---------------------------------------------------------------- combinations
 
 
-@elementwise(aten.addcmul)
-def addcmul(x: Expr, a: Expr, b: Expr, *, value: Expr | None = None) -> Expr:
-    """Eager's order: ``(value * a) * b``."""
-    return add(x, mul(a if value is None else mul(value, a), b))
+@elementwise(aten.addcmul, with_builder=True)
+def addcmul(b: Builder, x: Expr, one: Expr, other: Expr, *, value: Expr | None = None) -> Expr:
+    """Eager's order: ``(value * one) * other``; on a GPU ``value * (one * other)``, its last
+    product part of the sum."""
+    if b.target.kind == "cpu":
+        return add(x, mul(one if value is None else mul(value, one), other))
+    product = mul(one, other)
+    if not x.dtype.is_floating_point:
+        return add(x, product if value is None else mul(value, product))
+    return _added_times(x, product, apply("fma", one, other, x), value)
 
 
 @elementwise(aten.addcdiv, with_builder=True)
 def addcdiv(b: Builder, x: Expr, over: Expr, under: Expr, *, value: Expr | None = None) -> Expr:
-    """Eager's order: ``(value * over) / under``; on a GPU ``value * (over / under)``."""
-    value = like(1, x) if value is None else value
+    """Eager's order: ``(value * over) / under``; on a GPU ``value * (over / under)``, its product
+    part of the sum."""
     if b.target.kind == "cpu":
-        return add(x, div(mul(value, over), under))
-    return add(x, mul(value, div(over, under)))
+        return add(x, div(over if value is None else mul(value, over), under))
+    quotient = div(over, under)
+    return _added_times(x, quotient, add(x, quotient), value)
+
+
+def _added_times(x: Expr, term: Expr, once: Expr, value: Expr | None) -> Expr:
+    """``x + value * term``, rounded once; ``once`` where the value is one."""
+    if value is None or isinstance(value, Const) and value.value == 1:
+        return once
+    scaled = apply("fma", value, term, x)
+    return (
+        scaled if isinstance(value, Const) else where(apply("eq", value, like(1, x)), once, scaled)
+    )
 
 
 @elementwise(aten.lerp)
@@ -309,7 +326,7 @@ def nan_to_num(
     return where(apply("isnan", x), like(nan or 0.0, x), y)  # which may be infinite
 
 
-@elementwise(aten.xlogy, narrow_on=("cpu",))
+@elementwise(aten.xlogy, narrow_on=("cpu", "cuda"))
 def xlogy(x: Expr, y: Expr) -> Expr:
     product = where(apply("eq", x, like(0, x)), like(0, x), mul(x, apply("log", y)))
     return where(apply("isnan", y), y, product)
@@ -338,15 +355,19 @@ def rad2deg(x: Expr) -> Expr:
     return mul(x, like(180 / math.pi, x))
 
 
-@elementwise(aten.logit)
-def logit(x: Expr, eps: float | None = None) -> Expr:
+@elementwise(aten.logit, with_builder=True)
+def logit(b: Builder, x: Expr, eps: float | None = None) -> Expr:
+    """A CPU's steps in 16 bits are rounded, each."""
     if is_int(x.dtype):
         raise Refused("integers are promoted first")
+    own = b.fake.dtype if b.target.kind == "cpu" else x.dtype
     if eps is not None:
-        least, most = like(eps, x), like(1 - eps, x)
+        bound = torch.tensor(eps, dtype=own)
+        least, most = like(bound.item(), x), like((1 - bound).item(), x)
         below, above = apply("lt", x, least), apply("gt", x, most)
         x = where(below, least, where(above, most, x))
-    return apply("log", div(x, sub(like(1, x), x)))
+    rest = rounded_to(own, sub(like(1, x), x))
+    return apply("log", rounded_to(own, div(x, rest)))
 
 
 @elementwise(aten.round.decimals)

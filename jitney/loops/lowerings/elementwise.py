@@ -9,9 +9,16 @@ from typing import Any
 import torch
 
 from jitney.loops.index import index
-from jitney.loops.ir import Expr
+from jitney.loops.ir import Const, Expr, Op
 from jitney.loops.lowerings.builder import Builder, Position
-from jitney.loops.lowerings.expressions import HALF, as_expr, cast, compute_dtype, holds
+from jitney.loops.lowerings.expressions import (
+    HALF,
+    as_expr,
+    cast,
+    compute_dtype,
+    const,
+    holds,
+)
 from jitney.loops.lowerings.registry import OpKey, Refused, lowers
 from jitney.loops.lowerings.strided import StridedTensor
 from jitney.torch_api import OpOverload
@@ -34,6 +41,17 @@ def _rounded(dtype: torch.dtype, value: Any) -> Any:
     if isinstance(value, int | float):
         return float(torch.tensor(float(value)).to(dtype))
     return cast(as_expr(value, compute_dtype(dtype)), dtype)
+
+
+def rounded_to(dtype: torch.dtype, value: Expr) -> Expr:
+    """A value of the compute dtype as a tensor of a 16-bit ``dtype`` would hold it."""
+    if dtype not in HALF or (
+        isinstance(value, Op) and value.op == "cast" and value.args[0].dtype == dtype
+    ):
+        return value
+    if isinstance(value, Const):
+        return const(_rounded(dtype, value.value), value.dtype)
+    return cast(cast(value, dtype), value.dtype)
 
 
 def _loaded(value: StridedTensor, position: Position, own: torch.dtype | None, wide: bool) -> Expr:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
 
 import torch
@@ -35,7 +36,8 @@ def is_int(dtype: torch.dtype) -> bool:
 def const(value: Number, dtype: torch.dtype) -> Const:
     """A literal of ``dtype``, converted as ``torch.tensor(value).to(dtype)`` would."""
     if dtype.is_floating_point:
-        return Const(float(value), dtype)
+        held = ctypes.c_float(value).value if dtype is torch.float32 else float(value)
+        return Const(held, dtype)
     if dtype is torch.bool:
         return Const(bool(value), dtype)
     if isinstance(value, float) and not math.isfinite(value):

@@ -7,9 +7,9 @@ import math
 import torch
 
 from jitney.loops.index import Index
-from jitney.loops.ir import Const, Expr, Op
+from jitney.loops.ir import Const, Expr, Op, Scalar
 from jitney.loops.lowerings.builder import Builder
-from jitney.loops.lowerings.elementwise import Formula, elementwise
+from jitney.loops.lowerings.elementwise import Formula, elementwise, fake_of, rounded_to
 from jitney.loops.lowerings.expressions import (
     Operand,
     add,
@@ -210,29 +210,47 @@ def _shifted(opcode: str, x: Expr, y: Expr) -> Expr:
     return apply(opcode, x, y)
 
 
-@elementwise(aten.pow, prims.pow, narrow_on=("cpu",), with_builder=True)
+@elementwise(aten.pow, prims.pow, with_builder=True)
 def power(b: Builder, x: Expr, y: Expr) -> Expr:
     """Exponents for which eager multiplies, or takes a root, do the same here."""
     if is_int(x.dtype):
         return _integer_power(x, y)
     if x.dtype is torch.bool:
         raise Refused("a power of bools")
-    exponent = y.value if isinstance(y, Const) else None
-    if exponent == 2:
-        return mul(x, x)
-    if exponent == 3:
-        return mul(mul(x, x), x)
-    if exponent == -2 and b.target.kind != "cpu":
-        return apply("reciprocal", mul(x, x))
-    roots = {0.5: "sqrt", -0.5: "rsqrt", -1: "reciprocal"}
-    narrow = isinstance(x, Op) and x.args[0].dtype is torch.float16
-    if exponent in (0.5, -0.5) and narrow and b.target.kind == "cpu":
-        # in float16 eager calls pow: roots of -0 and -inf are those of 0 and inf
+    given, x, y = y, rounded_to(b.fake.dtype, x), rounded_to(b.fake.dtype, y)
+    if isinstance(y, Const):
+        short = _short_power(b, x, y.value, isinstance(given, Const) and given.value == y.value)
+        return apply("pow", x, y) if short is None else short
+    value = apply("pow", x, y)
+    on_cpu = b.target.kind == "cpu"
+    if isinstance(fake_of(b.node.args[1]), torch.Tensor) or on_cpu and b.fake.dtype == torch.half:
+        return value
+    for exponent, asked in ((-2, y), (0.5, given), (-0.5, given)):  # others differ by rounding
+        short = _short_power(b, x, exponent, True)
+        assert short is not None
+        value = where(apply("eq", asked, const(exponent, asked.dtype)), short, value)
+    return value
+
+
+def _short_power(b: Builder, x: Expr, exponent: Scalar, exact: bool) -> Expr | None:
+    """What eager computes for that exponent other than a power; ``exact``: it is what the program
+    says, not what 16 bits hold of it, which makes no root."""
+    own, on_cpu = b.fake.dtype, b.target.kind == "cpu"
+    square = mul(x, x)
+    if exponent in (3, -2) and not (on_cpu and own is torch.float16):
+        square = rounded_to(own, square)
+    if exponent in (2, 3):
+        return square if exponent == 2 else mul(square, x)
+    if exponent == -2:
+        return apply("reciprocal", square)
+    if exponent in (0.5, -0.5) and (not exact or on_cpu and own is torch.float16):
+        # eager calls pow: roots of -0 and -inf are those of 0 and inf
         endless, infinity = (const(v, x.dtype) for v in (-math.inf, math.inf))
         x = where(apply("eq", x, endless), infinity, add(x, const(0, x.dtype)))
+    roots = {0.5: "sqrt", -0.5: "rsqrt", -1: "reciprocal"}
     if exponent in roots:
         return apply(roots[exponent], x)
-    return x if exponent == 1 else apply("pow", x, y)
+    return x if exponent == 1 else None
 
 
 def _integer_power(x: Expr, y: Expr) -> Expr:
