@@ -175,3 +175,19 @@ def test_steps_of_logit_in_16_bits_are_rounded(dtype: torch.dtype, eps: float | 
     x = torch.rand(257).to(dtype)
     got = jitney.compile(lambda x: torch.logit(x, eps))(x)
     assert torch.equal(got, torch.logit(x, eps))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_a_number_in_a_whole_quotient_of_16_bits(dtype: torch.dtype) -> None:
+    """Divided, it is rounded to them, and each step is; as the divisor, it is taken as it is."""
+
+    def program(x: Tensor, a: float) -> tuple[Tensor, ...]:
+        modes = (torch.div(x, a, rounding_mode=mode) for mode in ("trunc", "floor"))
+        return a // x, 1.3 // x, x // a, *modes
+
+    compiled = jitney.compile(program)
+    torch.manual_seed(0)
+    x = (torch.randn(5000) * 3).to(dtype)
+    for a in (2.003, 0.30001, 7.7, 0.1):
+        for ours, eagers in zip(compiled(x, a), program(x, a), strict=True):
+            torch.testing.assert_close(ours, eagers, rtol=0, atol=0, equal_nan=True)

@@ -6,7 +6,7 @@ import torch
 
 from jitney.loops.ir import Const, Expr
 from jitney.loops.lowerings.builder import Builder
-from jitney.loops.lowerings.elementwise import elementwise, fake_of
+from jitney.loops.lowerings.elementwise import elementwise, fake_of, rounded_to
 from jitney.loops.lowerings.expressions import HALF, apply, cast, const, div, mul, sub, where
 from jitney.loops.lowerings.registry import Refused
 
@@ -34,6 +34,8 @@ def divided(b: Builder, x: Expr, y: Expr, rounding_mode: str | None = None) -> E
 @elementwise(aten.floor_divide, wide_on_cpu="other", with_builder=True)
 def floor_divided(b: Builder, x: Expr, y: Expr) -> Expr:
     _checked_divisor(x, y)
+    if not isinstance(fake_of(b.node.args[0]), torch.Tensor):
+        x = rounded_to(b.fake.dtype, x)  # eager makes a tensor of the number
     return _floored(b, x, y)
 
 
@@ -51,6 +53,10 @@ def fmod(x: Expr, y: Expr) -> Expr:
 
 def _quotient(b: Builder, x: Expr, y: Expr) -> Expr:
     """``x / y``; on a GPU eager multiplies by the inverse of a number."""
+    if b.target.kind != "cpu" and isinstance(
+        fake_of(b.node.args[1]), torch.SymFloat | torch.SymInt
+    ):
+        return mul(x, div(const(1.0, y.dtype), y))
     if b.target.kind == "cpu" or not isinstance(y, Const) or y.value in (0, 1):
         return div(x, y)
     inverse = torch.ones((), dtype=y.dtype) / y.value
@@ -68,7 +74,9 @@ def _rounded(b: Builder, value: Expr, y: Expr) -> Expr:
 def _is_number(b: Builder, y: Expr) -> bool:
     """Whether eager divides by a number: on a CPU also by the element of a tensor of one."""
     divisor = fake_of(b.node.args[1])
-    if b.target.kind != "cpu" or not isinstance(divisor, torch.Tensor):
+    if not isinstance(divisor, torch.Tensor):
+        return True
+    if b.target.kind != "cpu":
         return isinstance(y, Const)
     return all(type(size) is int and size == 1 for size in divisor.shape)
 
