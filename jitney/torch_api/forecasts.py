@@ -68,8 +68,8 @@ def forecast(op: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         return torch.empty_like(out, memory_format=torch.contiguous_format)
     if op._opname.endswith("_scatter") and any(type(s) is int and s == 0 for s in out.stride()):
         return args[0].clone()  # not the strides of an expanded operand
-    if op._opname == "mkldnn_rnn_layer_backward":  # torch 2.11, of biases that are not there
-        return *out[:3], *(t.new_empty(t.shape[:1]) for t in out[3:5]), *out[5:]
+    if op._opname == "mkldnn_rnn_layer_backward":
+        return _recurrent_gradients(out)
     if op._opname == "_scaled_dot_product_flash_attention_for_cpu":  # torch 2.11
         double = args[0].dtype is torch.float64
         return out[0], _in(torch.float64 if double else torch.float32, out[1])
@@ -230,6 +230,13 @@ def _seen_as(base: torch.Tensor, view: torch.Tensor) -> torch.Tensor:
 
 def _is_float(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.is_floating_point()
+
+
+def _recurrent_gradients(out: Any) -> tuple[torch.Tensor | None, ...]:
+    """Float32 also of 16 bits; of biases that are not there a shape of their own (torch 2.11)."""
+    biases = (t.new_empty(t.shape[:1]) for t in out[3:5])
+    grads = (*out[:3], *biases, *out[5:])
+    return tuple(None if t is None else _in(torch.float32, t) for t in grads)
 
 
 def _in(dtype: torch.dtype, fake: torch.Tensor) -> torch.Tensor:

@@ -7,7 +7,7 @@ from torch import nn
 import jitney
 from jitney.backends import jitney_backend
 from jitney.events import log
-from tests.equal import assert_equal
+from tests.equal import assert_equal, assert_equal_to_eager
 
 FORMS = {
     "one": {},
@@ -88,3 +88,11 @@ def test_a_workspace_is_saved_with_what_the_program_saves():
     out.backward()
     assert torch.uint8 in kept
     torch.testing.assert_close([p.grad for p in model.parameters()], want)
+
+
+def test_gradients_of_16_bits() -> None:
+    """Which torch gives in 32 (with torch 2.11 its forecast says 16)."""
+    layer = torch.nn.LSTM(16, 32).bfloat16()
+    x = torch.randn(9, 2, 16).bfloat16().requires_grad_()
+    compiled = jitney.compile(layer, options={"eager_on_bug": False})
+    assert_equal_to_eager(layer, compiled, (x,), training=True)

@@ -113,7 +113,7 @@ def emit_attention(
             key.access((row[0], _shared_head(head, query, key), index(t), index(d))),
             value.access((row[0], _shared_head(head, query, value), index(t), index(dv))),
             out.access((*row, index(s), index(dv))),
-            as_expr(scale, torch.float32),
+            as_expr(scale, torch.float64 if query.dtype is torch.float64 else torch.float32),
             None if mask is None else _mask_access(mask, query, key, (*row, index(s), index(t))),
             causal,
             logsumexp=logsumexp.access((*row, index(s))) if logsumexp and b.used(1) else None,
