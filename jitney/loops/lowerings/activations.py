@@ -367,7 +367,8 @@ def logit(b: Builder, x: Expr, eps: float | None = None) -> Expr:
         below, above = apply("lt", x, least), apply("gt", x, most)
         x = where(below, least, where(above, most, x))
     rest = rounded_to(own, sub(like(1, x), x))
-    return apply("log", rounded_to(own, div(x, rest)))
+    odds = rounded_to(own, div(x, rest))  # rounding makes zeros of denormals: these are ``x``
+    return apply("log", where(apply("eq", rest, like(1, x)), x, odds))
 
 
 @elementwise(aten.round.decimals)
