@@ -347,10 +347,19 @@ class ExactProgram:
             inputs[0].copy_(natural(like(inputs[0], values[-1])))
         return values[-1], values[self.other]
 
-    def inputs(self, call: int) -> tuple[Tensor, ...]:
+    def inputs(self, call: int, device: str = "cpu") -> tuple[Tensor, ...]:
         """Those of one call."""
         pairs = zip(self.calls[call], self.shapes, strict=True)
-        return tuple(layout.made(shape, n) for n, (layout, shape) in enumerate(pairs))
+        made = [layout.made(shape, n) for n, (layout, shape) in enumerate(pairs)]
+        return tuple(on_device(x, device) for x in made)
+
+
+def on_device(x: Tensor, device: str) -> Tensor:
+    """A copy on ``device`` that lies in memory as ``x`` does; ``x`` itself for the CPU."""
+    if device == "cpu":
+        return x
+    whole = torch.empty(0, dtype=x.dtype).set_(x.untyped_storage()).to(device)
+    return whole.as_strided(x.shape, x.stride(), x.storage_offset())
 
 
 def exact_program(seed: int, length: int) -> ExactProgram:
@@ -386,9 +395,9 @@ def exact_program(seed: int, length: int) -> ExactProgram:
     )
 
 
-def check(seed: int, length: int) -> int:
-    """One program, compiled once, at all its calls; how many graphs of it were compiled, 1 where
-    it gives its inputs back and there is nothing to compile."""
+def check(seed: int, length: int, device: str = "cpu") -> int:
+    """One program, compiled once, at all its calls on ``device``; how many graphs of it were
+    compiled, 1 where it gives its inputs back and there is nothing to compile."""
     program = exact_program(seed, length)
     jitney.reset()
     log.clear()
@@ -402,7 +411,7 @@ def check(seed: int, length: int) -> int:
     compiled = jitney.compile(call, dynamic=dynamic, options=options)
     for number_ in range(len(program.calls)):
         try:
-            assert_equal_to_eager(call, compiled, program.inputs(number_), calls=1)
+            assert_equal_to_eager(call, compiled, program.inputs(number_, device), calls=1)
         except Exception as error:
             error.add_note(f"call {number_}, dynamic={dynamic}, seed {seed}: {program}")
             raise

@@ -38,20 +38,20 @@ def where_largest(x: Tensor, k: int) -> Tensor:
 
 
 def put(x: Tensor, k: int) -> Tensor:
-    places = torch.arange(0, x.shape[0], k)
+    places = torch.arange(0, x.shape[0], k, device=x.device)
     return x.index_put((places,), x.new_full((), 0.75), accumulate=k > 2)
 
 
 def put_pairs(x: Tensor, k: int) -> Tensor:
     rows = rows_of(x)
     size = min(rows.shape)
-    places = torch.arange(size)
+    places = torch.arange(size, device=x.device)
     return rows.index_put((places, places), rows[:size, 0] if size else rows[:0, 0])
 
 
 def set_by_places(x: Tensor, k: int) -> Tensor:
     y = x.clone()
-    places = torch.arange(y.shape[0] // 2)
+    places = torch.arange(y.shape[0] // 2, device=x.device)
     y[places] = y[places + y.shape[0] // 2] * 2
     return y
 
@@ -59,13 +59,13 @@ def set_by_places(x: Tensor, k: int) -> Tensor:
 def sent(x: Tensor, k: int) -> Tensor:
     if not x.numel():
         return x
-    places = (torch.arange(x.shape[-1]) * k % x.shape[-1]).expand(x.shape)
+    places = (torch.arange(x.shape[-1], device=x.device) * k % x.shape[-1]).expand(x.shape)
     return torch.zeros_like(x).scatter_add(-1, places, x)
 
 
 def reduced(x: Tensor, k: int) -> Tensor:
     flat = x.flatten()
-    groups = torch.arange(flat.shape[0]) // k
+    groups = torch.arange(flat.shape[0], device=x.device) // k
     return flat.new_zeros(-(-flat.shape[0] // k)).scatter_reduce(0, groups, flat, "amax")
 
 
@@ -116,7 +116,7 @@ def edges(x: Tensor, k: int) -> Tensor:
 
 
 def hot(x: Tensor, k: int) -> Tensor:
-    places = torch.arange(min(x.shape[0], 9)) % 3
+    places = torch.arange(min(x.shape[0], 9), device=x.device) % 3
     return F.one_hot(places, max(3, x.shape[-1])).to(x.dtype) * k
 
 
@@ -154,7 +154,7 @@ def convolved_image(x: Tensor, k: int) -> Tensor:
     image = rows_of(x)[None, None, :12, :12]
     if not image.numel():
         return x
-    kernel = torch.linspace(-1, 1, 2 * 9).reshape(2, 1, 3, 3)
+    kernel = torch.linspace(-1, 1, 2 * 9, device=x.device).reshape(2, 1, 3, 3)
     return F.conv2d(image, kernel, padding=2, stride=1 + k % 2)[0].sum(0)
 
 
@@ -162,7 +162,7 @@ def widened(x: Tensor, k: int) -> Tensor:
     image = rows_of(x)[None, :12, :12]
     if not image.numel():
         return x
-    kernel = torch.ones(image.shape[1], 1, 2)
+    kernel = torch.ones(image.shape[1], 1, 2, device=x.device)
     return F.conv_transpose1d(image, kernel, stride=2, groups=image.shape[1])[0]
 
 
@@ -185,7 +185,7 @@ def causal(x: Tensor, k: int) -> Tensor:
         return x
     past = torch.cat([rows[:k], rows])[None, None]
     size = (rows.shape[0], past.shape[2])
-    mask = torch.ones(size, dtype=torch.bool).tril(past.shape[2] - rows.shape[0])
+    mask = torch.ones(size, dtype=torch.bool, device=x.device).tril(past.shape[2] - rows.shape[0])
     return F.scaled_dot_product_attention(rows[None, None], past, past, attn_mask=mask)[0, 0]
 
 
@@ -207,7 +207,9 @@ def spans(x: Tensor, k: int) -> Tensor:
 
 
 def measured(x: Tensor, k: int) -> Tensor:
-    return torch.linspace(0, 1, x.shape[0]) * torch.full((x.shape[0],), float(x.shape[-1]))
+    return torch.linspace(0, 1, x.shape[0], device=x.device) * torch.full(
+        (x.shape[0],), float(x.shape[-1]), device=x.device
+    )
 
 
 def batched(x: Tensor, k: int) -> Tensor:

@@ -59,7 +59,7 @@ def cropped(x: Tensor, k: int) -> Tensor:
 
 
 def spread(x: Tensor, k: int) -> Tensor:
-    return (x.flatten()[:8, None].expand(-1, k) * torch.arange(k)).flatten()
+    return (x.flatten()[:8, None].expand(-1, k) * torch.arange(k, device=x.device)).flatten()
 
 
 def expanded(x: Tensor, k: int) -> Tensor:
@@ -109,16 +109,18 @@ def added_to(x: Tensor, k: int) -> Tensor:
 
 
 def picked(x: Tensor, k: int) -> Tensor:
-    return x[torch.arange(k * 2) % x.shape[0]] if x.shape[0] else x
+    return x[torch.arange(k * 2, device=x.device) % x.shape[0]] if x.shape[0] else x
 
 
 def down(x: Tensor, k: int) -> Tensor:
-    return x[torch.arange(x.shape[0] - 1, -1, -1)]
+    return x[torch.arange(x.shape[0] - 1, -1, -1, device=x.device)]
 
 
 def triangle(x: Tensor, k: int) -> Tensor:
     rows = rows_of(x)[:12]
-    return torch.ones(rows.shape[0], rows.shape[0]).tril(-(rows.shape[0] // 3)) @ rows
+    return (
+        torch.ones(rows.shape[0], rows.shape[0], device=x.device).tril(-(rows.shape[0] // 3)) @ rows
+    )
 
 
 def products(x: Tensor, k: int) -> Tensor:
@@ -158,7 +160,7 @@ def halves(x: Tensor, k: int) -> Tensor:
 
 def convolved(x: Tensor, k: int) -> Tensor:
     flat = x.flatten()[None, None]
-    kernel = torch.linspace(-1, 1, 3)[None, None]
+    kernel = torch.linspace(-1, 1, 3, device=x.device)[None, None]
     return F.conv1d(flat, kernel, padding=1)[0, 0] if flat.numel() else x
 
 
@@ -296,20 +298,25 @@ def rows_product(a: Tensor, b: Tensor, k: int) -> Tensor:
 def scattered(a: Tensor, b: Tensor, k: int) -> Tensor:
     if not a.numel():
         return b
-    flat, where = b.flatten(), torch.arange(b.numel()) % a.numel()
+    flat, where = b.flatten(), torch.arange(b.numel(), device=a.device) % a.numel()
     return a.flatten().index_add(0, where, flat)
 
 
 def gathered(a: Tensor, b: Tensor, k: int) -> Tensor:
     if not a.numel():
         return b
-    return a.flatten().gather(0, torch.arange(b.numel()) * k % a.numel()) - b.flatten()
+    return (
+        a.flatten().gather(0, torch.arange(b.numel(), device=a.device) * k % a.numel())
+        - b.flatten()
+    )
 
 
 def chosen(a: Tensor, b: Tensor, k: int) -> Tensor:
     size = max(a.shape[0], b.shape[0])
     return torch.where(
-        torch.arange(size)[:, None] < a.shape[0], a.sum().reshape(1, 1), b.flatten()[None, :8]
+        torch.arange(size, device=a.device)[:, None] < a.shape[0],
+        a.sum().reshape(1, 1),
+        b.flatten()[None, :8],
     )
 
 
@@ -353,12 +360,12 @@ class ShapeProgram:
             values.append(made.flatten()[:500] if made.dim() > 3 or made.numel() > 500 else made)
         return values[-1], values[self.other]
 
-    def inputs(self, number: int) -> tuple[Tensor, Tensor, int]:
+    def inputs(self, number: int, device: str = "cpu") -> tuple[Tensor, Tensor, int]:
         """Multiples of a quarter, which sums and products of few keep exact."""
         n, m, k = self.series[number]
         generator = torch.Generator().manual_seed(number)
         x, y = (torch.randint(-8, 9, size, generator=generator) / 4 for size in ((n, m), (m,)))
-        return x.requires_grad_(), y.requires_grad_(), k
+        return x.to(device).requires_grad_(), y.to(device).requires_grad_(), k
 
 
 def shape_program(seed: int, length: int, calls: int, data: float = 0.15) -> ShapeProgram:

@@ -10,7 +10,7 @@ from tests.equal import assert_equal_to_eager
 from tests.fuzz.shape_programs import ShapeProgram, Step, shape_program
 
 
-def check(program: ShapeProgram, dynamic: bool | None) -> None:
+def check(program: ShapeProgram, dynamic: bool | None, device: str = "cpu") -> None:
     jitney.reset()
 
     def call(x, y, k):  # type: ignore[no-untyped-def]
@@ -20,7 +20,8 @@ def check(program: ShapeProgram, dynamic: bool | None) -> None:
     compiled = jitney.compile(call, dynamic=dynamic, options=checked)
     for number, sizes in enumerate(program.series):
         try:
-            assert_equal_to_eager(call, compiled, program.inputs(number), training=True, calls=1)
+            inputs = program.inputs(number, device)
+            assert_equal_to_eager(call, compiled, inputs, training=True, calls=1)
         except Exception as error:
             error.add_note(f"call {number} at {sizes} of {program}")
             raise

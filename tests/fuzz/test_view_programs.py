@@ -17,7 +17,7 @@ def same(mine: Any, right: Any) -> bool:
     return type(mine) is type(right) and bool(mine == right)
 
 
-def check(program: ViewProgram, backend: str) -> None:
+def check(program: ViewProgram, backend: str, device: str = "cpu") -> None:
     jitney.reset()
 
     def call(x, y, p):  # type: ignore[no-untyped-def]
@@ -25,7 +25,7 @@ def check(program: ViewProgram, backend: str) -> None:
 
     compiled = jitney.compile(call, backend=backend)
     for number in range(len(program.layouts)):
-        ours, eager = program.seen(compiled, number), program.seen(call, number)
+        ours, eager = (program.seen(f, number, device) for f in (compiled, call))
         assert ours or not eager, f"call {number} of {program}: a write is refused"
         for at, (mine, right) in enumerate(zip(ours, eager)):
             assert same(mine, right), f"call {number} of {program}: {at}: {mine}, not {right}"

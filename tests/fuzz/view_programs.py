@@ -125,11 +125,12 @@ class ViewProgram:
         else:
             jitney.graph_break()
 
-    def seen(self, call: Callable[..., Any], number: int) -> list[Any]:
+    def seen(self, call: Callable[..., Any], number: int, device: str = "cpu") -> list[Any]:
         """What the caller of call ``number`` sees, in order; an error ends it."""
         torch.manual_seed(number)
-        x, y = LAYOUTS[self.layouts[number]](), torch.randn(4, 3)
-        p = torch.nn.Parameter(torch.randn(4, 3))
+        with torch.device(device):
+            x, y = LAYOUTS[self.layouts[number]](), torch.randn(4, 3)
+            p = torch.nn.Parameter(torch.randn(4, 3))
         given = [x, y, p]
         try:
             tensors = [*given, *call(*given)]
