@@ -31,6 +31,7 @@ def run_seeds(check: Callable[..., int], description: str | None, **numbers: int
             compiled += check(seed, **given) > 0
         except Exception as error:  # noqa: BLE001 - reported
             bad += 1
-            print(f"seed {seed}: {type(error).__name__}: {str(error).strip()[:600]}", flush=True)
+            print(f"seed {seed}: {type(error).__name__}: {str(error).strip()[:600]}")
+            print("", *getattr(error, "__notes__", ()), sep="  ", flush=True)
     print(f"{bad} of {count} programs differ, {compiled} of the others were compiled")
     sys.exit(bool(bad) or not compiled)

@@ -56,7 +56,6 @@ class NestEmitter(WalkEmitter):
         super().__init__(dims, sizes)
         self.nest, self.schedule, self.fixed = nest, schedule, fixed
         self.wide = not all(map(fits_32_bits, indices(nest.body)))
-        self.inside_rows = False
         self.rough = ends_in_16_bits(nest.body)
 
     def emit(self) -> KernelSource:

@@ -54,6 +54,7 @@ class TileEmitter:
     ``rough``: whether all that it stores is rounded to 16 bits."""
 
     rough = False
+    inside_rows = False  # whether what is being written runs for each point of a row
 
     def __init__(self, dims: tuple[str, ...], sizes: dict[str, int]) -> None:
         self.dims, self.sizes = dims, sizes
@@ -100,13 +101,16 @@ class TileEmitter:
             self._line(f"{self.sums[stmt.buffer]} += {value}")
             return
         where, where_on = self._index(stmt.index)
-        mask, mask_on = self._mask(stmt.mask, self._everywhere(where_on | value_on))
+        points = self._points()
+        mask, mask_on = self._mask(stmt.mask, where_on | value_on | points)
         if stmt.mode == "assert":
             kept = f"{mask} & " if mask else ""
             self._line(f'{ASSERT}(~({kept}({value} != 0)), "index out of range")')
             return
         pointer = self._address(stmt.buffer, stmt.value.dtype, where, where_on)
         shape = value_on | where_on | mask_on
+        if stmt.mode == "add":
+            shape |= points
         pointer = self._spread(pointer, where_on, shape)
         value = self._spread(value, value_on, shape)
         suffix = f", mask={mask}" if mask else ""
@@ -121,9 +125,10 @@ class TileEmitter:
         if stmt.mode == "set" and stmt.mask is None:
             self.memo[-1][self._load_text(pointer, mask, stmt.value.dtype)] = (value, shape)
 
-    def _everywhere(self, on: Depends) -> Depends:
-        """A store inside a tile writes once for each parallel point, whatever it depends on."""
-        return on | frozenset(d for d in ("y", "x") if d in self.dims)
+    def _points(self) -> Depends:
+        """The tile dimensions along which a statement's points lie: it is run for each of them,
+        also where neither its value nor its place depends on one."""
+        return frozenset(d for d in self.dims if d != "r" or self.inside_rows)
 
     # ------------------------------------------------------------ expressions
 

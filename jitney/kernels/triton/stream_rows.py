@@ -23,7 +23,6 @@ class StreamEmitter(ReductionEmitter):
     schedule: Schedule
     fixed: frozenset[str]
     streamed: Reduce | None = None
-    inside_rows: bool
     wide: bool
 
     @abstractmethod

@@ -52,6 +52,24 @@ def test_mean(dtype: torch.dtype, include_self: bool) -> None:
     check(f, x, places(40), src, rtol=2e-3, atol=2e-3)
 
 
+@pytest.mark.parametrize("count", [4, 128, 300, 5000])
+def test_each_of_many_equal_rows_is_added(count: int) -> None:
+    """Neither place nor value depends on the row, nor need a mask: it is added ``count`` times."""
+
+    def counted(x: torch.Tensor, at: torch.Tensor, src: torch.Tensor) -> torch.Tensor:
+        return x.index_add(0, at.expand(count), src.expand(count, 8))
+
+    def joined(x: torch.Tensor, at: torch.Tensor, src: torch.Tensor) -> torch.Tensor:
+        rows = torch.maximum(x.sum(0), src).expand(count, 8)
+        return rows.index_put((at.expand(count),), rows, accumulate=True) + rows
+
+    x, src = torch.randint(0, 9, (6, 8)).float(), torch.ones(8)
+    at = torch.tensor([2])
+    check(counted, x, at, src)
+    check(joined, x, at, src)
+    check(lambda x, at: x.index_add(0, at.expand(count), x.sum().expand(count)), x[0], at)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.int64, torch.int16, torch.uint8])
 def test_sums(dtype: torch.dtype) -> None:
     x, src = torch.randint(0, 9, (6, 7)).to(dtype), torch.randint(0, 9, (400, 7)).to(dtype)
