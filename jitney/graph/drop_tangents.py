@@ -57,9 +57,10 @@ def drop_tangents(
         else:  # eager's rule for one that is left makes zeros of it
             left.append(_zeros(graph, output, node))
     output.args = (tuple(left),)
+    for node in reversed(graph.nodes):
+        if node in nothing:  # also draws: a GPU's attention is said to draw without dropout too
+            graph.erase_node(node)
     remove_dead_code(graph)
-    for node in dropped:
-        graph.erase_node(node)
     own_gradients(graph)
     names = [str(node.target) for node in graph.nodes if node.op == "get_attr"]
     return torch_api.graph_module({name: getattr(gm, name) for name in names}, graph)

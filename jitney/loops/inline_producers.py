@@ -141,7 +141,7 @@ def _once_per_row(state: FusionState, simple: PointwiseNest) -> bool:
         return False
     rows = [s for s in reader.body if isinstance(s, ir.Loop | ir.Reduce)]
     inner = [s for s in visit.statements(reader.body) if isinstance(s, ir.Loop | ir.Reduce)]
-    if not rows or len(inner) > len(rows):
+    if not rows or not rows[0].axes or len(inner) > len(rows):
         return False
     width = likely_points(rows[0].axes)
     if any(likely_points(s.axes) != width for s in rows) or width > GPU_ROW:

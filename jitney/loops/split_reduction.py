@@ -103,7 +103,7 @@ def chunks_wanted(nest: LoopNest, target: Target) -> int:
 def _reads_rows(nest: LoopNest) -> bool:
     """Whether what a reduction reads is mostly contiguous along its row, not across rows."""
     votes = 0
-    for reduce in (s for s in nest.body if isinstance(s, Reduce)):
+    for reduce in (s for s in nest.body if isinstance(s, Reduce) and s.axes):
         for load in loads((reduce,)):
             votes += load.index.coefficient(reduce.axes[-1]) == index(1)
             votes -= bool(nest.axes) and load.index.coefficient(nest.axes[-1]) == index(1)

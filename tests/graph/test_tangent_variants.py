@@ -299,3 +299,30 @@ def test_results_without_elements_give_zeros_past_a_break(dynamic):
     call(torch.ones(2, 3, requires_grad=True), torch.ones(4, requires_grad=True))
     for mine, wanted in zip(gradients(call), gradients(function), strict=True):
         torch.testing.assert_close(mine, wanted)
+
+
+class Noisy(torch.autograd.Function):
+    """Its backward pass draws, as a GPU's attention is said to."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * torch.rand_like(gradient)
+
+
+def test_what_draws_for_a_missing_gradient_alone_is_not_run():
+    def function(x, y):
+        return Noisy.apply(x), (x * y).sum()
+
+    def seen(call):
+        torch.manual_seed(0)
+        x, y = torch.ones(3, requires_grad=True), torch.ones(3, requires_grad=True)
+        call(x, y)[1].backward()
+        return x.grad, y.grad, torch.rand(2)
+
+    call = jitney.compile(function, options={"eager_on_bug": False})
+    for mine, wanted in zip(seen(call), seen(function), strict=True):
+        assert torch.equal(mine, wanted)

@@ -21,6 +21,7 @@ from jitney.loops.ir import (
     Ref,
     Store,
 )
+from jitney.loops.simplify_nest import drop_single_axes
 from jitney.loops.split_reduction import can_split, chunks_wanted, split_reduction
 from jitney.loops.verify import verify
 from tests.targets import H200
@@ -54,6 +55,13 @@ def test_split_equals_whole(op, rows, columns):
     x = torch.randn(rows, columns)
     (want,), (got,) = interpret(program, {}, [x]), interpret(split, {}, [x])
     torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-3)
+
+
+def test_a_sum_of_one_is_not_split():
+    """A product whose inner size is one: dropping that axis leaves a reduction without any."""
+    nest = drop_single_axes(reduction(1, 100, "sum").nodes[0])
+    assert not any(s.axes for s in nest.body if isinstance(s, Reduce))
+    assert chunks_wanted(nest, H200) == 0
 
 
 @pytest.mark.parametrize("columns", [1, 16, 32, 63])
