@@ -174,10 +174,14 @@ def hardtanh_backward(grad: Expr, x: Expr, low: Expr, high: Expr) -> Expr:
 _SIXTH = struct.unpack("f", struct.pack("f", 1 / 6))[0]
 
 
-@elementwise(aten.hardsigmoid)
-def hardsigmoid(x: Expr) -> Expr:
-    shifted = minimum(maximum(add(x, like(3, x)), like(0, x)), like(6, x))
-    return div(shifted, like(6, x))
+def _sixth(b: Builder, x: Expr) -> Expr:
+    """A GPU multiplies where a CPU divides."""
+    return mul(x, like(_SIXTH, x)) if b.target.kind == "cuda" else div(x, like(6, x))
+
+
+@elementwise(aten.hardsigmoid, with_builder=True)
+def hardsigmoid(b: Builder, x: Expr) -> Expr:
+    return _sixth(b, minimum(maximum(add(x, like(3, x)), like(0, x)), like(6, x)))
 
 
 @elementwise(aten.hardsigmoid_backward)
@@ -186,10 +190,9 @@ def hardsigmoid_backward(grad: Expr, x: Expr) -> Expr:
     return where(inside, mul(grad, like(_SIXTH, x)), like(0, x))
 
 
-@elementwise(aten.hardswish)
-def hardswish(x: Expr) -> Expr:
-    gate = minimum(maximum(add(x, like(3, x)), like(0, x)), like(6, x))
-    return div(mul(x, gate), like(6, x))
+@elementwise(aten.hardswish, with_builder=True)
+def hardswish(b: Builder, x: Expr) -> Expr:
+    return _sixth(b, mul(x, minimum(maximum(add(x, like(3, x)), like(0, x)), like(6, x))))
 
 
 @elementwise(aten.hardswish_backward)

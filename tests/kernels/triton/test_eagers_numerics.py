@@ -60,6 +60,13 @@ def test_shrunk_numbers_are_positive_zeros() -> None:
     assert got.tolist() == [0.0] * 4 and not got.signbit().any()
 
 
+def test_a_sixth_is_a_factor_of_32_bits() -> None:
+    x = torch.linspace(-5, 5, 99, dtype=torch.float64)
+    sixth, gate = torch.tensor(1 / 6).double(), (x + 3).clamp(0, 6)
+    assert torch.equal(on_gpu(torch.nn.functional.hardsigmoid, x), gate * sixth)
+    assert torch.equal(on_gpu(torch.nn.functional.hardswish, x), x * gate * sixth)
+
+
 def test_a_number_added_to_sixteen_bits_is_not_rounded_first() -> None:
     x = torch.ones(4, dtype=torch.bfloat16)
     for fn in (lambda x: x + 0.1, lambda x: x - 0.1, lambda x: 0.1 - x):
