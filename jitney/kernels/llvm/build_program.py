@@ -15,7 +15,7 @@ from jitney.config import Config
 from jitney.disk_cache import DiskCache, open_cache
 from jitney.errors import CompilerBug, LeftToEager
 from jitney.events import log
-from jitney.kernels.llvm import native_runtime
+from jitney.kernels.llvm import native_runtime, native_threads
 from jitney.kernels.llvm.emit_call import LargeResult, emit_call, large_results
 from jitney.kernels.llvm.emit_node import NodeEmitter
 from jitney.kernels.llvm.emit_segment import emit_run
@@ -165,7 +165,7 @@ def emit_module(
 ) -> Module:
     """All text of a program."""
     texts: list[str] = []
-    declarations: set[str] = {*native_runtime.IMPORTS}
+    declarations: set[str] = {*native_runtime.IMPORTS, *native_threads.IMPORTS}
     functions = []
     for k, segment in enumerate(segments):
         code = emit_run(program, segment, f"run{k}", emitter, target)
@@ -174,7 +174,8 @@ def emit_module(
         declarations |= code.declarations | call.declarations
         functions.append(call.name)
     definitions = _distinct_functions(texts)
-    text = "\n".join([*sorted(declarations), native_runtime.TEXT, *definitions])
+    runtime = (native_runtime.TEXT, native_threads.TEXT)
+    text = "\n".join([*sorted(declarations), *runtime, *definitions])
     return Module(text, tuple(functions), _imports(text))
 
 

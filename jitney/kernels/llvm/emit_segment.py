@@ -10,6 +10,7 @@ from jitney.kernels.llvm.emit_node import NodeEmitter
 from jitney.kernels.llvm.expressions import Scope
 from jitney.kernels.llvm.isa import isa_of
 from jitney.kernels.llvm.native_runtime import constant_list
+from jitney.kernels.llvm.native_threads import BEFORE_SCRATCH
 from jitney.kernels.llvm.node_code import NodeCode, Phase
 from jitney.kernels.llvm.operands import Operands
 from jitney.kernels.llvm.segments import Segment
@@ -24,6 +25,8 @@ from jitney.loops.target import Target
 _PER_THREAD = 2500.0
 #: Nanoseconds of work from which a call lets other Python threads run.
 RELEASE_GIL = 20_000.0
+#: Nanoseconds of a phase from which threads share its items, and of what one takes at a time.
+_SHARED, _SHARE = 100_000.0, 10_000.0
 
 
 @dataclass(frozen=True)
@@ -69,6 +72,7 @@ def emit_run(
     scope = Scope(text, Operands(text, table, scalars))
     _place_temps(scope, temps, len(outside) + len(checks))
     scratch = max((_aligned(c.scratch_bytes) for c in codes), default=0)
+    scratch += BEFORE_SCRATCH if scratch else 0
     shared, workspace = _shared_offset(program, codes)
     site = _Site(scope, codes, (table, scalars), (scratch, shared, workspace))
     first_write = _first_write(program, segment) if checks else None
@@ -174,7 +178,7 @@ class _Site:
         values = (
             f"ptr {self._own[0]}",
             f"ptr {self._own[1]}",
-            f"ptr {_at(scope, '%workspace', workspace)}",
+            f"ptr {_at(scope, '%workspace', workspace + (BEFORE_SCRATCH if scratch else 0))}",
             f"i64 {scratch}",
             f"ptr {_at(scope, '%workspace', shared)}",
             "i64 %threads",
@@ -193,7 +197,7 @@ class _Site:
             items = self._scope.indices.uniform(phase.items)
             self._text.do(
                 f"call void @jitney.phase(ptr {self._context}, ptr @{phase.function}, "
-                f"i64 {items}, i64 {_limit(self._text, phase, items)})"
+                f"i64 {items}, i64 {_limit(self._text, phase, items)}, i64 {_grain(phase)})"
             )
 
     def _pick(self, source: str, table: str, places: Sequence[int]) -> None:
@@ -212,3 +216,9 @@ def _limit(text: FunctionText, phase: Phase, items: str) -> str:
     work = text.pure(f"mul i64 {items}, {max(1, round(phase.nanoseconds))}")
     threads = text.pure(f"udiv i64 {work}, {int(_PER_THREAD)}")
     return text.larger(threads, "1")
+
+
+def _grain(phase: Phase) -> int:
+    """Items that a thread takes at a time; 0 for even slices."""
+    whole = max(phase.items.hint(), 0) * phase.nanoseconds
+    return max(1, round(_SHARE / phase.nanoseconds)) if whole >= _SHARED else 0

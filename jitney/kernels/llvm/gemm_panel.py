@@ -12,6 +12,7 @@ from jitney.kernels.llvm.gemm_patches import Patches, pointer_table
 from jitney.kernels.llvm.gemm_plan import row_offsets
 from jitney.kernels.llvm.gemm_tile import Routine, Tile, tile_routine
 from jitney.kernels.llvm.matrix_tile import STRIP, MatrixTile, matrix_routine
+from jitney.kernels.llvm.native_threads import HELD
 from jitney.kernels.llvm.pack_columns import copy_routine, interleave_routine, transpose_routine
 from jitney.kernels.llvm.pack_operands import convert_columns, gather_pairs, gather_panel
 from jitney.kernels.llvm.pack_rows import pack_rows_routine
@@ -68,7 +69,7 @@ def panel_phase(code: GemmCode) -> tuple[PhaseFunction, Index, float]:
     gemm, plan = code.gemm, code.plan
     f = code.function()
     extents = [*(axis.extent for axis in gemm.batch), code.blocks(), code.panels()]
-    held = no_block(f) if plan.a == "packed" else ""
+    held = held_block(f) if plan.a == "packed" else ""
     with f.items() as item:
         *batch, block, number = f.unflatten(item.index, extents)
         flat = f.text.pure(f"udiv i64 {item.index}, {f.size(code.blocks() * code.panels())}")
@@ -212,11 +213,9 @@ def with_table(
     return replace(panel, table=table)
 
 
-def no_block(f: PhaseFunction) -> str:
-    """Memory for the number of the block that is packed, which is none yet."""
-    held = f.text.allocate(8)
-    f.text.do(f"store i64 -1, ptr {held}, align 8")
-    return held
+def held_block(f: PhaseFunction) -> str:
+    """Where the number of the block that this thread has packed lies: -1 as the phase begins."""
+    return f.text.pure(f"getelementptr i8, ptr %scratch, i64 {HELD}")
 
 
 def with_packed_rows(

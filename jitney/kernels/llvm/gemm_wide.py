@@ -16,8 +16,8 @@ from jitney.kernels.llvm.gemm_panel import (
     Panel,
     call_tile,
     each_tile,
+    held_block,
     int_or,
-    no_block,
     with_packed_rows,
     with_table,
 )
@@ -45,7 +45,7 @@ def wide_phase(code: GemmCode) -> tuple[PhaseFunction, Index, float]:
     f = code.function()
     groups = code.groups()
     extents = [*(axis.extent for axis in gemm.batch), code.blocks(), groups]
-    held = no_block(f) if plan.a == "packed" else ""
+    held = held_block(f) if plan.a == "packed" else ""
     if plan.b == "copied":
         code.scratch_bytes = plan.beside * _panel_bytes(code)
     with f.items() as loop:

@@ -1,7 +1,6 @@
-"""The native code every module holds: threads through torch's own OpenMP, and workspaces.
+"""The native code every module holds beside `native_threads`: workspaces and tables.
 
-``jitney.phase`` runs one phase on up to ``limit`` threads, each with an even slice of the items;
-what the phases of a segment share is one ``%context``. ``jitney.collect``, ``jitney.place`` and
+``jitney.collect``, ``jitney.place`` and
 ``jitney.pick`` fill pointer tables from constant lists, so that a program of a hundred nodes is
 data rather than code.
 ``jitney.lease`` and ``jitney.release`` hand out workspaces from a pool of the process: a call owns
@@ -22,11 +21,8 @@ POOL, SERIAL = "jitney_pool", "jitney_serial"
 #: Bytes from which memory asks for huge pages (2 MiB each), and Linux's word for that.
 HUGE_BYTES, _MADV_HUGEPAGE = 2 << 20, 14
 
-#: Functions it imports from libgomp and libc.
+#: Functions it imports from libgomp, libtorch and libc.
 IMPORTS = (
-    "declare void @GOMP_parallel(ptr, ptr, i32, i32)",
-    "declare i32 @omp_get_thread_num()",
-    "declare i32 @omp_get_num_threads()",
     "declare i32 @omp_get_max_threads()",
     "declare i32 @aoti_torch_get_data_ptr(ptr, ptr)",
     "declare ptr @aligned_alloc(i64, i64)",
@@ -37,75 +33,6 @@ IMPORTS = (
 TEXT = """
 @jitney_pool = external global i64
 @jitney_serial = external global i64
-; buffers, scalars, scratch, bytes of scratch a thread, shared, threads
-%context = type { ptr, ptr, ptr, i64, ptr, i64 }
-; function, items, context
-%job = type { ptr, i64, ptr }
-
-define internal void @jitney.slice(ptr %context, ptr %fn, i64 %begin, i64 %end, i64 %me) nounwind {
-  %p1 = getelementptr %context, ptr %context, i64 0, i32 1
-  %p2 = getelementptr %context, ptr %context, i64 0, i32 2
-  %p3 = getelementptr %context, ptr %context, i64 0, i32 3
-  %p4 = getelementptr %context, ptr %context, i64 0, i32 4
-  %buffers = load ptr, ptr %context
-  %scalars = load ptr, ptr %p1
-  %scratch = load ptr, ptr %p2
-  %stride = load i64, ptr %p3
-  %shared = load ptr, ptr %p4
-  %offset = mul i64 %me, %stride
-  %mine = getelementptr i8, ptr %scratch, i64 %offset
-  %some = icmp slt i64 %begin, %end
-  br i1 %some, label %run, label %done
-run:
-  call void %fn(ptr %buffers, ptr %scalars, i64 %begin, i64 %end, ptr %mine, ptr %shared)
-  br label %done
-done:
-  ret void
-}
-
-define internal void @jitney.work(ptr %job) nounwind {
-  %p1 = getelementptr %job, ptr %job, i64 0, i32 1
-  %p2 = getelementptr %job, ptr %job, i64 0, i32 2
-  %fn = load ptr, ptr %job
-  %items = load i64, ptr %p1
-  %context = load ptr, ptr %p2
-  %me32 = call i32 @omp_get_thread_num()
-  %team32 = call i32 @omp_get_num_threads()
-  %me = sext i32 %me32 to i64
-  %team = sext i32 %team32 to i64
-  %next = add i64 %me, 1
-  %m0 = mul i64 %items, %me
-  %m1 = mul i64 %items, %next
-  %begin = sdiv i64 %m0, %team
-  %end = sdiv i64 %m1, %team
-  call void @jitney.slice(ptr %context, ptr %fn, i64 %begin, i64 %end, i64 %me)
-  ret void
-}
-
-define internal void @jitney.phase(ptr %context, ptr %fn, i64 %items, i64 %most) nounwind {
-  %job = alloca %job
-  %p5 = getelementptr %context, ptr %context, i64 0, i32 5
-  %team = load i64, ptr %p5
-  %fewer = icmp slt i64 %items, %most
-  %limit = select i1 %fewer, i64 %items, i64 %most
-  %less = icmp slt i64 %limit, %team
-  %threads = select i1 %less, i64 %limit, i64 %team
-  %many = icmp sgt i64 %threads, 1
-  br i1 %many, label %parallel, label %serial
-serial:
-  call void @jitney.slice(ptr %context, ptr %fn, i64 0, i64 %items, i64 0)
-  ret void
-parallel:
-  %p1 = getelementptr %job, ptr %job, i64 0, i32 1
-  %p2 = getelementptr %job, ptr %job, i64 0, i32 2
-  store ptr %fn, ptr %job
-  store i64 %items, ptr %p1
-  store ptr %context, ptr %p2
-  %threads32 = trunc i64 %threads to i32
-  call void @GOMP_parallel(ptr @jitney.work, ptr %job, i32 %threads32, i32 0)
-  ret void
-}
-
 define internal i64 @jitney.threads() nounwind {
   %serial = load i64, ptr @jitney_serial
   %alone = icmp ne i64 %serial, 0

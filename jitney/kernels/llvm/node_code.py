@@ -6,7 +6,8 @@ ptr %scratch, ptr %shared)``: ``buffers`` is a table of data pointers in the ord
 as i64, a `ScalarArg` as the bits of a double, or as i64 when its dtype is integral), ``[begin,
 end)`` a non-empty slice of the phase's work items, ``scratch`` is this thread's own memory,
 ``shared`` is memory shared by the node's phases and threads. Both are 64-byte aligned and hold
-garbage at first.
+garbage at first; the word before ``scratch`` (`native_threads.HELD`) is -1 as a phase begins, and a
+thread may keep there what it has done so far.
 """
 
 from __future__ import annotations

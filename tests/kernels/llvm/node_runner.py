@@ -82,7 +82,7 @@ def _engine(code: NodeCode, target: Target) -> llvm.ExecutionEngine:
 
 
 def _garbage(size: int) -> np.ndarray:
-    """64-byte aligned memory full of NaNs."""
-    raw = np.full(size + 128, 0xFF, np.uint8)
-    start = -raw.ctypes.data % 64
+    """64-byte aligned memory full of NaNs, with as much before it."""
+    raw = np.full(size + 192, 0xFF, np.uint8)
+    start = 64 - raw.ctypes.data % 64
     return raw[start : start + size + 64]
