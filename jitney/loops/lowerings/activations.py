@@ -326,7 +326,8 @@ def nan_to_num(
     bottom = like(limits.min if neginf is None else neginf, x)
     y = where(apply("eq", x, like(math.inf, x)), top, x)
     y = where(apply("eq", x, like(-math.inf, x)), bottom, y)
-    return where(apply("isnan", x), like(nan or 0.0, x), y)  # which may be infinite
+    number = 0.0 if nan is None else nan  # may be -0.0
+    return where(apply("isnan", x), like(number, x), y)  # which may be infinite
 
 
 @elementwise(aten.xlogy, narrow_on=("cpu", "cuda"))

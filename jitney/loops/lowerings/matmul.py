@@ -13,11 +13,13 @@ from jitney.loops.lowerings.builder import Builder, Position
 from jitney.loops.lowerings.expressions import (
     Operand,
     add,
+    apply,
     as_expr,
     cast,
     compute_dtype,
     const,
     mul,
+    where,
 )
 from jitney.loops.lowerings.registry import lowers
 from jitney.loops.lowerings.strided import StridedTensor
@@ -90,8 +92,11 @@ def _scaled(bias: StridedTensor, beta: Operand, alpha: Operand) -> Epilogue:
         total = const(0, total.dtype) if _is_zero(alpha) else mul(total, factor)
         if _is_zero(beta):
             return total
-        term = mul(cast(bias.load(position), total.dtype), as_expr(beta, total.dtype))
-        return add(total, term)
+        added, times = cast(bias.load(position), total.dtype), as_expr(beta, total.dtype)
+        if not isinstance(beta, int | float):  # it changes from call to call, to zero too
+            zero = const(0, total.dtype)
+            added = where(apply("eq", times, zero), zero, added)
+        return add(total, mul(added, times))
 
     return epilogue
 
