@@ -24,6 +24,7 @@ _WRITTEN: dict[str, tuple[int, ...]] = {
     **dict.fromkeys(("new_full", "masked_fill", "masked_fill_"), (2,)),
     **dict.fromkeys(("clamp", "clamp_"), (1, 2)),
 }
+_SUMS = ("add", "sub", "rsub")
 _VARIANCES = ("var", "std", "var_mean", "std_mean")
 _EXACT = ("_scaled_dot_product_attention_math",)
 _NAMES = ("min", "max", "value", "fill_value")
@@ -47,6 +48,13 @@ def check_numbers(op: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, An
         _check_positive("a number of degrees of freedom", (prod(sizes) - kwargs["correction"],))
     if isinstance(kwargs.get("alpha"), float | torch.SymFloat) and not _has_floats(args[:2]):
         raise Unsupported("eager-refuses", f"{op}: an alpha that is a float")
+    if op._opname.rstrip("_") in _SUMS and "alpha" in kwargs:
+        kind = torch.result_type(*args[:2])
+        holds = kind in _HOLD_ALL or kind.is_complex
+        alpha = kwargs["alpha"]
+        numbers = (alpha,) if op._opname.startswith("add") else (alpha, -alpha)  # sub adds -alpha
+        if not holds and not all(_fits(number, kind, wraps=True) for number in numbers):
+            raise Unsupported("eager-refuses", f"{op}: an alpha that {kind} does not hold")
     places = _WRITTEN.get(op._opname)
     if places is None:
         return

@@ -21,6 +21,7 @@ CALLS: dict[str, Callable[..., Any]] = {
     "full": lambda x, n: (torch.full((2,), n, dtype=x.dtype), x.new_full((2,), n)),
     "full_like": torch.full_like,
     "fill_": lambda x, n: x.clone().fill_(n),
+    "alpha": lambda x, n: (torch.add(x, x, alpha=n), x.clone().sub_(x, alpha=n)),
     "sum": lambda x, n: x.masked_fill(x > 1, n * 2 - n),
 }
 NUMBERS: dict[torch.dtype, tuple[float, ...]] = {
