@@ -53,3 +53,8 @@ def orderly(value: Expr, mode: str) -> Expr:
         whole = torch.int32 if value.dtype is torch.float32 else torch.int64
         nan = Op("bitcast", (Const(-1, whole),), value.dtype)
     return where(apply("isnan", value), nan, value)
+
+
+def without_sign(value: Expr) -> Expr:
+    """What `orderly` made of a NaN for a minimum, without its sign: a sort would put it first."""
+    return where(apply("isnan", value), const(math.nan, value.dtype), value)

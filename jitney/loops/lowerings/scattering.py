@@ -13,7 +13,7 @@ from jitney.loops.index import Index, index
 from jitney.loops.ir import Expr
 from jitney.loops.lowerings.builder import Builder
 from jitney.loops.lowerings.check_range import check_range
-from jitney.loops.lowerings.collectors import collected, collector, crowds
+from jitney.loops.lowerings.collectors import collected, collector, crowds, without_sign
 from jitney.loops.lowerings.expressions import (
     Operand,
     as_expr,
@@ -107,6 +107,8 @@ def _reduce_into(
         put(hits, 1, "add")
         one = const(1, out.dtype)
         b.compute(out, lambda p: div(out.load(p), maximum(hits.load(p), one)))
+    if mode == "min" and b.target.kind == "cuda" and out.dtype.is_floating_point:
+        b.compute(out, lambda p: without_sign(out.load(p)))
     return collected(b, out)
 
 

@@ -43,6 +43,21 @@ def test_scatter_reduce(dtype: torch.dtype, reduce: str, include_self: bool) -> 
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16])
+@pytest.mark.parametrize("reduce", ["amax", "amin"])
+def test_a_nan_has_no_sign(dtype: torch.dtype, reduce: str) -> None:
+    """A sort of bits puts a negative one first."""
+    x, src = torch.zeros(4, dtype=dtype), torch.tensor([1, float("nan"), 2]).to(dtype)
+    at = torch.tensor([0, 1, 1])
+
+    def f(x: torch.Tensor, at: torch.Tensor, src: torch.Tensor) -> torch.Tensor:
+        return torch.scatter_reduce(x, 0, at, src, reduce)
+
+    program, constants = gpu_program(f, x, at, src)
+    (got,) = run_kernels(program, constants, (x, at, src))
+    assert got.isnan().tolist() == [False, True, False, False] and not got.signbit().any()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16])
 @pytest.mark.parametrize("include_self", [True, False])
 def test_mean(dtype: torch.dtype, include_self: bool) -> None:
     def f(x: torch.Tensor, at: torch.Tensor, src: torch.Tensor) -> torch.Tensor:
