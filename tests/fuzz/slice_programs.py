@@ -100,7 +100,7 @@ class SliceProgram:
         named = {f"base {i}": t for i, t in enumerate(bases)}
         named |= zip("xyz", inputs, strict=True)
         named |= {f"result {i}": t for i, t in enumerate(results)}
-        facts = _facts(named)
+        facts = facts_of(named)
         pairs = zip(inputs, versions, strict=True)
         facts["written"] = [t._version > version for t, version in pairs]
         if "_scatter(" in self.text():  # eager copies what surrounds a slice, too
@@ -123,7 +123,7 @@ class SliceProgram:
         return {f"gradient {i}": leaf.grad for i, leaf in enumerate(leaves)}
 
 
-def _facts(named: dict[str, Tensor]) -> dict[str, Any]:
+def facts_of(named: dict[str, Tensor]) -> dict[str, Any]:
     """What is seen of each tensor before anything is written to."""
     facts: dict[str, Any] = {}
     for name, t in named.items():
