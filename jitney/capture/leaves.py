@@ -67,11 +67,6 @@ REFUSED = {
 }
 _MAYBE_CONSTANT = {"as_tensor"}
 _TYPED_BY_VALUES = frozenset("tensor as_tensor asarray new_tensor".split())
-# Methods that change the tensor itself: its sizes, its strides, its place in autograd.
-_REDEFINING = frozenset(
-    "t_ transpose_ swapaxes_ swapdims_ squeeze_ unsqueeze_ as_strided_ detach_".split()
-)
-
 # C attributes of tensors whose answer is a fact about the fake, not a tensor.
 QUERIES = frozenset(
     """shape dtype device layout ndim requires_grad is_leaf names is_cuda is_cpu is_meta is_mps
@@ -93,20 +88,19 @@ def name_of(func: Any) -> str:
     return getattr(func, "__name__", None) or str(func)
 
 
+def method_name(func: Any) -> str:
+    """The name of the method that a torch function is, also as an op of ATen's: torch tells a few
+    methods (`set_`) by their ops alone."""
+    name = name_of(func)
+    return name.split(".")[0] if isinstance(func, torch_api.OP_TYPES) else name
+
+
 def hint_of(func: Any) -> str:
     """What to write instead of a function that is refused."""
     name = name_of(func)
     if name in ("nonzero", "masked_select", "unique", "argwhere"):
         return "use torch.where with three arguments, or masks, so that sizes do not depend on data"
     return REFUSED.get(name, "")
-
-
-def refuse_redefined_input(func: Any, node_args: tuple[Any, ...]) -> None:
-    """A backend is told one shape of an input, and whether it requires grad."""
-    name = name_of(func)
-    if name in _REDEFINING and getattr(node_args[0], "op", "") == "placeholder":
-        hint = f"use {name.rstrip('_')}(), which leaves the input as it is"
-        raise BreakCapture("metadata-mutation", f"{name}() on an input", hint)
 
 
 def memory_given(kwargs: dict[str, Any]) -> tuple[torch.Tensor, ...]:
@@ -175,8 +169,9 @@ def query(func: Any) -> Query | None:
         return _ask
     if name == "__iter__":
         return _iterate
-    if name in REFUSED and name not in _MAYBE_CONSTANT:
-        raise BreakCapture("tensor-value", f"{name}() on a tensor", REFUSED[name])
+    method = method_name(func)
+    if method in REFUSED and method not in _MAYBE_CONSTANT:
+        raise BreakCapture("tensor-value", f"{method}() on a tensor", REFUSED[method])
     return None
 
 

@@ -21,6 +21,7 @@ from jitney.capture import leaves
 from jitney.capture.asked_writes import written_if_asked
 from jitney.capture.frame import BreakCapture, Frame, Restart
 from jitney.capture.inside_handlers import is_error_handled
+from jitney.capture.redefined import refuse_redefined
 from jitney.capture.remember_fakes import RememberedFakes
 from jitney.capture.result import GraphInput
 from jitney.capture.source import Source
@@ -264,7 +265,8 @@ class Recorder:
         node_args = tuple([self.argument(a) for a in args])
         if func is torch.Tensor.new:
             node_args = tuple(map(self._kept_size, args, node_args))
-        leaves.refuse_redefined_input(func, node_args)
+        known = (fake for fake, _ in self.nodes.values())
+        refuse_redefined(func, args, node_args, known)
         leaves.refuse_numpy_types(func, *args, *kwargs.values())
         leaves.refuse_booleans(func, args, kwargs)
         leaves.refuse_new_leaves(func, args, kwargs)

@@ -193,7 +193,8 @@ def _runs(program: GradientProgram) -> bool:
     for number in range(len(program.calls)):
         try:
             facts = program.seen(function, number)
-            bound = 200 if {torch.float16, torch.bfloat16} & {*program.calls[number].dtypes} else 1e5
+            short = {torch.float16, torch.bfloat16} & {*program.calls[number].dtypes}
+            bound = 200 if short else 1e5  # of what they hold
             for fact in facts.values():
                 if isinstance(fact, Tensor):
                     small = fact.numel() <= 2000 and fact.dim() <= 5

@@ -1,0 +1,48 @@
+"""Refuses calls that make a tensor another one in place: of other sizes, strides or memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+from jitney import torch_api
+from jitney.capture import leaves
+from jitney.capture.frame import BreakCapture, Restart
+
+# Methods that change the tensor itself: its sizes, its strides, its place in autograd.
+_REDEFINING = frozenset(
+    "t_ transpose_ swapaxes_ swapdims_ squeeze_ unsqueeze_ as_strided_ detach_".split()
+)
+
+
+def refuse_redefined(
+    func: Any, args: tuple[Any, ...], node_args: tuple[Any, ...], known: Iterable[Any]
+) -> None:
+    """Breaks before a call that redefines an input, of which a backend is told one shape and
+    whether it requires grad; or a tensor of which views were taken, which torch, once writes are
+    taken out of the graph, takes anew of what it has become. ``known``: all tensors."""
+    name = leaves.method_name(func)
+    if name not in _REDEFINING or not args:
+        return
+    hint = f"use {name.rstrip('_')}(), which leaves the tensor as it is"
+    if getattr(node_args[0], "op", "") == "placeholder":
+        raise BreakCapture("metadata-mutation", f"{name}() on an input", hint)
+    if name != "detach_":
+        cause = BreakCapture("metadata-mutation", f"{name}() on what has views", hint)
+        _refuse_viewed(args[0], known, cause)
+
+
+def _refuse_viewed(whole: torch.Tensor, known: Iterable[Any], cause: BreakCapture) -> None:
+    """Breaks where autograd takes others for views of ``whole``; leaves the frame to eager where
+    they share its memory alone (`detach`), which it would not know of behind a break."""
+    memory = leaves.memory_of(whole)
+    tensors = (t for t in known if isinstance(t, torch.Tensor) and t is not whole)
+    others = [t for t in tensors if leaves.memory_of(t) == memory]
+    with torch_api.without_function_modes():
+        if whole._base is not None or not others:
+            return
+        if any(other._base is not whole for other in others):
+            raise Restart(0, cause)
+    raise cause
