@@ -4,6 +4,7 @@ which elements are read and written, which a graph without mutations does not ke
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -23,15 +24,16 @@ def shares_with_written(op: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any
     if not writes:
         return False
     in_place = torch.Tag.pointwise in op.tags or op._opname == "copy_"
-    lists = op._opname.startswith("_foreach")
     names = (a.name for a in op._schema.arguments)
     arguments = {**dict(zip(names, args, strict=False)), **kwargs}
+    if op._opname.startswith("_foreach"):
+        return _members_share(arguments, writes)
     written = [value for name in writes if (value := arguments.get(name)) is not None]
     read = [value for name, value in arguments.items() if name not in writes]
     for one in written:
         for other in read:
-            for a, b in _pairs(one, other, lists):
-                if _share(a, b) and not (_is_alike(a, b) and (in_place or lists)):
+            for a, b in _pairs(one, other):
+                if _share(a, b) and not (_is_alike(a, b) and in_place):
                     return True
     return False
 
@@ -42,19 +44,55 @@ def _writes(op: Any) -> tuple[str, ...]:
     return tuple(a.name for a in arguments if a.alias_info is not None and a.alias_info.is_write)
 
 
-def _pairs(one: Any, other: Any, lists: bool) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Tensors that meet: of lists, those at the same place."""
-    if lists and isinstance(one, list) and isinstance(other, list):
-        yield from (pair for pair in zip(one, other, strict=False) if _are_tensors(*pair))
-        return
+def _pairs(one: Any, other: Any) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     for a in one if isinstance(one, list | tuple) else (one,):
         for b in other if isinstance(other, list | tuple) else (other,):
-            if _are_tensors(a, b):
+            if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor):
                 yield a, b
 
 
-def _are_tensors(*values: Any) -> bool:
-    return all(isinstance(value, torch.Tensor) for value in values)
+@dataclass(frozen=True)
+class _Member:
+    """A tensor of a list, its place there, and the bytes of its memory that it spans."""
+
+    tensor: torch.Tensor
+    place: int
+    written: bool
+    start: int
+    end: int
+
+
+def _members_share(arguments: Mapping[str, Any], writes: tuple[str, ...]) -> bool:
+    """`shares_with_written` of an op that goes through lists, one place after the other: what it
+    writes at one place may be read or written at no other, and at its own as it is."""
+    found: dict[int, list[_Member]] = {}
+    for name, value in arguments.items():
+        for place, tensor in enumerate(value if isinstance(value, list | tuple) else ()):
+            if isinstance(tensor, torch.Tensor) and tensor.layout is torch.strided:
+                if _is_known(tensor):
+                    memory = found.setdefault(tensor.untyped_storage()._cdata, [])
+                    memory.append(_member(tensor, place, name in writes))
+    return any(_meet(members) for members in found.values() if len(members) > 1)
+
+
+def _member(tensor: torch.Tensor, place: int, written: bool) -> _Member:
+    pairs = zip(map(hint_of, tensor.shape), map(hint_of, tensor.stride()), strict=True)
+    start, reach = hint_of(tensor.storage_offset()), sum((n - 1) * step for n, step in pairs)
+    size = tensor.itemsize
+    return _Member(tensor, place, written, start * size, (start + reach + 1) * size)
+
+
+def _meet(members: list[_Member]) -> bool:
+    members = sorted(members, key=lambda member: member.start)
+    for at, a in enumerate(members):
+        for b in members[at + 1 :]:
+            if b.start >= a.end:
+                break
+            own = a.place == b.place and _is_alike(a.tensor, b.tensor)
+            twice = a.written and b.written
+            if (a.written or b.written) and (twice or not own) and _share(a.tensor, b.tensor):
+                return True
+    return False
 
 
 def _is_alike(a: torch.Tensor, b: torch.Tensor) -> bool:

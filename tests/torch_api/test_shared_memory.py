@@ -32,6 +32,9 @@ SHARED: dict[str, Callable[[torch.Tensor], Any]] = {
     "cat": lambda x: torch.cat([x[:1], x[1:2]], out=x[:2]),
     "a product": lambda x: x.addmm_(x, x),
     "_foreach_add_": lambda x: torch._foreach_add_([x[1:]], [x[:-1]]),
+    "a list's tensor twice": lambda x: torch._foreach_add_([x, x], 1),
+    "a list's slices that meet": lambda x: torch._foreach_mul_([x[:3], x[2:]], 2),
+    "lists across": lambda x: torch._foreach_add_([x[0], x[1]], [x[1], x[0]]),
 }
 
 
