@@ -1,0 +1,21 @@
+"""Random programs of views and writes with gradients, against eager."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.fuzz.gradient_programs import check
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("seed", range(4))
+def test_a_program_with_gradients_equals_eager(seed: int) -> None:
+    check(seed, length=4, calls=3)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(0)
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("seed", range(51, 400))
+def test_many_programs_with_gradients_equal_eager(seed: int) -> None:
+    check(seed, length=6, calls=4)
