@@ -178,7 +178,7 @@ class _Site:
         values = (
             f"ptr {self._own[0]}",
             f"ptr {self._own[1]}",
-            f"ptr {_at(scope, '%workspace', workspace + (BEFORE_SCRATCH if scratch else 0))}",
+            f"ptr {_at(scope, '%workspace', workspace + BEFORE_SCRATCH)}",
             f"i64 {scratch}",
             f"ptr {_at(scope, '%workspace', shared)}",
             "i64 %threads",

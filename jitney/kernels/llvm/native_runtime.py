@@ -1,8 +1,7 @@
 """The native code every module holds beside `native_threads`: workspaces and tables.
 
-``jitney.collect``, ``jitney.place`` and
-``jitney.pick`` fill pointer tables from constant lists, so that a program of a hundred nodes is
-data rather than code.
+``jitney.collect``, ``jitney.place`` and ``jitney.pick`` fill pointer tables from constant lists, so
+that a program of a hundred nodes is data rather than code.
 ``jitney.lease`` and ``jitney.release`` hand out workspaces from a pool of the process: a call owns
 its own, whatever other threads or re-entrant calls do. The pool is a list through the blocks'
 first words (next, capacity) and is only touched under the GIL.

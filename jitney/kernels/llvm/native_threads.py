@@ -126,15 +126,10 @@ empty:
   ret {i64, i64} zeroinitializer
 }
 
-define internal void @jitney.share(ptr %job, i64 %me) nounwind {
+define internal void @jitney.share(ptr %job, ptr %fn, ptr %context, i64 %grain, i64 %me) nounwind {
 entry:
-  %p2 = getelementptr %job, ptr %job, i64 0, i32 2
-  %p3 = getelementptr %job, ptr %job, i64 0, i32 3
   %p4 = getelementptr %job, ptr %job, i64 0, i32 4
   %p5 = getelementptr %job, ptr %job, i64 0, i32 5
-  %fn = load ptr, ptr %job
-  %context = load ptr, ptr %p2
-  %grain = load i64, ptr %p3
   %slices = load i64, ptr %p4
   %ranges = load ptr, ptr %p5
   br label %look
@@ -177,7 +172,7 @@ define internal void @jitney.work(ptr %job) nounwind {
   %even = icmp eq i64 %grain, 0
   br i1 %even, label %slice, label %share
 share:
-  call void @jitney.share(ptr %job, i64 %me)
+  call void @jitney.share(ptr %job, ptr %fn, ptr %context, i64 %grain, i64 %me)
   ret void
 slice:
   %team32 = call i32 @omp_get_num_threads()

@@ -109,7 +109,7 @@ class TileEmitter:
             return
         pointer = self._address(stmt.buffer, stmt.value.dtype, where, where_on)
         shape = value_on | where_on | mask_on
-        if stmt.mode == "add":
+        if stmt.mode == "add":  # once for each point; other modes may as well store once
             shape |= points
         pointer = self._spread(pointer, where_on, shape)
         value = self._spread(value, value_on, shape)

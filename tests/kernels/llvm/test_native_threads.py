@@ -54,7 +54,7 @@ def test_a_range_is_taken_once(take: Callable[..., Part], seed: int) -> None:
 @pytest.mark.parametrize("threads", [1, 2, 3, 7])
 def test_each_item_is_done_once(threads: int) -> None:
     """A sum in place would tell of an item done twice; a transposed left side is packed by the
-    thread that comes to a block, which two may."""
+    thread that comes to a block, which two may, and anew in each call."""
 
     def step(x: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         x.add_(x.sigmoid() * 0 + 1)
@@ -65,8 +65,9 @@ def test_each_item_is_done_once(threads: int) -> None:
     try:
         compiled = jitney.compile(step)
         x = torch.zeros(1 << 20)
-        a, b = (torch.randint(-8, 9, (256, columns)).float() for columns in (1000, 700))
+        b = torch.randint(-8, 9, (256, 700)).float()
         for _ in range(8):
+            a = torch.randint(-8, 9, (256, 1000)).float()
             assert torch.equal(compiled(x, a, b), a.t() @ b)
         assert torch.equal(x, torch.full_like(x, 8))
     finally:
