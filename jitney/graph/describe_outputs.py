@@ -72,10 +72,12 @@ class _Outputs:
             if isinstance(t, torch.Tensor)
         }
         self.sharers: dict[fx.Node, list[torch.Tensor]] = {}
+        self.positions: dict[int, int] = {}  # of outputs, by the id of the tensor
 
     def count_sharers(self, outputs: Sequence[Any]) -> None:
         """Groups the outputs that are views of one intermediate tensor."""
-        for output in outputs:
+        for position, output in enumerate(outputs):
+            self.positions.setdefault(id(output), position)
             if isinstance(output, torch.Tensor) and id(output) not in self.inputs:
                 group = self.sharers.setdefault(self._root_node(output), [])
                 if not any(member is output for member in group):
@@ -94,9 +96,11 @@ class _Outputs:
         root = self._root_node(output)
         if root in self.input_nodes:
             index = self.input_nodes[root]
+            if self._is_of_detached(output):
+                return self._view_of_output(output, root)
             return self._view(Input(index), self.fed[index], output, root)
         group = self.sharers[root]
-        if len(group) == 1:
+        if len(group) == 1 and not _is_without_grad(output):
             return self._own_result(output)
         holder = self._holder(group, root)
         root = self.recorder.node_of(self.layer.value(holder))
@@ -123,6 +127,20 @@ class _Outputs:
         detached = not output.requires_grad and apart
         uncounted = not output.requires_grad and not torch_api.counts_with(output, owner)
         return View(base, steps, detached, uncounted, torch_api.grad_mode_of(output))
+
+    def _is_of_detached(self, output: torch.Tensor) -> bool:
+        """Whether ``output`` is a view of another one, which is an input detached."""
+        base = output._base
+        known = id(base) in self.positions and id(base) not in self.inputs
+        return base is not None and known and not output.requires_grad and not base.requires_grad
+
+    def _view_of_output(self, output: torch.Tensor, root: fx.Node) -> View:
+        base = output._base
+        assert base is not None
+        uncounted = not torch_api.counts_with(output, base)
+        place = Repeat(self.positions[id(base)])
+        grad = torch_api.grad_mode_of(output)
+        return View(place, self._steps(output, root), False, uncounted, grad)
 
     def _own_result(self, output: torch.Tensor) -> Result:
         value = self.layer.value(output)
@@ -204,6 +222,11 @@ def _seen_through(node: Any) -> Iterator[fx.Node]:
     while _is_view_step(node):
         node = node.args[0]
         yield node
+
+
+def _is_without_grad(view: torch.Tensor) -> bool:
+    """Whether autograd knows of a base whose gradients ``view`` is told to require, with none."""
+    return view.requires_grad and view.grad_fn is None and view._base is not None
 
 
 def _is_view_step(node: fx.Node) -> bool:

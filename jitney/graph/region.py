@@ -52,10 +52,10 @@ class View:
 
     ``detached``: then detached from autograd; ``uncounted``: so that writes to it count as none of
     ``base``; ``grad``: the grad mode they are taken in, None where it is the same. No steps: an
-    alias of ``base``.
+    alias of ``base``. A base that is an output (`Repeat`) is no such view itself.
     """
 
-    base: Result | Input
+    base: Result | Input | Repeat
     steps: tuple[ViewStep, ...]
     detached: bool
     uncounted: bool = False

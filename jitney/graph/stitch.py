@@ -123,7 +123,8 @@ class _Epilogue:
         lines = self.lines
         for index, value in self.facts.copied:
             lines.append(f"    {self._input(index)}.copy_({self._output(value)})")
-        for position, rule in enumerate(self.facts.outputs):
+        rules = enumerate(self.facts.outputs)
+        for position, rule in sorted(rules, key=lambda item: _is_of_output(item[1])):
             lines.append(f"    o{position} = {self._output(rule)}")
         outputs = "".join(f"o{position}, " for position in range(len(self.facts.outputs)))
         return [*lines, f"    return ({outputs})"]
@@ -196,3 +197,7 @@ class _Epilogue:
         name = f"c{len(self.names)}"
         self.names[name] = value
         return name
+
+
+def _is_of_output(rule: OutputRule) -> bool:
+    return isinstance(rule, View) and isinstance(rule.base, Repeat)

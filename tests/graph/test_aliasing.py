@@ -54,6 +54,36 @@ def test_a_row_of_a_tensor_of_the_graph_is_a_view_of_it(make: Any, dynamic: bool
     assert torch.equal(w.grad, torch.full((4,), 2.0))
 
 
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("f", [
+    lambda x: (x.data[1:], x),
+    lambda x, d=torch.Tensor.detach: (lambda y: (y[1:], y))(d(x)),
+    lambda x: (lambda y: (x * 2, y.t(), y, y[:, 1:]))(x.data),
+])  # fmt: skip
+def test_views_of_a_detached_input_are_written_with_it(f: Any, dynamic: bool) -> None:
+    call, seen = jitney.compile(f, dynamic=dynamic), []
+    for made in (f, call, call):
+        x, weight = torch.arange(12.0).view(3, 4), torch.tensor(2.0, requires_grad=True)
+        results = made(x)
+        results[-2].mul_(weight)
+        sum(r.sum() for r in results if r.requires_grad).backward()
+        seen.append((weight.grad.item(), [r.requires_grad for r in results]))
+    assert seen[1:] == [seen[0]] * 2
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_a_view_without_grad_of_what_is_let_go_of_says_that_it_requires_grad(dynamic: bool) -> None:
+    def f(p: torch.Tensor) -> torch.Tensor:
+        doubled = p * 2
+        with torch.no_grad():
+            return doubled[1:]
+
+    p = torch.randn(4, 3, requires_grad=True)
+    view, right = jitney.compile(f, dynamic=dynamic)(p), f(p)
+    assert (view.requires_grad, view.is_leaf, view._is_view()) == (True, True, True)
+    assert message_of(lambda: view.add_(1)) == message_of(lambda: right.add_(1))
+
+
 def test_the_same_part_twice_is_two_tensors() -> None:
     def f(x: torch.Tensor) -> Any:
         return x.unbind(0)[1], x.unbind(0)[1], x.unbind(0)[0]
