@@ -28,7 +28,6 @@ def linear() -> Program:
     ("judge_name", "name"),
     [
         ("transformers", "albert/AlbertModel"),
-        ("transformers", "rwkv/RwkvModel"),
         ("transformers-dynamic", "albert/AlbertModel"),
         ("generation", "gpt2/GPT2LMHeadModel"),
         ("modules", "nn.GroupNorm"),

@@ -55,7 +55,7 @@ def polynomials(draw: st.DrawFn) -> tuple[Index, object]:
     return a % (index(D) * n), lambda v: fa(v) % (v[D] * n)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(polynomials(), st.integers(0, 10_000))
 def test_simplified_equals_plain(pair, seed):
     simplified, plain = pair
@@ -81,7 +81,7 @@ WIDE_CASES = [
 WIDE_SIZES = [index(M), index(N), M * index(N), index(M) * M, M * index(N) * N, index(N) + 1]
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(
     st.lists(st.tuples(st.sampled_from([*WIDE, M, N]), st.sampled_from([-1, 1, 2])), max_size=3),
     st.sampled_from(WIDE_SIZES),
@@ -130,7 +130,7 @@ def test_a_sum_has_one_value_in_any_order(drawn, random):
             assert high is None or value <= high
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(polynomials(), polynomials(), atoms, st.integers(0, 10_000))
 def test_substitute_and_coefficient(pair, other, atom, seed):
     (a, fa), (b, fb) = pair, other

@@ -39,7 +39,7 @@ def _values(dtype: torch.dtype, *shape: int) -> torch.Tensor:
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("body", BODIES)
 def test_a_transposed_side(body: str, dtype: torch.dtype, target: str) -> None:
-    for rows, columns in SIZES:
+    for rows, columns in SIZES if body == "copied" else SIZES[3::2]:
         x, y = _values(dtype, rows, columns), _values(dtype, columns, rows)
         check(BODIES[body], x, y, target=TARGETS[target], lowered=False, rtol=0, atol=0)
 
