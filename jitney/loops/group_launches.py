@@ -11,11 +11,13 @@ from dataclasses import dataclass, field, replace
 
 from jitney.loops.decision import Decision, no, yes
 from jitney.loops.ir import Extern, Gemm, Loop, LoopNest, LoopProgram, Node, Reduce, Together
-from jitney.loops.points import points_of
+from jitney.loops.points import likely_points, points_of
 from jitney.loops.visit import reads, stores, writes
 
-#: Nests in one launch at most.
-MOST = 6
+#: Nests in one launch at most, and where each is the work of a single program.
+MOST, MOST_SMALL = 6, 16
+#: Elements that are a single program's work.
+SMALL = 128
 
 
 def group_launches(program: LoopProgram) -> LoopProgram:
@@ -62,17 +64,18 @@ def _first_allowed(groups: list[_Group], node: Node) -> int:
 
 
 def _home(groups: list[_Group], node: Node, earliest: int) -> _Group | None:
-    """The last group it may join: late enough to keep lives of buffers short."""
-    for group in reversed(groups[earliest:]):
-        if can_share_launch(group.nodes, node):
-            return group
-    return None
+    """The last group it may join: late enough to keep lives of buffers short. Small nests wait for
+    each other rather than a large one, which comes between a number and what is computed of it."""
+    allowed = [g for g in reversed(groups[earliest:]) if can_share_launch(g.nodes, node)]
+    if _is_small(node):
+        allowed.sort(key=lambda group: not _is_small(group.nodes[0]))
+    return allowed[0] if allowed else None
 
 
 def can_share_launch(group: list[Node], node: Node) -> Decision:
     """Whether ``node`` may run in the launch of ``group``, which it does not depend on."""
     first = group[0]
-    if len(group) >= MOST:
+    if len(group) >= (MOST_SMALL if all(map(_is_small, (*group, node))) else MOST):
         return no("the launch is full")
     if isinstance(node, Gemm) and isinstance(first, Gemm):
         return _alike(first, node)
@@ -85,6 +88,11 @@ def can_share_launch(group: list[Node], node: Node) -> Decision:
     if _shape(first) != _shape(node):
         return no("rows of different lengths want different tiles")
     return yes("independent and alike")
+
+
+def _is_small(node: Node) -> bool:
+    flat = isinstance(node, LoopNest) and not _shape(node)
+    return flat and likely_points(node.axes) <= SMALL
 
 
 def _alike(first: Gemm, second: Gemm) -> Decision:
