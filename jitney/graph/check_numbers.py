@@ -42,10 +42,8 @@ def check_numbers(op: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, An
         _check_positive("attention of a scale", () if scale is None else (scale,))
     if op._opname == "convolution":
         _check_positive("a dilation", args[5])
-    if op._opname in _VARIANCES and isinstance(kwargs.get("correction"), torch.SymInt):
-        given = args[1] if len(args) > 1 else None  # else our trace has warned already
-        sizes = args[0].shape if given is None else [args[0].shape[d] for d in given]
-        _check_positive("a number of degrees of freedom", (prod(sizes) - kwargs["correction"],))
+    if op._opname in _VARIANCES:
+        _check_positive("a number of degrees of freedom", (_degrees_of_freedom(args, kwargs),))
     if isinstance(kwargs.get("alpha"), float | torch.SymFloat) and not _has_floats(args[:2]):
         raise Unsupported("eager-refuses", f"{op}: an alpha that is a float")
     if op._opname.rstrip("_") in _SUMS and "alpha" in kwargs:
@@ -66,6 +64,16 @@ def check_numbers(op: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, An
             bounds = op._opname.startswith("clamp")
             if dtype is not None and not _fits(number, dtype, wraps=not bounds):
                 raise Unsupported("eager-refuses", f"{op}: a number that {dtype} does not hold")
+
+
+def _degrees_of_freedom(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """What eager warns of, call by call, where it is not positive."""
+    shape, dims = args[0].shape, args[1] if len(args) > 1 else None
+    over = {d % len(shape) for d in dims} if dims and shape else set(range(len(shape)))
+    rest = [n for d, n in enumerate(shape) if d not in over]
+    correction = kwargs.get("correction")
+    count = prod(shape[d] for d in over) if all(n != 0 for n in rest) else 0
+    return count - (1 if correction is None else correction)
 
 
 def _check_positive(what: str, numbers: Sequence[Any]) -> None:

@@ -106,6 +106,21 @@ def test_a_variance_without_degrees_of_freedom_warns(dim: int | None) -> None:
         assert sum("degrees of freedom" in str(w.message) for w in seen) == 2 * (n >= 100)
 
 
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("dim", [None, -1])
+def test_a_variance_of_too_few_warns_at_each_call(dim: int | None, dynamic: bool | None) -> None:
+    call = jitney.compile(lambda x: torch.var_mean(x, dim), dynamic=dynamic)
+    for shape in ((3, 2), (3, 1), (1, 1), (3, 1), (1,), (), (5, 4)):
+        for _ in range(2):
+            x, told = torch.ones(shape), []
+            for f in (call, lambda x: torch.var_mean(x, dim)):
+                with warnings.catch_warnings(record=True) as seen:
+                    warnings.simplefilter("always")
+                    f(x)
+                told.append([str(w.message) for w in seen])
+            assert told[0] == told[1]
+
+
 @pytest.mark.parametrize("dtype", [torch.int64, torch.bool])
 def test_an_alpha_of_whole_numbers_is_no_float(dtype: torch.dtype) -> None:
     x, y = torch.arange(5).to(dtype), torch.ones(5)
