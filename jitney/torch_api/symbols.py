@@ -70,7 +70,8 @@ def kept_at(expression: Any, shape_env: Any) -> int | None:
 
 def guarded_comparisons(shape_env: Any) -> list[tuple[Any, Any, int | None, int | None]]:
     """(left, right, least, most): guards keep the difference of two integer expressions of one
-    symbol between ``least`` and ``most`` (None: no bound)."""
+    symbol between ``least`` and ``most`` (None: no bound). Others that they keep at a number count
+    as that: ``i < s`` says of ``i`` what it says with the size in the place of ``s``."""
     import sympy
 
     orders = {
@@ -81,8 +82,10 @@ def guarded_comparisons(shape_env: Any) -> list[tuple[Any, Any, int | None, int 
         sympy.Gt: (1, None),
     }
     found = {}
-    for guard in list(shape_env.guards):
-        for part in sympy.And.make_args(guard.expr):
+    fixed = {s: e for s in shape_env.replacements if (e := shape_env.replace(s)).is_Integer}
+    given = [guard.expr for guard in list(shape_env.guards)]
+    for guard in dict.fromkeys((*given, *(guard.xreplace(fixed) for guard in given))):
+        for part in sympy.And.make_args(guard):
             bounds = orders.get(type(part))
             symbols = part.free_symbols
             if bounds and len(symbols) == 1 and all(side.is_integer for side in part.args):

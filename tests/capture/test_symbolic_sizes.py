@@ -177,3 +177,16 @@ def test_truth_values_of_sizes_are_truth_values_to_torch() -> None:
         for length in (5, 2, 3):
             q = torch.randn(2, 3, length, 4)
             assert_equal(compiled(q), attend(q))
+
+
+def test_a_place_below_a_size_that_is_written_into_a_text() -> None:
+    def row(x: torch.Tensor, i: int) -> tuple[torch.Tensor, str]:
+        return x[i] * 2, f"of {x.shape[0]}"
+
+    for dynamic in (True, None):
+        compiled = jitney.compile(row, dynamic=dynamic)
+        with config.override(eager_on_bug=False):
+            for n, i in ((3, 0), (3, 2), (4, 2), (4, 3), (5, 3)):
+                x = torch.randn(n, 2)
+                found, expected = compiled(x, i), row(x, i)
+                assert found[1] == expected[1] and torch.equal(found[0], expected[0])

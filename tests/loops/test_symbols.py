@@ -111,3 +111,11 @@ def test_what_guards_say_of_one_symbol(sizes):
     assert not any(
         other.atoms() <= value.atoms() and dim.atoms() <= value.atoms() for value, *_ in told
     )
+
+
+def test_what_guards_say_of_one_symbol_beside_one_that_they_fix(sizes):
+    a, b = sizes
+    dim = to_index(a)
+    assert a < b and int(b) == 8  # the second is a number from here on
+    told = {(known.value, known.low, known.high) for known in assumptions_of(a.node.shape_env)}
+    assert (dim - 8, None, -1) in told
