@@ -29,7 +29,7 @@ _ASKED = frozenset(
     "full_like fill fill_ floor_divide floor_divide_ hardswish log_sigmoid_forward sum prod mean "
     "amax amin max min argmax argmin aminmax var std var_mean std_mean linalg_vector_norm "
     "logsumexp _softmax _log_softmax cumsum cumprod logcumsumexp cummax cummin mm bmm addmm "
-    "baddbmm mv addmv dot binary_cross_entropy mse_loss smooth_l1_loss".split()
+    "baddbmm mv addmv dot binary_cross_entropy mse_loss smooth_l1_loss huber_loss".split()
 )
 #: Asked for a kernel only: one element may be too small for their windows.
 _WINDOWED = frozenset(
@@ -63,7 +63,6 @@ def ask_eager(op: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any]) 
     """Raises Unsupported where eager would refuse ``op``; ``args`` hold fake tensors."""
     if op._opname in _ALIKE or op._opname in _NORMS:
         _ask_for_one_dtype(op, args)
-        return
     windowed = op._opname in _WINDOWED
     if torch.Tag.pointwise not in op.tags and op._opname not in _ASKED and not windowed:
         return
@@ -121,6 +120,8 @@ def _described(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
         axes = tuple(0 if _is(size, 0) else 1 for size in value.shape)
         return ("tensor", value.device, value.dtype, axes)
+    if isinstance(value, torch.SymInt | torch.SymFloat):  # its kind decides, not its value
+        value = 1 if isinstance(value, torch.SymInt) else 1.0
     if value is None or type(value) in _NUMBERS or isinstance(value, str | torch.dtype):
         return (type(value), value)
     if isinstance(value, torch.device | torch.layout | torch.memory_format):

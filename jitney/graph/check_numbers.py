@@ -22,6 +22,7 @@ _WRITTEN: dict[str, tuple[int, ...]] = {
     **dict.fromkeys(("full", "full_like", "fill", "fill_", "clamp_min", "clamp_max"), (1,)),
     **dict.fromkeys(("clamp_min_", "clamp_max_"), (1,)),
     **dict.fromkeys(("new_full", "masked_fill", "masked_fill_"), (2,)),
+    **dict.fromkeys(("scatter", "scatter_", "index_fill", "index_fill_"), (3,)),
     **dict.fromkeys(("clamp", "clamp_"), (1, 2)),
 }
 _SUMS = ("add", "sub", "rsub")
@@ -60,9 +61,10 @@ def check_numbers(op: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, An
     given += [kwargs[name] for name in _NAMES if name in kwargs]
     for number in given:
         if isinstance(number, int | float | torch.SymInt | torch.SymFloat):
-            dtype = _dtype_of(args, kwargs, number)
             bounds = op._opname.startswith("clamp")
-            if dtype is not None and not _fits(number, dtype, wraps=not bounds):
+            dtype = _dtype_of(args, kwargs, number, bounds)
+            whole = isinstance(number, int | torch.SymInt)
+            if dtype is not None and not _fits(number, dtype, wraps=whole and not bounds):
                 raise Unsupported("eager-refuses", f"{op}: a number that {dtype} does not hold")
 
 
@@ -88,17 +90,20 @@ def _has_floats(operands: Sequence[Any]) -> bool:
     )
 
 
-def _dtype_of(args: tuple[Any, ...], kwargs: Mapping[str, Any], number: Any) -> torch.dtype | None:
+def _dtype_of(
+    args: tuple[Any, ...], kwargs: Mapping[str, Any], number: Any, promotes: bool
+) -> torch.dtype | None:
     """What the number becomes; None where any number fits."""
     dtype = kwargs.get("dtype")
     whole = isinstance(number, int | torch.SymInt)
     if dtype is None and isinstance(args[0], torch.Tensor):
         dtype = args[0].dtype
-        if not whole and not dtype.is_floating_point:
+        if promotes and not whole and not dtype.is_floating_point:
             dtype = torch.get_default_dtype()
     elif dtype is None:
         dtype = torch.int64 if whole else torch.get_default_dtype()
-    return None if dtype in _HOLD_ALL or dtype.is_complex else dtype
+    holds = dtype in (_HOLD_ALL if whole else (torch.float64, torch.bool))
+    return None if holds or dtype.is_complex else dtype
 
 
 def _fits(number: Any, dtype: torch.dtype, wraps: bool) -> bool:

@@ -79,3 +79,26 @@ def test_borders_of_booleans(mode: str, pad: tuple[int, ...]) -> None:
         jitney.compile(f)(x)
     assert str(raised.value) == str(expected.value)
     assert torch.equal(jitney.compile(f)(x.int()), f(x.int()))
+
+
+REFUSED: dict[str, tuple[torch.dtype, Callable[[torch.Tensor, float], torch.Tensor]]] = {
+    "sub": (torch.bool, lambda x, s: x - s),
+    "rsub": (torch.bool, lambda x, s: s - x),
+    "threshold": (torch.bool, lambda x, s: F.threshold(x, s, 1)),
+    "lerp": (torch.int64, lambda x, s: torch.lerp(x, x, s)),
+    "leaky_relu": (torch.int32, F.leaky_relu),
+    "hardshrink": (torch.uint8, F.hardshrink),
+    "huber_loss": (torch.int64, lambda x, s: F.huber_loss(x, x, delta=s)),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_dtypes_that_eager_refuses_beside_numbers_that_change(name: str) -> None:
+    dtype, call = REFUSED[name]
+    x, compiled = torch.ones(2, dtype=dtype), jitney.compile(call, dynamic=True)
+    for number in (2, 3, 2.5, 3.5):
+        with pytest.raises((RuntimeError, NotImplementedError)) as expected:
+            call(x, number)
+        with pytest.raises((RuntimeError, NotImplementedError)) as raised:
+            compiled(x, number)
+        assert str(raised.value) == str(expected.value)

@@ -131,3 +131,28 @@ def test_an_alpha_of_whole_numbers_is_no_float(dtype: torch.dtype) -> None:
         wanted, error = outcome(lambda x, a: x.add(x, alpha=a), x, alpha)
         got, raised = outcome(lambda _, a: adding(a), x, alpha)
         assert raised == error and (error or torch.equal(got, wanted))
+
+
+FILLS: dict[str, Any] = {
+    "masked_fill": lambda x, n: x.masked_fill(x > 0, n),
+    "full_like": torch.full_like,
+    "fill_": lambda x, n: x.fill_(n),
+    "scatter": lambda x, n: x.scatter(0, torch.tensor([0]), n),
+    "index_fill": lambda x, n: x.index_fill(0, torch.tensor([0]), n),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int64, torch.float16])
+@pytest.mark.parametrize("name", FILLS)
+def test_fills_with_numbers_that_change(name: str, dtype: torch.dtype) -> None:
+    fill = FILLS[name]
+    call = jitney.compile(fill, dynamic=True)
+    for number in (2, 3, -3, 2.5, 3.5, -2.5, -3.5, 300, 70000, 1e20, -1e20):
+        x = torch.arange(3).to(dtype)
+        try:
+            expected = fill(x.clone(), number)
+        except RuntimeError as error:
+            with pytest.raises(RuntimeError, match=str(error)):
+                call(x.clone(), number)
+        else:
+            assert torch.equal(call(x.clone(), number), expected)
