@@ -22,10 +22,13 @@ def _within(x: torch.Tensor, low: float, high: Any) -> None:
     aten._assert_async.default(((x >= low) & (x <= high)).all())
 
 
-def binary_cross_entropy(x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+def binary_cross_entropy(x: torch.Tensor, target: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
     """torch's decomposition, of probabilities."""
     _within(x, 0, 1)
-    return torch_api.decomposition_of(aten.binary_cross_entropy.default)(x, *args, **kwargs)
+    if x.device.type == "cpu":
+        _within(target, 0, 1)
+    expand = torch_api.decomposition_of(aten.binary_cross_entropy.default)
+    return expand(x, target, *args, **kwargs)
 
 
 def unpooled(op: Any) -> Callable[..., torch.Tensor]:

@@ -239,6 +239,10 @@ class Recorder(torch_api.dispatch_mode_class()):  # type: ignore[misc]
         kind = op_kind(func)
         ask_eager(func, args, kwargs)
         check_numbers(func, args, kwargs)
+        try:
+            torch_api.refuse_operands(func, args, kwargs)
+        except RuntimeError as error:
+            raise Unsupported("eager-refuses", f"{func}: {error}") from error
         if kind is OpKind.PLAIN or kind is OpKind.VIEW:
             expand = self._decompositions.get(func)
             if expand is not None:

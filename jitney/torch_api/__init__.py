@@ -124,7 +124,7 @@ from jitney.torch_api.recurrent import (
     recurrent_op,
     trained_kernel,
 )
-from jitney.torch_api.refusals import refuse
+from jitney.torch_api.refusals import refuse, refuse_operands
 from jitney.torch_api.state import (
     DEVICE_PROPERTIES,
     AutocastModes,
@@ -364,6 +364,7 @@ __all__ = [
     "span",
     "recurrent_op",
     "refuse",
+    "refuse_operands",
     "refuses_writes",
     "state_names",
     "state_reader",

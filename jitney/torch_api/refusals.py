@@ -15,7 +15,6 @@ import torch
 
 from jitney.torch_api.modes import dispatch_modes_off
 from jitney.torch_api.shared_memory import shares_with_written
-from jitney.torch_api.symbols import was_symbolic
 
 _MASKS = (torch.bool, torch.uint8)
 _SELECT = torch.ops.aten.select.int
@@ -26,8 +25,8 @@ class _Refused(RuntimeError):
 
 
 def refuse(op: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-    """Raises RuntimeError where eager refuses an ATen call of fakes; sizes that are symbols are
-    asked by `select` alone."""
+    """Raises RuntimeError where eager refuses an ATen call of fakes; what is found of sizes that
+    are symbols becomes assumed."""
     if op is _SELECT:
         return _select(*args, **kwargs)
     if shares_with_written(op, args, kwargs):
@@ -35,11 +34,13 @@ def refuse(op: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
     if _writes_pointwise(op) and args[0].device.type == "cpu":
         named = tuple([(name, _kind(value)) for name, value in kwargs.items()])
         _try_kinds(op, tuple(map(_kind, args)), named)
+    refuse_operands(op, args, kwargs)
+
+
+def refuse_operands(op: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    """The same of shapes and dtypes of fakes alone: a kernel of ours would read past the end."""
     check = _CHECKS.get(op._opname)
-    if check is None:
-        return
-    tensors = [x for x in (*args, *kwargs.values()) if isinstance(x, torch.Tensor)]
-    if not any(map(was_symbolic, tensors)):
+    if check is not None:
         check(*args, **kwargs)
 
 
@@ -133,11 +134,19 @@ def _index_fill(x: Any, dim: int, index: torch.Tensor, value: Any) -> None:
     _check(index.dtype is torch.int64, "an index is no int64")
 
 
-def _index_reduce(
+def _index_add(
     x: torch.Tensor, dim: int, index: torch.Tensor, source: torch.Tensor, *_: Any, **__: Any
 ) -> None:
     size = source.shape[dim] if source.dim() else 1
     _check(index.numel() == size, "as many indices as slices are needed")
+    same = x.dim() == source.dim() and all(
+        d == dim % x.dim() or source.shape[d] == n for d, n in enumerate(x.shape)
+    )
+    _check(same, "slices have the shape of those that they go to")
+
+
+def _nll_loss(x: Any, target: torch.Tensor, *_: Any, **__: Any) -> None:
+    _check(target.dtype in (torch.int64, torch.uint8), "a target is no int64")
 
 
 def _put(x: Any, index: torch.Tensor, source: torch.Tensor, *_: Any, **__: Any) -> None:
@@ -203,7 +212,8 @@ def _bernoulli(x: Any, p: Any = 0.5, **_: Any) -> None:
 _CHECKS: dict[str, Callable[..., None]] = {
     **dict.fromkeys(("index_put", "index_put_", "_unsafe_index_put"), _index_put),
     **dict.fromkeys(("index_fill", "index_fill_"), _index_fill),
-    **dict.fromkeys(("index_reduce", "index_reduce_"), _index_reduce),
+    **dict.fromkeys(("index_reduce", "index_reduce_", "index_add", "index_add_"), _index_add),
+    **dict.fromkeys(("nll_loss_forward", "nll_loss2d_forward"), _nll_loss),
     **dict.fromkeys(("put", "put_"), _put),
     **dict.fromkeys(("masked_fill", "masked_fill_"), _masked_fill),
     **dict.fromkeys(("masked_scatter", "masked_scatter_"), _masked_scatter),

@@ -28,6 +28,9 @@ REFUSED: dict[str, Callable[[torch.Tensor], Any]] = {
     "index_put_": lambda x: x.index_put_((torch.tensor([0, 1]),), torch.ones(3, 1)),
     "index_fill_": lambda x: x.index_fill_(0, torch.tensor([0.5]), 1),
     "index_reduce_": lambda x: x.index_reduce_(0, torch.tensor([0]), torch.ones(2, 5), "mean"),
+    "index_add": lambda x: x.index_add(0, torch.tensor([0]), x[:1, 1:]),
+    "index_add_": lambda x: x.index_add_(-1, torch.tensor([0, 1]), torch.ones(4, 2)),
+    "nll_loss": lambda x: F.nll_loss(x, torch.ones(5, dtype=torch.int32)),
     "put_": lambda x: x.put_(torch.tensor([0, 1]), torch.ones(3)),
     "masked_fill_": lambda x: x.masked_fill_(torch.ones(5), 1),
     "mvlgamma_": lambda x: x.mvlgamma_(0),
@@ -56,8 +59,11 @@ REFUSED: dict[str, Callable[[torch.Tensor], Any]] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
+@pytest.mark.parametrize("dynamic", [None, True])
 @pytest.mark.parametrize("backend", ["eager", "jitney"])
-def test_eager_raises_where_the_function_can_catch_it(name: str, backend: str) -> None:
+def test_eager_raises_where_the_function_can_catch_it(
+    name: str, backend: str, dynamic: bool | None
+) -> None:
     def f(x: torch.Tensor) -> Any:
         try:
             return REFUSED[name](x)
@@ -66,7 +72,7 @@ def test_eager_raises_where_the_function_can_catch_it(name: str, backend: str) -
 
     expected = f(torch.ones(5, 5))
     assert isinstance(expected, type) and issubclass(expected, ERRORS)
-    compiled = jitney.compile(f, backend=backend)
+    compiled = jitney.compile(f, backend=backend, dynamic=dynamic)
     assert [compiled(torch.ones(5, 5)) for _ in range(2)] == [expected, expected]
 
 
@@ -86,17 +92,49 @@ TAKEN: dict[str, Callable[[torch.Tensor], Any]] = {
     "mul_ of a number of 64 bits": lambda x: x.mul_(torch.tensor(2.0, dtype=torch.float64)),
     "masked_fill_": lambda x: x.masked_fill_(x > 0, 2),
     "relu": lambda x: F.relu(x, inplace=True),
+    "index_add": lambda x: x.index_add(-1, torch.tensor([0, 1]), x[:, 1:3]),
+    "index_add_ of no dimension": lambda x: x[0, 0].index_add_(0, torch.tensor(0), x[1, 1]),
+}
+
+ROWS: dict[str, Callable[[torch.Tensor, torch.Tensor], Any]] = {
+    "index_put_": lambda x, y: put(x, torch.tensor([0, 1]), y),
+    "index_add_": lambda x, y: x.index_add_(0, torch.tensor([0, 1]), y),
+    "index_add": lambda x, y: x.index_add(0, torch.tensor([0, 1]), y),
 }
 
 
+@pytest.mark.parametrize("name", ROWS)
+@pytest.mark.parametrize("capture", ["jitney", "torch"])
+def test_sizes_that_do_not_fit_any_more(name: str, capture: str) -> None:
+    """Read past their end, they were."""
+
+    def f(x: torch.Tensor, y: torch.Tensor) -> Any:
+        return ROWS[name](x, y)
+
+    def outcome(call: Callable[..., Any], x: torch.Tensor, y: torch.Tensor) -> str:
+        try:
+            return str(call(x, y))
+        except ERRORS:  # torch's capture raises one of its own
+            return "refused"
+
+    by_torch = torch.compile(f, dynamic=True, backend="jitney") if capture == "torch" else None
+    compiled = by_torch or jitney.compile(f, dynamic=True)
+    for size in ((2, 4), (2, 4), (3, 4), (2, 3), (2, 5), (2,), (2, 1), (2, 2, 4)):
+        (x, expected), y = torch.zeros(2, 3, 4), torch.rand(size)
+        assert outcome(compiled, x, y) == outcome(f, expected, y)
+        assert torch.equal(x, expected)
+
+
 @pytest.mark.parametrize("name", TAKEN)
-def test_what_eager_takes_stays_in_the_graph(name: str) -> None:
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_what_eager_takes_stays_in_the_graph(name: str, dynamic: bool | None) -> None:
     def f(x: torch.Tensor) -> tuple[torch.Tensor, Any]:
         result = TAKEN[name](x)
         return x, result
 
     log.clear()
-    assert str(jitney.compile(f)(torch.rand(5, 5) * 0)) == str(f(torch.zeros(5, 5)))
+    compiled = jitney.compile(f, dynamic=dynamic)
+    assert str(compiled(torch.rand(5, 5) * 0)) == str(f(torch.zeros(5, 5)))
     assert not log.events("graph_break")
 
 
