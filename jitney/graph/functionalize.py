@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from functools import lru_cache
 from typing import Any
 
 import torch
 
 from jitney import torch_api
-from jitney.graph.recorder import Decompositions, Recorder
+from jitney.graph.recorder import Decompositions, OpKind, Recorder, functional_form, op_kind
+from jitney.torch_api import OpOverload
 
 
 class FunctionalRecorder(Recorder):
@@ -51,7 +53,7 @@ class Functionalized(Direct):
     """The graph runs on functional tensors, under torch's functionalization mode."""
 
     def enter(self, stack: ExitStack) -> None:
-        stack.enter_context(torch_api.functional_mode())
+        stack.enter_context(torch_api.functional_mode(_made_elsewhere))
 
     def feed(self, fake: torch.Tensor) -> torch.Tensor:
         return torch_api.to_functional(fake)
@@ -61,3 +63,46 @@ class Functionalized(Direct):
 
     def clones_inputs(self) -> bool:
         return True
+
+
+def _made_elsewhere(
+    op: OpOverload, args: Any, kwargs: Any
+) -> tuple[torch.Tensor, torch.Tensor] | None:
+    """What ``op`` writes to, and what it gives in memory of its own, where that lies otherwise:
+    functionalization would take it for the tensor itself (`masked_fill` gives rows)."""
+    found = _form_elsewhere(op)
+    if found is None:
+        return None
+    form, name = found
+    kwargs = dict(kwargs)
+    target = args[0] if name is None else kwargs.pop(name)
+    given = [item for a in args for item in (a if isinstance(a, list | tuple) else (a,))]
+    tensors = [a for a in (target, *given) if isinstance(a, torch.Tensor)]
+    if all(map(torch_api.lies_in_rows, tensors)):
+        return None
+    made = form(*args, **kwargs)
+    if made.shape != target.shape or made.dtype != target.dtype:
+        return None
+    return None if torch_api.lie_alike(made, target) else (target, made)
+
+
+@lru_cache(maxsize=4096)
+def _form_elsewhere(op: OpOverload) -> tuple[OpOverload, str | None] | None:
+    """``op`` without its write, and the name of the argument that it writes where that is not the
+    first; None if it writes several or draws numbers."""
+    arguments = op._schema.arguments
+    written = [a for a in arguments if a.alias_info is not None and a.alias_info.is_write]
+    drawn = torch.Tag.nondeterministic_seeded in op.tags
+    if len(written) != 1 or drawn or torch.Tag.inplace_view in op.tags:
+        return None
+    if not written[0].kwarg_only:
+        simple = op_kind(op) is OpKind.IN_PLACE and op is not torch.ops.aten.copy_.default
+        form = functional_form(op) if simple else None
+        return None if form is None else (form, None)
+    packet = getattr(getattr(torch.ops, op.namespace), op._opname)
+    wanted = [(a.name, str(a.type)) for a in arguments if a is not written[0]]
+    for name in packet.overloads():
+        form = getattr(packet, name)
+        if [(a.name, str(a.type)) for a in form._schema.arguments] == wanted:
+            return form, written[0].name
+    return None

@@ -106,9 +106,13 @@ def rounds_shrinkage() -> bool:
         return not torch.nn.functional.softshrink(third, 0.3).item()
 
 
-def functional_mode() -> Any:
-    """torch's functionalization as a dispatch mode."""
-    return _functional_mode_class()()
+_Elsewhere = Callable[[Any, Any, Any], tuple[torch.Tensor, torch.Tensor] | None]
+
+
+def functional_mode(elsewhere: _Elsewhere) -> Any:
+    """torch's functionalization as a dispatch mode. ``elsewhere``: for an op that writes, given it
+    and its arguments, what it writes to and what shall be copied there in its place, or None."""
+    return _functional_mode_class()(elsewhere)
 
 
 @cache
@@ -119,13 +123,22 @@ def _functional_mode_class() -> Any:
 
     class Functionalization(FunctionalTensorMode):
         """Without torch's tokens, which order effects, for an assertion: a graph of ours keeps it
-        in its place."""
+        in its place. What is written lies as before."""
+
+        def __init__(self, elsewhere: _Elsewhere) -> None:
+            super().__init__()
+            self._elsewhere = elsewhere
 
         def __torch_dispatch__(
             self, func: Any, types: Any, args: Any = (), kwargs: Any = None
         ) -> Any:
+            kwargs = kwargs or {}
             if func is checked:
-                return func(*map(from_functional, args), **kwargs or {})
+                return func(*map(from_functional, args), **kwargs)
+            with self:
+                if found := self._elsewhere(func, args, kwargs):
+                    target, made = found
+                    return target.copy_(made)
             return super().__torch_dispatch__(func, types, args, kwargs)
 
     return Functionalization

@@ -137,6 +137,8 @@ class ViewProgram:
         except Exception as error:  # noqa: BLE001 - compared as any other result
             if "created in no_grad mode" in str(error):
                 return []  # a write that autograd forbids, to what ours need not know for a view
+            if "a leaf Variable that requires grad" in str(error):
+                return []  # or one to a view that eager takes for a leaf until it is looked at
             if x.is_inference():  # eager writes to it, then refuses to; a graph does not write
                 return [type(error).__name__]
             return [type(error).__name__, *[t.detach().clone() for t in given]]

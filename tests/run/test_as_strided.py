@@ -55,6 +55,31 @@ def before_a_write(x: torch.Tensor) -> Any:
     return part * 1
 
 
+def filled(x: torch.Tensor) -> Any:
+    """What `masked_fill` gives lies in rows, what `masked_fill_` writes as before."""
+    row = x[0]
+    with torch.no_grad():
+        x.masked_fill_(x > 7, 3.0)
+        row.mul_(2)
+    return x.as_strided((4,), (1,)) * 1, x * 2
+
+
+def filled_when_turned(x: torch.Tensor) -> Any:
+    y = x.clone()
+    row = y[0]
+    y.t().masked_fill_(y.t() > 7, 3.0)
+    row.mul_(2)
+    return y.as_strided((4,), (1,)) * 1, y * 2
+
+
+def given(x: torch.Tensor) -> Any:
+    row = x[0]
+    with torch.no_grad():
+        torch.add(x.clone(memory_format=torch.contiguous_format), 1, out=x)
+        row.mul_(2)
+    return x.as_strided((4,), (1,)) * 1, x * 2
+
+
 LAYOUTS: list[Callable[[torch.Tensor], torch.Tensor]] = [
     lambda x: x, lambda x: x.t(), lambda x: x[1:4], lambda x: x.t()[:, 1:4],
     lambda x: x.view(2, 2, 5).permute(1, 0, 2).flatten(0, 1),
@@ -66,8 +91,11 @@ LAYOUTS: list[Callable[[torch.Tensor], torch.Tensor]] = [
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize(
     "function",
-    [of_a_part, of_an_empty_part, of_a_written_part, written, after_a_write, before_a_write],
-)
+    [
+        of_a_part, of_an_empty_part, of_a_written_part, written, after_a_write, before_a_write,
+        filled, filled_when_turned, given,
+    ],
+)  # fmt: skip
 def test_places_and_writes(function: Any, layout: Any, dynamic: bool) -> None:
     compiled = jitney.compile(function, dynamic=dynamic, options={"eager_on_bug": False})
     for kind in ("plain", "leaf", "part"):
