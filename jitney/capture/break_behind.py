@@ -2,20 +2,24 @@
 
 All results of a graph come from one node of autograd's: what goes from one of them to the next
 passes no hook and is no gradient that autograd can tell. Where a hook is put on a tensor that
-others were made from, its gradient kept or asked for, the graph ends behind that tensor instead.
+others were made from, its gradient kept or asked for, the graph ends behind that tensor instead,
+or behind the last write to it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, ValuesView
+from collections.abc import Iterable, Iterator, ValuesView
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from jitney.capture import leaves
 from jitney.capture.frame import BreakCapture, Lazy, Restart
 
 if TYPE_CHECKING:
     from jitney.capture.interpret import Interpreter
+    from jitney.capture.record import Recorder
 
 _METHODS = ("register_hook", "retain_grad", "backward")
 
@@ -25,14 +29,29 @@ def break_behind(vm: Interpreter, cause: BreakCapture) -> None:
     middle of the graph: capture is to break behind the first such tensor."""
     if cause.kind != "backward" and cause.reason.split("(")[0] not in _METHODS:
         return
-    steps = [
-        vm.recorder.made_at[node]
-        for tensor in _tensors(vm, vm.broken_frames[-1].saved)
-        if (node := vm.recorder.node_of(tensor)) in vm.recorder.made_at
-        if tensor.requires_grad and any(map(_is_differentiated, node.users))
-    ]
+    tensors = _tensors(vm, vm.broken_frames[-1].saved)
+    steps = [step for t in tensors if (step := _last_step(vm.recorder, t)) is not None]
     if steps:
         raise Restart(min(steps) + 1, cause)
+
+
+def _last_step(recorder: Recorder, tensor: torch.Tensor) -> int | None:
+    """The step that made ``tensor``, or wrote to its memory last, where others with gradients were
+    made from it afterwards."""
+    node = recorder.node_of(tensor)
+    if node is None or not tensor.requires_grad or tensor.is_leaf:
+        return None
+    users: Iterable[torch.fx.Node] = node.users
+    memory = leaves.memory_of(tensor)
+    if (write := recorder.written_at.get(memory)) is not None:
+        later = list(takewhile(lambda n: n is not write, reversed(recorder.main.nodes)))
+        alike = {known for fake, known in recorder.nodes.values() if _lies_in(fake, memory)}
+        node, users = write, [n for n in later if alike.intersection(n.all_input_nodes)]
+    return recorder.made_at.get(node) if any(map(_is_differentiated, users)) else None
+
+
+def _lies_in(value: Any, memory: int) -> bool:
+    return isinstance(value, torch.Tensor) and leaves.memory_of(value) == memory
 
 
 def _is_differentiated(node: torch.fx.Node) -> bool:

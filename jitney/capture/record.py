@@ -45,7 +45,7 @@ class Recorder:
         self.mutated: set[int] = set()  # ids of fakes written to in place
         self.made_at: dict[torch.fx.Node, int] = {}  # the frame's step then
         self.uncounted: set[int] = set()  # memory of which ``.data`` was taken
-        self._written: set[int] = set()  # memory
+        self.written_at: dict[int, torch.fx.Node] = {}  # memory, by what wrote to it last
         self._reached: set[int] = set()  # memory of which as_strided was taken by a part
         self.sealed: set[int] = set()  # memory of inference tensors, to be read alone
         self._without_grad: set[torch.fx.Node] = set()  # inputs that begin so
@@ -273,11 +273,11 @@ class Recorder:
         leaves.refuse_masked_values(func, args, kwargs)
         node_kwargs = {k: self.argument(v) for k, v in kwargs.items()}
         changed = (leaves.written if write else written_if_asked)(func, args, kwargs)
-        given = leaves.memory_given(kwargs)
-        self._refuse_places(func, (*changed, *given))
+        written = [*changed, *(given := leaves.memory_given(kwargs))]
+        self._refuse_places(func, written)
         if given:
             self._refuse_memory(func, args, kwargs)
-        self._note_writes(func, [*changed, *given])
+        self._note_writes(func, written)
         with self.fake_mode, self._remembered, self._composites():
             try:
                 value = torch_api.called_on_fakes(func)(*args, **kwargs)
@@ -301,6 +301,7 @@ class Recorder:
                 raise BreakCapture("torch-call", f"{leaves.name_of(func)} is not captured")
         leaves.refuse_layouts(func, (*args, *kwargs.values()), value)
         node = self.node(op, target, node_args, node_kwargs, value)
+        self.written_at.update(dict.fromkeys(map(leaves.memory_of, written), node))
         self._bind(value, node)
         return value
 
@@ -343,7 +344,7 @@ class Recorder:
                     raise BreakCapture("as-strided", reason, "take it of the whole tensor")
                 if whole.storage_offset() != 0 or leaves.has_gaps(whole):
                     self._reached.add(memory)  # a copy that is written to lies elsewhere
-        if memory in self._reached and memory in self._written:
+        if memory in self._reached and memory in self.written_at:
             raise self._left_whole(f"{name} of a part of a tensor that was written to")
 
     @staticmethod
@@ -363,7 +364,6 @@ class Recorder:
         if memory & self._reached:
             name = leaves.name_of(func)
             raise self._left_whole(f"{name} of what as_strided was taken of a part of")
-        self._written |= memory
         self.mutated.update(map(id, written))
         memory &= self.uncounted
         if not memory:

@@ -13,7 +13,7 @@ from jitney.errors import Unsupported
 from jitney.events import log
 from jitney.graph.eager_gradients import CannotRepeat, EagerGradients
 from jitney.graph.region import Input, RegionFacts, Result, ResultFacts
-from jitney.graph.separate_parts import parts_of, saved_for
+from jitney.graph.separate_parts import keep_saved, parts_of, saved_for
 from jitney.graph.tangent_variants import TangentVariants
 
 Compiled = Callable[..., Any]
@@ -71,7 +71,8 @@ def _node_class(
     saved_tensors = _picker([_place(facts, place) for place in facts.saved_tensors])
     saved_sizes = _picker([_place(facts, place) for place in facts.saved_sizes])
     dynamic = tuple(i for i in facts.tangents if None in _shape_of(facts.results[i]))
-    run_backward = _compiled_backward(facts, backward, dynamic)
+    parts = parts_of(facts)
+    run_backward = _compiled_backward(facts, backward, dynamic, parts)
 
     class CompiledRegion(torch.autograd.Function):
         @staticmethod
@@ -95,6 +96,8 @@ def _node_class(
         @staticmethod
         def backward(ctx: Any, *grads: Any) -> Any:
             tangents = {i: g for i, g in enumerate(grads) if g is not None}
+            if not tangents:  # passed on the way to another node, by what comes from none of ours
+                return keep_saved(ctx, parts, len(facts.grad_inputs))
             if not eager.are_wanted(tangents.values()):
                 try:
                     return run_backward(ctx, grads)
@@ -103,9 +106,7 @@ def _node_class(
             try:
                 return (None, *eager.gradients(ctx.given, ctx.saved_tensors, tangents))
             except CannotRepeat as error:
-                if not torch.is_grad_enabled():
-                    raise RuntimeError(f"{_NEITHER} again: {error}") from None
-                reason = str(error)
+                reason = _known_reason(error)
             with torch.no_grad():
                 gradients = run_backward(ctx, grads)
             return torch_api.not_differentiable(gradients, reason, [ctx])
@@ -113,13 +114,19 @@ def _node_class(
     return CompiledRegion
 
 
+def _known_reason(error: CannotRepeat) -> str:
+    """Why gradients cannot be differentiated. Raises where they cannot be had either."""
+    if not torch.is_grad_enabled():
+        raise RuntimeError(f"{_NEITHER} again: {error}") from None
+    return str(error)
+
+
 def _compiled_backward(
-    facts: RegionFacts, backward: Backward, dynamic: Collection[int]
+    facts: RegionFacts, backward: Backward, dynamic: Collection[int], parts: tuple[int, ...]
 ) -> Callable[[Any, tuple[Any, ...]], tuple[Any, ...]]:
     """``run(ctx, gradients of results)``, which gives what the node's backward returns."""
     expected = facts.tangents
     everything = (1 << len(expected)) - 1
-    parts = parts_of(facts)
 
     def run_backward(ctx: Any, grads: tuple[Any, ...]) -> tuple[Any, ...]:
         run: Any = backward
@@ -129,7 +136,7 @@ def _compiled_backward(
             run, left_out = run.without(missing)
         present = everything - sum(1 << position for position in missing)
         values = [*ctx.sizes]
-        if len(parts) > 1:
+        if len(parts) > 1 or ctx.rest is not None:
             values += saved_for(ctx, present, parts, facts.saved_tangents)
         else:
             values += ctx.saved_tensors  # by no other name: `consume` frees them one by one

@@ -7,6 +7,7 @@ the first part has run; what the others need is kept until they have, or the nod
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -62,3 +63,12 @@ def saved_for(
     kept = tuple([t.detach() for t in rest.tensors]) if left else ()
     ctx.rest = Rest(left, kept, rest.versions if left else ())
     return rest.tensors
+
+
+def keep_saved(ctx: Any, parts: tuple[int, ...], count: int) -> tuple[None, ...]:
+    """What a pass without any tangent gives ``count`` inputs. The saved tensors, which torch
+    forgets then too, are kept."""
+    if ctx.rest is None and not torch_api.keeps_graph():
+        with suppress(RuntimeError):  # one was written to since
+            saved_for(ctx, 0, parts, ())
+    return (None,) * (1 + count)

@@ -87,11 +87,48 @@ def of_a_view_of_values(x: Tensor, y: Tensor) -> Any:
     return weights["w"].sum() + weights["v"].sum(), None
 
 
+def asked_for_when_written(x: Tensor, y: Tensor) -> Any:
+    a = x * 1.5
+    a.mul_(y)
+    (gradient,) = torch.autograd.grad((a * a).sum(), a, retain_graph=True)
+    return a.sum(), gradient
+
+
+def asked_for_when_a_part_is_written(x: Tensor, y: Tensor) -> Any:
+    a = x * 1.5
+    part, b = a[1:], a.view(1, -1)
+    torch.mul(part.detach(), 2, out=part.detach())
+    part.mul_(y[1:])
+    (gradient,) = torch.autograd.grad((b * b).sum(), a, retain_graph=True)
+    return a.sum(), gradient
+
+
+def hooked_when_written(x: Tensor, y: Tensor) -> Any:
+    a = x * 1.5
+    b = a * 3
+    a.mul_(y)
+    c = a * y
+    a.register_hook(lambda g: g * 2)
+    return (b + c).sum(), a.detach()
+
+
+def written_and_not_used(x: Tensor, y: Tensor) -> Any:
+    a = x * 1.5
+    b = a * 2
+    a.mul_(y)
+    found = torch.autograd.grad(b.sum(), (a, x), allow_unused=True)
+    return a.sum(), found
+
+
 @pytest.mark.parametrize("backend", ["jitney", "eager"])
 @pytest.mark.parametrize(
     "function",
     [
         hooked,
+        asked_for_when_written,
+        asked_for_when_a_part_is_written,
+        hooked_when_written,
+        written_and_not_used,
         kept,
         asked_for,
         asked_for_in_vain,
@@ -148,3 +185,18 @@ def test_backward_hooks_on_nodes_of_autograds_see_eagers() -> None:
         expected = seen(lambda model: model, where)
         assert_same(seen(lambda model: jitney.compile(model, backend="eager"), where), expected)
         assert_same(seen(jitney.compile, where), expected)
+
+
+def test_a_written_input_whose_gradient_is_asked_for() -> None:
+    def f(a: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        a.add_(y)
+        (gradient,) = torch.autograd.grad((a * a).sum(), a)
+        return a * 2, gradient
+
+    found = []
+    for call in (jitney.compile(f), f):
+        x = torch.arange(3.0, requires_grad=True)
+        result, gradient = call(x * 1, torch.ones(3))
+        result.sum().backward()
+        found.append((result, gradient, x.grad))
+    assert_same(*found)

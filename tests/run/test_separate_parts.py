@@ -96,3 +96,25 @@ def test_a_part_that_never_runs_is_freed_with_its_results() -> None:
         del one, other
         gc.collect()
         assert node() is None
+
+
+@pytest.mark.parametrize("create_graph", [False, True])
+def test_a_pass_that_brings_no_gradient_frees_nothing(create_graph: bool) -> None:
+    """What follows the break is a node before that of ``waves``, on the way to ``x`` alone."""
+
+    def f(x: torch.Tensor) -> Any:
+        waves = (x.sin() * x).sum(1)
+        jitney.graph_break()
+        waves = waves * 2
+        (slope,) = torch.autograd.grad((x * x).sum(), x, create_graph=create_graph)
+        return waves, slope
+
+    found = []
+    for call in (f, jitney.compile(f)):
+        x = torch.linspace(-1, 1, 8).view(2, 4).requires_grad_()
+        waves, slope = call(x * 1)
+        waves.sum().backward()
+        found.append((waves, slope.detach(), x.grad))
+        with pytest.raises(RuntimeError, match="a second time"):
+            waves.sum().backward()
+    assert_equal(found[1], found[0])
