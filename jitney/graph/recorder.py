@@ -146,6 +146,7 @@ class Recorder(torch_api.dispatch_mode_class()):  # type: ignore[misc]
         self._alive: list[torch.Tensor] = []  # ids stay unique while tensors live
         self._families: dict[int, list[torch.Tensor]] = {}  # root id -> views of it
         self.detached: set[int] = set()  # ids of what `detach` gave
+        self.moved: set[int] = set()  # ids of copies of inputs that lie otherwise than those
 
     # ------------------------------------------------------------ tensors and nodes
 
@@ -324,6 +325,8 @@ class Recorder(torch_api.dispatch_mode_class()):  # type: ignore[misc]
             raise Unsupported("hidden-state", f"{func} reads a workspace of unknown size")
         if torch_api.is_shape_unforeseen(func):
             raise Unsupported("data-dependent", f"{func} gives as many elements as it finds")
+        if "as_strided" in func._opname and id(self.root_of(args[0])) in self.moved:
+            raise Unsupported("as-strided", f"{func} of a copy of a part of a larger tensor")
         out = self._fake_result(func, args, kwargs, view)
         if func is _AS_STRIDED:
             _refuse_reach(out, self.root_of(args[0]))

@@ -183,6 +183,9 @@ def _feed_one(
         if layer.clones_inputs() and not value.is_leaf:
             with torch.enable_grad():
                 tensor = leaf.clone()
+            copy, start = layer.value(tensor), fake.storage_offset()
+            if type(start) is not int or start != 0 or copy.stride() != fake.stride():
+                recorder.moved.add(id(copy))
     (version,), history = torch_api.versions([tensor]), tensor.grad_fn
     node = recorder.node_of(layer.value(tensor))
     wanted = leaf if value.requires_grad else None

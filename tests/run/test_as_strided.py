@@ -111,3 +111,30 @@ def test_places_and_writes(function: Any, layout: Any, dynamic: bool) -> None:
             grads = x.grad if kind == "leaf" else whole.grad
             found.append(([r.detach() for r in results], x.detach(), grads))
         assert_equal(found[1], found[0])
+
+
+def read(x: torch.Tensor) -> Any:
+    return x.as_strided((2, 2), (2, 1), x.storage_offset() + 1) * 2
+
+
+def read_from_the_start(x: torch.Tensor) -> Any:
+    return x.as_strided((2, 2), (2, 1)) * 2
+
+
+def put(x: torch.Tensor) -> Any:
+    start = x.storage_offset() + 1
+    return x.as_strided_scatter(x[:2, :2] * 3, (2, 2), (2, 1), start) * 2
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("function", [read, read_from_the_start, put])
+def test_places_in_a_part_that_is_a_result(function: Any, dynamic: bool) -> None:
+    """Autograd's as_strided is taken of a copy, which begins elsewhere."""
+    found = []
+    for call in (function, jitney.compile(function, dynamic=dynamic)):
+        whole = torch.arange(20.0).reshape(4, 5).requires_grad_()
+        result = call((whole * 1)[1:4])
+        (result * torch.arange(result.numel()).view(result.shape)).sum().backward()
+        found.append((result, whole.grad))
+    assert_equal(found[1], found[0])
