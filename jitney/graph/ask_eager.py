@@ -1,8 +1,9 @@
-"""Does eager have a kernel for these dtypes and numbers? Asked of eager itself, on one element.
+"""Does eager have a kernel for these dtypes and numbers? Asked of eager itself, on small tensors.
 
 Fake tensors and decompositions answer more than eager does: `silu` of integers, `1 - x` of bools,
 a fill with 300 of int8. Eager's kernels raise there, each in its own words; a region with such a
-call runs eager, so that the caller gets just that error.
+call runs eager, so that the caller gets just that error. Of a number that changes from call to
+call the one that it is now is asked; `number_ranges` guards how far it may go.
 """
 
 from __future__ import annotations
@@ -24,12 +25,13 @@ _ALWAYS = {
     "cpu": (torch.float32, torch.float64),
     "cuda": (torch.float32, torch.float64, *_HALVES),
 }
-#: Asked besides those that torch tags as pointwise.
+#: Asked besides those that torch tags as pointwise, in place too.
 _ASKED = frozenset(
-    "full_like fill fill_ floor_divide floor_divide_ hardswish log_sigmoid_forward sum prod mean "
-    "amax amin max min argmax argmin aminmax var std var_mean std_mean linalg_vector_norm "
-    "logsumexp _softmax _log_softmax cumsum cumprod logcumsumexp cummax cummin mm bmm addmm "
-    "baddbmm mv addmv dot binary_cross_entropy mse_loss smooth_l1_loss huber_loss".split()
+    "full_like fill floor_divide hardswish log_sigmoid_forward sum prod mean amax amin max min "
+    "argmax argmin aminmax var std var_mean std_mean linalg_vector_norm logsumexp _softmax "
+    "_log_softmax cumsum cumprod logcumsumexp cummax cummin mm bmm dot mv addmm addbmm baddbmm "
+    "addmv addr renorm binary_cross_entropy mse_loss smooth_l1_loss huber_loss logit rsub "
+    "threshold masked_fill index_fill index_add scatter".split()
 )
 #: Asked for a kernel only: one element may be too small for their windows.
 _WINDOWED = frozenset(
@@ -53,34 +55,57 @@ _NORMS = {
     **dict.fromkeys(("native_batch_norm", "_native_batch_norm_legit"), (0, 1, 2, 3, 4)),
 }
 _NUMBERS = (bool, int, float)
+#: Keywords of which any value is taken, but warned of, past `catch_warnings`: torch tells such
+#: warnings when the call that we trace has ended.
+_LEFT_OUT = ("correction",)
+_PLAIN = 65504  # kernels of 32 bits and more take every number between 0 and this one, or none
 
 
 class _Unasked(Exception):
-    """An argument that one element cannot stand for."""
+    """An argument that ones cannot stand for."""
 
 
 def ask_eager(op: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
     """Raises Unsupported where eager would refuse ``op``; ``args`` hold fake tensors."""
     if op._opname in _ALIKE or op._opname in _NORMS:
         _ask_for_one_dtype(op, args)
-    windowed = op._opname in _WINDOWED
-    if torch.Tag.pointwise not in op.tags and op._opname not in _ASKED and not windowed:
+    if not is_asked(op) and op._opname not in _WINDOWED:
         return
-    tensors = [x for x in (*args, *kwargs.values()) if isinstance(x, torch.Tensor)]
+    given = (*args, *kwargs.values())
+    tensors = [x for x in given if isinstance(x, torch.Tensor)]
     usual = all(x.dtype in _ALWAYS.get(x.device.type, ()) and not _is_empty(x) for x in tensors)
-    if usual and len({x.dtype for x in tensors}) < 2 and not any(type(x) is bool for x in args):
+    usual = usual and not any(type(x) is bool for x in args) and not any(map(_is_odd, given))
+    if usual and len({x.dtype for x in tensors}) < 2:
         return
-    if not all(map(_can_be_asked, tensors)):
-        return
-    try:
-        plain = tuple(map(_described, args))
-        named = tuple((name, _described(value)) for name, value in kwargs.items())
-    except _Unasked:
-        return
-    refusal = _refusal(op, windowed, plain, named)
+    refusal = refusal_of(op, args, kwargs)
     if refusal:
         raise Unsupported("eager-refuses", f"{op} of {', '.join(str(x.dtype) for x in tensors)}: "
                           f"eager raises {refusal}")  # fmt: skip
+
+
+def is_asked(op: OpOverload) -> bool:
+    """Whether tensors of ones tell what eager takes, also of numbers."""
+    return torch.Tag.pointwise in op.tags or op._opname.removesuffix("_") in _ASKED
+
+
+def refusal_of(op: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+    """The name of the error that eager raises; nothing where it does not, or cannot be asked."""
+    tensors = [x for x in (*args, *kwargs.values()) if isinstance(x, torch.Tensor)]
+    if not all(map(_can_be_asked, tensors)):
+        return ""
+    try:
+        plain = tuple(map(_described, args))
+        told = [(name, value) for name, value in kwargs.items() if name not in _LEFT_OUT]
+        named = tuple((name, _described(value)) for name, value in told)
+    except _Unasked:
+        return ""
+    return _refusal(op, op._opname in _WINDOWED, plain, named)
+
+
+def _is_odd(value: Any) -> bool:
+    """A number that some kernels refuse of every dtype: not above zero, too large, or none."""
+    value = torch_api.number_now(value)
+    return type(value) in _NUMBERS and not 0 < value <= _PLAIN
 
 
 def _ask_for_one_dtype(op: OpOverload, args: tuple[Any, ...]) -> None:
@@ -120,8 +145,7 @@ def _described(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
         axes = tuple(0 if _is(size, 0) else 1 for size in value.shape)
         return ("tensor", value.device, value.dtype, axes)
-    if isinstance(value, torch.SymInt | torch.SymFloat):  # its kind decides, not its value
-        value = 1 if isinstance(value, torch.SymInt) else 1.0
+    value = torch_api.number_now(value)
     if value is None or type(value) in _NUMBERS or isinstance(value, str | torch.dtype):
         return (type(value), value)
     if isinstance(value, torch.device | torch.layout | torch.memory_format):
@@ -134,12 +158,12 @@ def _described(value: Any) -> Any:
 @lru_cache(maxsize=16384)
 def _refusal(op: OpOverload, windowed: bool, args: tuple[Any, ...], kwargs: tuple[Any, ...]) -> str:
     """The name of the error that eager raises, or nothing."""
-    size = 16 if windowed else 1
+    size = 16 if windowed else 2  # an index of one is in range
     with torch_api.dispatch_modes_off(), torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
             op(*(_example(a, size) for a in args), **{k: _example(v, size) for k, v in kwargs})
-        except (RuntimeError, TypeError, ValueError, IndexError) as error:
+        except (RuntimeError, TypeError, ValueError, IndexError, OverflowError) as error:
             if not windowed or isinstance(error, NotImplementedError):
                 return type(error).__name__
     return ""

@@ -24,6 +24,7 @@ from jitney.errors import Unsupported
 from jitney.graph.ask_eager import ask_eager
 from jitney.graph.check_numbers import check_numbers
 from jitney.graph.expand_foreach import expand_foreach, is_foreach
+from jitney.graph.number_ranges import check_ranges
 from jitney.graph.symbol_nodes import SymbolNodes
 from jitney.torch_api import OpOverload
 
@@ -239,6 +240,7 @@ class Recorder(torch_api.dispatch_mode_class()):  # type: ignore[misc]
             args = tuple(self._faked(a) for a in args)
         kind = op_kind(func)
         ask_eager(func, args, kwargs)
+        check_ranges(func, args, kwargs)
         check_numbers(func, args, kwargs)
         try:
             torch_api.refuse_operands(func, args, kwargs)

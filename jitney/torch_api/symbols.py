@@ -394,6 +394,15 @@ def hint_of(size: Any) -> int:
     return 4096
 
 
+def number_now(value: Any) -> Any:
+    """Of a symbol the number that it is now, without a guard (one of its kind if that is not
+    known); anything else as it stands."""
+    if not isinstance(value, torch.SymInt | torch.SymFloat):
+        return value
+    kind = int if isinstance(value, torch.SymInt) else float
+    return kind(value.node.hint if value.node.has_hint() else 1)
+
+
 def surely_equal(a: Any, b: Any) -> bool:
     """Whether two sizes are equal whatever the symbols in them are; adds no guard."""
     if isinstance(a, int) and isinstance(b, int):
