@@ -22,7 +22,9 @@ _CREATED: dict[str, tuple[int, ...]] = {
     "new_full": (2,),
     **dict.fromkeys(("linspace", "logspace"), (0, 1)),
 }
-_NAMES = ("fill_value", "start", "end")
+#: Where an op has bounds: eager raises where a dtype does not hold one, or clamps all the same.
+_BOUNDS = {"clamp": (1, 2), "clamp_min": (1,), "clamp_max": (1,)}
+_NAMES = ("fill_value", "start", "end", "min", "max")
 _VARIANCES = ("var", "std", "var_mean", "std_mean")
 _EXACT = ("_scaled_dot_product_attention_math",)
 #: What a symbol stands for fits (`capture.symbols.LARGEST_FLOAT`), what is computed of it may not.
@@ -42,7 +44,8 @@ def check_numbers(op: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, An
         _check_positive("a number of degrees of freedom", (_degrees_of_freedom(args, correction),))
         if isinstance(correction, float) and not math.isfinite(correction):
             raise Unsupported("eager-differs", f"a variance's correction of {correction}")
-    places = _CREATED.get(op._opname)
+    bounds = _BOUNDS.get(op._opname.removesuffix("_"))
+    places = bounds or _CREATED.get(op._opname)
     if places is None:
         return
     given = [args[at] for at in places if at < len(args)]
@@ -50,7 +53,7 @@ def check_numbers(op: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, An
     for number in given:
         if isinstance(number, int | float | torch.SymInt | torch.SymFloat):
             dtype = _dtype_of(op, args, kwargs, number)
-            if not _fits(number, dtype):
+            if not _fits(number, dtype, wraps=bounds is None):
                 raise Unsupported("eager-refuses", f"{op}: a number that {dtype} does not hold")
 
 
@@ -74,14 +77,17 @@ def _dtype_of(
     """What the number becomes."""
     dtype: torch.dtype | None = kwargs.get("dtype")
     if dtype is None and isinstance(args[0], torch.Tensor):
-        return args[0].dtype
+        one = 1 if isinstance(number, int | torch.SymInt) else 1.0
+        clamps = op._opname.startswith("clamp")
+        return torch.result_type(args[0], one) if clamps else args[0].dtype
     if dtype is None and isinstance(number, int | torch.SymInt) and "space" not in op._opname:
         return torch.int64
     return torch.get_default_dtype() if dtype is None else dtype
 
 
-def _fits(number: Any, dtype: torch.dtype) -> bool:
-    """Whether it fits; numbers that are none fit floats, negative ints unsigned dtypes."""
+def _fits(number: Any, dtype: torch.dtype, wraps: bool) -> bool:
+    """Whether it fits; numbers that are none fit floats. ``wraps``: negative ints fit unsigned
+    dtypes."""
     if dtype is torch.bool or dtype.is_complex:
         return True
     symbolic = isinstance(number, torch.SymInt | torch.SymFloat)
@@ -93,6 +99,6 @@ def _fits(number: Any, dtype: torch.dtype) -> bool:
         largest = torch.finfo(dtype).max
         return bool(number <= largest) and bool(number >= -largest)
     limits = torch.iinfo(dtype)
-    wraps = not dtype.is_signed and isinstance(number, int | torch.SymInt)
+    wraps = wraps and not dtype.is_signed and isinstance(number, int | torch.SymInt)
     least = -limits.max if wraps else limits.min
     return bool(number <= limits.max) and bool(number >= least)
