@@ -91,8 +91,7 @@ def can_share_launch(group: list[Node], node: Node) -> Decision:
 
 
 def _is_small(node: Node) -> bool:
-    flat = isinstance(node, LoopNest) and not _shape(node)
-    return flat and likely_points(node.axes) <= SMALL
+    return isinstance(node, LoopNest) and not _shape(node) and likely_points(node.axes) <= SMALL
 
 
 def _alike(first: Gemm, second: Gemm) -> Decision:
