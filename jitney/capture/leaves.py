@@ -14,6 +14,7 @@ import torch
 
 from jitney import torch_api
 from jitney.capture.frame import BreakCapture
+from jitney.torch_api.trees import tree_leaves
 
 getitem = operator.getitem
 
@@ -125,9 +126,12 @@ def refuse_resized(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
         raise BreakCapture("resized-out", f"out= of {name_of(func)} is resized", hint)
 
 
-def refuse_lost(func: Any) -> None:
-    """Breaks before a call whose result would not be in the memory it is given (``out``)."""
-    if name_of(func) in _LOST:
+def refuse_lost(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Breaks before a call whose result would not be in the memory it is given (``out``), or that
+    eager refuses, since gradients would have to go through that memory."""
+    given = tree_leaves((args, kwargs)) if torch.is_grad_enabled() else ()
+    apart = any(isinstance(x, torch.Tensor) and x.requires_grad for x in given)
+    if apart or name_of(func) in _LOST:
         raise BreakCapture("lost-out", f"{name_of(func)} is given out=", "leave out= out")
 
 
@@ -147,6 +151,9 @@ def refuse_relaid(
         return
     results = (fresh,) if isinstance(fresh, torch.Tensor) else tuple(fresh)
     for memory, result in zip(memory_given(kwargs), results, strict=True):
+        if memory.dtype is not result.dtype:  # which op takes what is eager's to say
+            what = f"out= of {name_of(func)} is {memory.dtype}"
+            raise BreakCapture("relaid-out", what, f"give memory of {result.dtype}")
         if memory_of(memory) in known or memory.stride() == result.stride():
             continue
         if memory.untyped_storage().nbytes() == memory.numel() * memory.itemsize:

@@ -313,7 +313,7 @@ class Recorder:
 
     def _refuse_memory(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Breaks before a call given memory for its result (``out``) which would not hold it."""
-        leaves.refuse_lost(func)
+        leaves.refuse_lost(func, args, kwargs)
         with self.fake_mode:
             leaves.refuse_resized(func, args, kwargs)
             leaves.refuse_relaid(func, args, kwargs, (i.example for i in self.inputs.values()))
