@@ -1,9 +1,12 @@
 """Random programs of views and writes with gradients, of mixed dtypes, against eager.
 
     python -m tests.fuzz.gradient_programs [--seed 0] [--count 200] [--length 6] [--seconds S]
+        [--ways 1]
 
 Inputs are leaves, results of an operation, or without gradients; sizes change from call to call,
-among them none, zero and one. Gradients are taken once, or are differentiated again.
+among them none, zero and one. Gradients are taken once, or are differentiated again. With
+``--ways 1`` they may be of some results, of one after the other or asked for twice, inputs may be
+given twice or alias each other and have hooks, and float64 ones go through functions that round.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+import torch.utils.checkpoint
 from torch import Tensor
 
 import jitney
@@ -29,6 +33,8 @@ DTYPES = (torch.float32,) * 6 + (
     torch.int32, torch.uint8, torch.bool,
 )  # fmt: skip
 SHAPES = (("n", "m"), ("n", "m"), ("m",), ("n",), (), ("m", "n"), (1, "m"), ("n", 1), ("n", 2, "m"))
+WAYS = ("together", "together", "some", "apart", "twice", "each")
+ALIASES = ("", "", "", "x", "x.detach()", "x.view(-1)", "x[..., None]", "x[:1]", "x.t()")
 SIZES = (0, 1, 1, 2, 2, 3, 4, 5)
 
 
@@ -43,7 +49,8 @@ class Call:
 @dataclass(frozen=True)
 class GradientProgram:
     """Statements over ``x``, ``y``, ``z``, a mask ``m``, indices ``q`` and ``k``. ``kinds``: what
-    the tensors are to autograd. ``again``: whether gradients are differentiated."""
+    the tensors are to autograd. ``again``: whether gradients are differentiated. ``way``: how they
+    are taken; ``alias``: what is given for ``y``; ``hooks``: whether inputs have one."""
 
     seed: int
     shapes: tuple[tuple[str | int, ...], ...]
@@ -52,6 +59,9 @@ class GradientProgram:
     steps: tuple[str, ...]
     results: tuple[str, ...]
     calls: tuple[Call, ...]
+    way: str = "together"
+    alias: str = ""
+    hooks: bool = False
 
     def text(self) -> str:
         """The program's source."""
@@ -63,7 +73,8 @@ class GradientProgram:
         """The program."""
         name, text = f"<gradients {self.seed}>", self.text()
         linecache.cache[name] = (len(text), None, text.splitlines(True), name)
-        names: dict[str, Any] = {"torch": torch, "F": torch.nn.functional}
+        names: dict[str, Any] = {"torch": torch, "F": torch.nn.functional, "Doubled": Doubled}
+        names["checkpoint"] = torch.utils.checkpoint.checkpoint
         exec(compile(text, name, "exec"), names)
         made: Callable[..., Any] = names["program"]
         return made
@@ -84,17 +95,25 @@ class GradientProgram:
                 leaves.append(made.requires_grad_())
                 made = made * 1 if kind == "result" else made
             inputs.append(made)
+        if self.alias:
+            inputs[1] = eval(self.alias, {"x": inputs[0]})
         mask = torch.randint(0, 2, inputs[0].shape, generator=generator) > 0
         return leaves, [*inputs, mask, torch.randint(0, 2, (call.sizes[0],), generator=generator)]
 
     def seen(self, function: Callable[..., Any], number: int) -> dict[str, Any]:
         """What the caller of call ``number`` sees, by what it is."""
         leaves, inputs = self.given(number)
+        told: list[Tensor] = []
+        for t in inputs if self.hooks else ():
+            if t.requires_grad:
+                t.register_hook(told.append)
         results = function(*inputs, self.calls[number].sizes[2])
         named = dict(zip("xyzmq", inputs, strict=True))
         named |= {f"result {i}": t for i, t in enumerate(results)}
         facts = facts_of(named)
         facts |= self._gradients(leaves, results)
+        given = sorted((g for g in told if g is not None), key=lambda g: (g.shape, g.sum()))
+        facts |= {f"told {i}": g for i, g in enumerate(given)}
         for t in results:
             if t.numel() and (t.is_floating_point() or t.dtype is torch.int64):
                 try:
@@ -108,9 +127,24 @@ class GradientProgram:
         some = [r for r in results if r.requires_grad]
         if not some or not leaves:
             return {}
+        if self.way == "some":
+            some = some[::2]
         weights = [(torch.arange(r.numel()) % 3 - 1).to(r.dtype).view(r.shape) for r in some]
+        if self.way == "each":
+            pairs = zip(some, weights, strict=True)
+            each = [
+                torch.autograd.grad(r, leaves, w, retain_graph=True, allow_unused=True)
+                for r, w in pairs
+            ]
+            return {f"asked {i}": g for i, g in enumerate(g for gs in each for g in gs)}
         if not self.again:
-            torch.autograd.backward(some, weights)
+            if self.way == "apart":
+                for r, w in zip(some, weights, strict=True):
+                    r.backward(w, retain_graph=True)
+            else:
+                torch.autograd.backward(some, weights, retain_graph=self.way == "twice")
+            if self.way == "twice":
+                torch.autograd.backward(some, weights)
             return {f"gradient {i}": leaf.grad for i, leaf in enumerate(leaves)}
         first = torch.autograd.grad(some, leaves, weights, create_graph=True, allow_unused=True)
         kept = {f"first {i}": None if g is None else g.detach() for i, g in enumerate(first)}
@@ -124,15 +158,29 @@ class GradientProgram:
         return kept | {f"second {i}": g for i, g in enumerate(shown)}
 
 
-def gradient_program(seed: int, length: int, calls: int) -> GradientProgram:
+class Doubled(torch.autograd.Function):
+    """Twice its operand, which its backward reads."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        (x,) = ctx.saved_tensors
+        return gradient * 2 + x * 0
+
+
+def gradient_program(seed: int, length: int, calls: int, ways: bool = False) -> GradientProgram:
     """A random program of ``length`` statements that eager runs in every call."""
     draw = random.Random(seed)
     shapes = tuple(draw.choice(SHAPES[:5] if i == 0 else SHAPES) for i in range(3))
     if draw.random() < 0.4:
         shapes = (shapes[0], shapes[0], shapes[2])
     kinds = tuple(draw.choice(("leaf", "result", "result", "none")) for _ in range(3))
-    mixed = draw.random() < 0.4
-    first = draw.choice(DTYPES[:11])
+    mixed = draw.random() < 0.4 and not ways
+    first = torch.float64 if ways else draw.choice(DTYPES[:11])
     least = draw.choice((0, 1, 1, 2, 2))
     sizes = [size for size in SIZES if size >= least]
 
@@ -145,9 +193,13 @@ def gradient_program(seed: int, length: int, calls: int) -> GradientProgram:
         made.append(Call(at, kept if draw.random() < 0.8 else dtypes()))
     again = draw.random() < 0.25
     program = GradientProgram(seed, shapes, kinds, again, (), ("x",), tuple(made))
+    if ways:
+        way, alias = draw.choice(WAYS), draw.choice(ALIASES)
+        program = replace(program, way=way, alias=alias, hooks=not alias and draw.random() < 0.4)
+        program = program if _runs(program) else replace(program, alias="")
     values = ["x", "y", "z"]
     for number in range(length * 8):
-        target, step = _drawn_step(draw, number, values)
+        target, step = _drawn_step(draw, number, values, ways)
         longer = replace(program, steps=(*program.steps, step), results=(target or values[-1],))
         if _runs(longer):
             program, values = longer, [*values, *([target] if target else [])]
@@ -158,7 +210,7 @@ def gradient_program(seed: int, length: int, calls: int) -> GradientProgram:
     return fuller if _runs(fuller) else program
 
 
-def _drawn_step(draw: random.Random, number: int, values: list[str]) -> tuple[str, str]:
+def _drawn_step(draw: random.Random, number: int, values: list[str], ways: bool) -> tuple[str, str]:
     """The name of what it makes, or none, and a statement."""
     kind, a = draw.random(), draw.choice([*values, *values[-2:] * 2])
     b, c = draw.choice(values), draw.choice(values)
@@ -175,6 +227,10 @@ def _drawn_step(draw: random.Random, number: int, values: list[str]) -> tuple[st
         return re.sub(r"\{([abcn])\}", lambda hole: names[hole[1]], template)
 
     target = f"v{number}"
+    if ways and draw.random() < 0.4:
+        if draw.random() < 0.3:
+            return "", filled(draw.choice(grammar.ROUNDED_WRITES))
+        return target, f"{target} = {filled(draw.choice(grammar.ROUNDED))}"
     if kind < 0.3:
         return target, f"{target} = {filled(draw.choice(grammar.VIEWS))}"
     if kind < 0.53:
@@ -213,10 +269,14 @@ def _is_spread(fact: tuple[str, Any]) -> bool:
     return name.startswith("result") and name.endswith("strides") and 0 in value
 
 
-def check(seed: int, length: int, calls: int) -> bool:
+#: What docs/limits tells of.
+_TOLD = ("to differentiate twice a function", "modified by an inplace operation")
+
+
+def check(seed: int, length: int, calls: int, ways: int = 0) -> bool:
     """Holds one program, compiled once, against eager at all its calls; whether there was a graph
     to compile."""
-    program = gradient_program(seed, length, calls)
+    program = gradient_program(seed, length, calls, ways > 0)
     jitney.reset()
     log.clear()
     function = program.function()
@@ -228,8 +288,8 @@ def check(seed: int, length: int, calls: int) -> bool:
         try:
             found = differences(program.seen(compiled, number), program.seen(function, number))
         except Exception as error:
-            if "to differentiate twice a function" in str(error):
-                return True  # told in docs/limits
+            if any(told in str(error) for told in _TOLD):
+                return True
             error.add_note(where)
             raise
         assert not found, "\n".join([*found[:4], where])
@@ -237,4 +297,4 @@ def check(seed: int, length: int, calls: int) -> bool:
 
 
 if __name__ == "__main__":
-    run_seeds(check, __doc__, length=6, calls=4)
+    run_seeds(check, __doc__, length=6, calls=4, ways=0)
