@@ -33,6 +33,8 @@ _ASKED = frozenset(
     "addmv addr renorm binary_cross_entropy mse_loss smooth_l1_loss huber_loss logit rsub "
     "threshold masked_fill index_fill index_add scatter".split()
 )
+#: Of these, ones that take indices: zeros, of one element.
+_INDEXED = ("index_fill", "index_add", "scatter")
 #: Asked for a kernel only: one element may be too small for their windows.
 _WINDOWED = frozenset(
     "max_pool2d_with_indices max_pool3d_with_indices adaptive_max_pool2d adaptive_max_pool3d "
@@ -158,19 +160,22 @@ def _described(value: Any) -> Any:
 @lru_cache(maxsize=16384)
 def _refusal(op: OpOverload, windowed: bool, args: tuple[Any, ...], kwargs: tuple[Any, ...]) -> str:
     """The name of the error that eager raises, or nothing."""
-    size = 16 if windowed else 2  # an index of one is in range
+    indexed = op._opname.removesuffix("_") in _INDEXED
+    size = 16 if windowed else 1 if indexed else 2  # a variance of one element warns
     with torch_api.dispatch_modes_off(), torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
+        given = [_example(a, size, 0 if indexed and at else 1) for at, a in enumerate(args)]
+        named = {k: _example(v, size, 1) for k, v in kwargs}
         try:
-            op(*(_example(a, size) for a in args), **{k: _example(v, size) for k, v in kwargs})
+            op(*given, **named)
         except (RuntimeError, TypeError, ValueError, IndexError, OverflowError) as error:
             if not windowed or isinstance(error, NotImplementedError):
                 return type(error).__name__
     return ""
 
 
-def _example(described: Any, size: int) -> Any:
+def _example(described: Any, size: int, value: int) -> Any:
     if described[0] == "tensor":
         _, device, dtype, axes = described
-        return torch.ones([axis * size for axis in axes], dtype=dtype, device=device)
+        return torch.full([axis * size for axis in axes], value, dtype=dtype, device=device)
     return described[1]
