@@ -170,7 +170,7 @@ def call_leaf(interpreter: Interpreter, function: Any, args: Any, kwargs: dict[s
     keywords = {k: _truth(v) for k, v in forced_keywords(interpreter, kwargs).items()}
     combine = _SCALED.get(function.__name__.removesuffix("_").removeprefix(_OF_LISTS))
     if combine is not None:
-        if isinstance(keywords.get("value"), torch.Tensor):
+        if _is_scale(keywords.get("value"), [*values, getattr(function, "__self__", None)]):
             return _scaled_by_tensor(interpreter, function, combine, values, keywords["value"])
         if len(values) == 4 and not keywords and _holds_scales(interpreter, values):
             return _scaled_by_tensors(interpreter, function, combine, values)
@@ -199,16 +199,38 @@ _SCALED = {"addcdiv": torch.div, "addcmul": torch.mul}
 _OF_LISTS = "_foreach_"
 
 
+def _is_scale(value: Any, others: list[Any]) -> bool:
+    """A tensor that is a real number, of floats: it makes of no dtype another one."""
+    if not isinstance(value, torch.Tensor) or value.dim() or value.dtype.is_complex:
+        return False
+    kinds = [x.dtype for x in others if isinstance(x, torch.Tensor)]
+    return all(kind.is_floating_point or kind.is_complex for kind in kinds)
+
+
 def _scaled_by_tensor(
     interpreter: Interpreter, function: Any, combine: Any, values: list[Any], scale: torch.Tensor
 ) -> Any:
-    """``base + scale * combine(first, second)``, without reading ``scale``."""
+    """``base + scale * combine(first, second)``, without reading ``scale``; as eager computes it:
+    on a CPU ``combine(scale * first, second)``, of 16 bits rounded once."""
     owner = getattr(function, "__self__", None)
-    base, first, second = [owner, *values] if isinstance(owner, torch.Tensor) else values
-    call = interpreter.torch_call
-    added = call(torch.mul, call(combine, first, second), scale)
+    given = [owner, *values] if isinstance(owner, torch.Tensor) else values
+    call, dtype = interpreter.torch_call, given[0].dtype
+    narrow = dtype in (torch.float16, torch.bfloat16) and all(x.dtype is dtype for x in given)
+    wide = [call(torch.Tensor.to, x, torch.float32) for x in given] if narrow else given
+    base, first, second = wide
     in_place = function.__name__.endswith("_")
-    return call(torch.Tensor.add_ if in_place else torch.Tensor.add, base, added)
+    plain = "addcdiv" if combine is torch.div else "addcmul"
+    if base.device.type == "cpu":
+        operands = [call(torch.mul, first, scale), second]
+    else:
+        plain = "add"
+        operands = [call(torch.mul, call(combine, first, second), scale)]
+    result = call(getattr(torch.Tensor, plain + "_" * (in_place and not narrow)), base, *operands)
+    if not narrow:
+        return result
+    if in_place:
+        return call(torch.Tensor.copy_, given[0], result)
+    return call(torch.Tensor.to, result, dtype)
 
 
 def _holds_scales(interpreter: Interpreter, values: list[Any]) -> bool:

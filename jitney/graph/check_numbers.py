@@ -44,6 +44,8 @@ def check_numbers(op: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, An
         _check_positive("a number of degrees of freedom", (_degrees_of_freedom(args, correction),))
         if isinstance(correction, float) and not math.isfinite(correction):
             raise Unsupported("eager-differs", f"a variance's correction of {correction}")
+    if op._opname in ("linspace", "logspace"):
+        _check_ends(args[:2], kwargs.get("dtype"))
     bounds = _BOUNDS.get(op._opname.removesuffix("_"))
     places = bounds or _CREATED.get(op._opname)
     if places is None:
@@ -64,6 +66,14 @@ def _degrees_of_freedom(args: tuple[Any, ...], correction: Any) -> Any:
     rest = [n for d, n in enumerate(shape) if d not in over]
     count = prod(shape[d] for d in over) if all(n != 0 for n in rest) else 0
     return count - (1 if correction is None else correction)
+
+
+def _check_ends(ends: Sequence[Any], dtype: torch.dtype | None) -> None:
+    """Eager reads ends that are tensors, and makes them whole first where the result is."""
+    kinds = [end.dtype for end in ends if isinstance(end, torch.Tensor)]
+    whole = dtype is not None and not dtype.is_floating_point
+    if kinds and (whole or any(kind.is_complex for kind in kinds)):
+        raise Unsupported("eager-differs", "steps between tensors that are not real, or whole")
 
 
 def _check_positive(what: str, numbers: Sequence[Any]) -> None:

@@ -151,6 +151,22 @@ def test_scale_given_as_a_tensor_is_not_read() -> None:
     torch.testing.assert_close(jitney.compile(f, fullgraph=True)(x, y), expected)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.int32], ids=str)
+def test_a_scale_in_a_tensor_is_what_its_number_is(dtype: torch.dtype) -> None:
+    def f(x: torch.Tensor, y: torch.Tensor, scale: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        changed = x.clone().addcmul_(x, y, value=scale)
+        quotient = torch.addcdiv(x, x, y, value=scale) if x.is_floating_point() else x
+        return changed, quotient, torch.addcmul(x, x, y, value=scale)
+
+    made = torch.Generator().manual_seed(3)
+    x, y = (torch.randn(70, generator=made).mul(4).to(dtype) for _ in range(2))
+    for scale in (torch.tensor(2.5), torch.tensor(0.3).double(), torch.tensor(3)):
+        got = jitney.compile(f)(x, y, scale)
+        torch.testing.assert_close(got, f(x, y, scale), rtol=0, atol=0, equal_nan=True)
+    with pytest.raises(TypeError, match="must be Number"):
+        jitney.compile(f)(x, y, torch.tensor([2.5]))
+
+
 def test_power_operator_reaches_other_backends() -> None:
     compiled = jitney.compile(lambda x: (x**2, 2.0**x), backend="eager", fullgraph=True)
     x = torch.tensor([1.0, 3.0])

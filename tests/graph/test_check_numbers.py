@@ -200,3 +200,15 @@ def test_fills_with_numbers_that_change(name: str, dtype: torch.dtype) -> None:
                 call(x.clone(), number)
         else:
             assert torch.equal(call(x.clone(), number), expected)
+
+
+@pytest.mark.parametrize("end", [torch.tensor(2.5), torch.tensor(3 + 0j), torch.tensor(2)])
+@pytest.mark.parametrize("dtype", [None, torch.float32, torch.int32])
+def test_steps_to_a_tensor(end: torch.Tensor, dtype: torch.dtype | None) -> None:
+    def steps(end: torch.Tensor, _: float) -> torch.Tensor:
+        return torch.linspace(1, end, 5, dtype=dtype)
+
+    wanted, error = outcome(steps, end, 0)
+    got, raised = outcome(jitney.compile(steps), end, 0)
+    assert raised == error
+    torch.testing.assert_close(got, wanted)

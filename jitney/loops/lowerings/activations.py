@@ -268,13 +268,14 @@ def log_sigmoid_backward(
 
 @elementwise(aten.addcmul, with_builder=True)
 def addcmul(b: Builder, x: Expr, one: Expr, other: Expr, *, value: Expr | None = None) -> Expr:
-    """Eager's order: ``(value * one) * other``; on a GPU ``value * (one * other)``, its last
-    product part of the sum."""
-    if b.target.kind == "cpu":
-        return add(x, mul(one if value is None else mul(value, one), other))
-    product = mul(one, other)
+    """Eager's order: ``(value * one) * other``; on a GPU ``value * (one * other)``. The last
+    product is part of the sum."""
+    scaled = one if value is None else mul(value, one)
     if not x.dtype.is_floating_point:
-        return add(x, product if value is None else mul(value, product))
+        return add(x, mul(scaled, other))
+    if b.target.kind == "cpu":
+        return apply("fma", scaled, other, x)
+    product = mul(one, other)
     return _added_times(x, product, apply("fma", one, other, x), value)
 
 
