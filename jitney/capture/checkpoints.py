@@ -165,12 +165,17 @@ def keep_results(interpreter: Interpreter, graph: torch.fx.GraphModule) -> None:
                 reason = "results of a checkpoint that share memory are written to"
                 raise Restart(checkpoint.step, BreakCapture("checkpoint", reason))
             copied.add(memory)
-            _copy_for(readers, node)
+            _copy_for(readers, node, inside)
     graph.recompile()
 
 
-def _copy_for(readers: list[torch.fx.Node], node: torch.fx.Node) -> None:
-    with node.graph.inserting_before(min(readers)):
+def _copy_for(
+    readers: list[torch.fx.Node], node: torch.fx.Node, inside: set[torch.fx.Node]
+) -> None:
+    """Behind the checkpoint, where gradients are on: a reader may write under `no_grad`."""
+    numbers = {each.meta.get("checkpoint") for each in inside}
+    ends = [each for each in node.graph.nodes if each.meta.get("checkpoint") in numbers]
+    with node.graph.inserting_after(ends[-1]):
         copy = node.graph.call_function(torch.clone, (node,))
     copy.meta.update(node.meta, checkpoint=None)
     for reader in readers:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils.checkpoint import checkpoint
 
 import jitney
 from tests.equal import assert_equal
@@ -255,3 +256,19 @@ def test_an_input_requires_grad_from_a_write_on(
             seen.append([x.grad, start.grad, *[r.detach() for r in results]])
         found.append(seen)
     assert_equal(found[1], found[0])
+
+
+def test_a_checkpoints_result_that_is_written_without_gradients_keeps_its_own() -> None:
+    def f(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        made = checkpoint(torch.mul, x, y, use_reentrant=False)
+        with torch.no_grad():
+            made.add_(y)
+        return made * 1
+
+    found = []
+    for call in (f, jitney.compile(f)):
+        x = torch.arange(3.0, requires_grad=True)
+        result = call(x, torch.ones(3) * 2)
+        result.sum().backward()
+        found.append((result.detach().tolist(), x.grad.tolist()))
+    assert found[0] == found[1]
