@@ -53,7 +53,7 @@ def test_questions_have_the_answer_of_each_call(name: str, dynamic: bool | None)
         return ask(x), x * 2
 
     ask = QUESTIONS[name]
-    for first in TENSORS:
+    for first in list(TENSORS)[:: 4 if dynamic else 1]:
         compiled = jitney.compile(function, dynamic=dynamic)
         for kind in (first, first, *TENSORS, *TENSORS):
             x = TENSORS[kind]()

@@ -267,8 +267,10 @@ def test_one_hot_rows_lie_in_rows(dynamic: bool) -> None:
     assert torch.equal(found, expected) and found.stride() == strides == wanted
 
 
-@pytest.mark.parametrize("dynamic", [None, True])
-@pytest.mark.parametrize("shifts, dims", [(1, -1), (2, 1), ((1, -1), (2, 3)), (1, 0), (3, None)])
+@pytest.mark.parametrize("shifts, dims, dynamic", [
+    (1, -1, None), (2, 1, True), ((1, -1), (2, 3), None), ((1, -1), (2, 3), True), (1, 0, True),
+    (3, None, None),
+])  # fmt: skip
 def test_a_roll_keeps_channels_that_lie_last(shifts: Any, dims: Any, dynamic: bool | None) -> None:
     """Images of one row or one column are among them; on a CPU eager joins two parts."""
 
