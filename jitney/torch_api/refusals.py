@@ -18,6 +18,13 @@ from jitney.torch_api.shared_memory import shares_with_written
 
 _MASKS = (torch.bool, torch.uint8)
 _SELECT = torch.ops.aten.select.int
+#: What a copy of a tensor with a part replaced replaces, by the name of the copying op.
+_PARTS = {
+    "select_scatter": _SELECT,
+    "slice_scatter": torch.ops.aten.slice.Tensor,
+    "diagonal_scatter": torch.ops.aten.diagonal.default,
+    "as_strided_scatter": torch.ops.aten.as_strided.default,
+}
 
 
 class _Refused(RuntimeError):
@@ -40,7 +47,9 @@ def refuse(op: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
 def refuse_operands(op: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
     """The same of shapes and dtypes of fakes alone: a kernel of ours would read past the end."""
     check = _CHECKS.get(op._opname)
-    if check is not None:
+    if op._opname in _PARTS:
+        _part(_PARTS[op._opname], *args, **kwargs)
+    elif check is not None:
         check(*args, **kwargs)
 
 
@@ -95,6 +104,13 @@ def _select(x: torch.Tensor, dim: int, index: Any) -> None:
         _check(-size <= index < size, "an index is out of range")
 
 
+def _part(view: Any, x: torch.Tensor, src: torch.Tensor, *place: Any, **named: Any) -> None:
+    if view is _SELECT:
+        _select(x, *place, **named)
+    part = view(x, *place, **named)
+    _check(src.shape == part.shape, "a replaced part has another shape")
+
+
 def _index_put(x: torch.Tensor, indices: Any, value: torch.Tensor, *_: Any, **__: Any) -> None:
     """The picked shape: where indices stand beside each other it takes their place, else it comes
     first. How many elements a mask picks is not known."""
@@ -147,6 +163,20 @@ def _index_add(
 
 def _nll_loss(x: Any, target: torch.Tensor, *_: Any, **__: Any) -> None:
     _check(target.dtype in (torch.int64, torch.uint8), "a target is no int64")
+
+
+def _nll_loss2d(x: torch.Tensor, target: torch.Tensor, weight: Any, *_: Any, **__: Any) -> None:
+    _nll_loss(x, target)
+    _check(target.shape == x.shape[:1] + x.shape[2:], "a target has another shape")
+    _check(weight is None or weight.numel() == x.shape[1], "as many weights as classes are needed")
+
+
+def _weighed(x: torch.Tensor, *given: Any, **named: Any) -> None:
+    for other in (*given, *named.values()):
+        if isinstance(other, torch.Tensor):
+            ends = zip(reversed(other.shape), reversed(x.shape), strict=False)
+            fits = other.dim() <= x.dim() and all(size in (1, end) for size, end in ends)
+            _check(fits, "a target or a weight does not fit")
 
 
 def _put(x: Any, index: torch.Tensor, source: torch.Tensor, *_: Any, **__: Any) -> None:
@@ -213,7 +243,9 @@ _CHECKS: dict[str, Callable[..., None]] = {
     **dict.fromkeys(("index_put", "index_put_", "_unsafe_index_put"), _index_put),
     **dict.fromkeys(("index_fill", "index_fill_"), _index_fill),
     **dict.fromkeys(("index_reduce", "index_reduce_", "index_add", "index_add_"), _index_add),
-    **dict.fromkeys(("nll_loss_forward", "nll_loss2d_forward"), _nll_loss),
+    **dict.fromkeys(("binary_cross_entropy", "binary_cross_entropy_with_logits"), _weighed),
+    "nll_loss_forward": _nll_loss,
+    "nll_loss2d_forward": _nll_loss2d,
     **dict.fromkeys(("put", "put_"), _put),
     **dict.fromkeys(("masked_fill", "masked_fill_"), _masked_fill),
     **dict.fromkeys(("masked_scatter", "masked_scatter_"), _masked_scatter),

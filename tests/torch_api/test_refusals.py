@@ -31,6 +31,21 @@ REFUSED: dict[str, Callable[[torch.Tensor], Any]] = {
     "index_add": lambda x: x.index_add(0, torch.tensor([0]), x[:1, 1:]),
     "index_add_": lambda x: x.index_add_(-1, torch.tensor([0, 1]), torch.ones(4, 2)),
     "nll_loss": lambda x: F.nll_loss(x, torch.ones(5, dtype=torch.int32)),
+    "nll_loss of places": lambda x: F.nll_loss(
+        torch.stack([x, x], 2)[..., None], torch.ones(5, 1, 1).long()
+    ),
+    "weights of places": lambda x: F.nll_loss(
+        x[:, :, None, None], torch.ones(5, 1, 1).long(), x[0, :1]
+    ),
+    "weights of more dimensions": lambda x: F.binary_cross_entropy(x, x, torch.ones(2, 5, 5)),
+    "pos_weight of more dimensions": lambda x: F.binary_cross_entropy_with_logits(
+        x, x, pos_weight=torch.ones(2, 5, 5)
+    ),
+    "select_scatter": lambda x: x.select_scatter(x[0, :1], 0, 0),
+    "select_scatter past the end": lambda x: x.select_scatter(x[0], 0, x.shape[0]),
+    "slice_scatter": lambda x: x.slice_scatter(x[:1], 0, 1, 4),
+    "diagonal_scatter": lambda x: x.diagonal_scatter(x[0], 1),
+    "as_strided_scatter": lambda x: x.as_strided_scatter(x[:1, :1], (2, 1), (1, 1)),
     "put_": lambda x: x.put_(torch.tensor([0, 1]), torch.ones(3)),
     "masked_fill_": lambda x: x.masked_fill_(torch.ones(5), 1),
     "mvlgamma_": lambda x: x.mvlgamma_(0),
@@ -92,6 +107,11 @@ TAKEN: dict[str, Callable[[torch.Tensor], Any]] = {
     "mul_ of a number of 64 bits": lambda x: x.mul_(torch.tensor(2.0, dtype=torch.float64)),
     "masked_fill_": lambda x: x.masked_fill_(x > 0, 2),
     "relu": lambda x: F.relu(x, inplace=True),
+    "select_scatter": lambda x: x.select_scatter(x[:, 0], 1, -1),
+    "slice_scatter": lambda x: x.slice_scatter(x[1:], 0, 0, x.shape[0] - 1),
+    "diagonal_scatter": lambda x: x.diagonal_scatter(x[0]),
+    "nll_loss of places": lambda x: F.nll_loss(x[:, :, None, None], torch.ones(5, 1, 1).long()),
+    "binary_cross_entropy": lambda x: F.binary_cross_entropy(x, x, x[0]),
     "index_add": lambda x: x.index_add(-1, torch.tensor([0, 1]), x[:, 1:3]),
     "index_add_ of no dimension": lambda x: x[0, 0].index_add_(0, torch.tensor(0), x[1, 1]),
 }
@@ -100,6 +120,10 @@ ROWS: dict[str, Callable[[torch.Tensor, torch.Tensor], Any]] = {
     "index_put_": lambda x, y: put(x, torch.tensor([0, 1]), y),
     "index_add_": lambda x, y: x.index_add_(0, torch.tensor([0, 1]), y),
     "index_add": lambda x, y: x.index_add(0, torch.tensor([0, 1]), y),
+    "select_scatter": lambda x, y: x.select_scatter(y[0], 0, 1),
+    "slice_scatter": lambda x, y: x.slice_scatter(y, 0, 1),
+    "diagonal_scatter": lambda x, y: x.diagonal_scatter(y.flatten(), -1),
+    "as_strided_scatter": lambda x, y: x.as_strided_scatter(y, (2, 4), (4, 1)),
 }
 
 
