@@ -171,6 +171,12 @@ def _nll_loss2d(x: torch.Tensor, target: torch.Tensor, weight: Any, *_: Any, **_
     _check(weight is None or weight.numel() == x.shape[1], "as many weights as classes are needed")
 
 
+def _pad(x: torch.Tensor, pads: Any, *_: Any) -> None:
+    """What is cut off is cut before anything is put on."""
+    for size, first, last in zip(reversed(x.shape), pads[::2], pads[1::2], strict=False):
+        _check(size + min(first, 0) + min(last, 0) >= 0, "more is cut off than there is")
+
+
 def _weighed(x: torch.Tensor, *given: Any, **named: Any) -> None:
     for other in (*given, *named.values()):
         if isinstance(other, torch.Tensor):
@@ -244,6 +250,7 @@ _CHECKS: dict[str, Callable[..., None]] = {
     **dict.fromkeys(("index_fill", "index_fill_"), _index_fill),
     **dict.fromkeys(("index_reduce", "index_reduce_", "index_add", "index_add_"), _index_add),
     **dict.fromkeys(("binary_cross_entropy", "binary_cross_entropy_with_logits"), _weighed),
+    "constant_pad_nd": _pad,
     "nll_loss_forward": _nll_loss,
     "nll_loss2d_forward": _nll_loss2d,
     **dict.fromkeys(("put", "put_"), _put),

@@ -41,6 +41,8 @@ REFUSED: dict[str, Callable[[torch.Tensor], Any]] = {
     "pos_weight of more dimensions": lambda x: F.binary_cross_entropy_with_logits(
         x, x, pos_weight=torch.ones(2, 5, 5)
     ),
+    "pad": lambda x: F.pad(x, (-6, 2)),
+    "pad by sizes": lambda x: F.pad(x, (2, -x.shape[0] - 1)),
     "select_scatter": lambda x: x.select_scatter(x[0, :1], 0, 0),
     "select_scatter past the end": lambda x: x.select_scatter(x[0], 0, x.shape[0]),
     "slice_scatter": lambda x: x.slice_scatter(x[:1], 0, 1, 4),
@@ -92,6 +94,7 @@ def test_eager_raises_where_the_function_can_catch_it(
 
 
 TAKEN: dict[str, Callable[[torch.Tensor], Any]] = {
+    "pad": lambda x: F.pad(x, (-5, 2, -x.shape[0], 1)),
     "a number": lambda x: put(x, ([0, 1], [2, 3]), 0),
     "sizes of 1 in front": lambda x: put(x, [0, 1], torch.ones(1, 1, 2, 5)),
     "behind a slice": lambda x: put(x, (slice(None), [0, 1, 2]), torch.ones(5, 3)),
