@@ -172,7 +172,8 @@ def _nll_loss2d(x: torch.Tensor, target: torch.Tensor, weight: Any, *_: Any, **_
 
 
 def _pad(x: torch.Tensor, pads: Any, *_: Any) -> None:
-    """What is cut off is cut before anything is put on."""
+    """What is cut off is cut before anything is put on. Reflections eager takes; torch's gradient
+    of them reads before the first element."""
     for size, first, last in zip(reversed(x.shape), pads[::2], pads[1::2], strict=False):
         _check(size + min(first, 0) + min(last, 0) >= 0, "more is cut off than there is")
 
@@ -250,7 +251,9 @@ _CHECKS: dict[str, Callable[..., None]] = {
     **dict.fromkeys(("index_fill", "index_fill_"), _index_fill),
     **dict.fromkeys(("index_reduce", "index_reduce_", "index_add", "index_add_"), _index_add),
     **dict.fromkeys(("binary_cross_entropy", "binary_cross_entropy_with_logits"), _weighed),
-    "constant_pad_nd": _pad,
+    **dict.fromkeys(
+        ("constant_pad_nd", "reflection_pad1d", "reflection_pad2d", "reflection_pad3d"), _pad
+    ),
     "nll_loss_forward": _nll_loss,
     "nll_loss2d_forward": _nll_loss2d,
     **dict.fromkeys(("put", "put_"), _put),

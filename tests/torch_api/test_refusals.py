@@ -176,3 +176,17 @@ def test_a_row_that_is_picked_is_one_of_them() -> None:
     torch_api.refuse(select, (x, 1, symbol), {})
     assumed = shapes.var_to_range[symbol.node.expr]
     assert (assumed.lower, assumed.upper) == (-5, 4)
+
+
+@pytest.mark.parametrize("pads", [(-7, 3), (3, -7), (-6, 2), (2, -6)])
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_gradients_of_what_is_reflected_beyond_a_cut(
+    pads: tuple[int, int], dynamic: bool | None
+) -> None:
+    compiled = jitney.compile(lambda x: F.pad(x, pads, "reflect"), dynamic=dynamic)
+    x, y = (torch.arange(12.0).view(2, 6).requires_grad_() for _ in range(2))
+    result, expected = compiled(x), F.pad(y, pads, "reflect")
+    assert torch.equal(result, expected)
+    assert torch.equal(
+        *(torch.autograd.grad(r.sum(), z)[0] for r, z in ((result, x), (expected, y)))
+    )
