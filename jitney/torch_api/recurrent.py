@@ -90,6 +90,11 @@ def _layered(whole: Any) -> Any:
     def network(*args: Any, **kwargs: Any) -> tuple[torch.Tensor, ...]:
         if kwargs or len(args) != 9 or not isinstance(args[3], bool) or not _fits(*args):
             return tuple(whole(*args, **kwargs))
+        x, states, batch_first = args[0], args[1], args[8]
+        batch = x.shape[0 if batch_first else 1]
+        given = [states] if isinstance(states, torch.Tensor) else states
+        if any(state.shape[1] != batch for state in given):  # torch's Python lets them broadcast
+            raise RuntimeError("states of another batch: eager has its say")
         return _by_layers(whole, *args)
 
     return network

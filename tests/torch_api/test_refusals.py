@@ -20,6 +20,11 @@ def put(x: torch.Tensor, indices: Any, value: Any) -> None:
     x[indices] = value
 
 
+def recur(x: torch.Tensor) -> torch.Tensor:
+    weights = [torch.ones(9, 5), torch.ones(9, 3)]
+    return torch.gru(x[None], torch.ones(1, 1, 3), weights, False, 1, 0.0, False, False, False)[0]
+
+
 REFUSED: dict[str, Callable[[torch.Tensor], Any]] = {
     "indices that do not broadcast": lambda x: put(x, ([0, 1], [0, 1, 2]), 0),
     "too many rows": lambda x: put(x, [0, 1], torch.ones(3, 5)),
@@ -43,6 +48,7 @@ REFUSED: dict[str, Callable[[torch.Tensor], Any]] = {
     ),
     "pad": lambda x: F.pad(x, (-6, 2)),
     "pad by sizes": lambda x: F.pad(x, (2, -x.shape[0] - 1)),
+    "states of another batch": recur,
     "select_scatter": lambda x: x.select_scatter(x[0, :1], 0, 0),
     "select_scatter past the end": lambda x: x.select_scatter(x[0], 0, x.shape[0]),
     "slice_scatter": lambda x: x.slice_scatter(x[:1], 0, 1, 4),
