@@ -41,6 +41,21 @@ def _new_in_rows(whole: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
     return _in_rows(out) if is_new else out
 
 
+def _masked_in_place(
+    whole: Any, query: Any, key: Any, value: Any, attn_mask: Any = None, *args: Any, **kwargs: Any
+) -> torch.Tensor:
+    """A mask is added to the scores where they lie, which it cannot widen."""
+    if isinstance(attn_mask, torch.Tensor):
+        lead = query.shape[:-2]
+        if not kwargs.get("enable_gqa"):
+            lead = torch.broadcast_shapes(lead, key.shape[:-2])
+        ends = zip(reversed(attn_mask.shape), reversed((*lead, query.shape[-2], key.shape[-2])))
+        if attn_mask.dim() > len(lead) + 2 or not all(n in (1, end) for n, end in ends):
+            raise RuntimeError(f"a mask of {list(attn_mask.shape)} does not fit the scores")
+    out: torch.Tensor = whole(query, key, value, attn_mask, *args, **kwargs)
+    return out
+
+
 def _written(*args: Any, **kwargs: Any) -> None:
     """Fused steps have no kernels for fakes of symbolic sizes, and nothing to tell of any."""
     for value in (*args, *kwargs.values()):
@@ -61,4 +76,5 @@ _IN_PLACE_OF: dict[Any, Callable[..., Any]] = {
     **dict.fromkeys(FUSED, _written),
     **_each(_without_gradient_in_rows, torch.max_pool1d, F.max_pool1d),
     **_each(_new_in_rows, torch.rrelu, F.rrelu),
+    **_each(_masked_in_place, F.scaled_dot_product_attention),
 }

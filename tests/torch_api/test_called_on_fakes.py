@@ -47,3 +47,27 @@ def test_a_randomly_leaking_unit_gives_rows(random: bool, training: bool) -> Non
     for rows in (3, 5, 1):
         x = torch.randn(rows, 4).requires_grad_(training)
         assert_equal_to_eager(leaked, compiled, (x,), training=training)
+
+
+MASKS = [(3, 5), (1, 2, 3, 5), (4, 2, 3, 5), (1, 4, 3, 5), (1, 1, 1, 2, 3, 5), (2, 3, 5)]
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("training", [False, True])
+def test_a_mask_does_not_widen_attention(training: bool, dynamic: bool | None) -> None:
+    def attended(*given: torch.Tensor) -> Any:
+        try:
+            return F.scaled_dot_product_attention(*given)
+        except RuntimeError as error:
+            return str(error)
+
+    compiled = jitney.compile(attended, dynamic=dynamic, recompile_limit=20)
+    query, key = torch.randn(1, 2, 3, 4, requires_grad=training), torch.randn(1, 2, 5, 4)
+    for batch, mask in [(1, shape) for shape in MASKS] + [(4, MASKS[2]), (4, MASKS[1])]:
+        given = query, key.expand(batch, -1, -1, -1), key, torch.randn(mask)
+        found, expected = compiled(*given), attended(*given)
+        assert isinstance(expected, str) == (batch == 1 and mask in MASKS[2:5])
+        if isinstance(expected, str):
+            assert found == expected
+        else:
+            torch.testing.assert_close(found, expected)
