@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -15,17 +15,19 @@ from jitney.kernels import (
 )
 from jitney.loops.evaluate_scalar import evaluate_scalar
 from jitney.loops.index import Atom, Index
-from jitney.loops.ir import BufferView, Expr, Extern, Output
+from jitney.loops.ir import BufferView, Expr, Extern
 
 #: Makes the tensor a view stands for, given the sizes of this call.
 ViewTensor = Callable[[BufferView], torch.Tensor]
 
 
 class ExternCall:
-    """An extern node made ready: the overload looked up once, arguments read off per call."""
+    """An extern node made ready: the overload looked up once, arguments read off per call.
+    ``returned``: the buffers that results of the program lie in."""
 
-    def __init__(self, node: Extern) -> None:
+    def __init__(self, node: Extern, returned: Collection[str] = ()) -> None:
         self.node = node
+        self._returned = returned
         overload = torch_api.find_op(node.target)
         self.function = torch_api.direct_function(overload) or overload
         self._args = [_known(a) for a in node.args]
@@ -60,10 +62,10 @@ class ExternCall:
             raise CompilerBug(f"{self.node.target} gave {len(results)} results")
         return results
 
-    def left_undefined(self, name: str | None, outputs: Sequence[Any]) -> None:
+    def left_undefined(self, name: str | None) -> None:
         """Raises where the op has left the result ``name`` undefined (None in Python), of which
         torch foresaw a tensor, and the program gives it to its caller."""
-        if any(isinstance(out, Output) and out.view.buffer == name for out in outputs):
+        if name in self._returned:
             raise LeftToEager(f"{self.node.target} leaves a result undefined")
 
     def check(self, result: torch.Tensor, shape: Sequence[int], dtype: torch.dtype) -> None:

@@ -11,7 +11,7 @@ from jitney.loops.index import Value
 def drop_dead(program: ir.LoopProgram) -> ir.LoopProgram:
     """Without stores to temps that nothing reads, Lets and reductions nobody uses, and nodes
     left with nothing to do. Extern calls stay: they may check or print."""
-    needed = {out.view.buffer for out in program.outputs if isinstance(out, ir.Output)}
+    needed = visit.returned(program.outputs)
     needed |= {b.name for b in program.buffers if b.kind != "temp"}
     nodes: list[ir.Node] = []
     for node in reversed(program.nodes):

@@ -31,7 +31,7 @@ class FusionState:
         self.writers: dict[str, list[int]] = {}
         self.reads: dict[int, tuple[str, ...]] = {}
         self.writes: dict[int, tuple[str, ...]] = {}
-        self.kept = {out.view.buffer for out in program.outputs if isinstance(out, ir.Output)}
+        self.kept = visit.returned(program.outputs)
         self.kept |= {b.name for b in program.buffers if b.kind != "temp"}
         self._fresh = 0
         self._link(program.nodes)

@@ -59,6 +59,7 @@ from jitney.loops.lowerings.views import is_view, lower_view
 from jitney.loops.read_sizes import symbols_of
 from jitney.loops.symbols import assumptions_of, to_index
 from jitney.loops.target import Target
+from jitney.loops.visit import returned
 from jitney.torch_api import OpOverload
 
 aten = torch.ops.aten
@@ -347,7 +348,7 @@ def _output(value: Any) -> ProgramOutput:
 
 def _allocate_outputs(program: LoopProgram) -> LoopProgram:
     """Temporaries that leave the program become outputs, allocated by torch for each call."""
-    escaping = {o.view.buffer for o in program.outputs if isinstance(o, Output)}
+    escaping = returned(program.outputs)
     buffers = tuple(
         replace(x, kind="output") if x.kind == "temp" and x.name in escaping else x
         for x in program.buffers

@@ -181,6 +181,11 @@ def _writes(node: ir.Node) -> list[str]:
     return names
 
 
+def returned(outputs: Iterable[object]) -> set[str]:
+    """The buffers that results of a program lie in."""
+    return {out.view.buffer for out in outputs if isinstance(out, ir.Output)}
+
+
 def apart(first: tuple[ir.Stmt, ...], second: tuple[ir.Stmt, ...]) -> bool:
     """Whether neither block touches a buffer that the other writes."""
     a, b = (ir.LoopNest("", (), body) for body in (first, second))

@@ -8,7 +8,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from jitney import torch_api
-from jitney.errors import CompilerBug
+from jitney.errors import CompilerBug, LeftToEager
 from jitney.kernels.call_extern import ExternCall
 
 
@@ -84,3 +84,12 @@ def test_autocast_around_the_call_casts_nothing() -> None:
         (found,) = call.run(lambda view: a, {}, {})
         assert torch.mm(a, b).dtype is torch.bfloat16
     assert torch.equal(found, torch.mm(a, b))
+
+
+def test_an_undefined_result_matters_where_the_caller_gets_it() -> None:
+    node: Any = SimpleNamespace(target="aten.neg.default", args=(), kwargs=())
+    call = ExternCall(node, returned={"given"})
+    call.left_undefined("kept")
+    call.left_undefined(None)
+    with pytest.raises(LeftToEager, match="leaves a result undefined"):
+        call.left_undefined("given")

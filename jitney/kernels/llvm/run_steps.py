@@ -52,7 +52,8 @@ class RunSteps:
         self._own = own_results(program.outputs, program.buffers)
         self._sizes = sizes_to_read(program, program.arguments)
         remaining = iter(calls)
-        self._steps = [_ready(program, s, remaining) for s in steps]
+        returned = visit.returned(program.outputs)
+        self._steps = [_ready(program, s, remaining, returned) for s in steps]
         self._dead = _dead_after(program, steps)
 
     def __call__(self, *args: Any) -> tuple[Any, ...]:
@@ -71,11 +72,14 @@ class RunSteps:
 
 
 def _ready(
-    program: LoopProgram, step: Step, calls: Iterator[Callable[..., Any]]
+    program: LoopProgram,
+    step: Step,
+    calls: Iterator[Callable[..., Any]],
+    returned: Collection[str],
 ) -> Callable[[_Frame], None]:
     """The step as a function of the call's frame."""
     if isinstance(step, Extern):
-        extern = ExternCall(step)
+        extern = ExternCall(step, returned)
         return lambda frame: frame.extern(extern)
     if isinstance(step, Interpreted):
         single = _program_of(program, step)
@@ -95,7 +99,7 @@ def _program_of(program: LoopProgram, step: Interpreted) -> LoopProgram:
 
 def _dead_after(program: LoopProgram, steps: Sequence[Step]) -> list[list[str]]:
     """Buffers no later step and no output needs, per step."""
-    needed = {o.view.buffer for o in program.outputs if isinstance(o, Output)}
+    needed = visit.returned(program.outputs)
     dead: list[list[str]] = []
     for step in reversed(steps):
         nodes = step.nodes if isinstance(step, Segment) else (node_of(step),)
@@ -147,7 +151,7 @@ class _Frame:
         args: Sequence[Any],
         sizes: Sequence[ReadSize],
     ) -> None:
-        self._places, self._returned = places, program.outputs
+        self._places = places
         self.tensors: dict[str, torch.Tensor] = dict(constants)
         self.sizes: dict[Atom, int] = {}
         self.scalars: dict[str, Any] = {}
@@ -185,7 +189,7 @@ class _Frame:
         results = call.run(self.view, self.sizes, self.scalars)
         for name, value in zip(call.node.outputs, results, strict=False):
             if value is None:
-                call.left_undefined(name, self._returned)
+                call.left_undefined(name)
             elif name is not None:
                 self.tensors[name] = self._laid_out(call, name, value)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from jitney.loops import ir, visit
+from jitney.loops import visit
 from jitney.loops.index import Dim
 from jitney.loops.ir import Extern, LoopProgram, Node, ScalarArg
 from jitney.loops.read_sizes import sizes_to_read
@@ -107,7 +107,7 @@ def _used_outside(
     program: LoopProgram, groups: list[list[Node] | Apart], position: int
 ) -> set[str]:
     """Buffers some other step or the caller needs."""
-    used = {o.view.buffer for o in program.outputs if isinstance(o, ir.Output)}
+    used = visit.returned(program.outputs)
     for k, group in enumerate(groups):
         if k != position:
             for node in group if isinstance(group, list) else [node_of(group)]:

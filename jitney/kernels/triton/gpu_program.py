@@ -17,6 +17,7 @@ from jitney.kernels.triton.launch import Launch, LaunchTable
 from jitney.kernels.triton.launch_plan import LaunchPlan, Segment
 from jitney.kernels.triton.load_binary import load_binary
 from jitney.kernels.triton.places import Places, Whole
+from jitney.loops import visit
 from jitney.loops.evaluate_scalar import evaluate_scalar
 from jitney.loops.index import Atom, Dim
 from jitney.loops.ir import BufferView, Extern, IntOutput, Output, ScalarArg
@@ -39,7 +40,8 @@ class GpuProgram:
         for name in (*names, *plan.offsets):
             self.slots.setdefault(name, len(self.slots))
         self.launches = self._launches()
-        self.steps = [ExternCall(s) if isinstance(s, Extern) else s for s in plan.steps]
+        returned = visit.returned(plan.outputs)
+        self.steps = [ExternCall(s, returned) if isinstance(s, Extern) else s for s in plan.steps]
         born = {name for names in plan.born for name in names}
         self.unwritten = [b.name for b in plan.buffers if b.kind == "output" and b.name not in born]
         self.own = own_results(plan.outputs, plan.buffers)
@@ -186,7 +188,7 @@ class _Call:
         results = step.run(self.view, self.sizes, self.scalars)
         for whole, result in zip(wanted, results, strict=False):
             if result is None:
-                step.left_undefined(whole.name if whole else None, self.owner.plan.outputs)
+                step.left_undefined(whole.name if whole else None)
             if whole is None or result is None:
                 continue
             address = result.data_ptr()

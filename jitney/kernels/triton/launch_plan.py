@@ -11,7 +11,7 @@ from jitney.kernels.triton.kernel_source import KernelSource
 from jitney.kernels.triton.load_binary import Binary
 from jitney.loops import visit
 from jitney.loops.index import Dim, Index
-from jitney.loops.ir import Buffer, Extern, LoopProgram, Node, Output, ProgramOutput, ScalarArg
+from jitney.loops.ir import Buffer, Extern, LoopProgram, Node, ProgramOutput, ScalarArg
 from jitney.loops.read_sizes import ReadSize, sizes_to_read
 
 Argument = str | Dim | ScalarArg
@@ -139,7 +139,7 @@ def _born_before(program: LoopProgram, steps: Sequence[list[Node]]) -> tuple[tup
 
 def _dead_after(program: LoopProgram, steps: Sequence[list[Node]]) -> tuple[tuple[str, ...], ...]:
     """Tensors of no later use, per step: the memory of those nobody else holds is free."""
-    needed = {o.view.buffer for o in program.outputs if isinstance(o, Output)}
+    needed = visit.returned(program.outputs)
     freed = {b.name for b in program.buffers if b.kind in ("input", "large", "extern")}
     dead: list[tuple[str, ...]] = []
     for nodes in reversed(steps):

@@ -34,7 +34,7 @@ from jitney.loops.ir import (
 )
 from jitney.loops.pointwise_nest import pointwise
 from jitney.loops.target import Target
-from jitney.loops.visit import reads, writes
+from jitney.loops.visit import reads, returned, writes
 
 #: Kinds of buffers that a program makes anew.
 MADE = ("temp", "output")
@@ -120,7 +120,7 @@ def _excerpt(program: LoopProgram, names: tuple[str, ...]) -> LoopProgram | None
     used = {name: None for node in nodes for name in reads(node)}
     others = [n for n in program.nodes if n not in nodes]
     wanted = {name for node in others for name in reads(node)}
-    wanted |= {o.view.buffer for o in program.outputs if isinstance(o, Output)}
+    wanted |= returned(program.outputs)
     buffers: list[Buffer] = []
     for name in {**used, **made}:
         buffer = program.buffer(name)
