@@ -1,21 +1,28 @@
 """Nests that do not wait for each other share a launch.
 
 Each launch costs the GPU a start and a drain (1-2 µs even inside a CUDA graph); small kernels
-that are independent (the three projections of a query, the writes to a cache) run as one. Runs
-before `plan_memory`, which must see a group's buffers as alive at the same time.
+that are independent (the three projections of a query, the writes to a cache) run as one. Of many
+that do the same work (an optimizer's, for each parameter) more share one, whose code is that of a
+single nest. Runs before `plan_memory`, which must see a group's buffers as alive at the same time.
 """
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
 
 from jitney.loops.decision import Decision, no, yes
 from jitney.loops.ir import Extern, Gemm, Loop, LoopNest, LoopProgram, Node, Reduce, Together
+from jitney.loops.likeness import likeness
 from jitney.loops.points import likely_points, points_of
-from jitney.loops.visit import reads, stores, writes
+from jitney.loops.visit import body_exprs, reads, stores, writes
 
-#: Nests in one launch at most, and where each is the work of a single program.
-MOST, MOST_SMALL = 6, 16
+#: Nests in one launch at most; where each is the work of a single program; and where more than
+#: `MOST` in the program do the same work.
+MOST, MOST_SMALL, MOST_ALIKE = 6, 16, 32
+#: Buffers of those that do the same work: a launch hands over 4 KiB at most, 8 bytes for each.
+MOST_BUFFERS = 256
 #: Elements that are a single program's work.
 SMALL = 128
 
@@ -23,24 +30,36 @@ SMALL = 128
 def group_launches(program: LoopProgram) -> LoopProgram:
     """``program`` with independent nests joined; nodes keep an order that respects every use."""
     groups: list[_Group] = []
+    alike = _alike_nests(program.nodes)
     for node in program.nodes:
-        earliest = _first_allowed(groups, node)
-        home = _home(groups, node, earliest)
+        home = _home(groups[_first_allowed(groups, node) :], node, alike.get(node.name))
         if home is None:
-            groups.append(_Group([node]))
-        else:
-            home.nodes.append(node)
-        (home or groups[-1]).note(node)
+            groups.append(home := _Group([], alike.get(node.name)))
+        home.take(node)
     return replace(program, nodes=tuple(g.node() for g in groups))
+
+
+def _alike_nests(nodes: Sequence[Node]) -> dict[str, Hashable]:
+    """What nests do, by name, of which more than `MOST` in the program do the same."""
+    nests = [n for n in nodes if isinstance(n, LoopNest)]
+    outlines = {n.name: (tuple(a.extent for a in n.axes), len(body_exprs(n.body))) for n in nests}
+    common = Counter(outlines.values())
+    found = {n.name: likeness(n) for n in nests if common[outlines[n.name]] > MOST}
+    times = Counter(work for work in found.values() if work is not None)
+    return {name: work for name, work in found.items() if times[work] > MOST}
 
 
 @dataclass
 class _Group:
+    """``work``: what its nests do, where many in the program do the same."""
+
     nodes: list[Node]
+    work: Hashable | None
     read: set[str] = field(default_factory=set)
     written: set[str] = field(default_factory=set)
 
-    def note(self, node: Node) -> None:
+    def take(self, node: Node) -> None:
+        self.nodes.append(node)
         self.read |= set(reads(node))
         self.written |= set(writes(node))
 
@@ -63,19 +82,28 @@ def _first_allowed(groups: list[_Group], node: Node) -> int:
     return 0
 
 
-def _home(groups: list[_Group], node: Node, earliest: int) -> _Group | None:
+def _home(allowed: list[_Group], node: Node, work: Hashable | None) -> _Group | None:
     """The last group it may join: late enough to keep lives of buffers short. Small nests wait for
-    each other rather than a large one, which comes between a number and what is computed of it."""
-    allowed = [g for g in reversed(groups[earliest:]) if can_share_launch(g.nodes, node)]
+    each other rather than a large one, which comes between a number and what is computed of it;
+    those that do the same work wait for each other alone."""
+    homes = [
+        group
+        for group in reversed(allowed)
+        if group.work == work and can_share_launch(group.nodes, node, work is not None)
+    ]
     if _is_small(node):
-        allowed.sort(key=lambda group: not _is_small(group.nodes[0]))
-    return allowed[0] if allowed else None
+        homes.sort(key=lambda group: not _is_small(group.nodes[0]))
+    return homes[0] if homes else None
 
 
-def can_share_launch(group: list[Node], node: Node) -> Decision:
-    """Whether ``node`` may run in the launch of ``group``, which it does not depend on."""
+def can_share_launch(group: list[Node], node: Node, alike: bool = False) -> Decision:
+    """Whether ``node`` may run in the launch of ``group``, which it does not depend on;
+    ``alike``: all do the same work."""
     first = group[0]
-    if len(group) >= (MOST_SMALL if all(map(_is_small, (*group, node))) else MOST):
+    most = MOST_SMALL if all(map(_is_small, (*group, node))) else MOST
+    if alike:
+        most = min(MOST_ALIKE, MOST_BUFFERS // len({*reads(node), *writes(node)}))
+    if len(group) >= most:
         return no("the launch is full")
     if isinstance(node, Gemm) and isinstance(first, Gemm):
         return _alike(first, node)

@@ -7,7 +7,7 @@ pytest.importorskip("triton")
 
 from jitney.kernels.triton.build_program import emit_together
 from jitney.kernels.triton.compile_kernels import load_function
-from jitney.loops.group_launches import group_launches
+from jitney.loops.group_launches import MOST, group_launches
 from jitney.loops.index import Axis, index
 from jitney.loops.ir import Buffer, Load, LoopNest, LoopProgram, Op, Store, Together
 from tests.targets import H200
@@ -52,3 +52,22 @@ def test_a_nest_never_moves_before_what_it_reads_or_overwrites():
     overwrites = scaled("o", "a", "b", 300, "abs")
     grouped = group_launches(program((first, second, overwrites))).nodes
     assert [n.name for n in grouped] == ["f", "s", "o"]
+
+
+def test_many_nests_that_do_the_same_are_one_body():
+    count = MOST + 3
+    names = [f"{kind}{k}" for k in range(count) for kind in "xy"]
+    cpu, shape = torch.device("cpu"), (index(300),)
+    buffers = tuple(
+        Buffer(n, "input" if n[0] == "x" else "output", F32, cpu, shape, (index(1),)) for n in names
+    )
+    nests = tuple(scaled(f"n{k}", f"x{k}", f"y{k}", 300, "neg") for k in range(count))
+    (group,) = group_launches(LoopProgram(tuple(names[::2]), buffers, nests, ())).nodes
+    (source,) = emit_together(group, H200, frozenset())
+    text = source.text(interpret=True)
+    assert text.count("def part") == 1
+    tensors = {n: torch.randn(300) if n[0] == "x" else torch.zeros(300) for n in names}
+    kernel = load_function(text)
+    kernel[(int(source.grid[0]),)](*[tensors[p.name] for p in source.parameters])
+    for k in range(count):
+        assert torch.equal(tensors[f"y{k}"], -tensors[f"x{k}"])
