@@ -34,7 +34,7 @@ from jitney.capture.source import Fixed, Referent
 from jitney.capture.symbols import SYMBOLS
 from jitney.capture.tracebacks import traceback_of
 from jitney.capture.world import is_identity
-from jitney.torch_api import modules, names
+from jitney.torch_api import flex_attention, modules, names
 
 if TYPE_CHECKING:
     from jitney.capture.interpret import Interpreter
@@ -307,6 +307,27 @@ def _in_place_of_it(ours: Callable[..., Any], leaves_out: Any = None) -> Handler
     return handler
 
 
+def _compiled_by_torch(
+    interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Frame | None
+) -> Any:
+    """``torch.compile(function)`` where torch itself goes on to call it: it is captured here."""
+    if interpreter.frames[-1].code.co_filename.endswith(names.COMPILES_ITSELF):
+        return args[0]
+    return _inlined(interpreter, function, args, kwargs, site)
+
+
+def _call_of_positions(
+    interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Frame | None
+) -> Any:
+    """``mod(*args)`` of positions, which are tensors: what it reads there is gathered."""
+    recorder = interpreter.recorder
+    outside, recorder.gathers = recorder.gathers, True
+    try:
+        return interpreter.call(args[0], tuple(args[1:]), kwargs, None)
+    finally:
+        recorder.gathers = outside
+
+
 def _graph_break(interpreter: Interpreter, *rest: Any) -> None:
     """torch's own ``graph_break``: nothing where an optimizer's step asks for it, for the sake of
     torch's own compiler alone."""
@@ -371,6 +392,11 @@ HANDLERS: dict[str, Handler] = {
     "copy.copy": copies.call_copy,
     "copy.deepcopy": copies.call_deepcopy,
     names.MASKED_FILL: _in_place_of_it(torch_api.fill_masked_out, torch_api.is_masked_tensor),
+    "torch.compile": _compiled_by_torch,
+    names.FLEX_ATTENTION: _in_place_of_it(flex_attention.attend),
+    "torch.nn.attention.flex_attention.create_mask": _in_place_of_it(flex_attention.create_mask),
+    "jitney.torch_api.flex_attention.call_of_positions": _call_of_positions,
+    "torch.fx.traceback.annotate": _in_place_of_it(torch_api.without_notes),
     names.GRAPH_BREAK: _graph_break,
     **dict.fromkeys(names.STEPS_BY_VALUES, _stepping_by_values),
     names.NUMBER_OF_STEP: _in_place_of_it(torch_api.number_of_step),

@@ -39,6 +39,7 @@ class Recorder:
         self.graph = self.main = torch.fx.Graph()
         self.lifted: dict[int, tuple[Any, torch.fx.Node]] = {}  # what a graph `aside` uses
         self.in_transform = False  # recording a function that functorch will call
+        self.gathers = False  # an index of tensors alone is no number, whatever their shape
         self.nodes: dict[int, tuple[Any, torch.fx.Node]] = {}  # by id(fake)
         self.functions: dict[int, torch.fx.Node] = {}  # that a call made, by id
         self.inputs: dict[torch.fx.Node, GraphInput] = {}

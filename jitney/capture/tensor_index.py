@@ -16,8 +16,26 @@ _WHOLE = slice(None)
 
 def get_tensor(vm: Interpreter, tensor: torch.Tensor, index: Any) -> Any:
     """``tensor[index]``, recorded."""
+    if vm.recorder.gathers and _is_of_positions(index):
+        return _gathered(vm, tensor, index)
     view = _selected(vm, tensor, index)
     return vm.torch_call(operator.getitem, tensor, index) if view is None else view
+
+
+def _is_of_positions(index: Any) -> bool:
+    """Whether it is one or several whole numbers that are tensors."""
+    parts = index if type(index) is tuple else (index,)
+    numbers = [x for x in parts if isinstance(x, torch.Tensor) and x.dtype is not torch.bool]
+    return 0 < len(numbers) == len(parts) and not any(x.dim() for x in numbers)
+
+
+def _gathered(vm: Interpreter, tensor: torch.Tensor, index: Any) -> Any:
+    """``tensor[index]`` of tensors without dimensions, which torch by itself would ask for their
+    values: a gather of one row, and that row."""
+    parts = index if type(index) is tuple else (index,)
+    rows = tuple([vm.torch_call(torch.Tensor.unsqueeze, part, 0) for part in parts])
+    found = vm.torch_call(operator.getitem, tensor, rows)
+    return vm.torch_call(torch.Tensor.squeeze, found, 0)
 
 
 def set_tensor(vm: Interpreter, tensor: torch.Tensor, index: Any, value: Any) -> None:

@@ -28,6 +28,7 @@ from jitney.torch_api.compiler import (
     mark_of,
     symbolic_float_error,
     uncompiled,
+    without_notes,
 )
 from jitney.torch_api.fake_results import FakeResults
 from jitney.torch_api.fakes import (
@@ -229,6 +230,7 @@ __all__ = [
     "OpOverload",
     "OpOverloadPacket",
     "advance_generator",
+    "without_notes",
     "attention_kinds",
     "batched_inputs",
     "differentiated_arguments",

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -151,3 +152,9 @@ def mark_of(tensor: torch.Tensor, mark: str) -> Any:
         "address": "_dynamo_static_input_type",
     }[mark]
     return getattr(tensor, name, None if mark == "address" else frozenset())
+
+
+@contextmanager
+def without_notes(annotation_dict: Any) -> Iterator[None]:
+    """`torch.fx.traceback.annotate`, which leaves notes in the graphs of torch's own tracers."""
+    yield

@@ -70,6 +70,8 @@ C_ANSWERS = {
 
 # Python functions that answer a constant during capture.
 ANSWERS = {
+    "torch._dynamo.decorators.mark_static": None,  # inside compiled code: a hint
+    "torch.fx.experimental.symbolic_shapes.has_free_unbacked_symbols": False,  # sizes have hints
     "torch._utils.is_compiling": True,
     "torch._dynamo.external_utils.is_compiling": True,
     "torch._jit_internal.is_scripting": False,
@@ -143,6 +145,8 @@ NESTED_CALL = f"{_REGIONS}.invoke_subgraph_placeholder"
 JIT_UNWRAP = "torch.jit._script._unwrap_optional"
 GRAPH_BREAK = "torch._dynamo.decorators.graph_break"
 GRAPH_BREAK_REASON = "torch._dynamo.graph_break() is called"
+COMPILES_ITSELF = "/torch/nn/attention/flex_attention.py"
+FLEX_ATTENTION = "torch._higher_order_ops.flex_attention.FlexAttentionHOP.__call__"
 MASKED_FILL = "torch.masked._ops._combine_input_and_mask"
 # Steps of optimizers that read values on their way: counts, whether lines were searched far enough.
 STEPS_BY_VALUES = (
