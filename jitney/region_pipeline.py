@@ -20,6 +20,7 @@ from jitney.graph.compute_scalars_apart import compute_scalars_apart
 from jitney.graph.drop_tangents import drop_tangents
 from jitney.graph.eager_gradients import EagerGradients
 from jitney.graph.fold_attention_masks import fold_attention_masks
+from jitney.graph.keep_attention_rows import keep_attention_rows
 from jitney.graph.keep_settings import keep_settings
 from jitney.graph.mark_leases import mark_leases
 from jitney.graph.mark_static import mark_static
@@ -164,7 +165,7 @@ def traced(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Region:
     Once more where that has found out what a size is: a later trace (`traced_backward`) takes it
     for a number from the start, and would keep other results.
     """
-    folded, keep = fold_attention_masks(gm), lowered_ops()
+    folded, keep = fold_attention_masks(keep_attention_rows(gm)), lowered_ops()
     region = trace_region(folded, example_inputs, keep=keep)
     if region.backward is not None and has_known_size(region.forward):
         region = trace_region(folded, example_inputs, keep=keep)

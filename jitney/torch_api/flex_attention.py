@@ -70,10 +70,22 @@ def _attend(
         scores = torch.where(mask, scores, -math.inf)
     sums, largest = scores.logsumexp(-1) / math.log(2), scores.amax(-1) / math.log(2)
     if score_mod is _identity:  # then the scores are mostly asked for by nobody
-        result = F.scaled_dot_product_attention(query, key, value, mask, scale=scale)
+        result = _masked_attention(query, key, value, mask, scale)
     else:
         result = torch._safe_softmax(scores, -1).to(query.dtype) @ value.to(query.dtype)
     return _laid_out_like(result, query), sums, largest
+
+
+def _masked_attention(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float
+) -> Tensor:
+    """Attention that is zero in rows without a key: of them torch's kernels make one thing or
+    another, so that they are given all keys first."""
+    if mask is None:
+        return F.scaled_dot_product_attention(query, key, value, scale=scale)
+    has_keys = mask.any(-1, keepdim=True)
+    result = F.scaled_dot_product_attention(query, key, value, mask | ~has_keys, scale=scale)
+    return torch.where(has_keys, result, 0)
 
 
 def _for_each_query(x: Tensor, query: Tensor) -> Tensor:

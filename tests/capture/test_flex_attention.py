@@ -153,6 +153,13 @@ def test_masks_and_blocks() -> None:
     assert_equal(jitney.compile(masks, fullgraph=True)(), masks())
 
 
+@pytest.mark.parametrize("mask_mod,kept", [(causal, "causal"), (all_but_two_rows, "data")])
+def test_rows_without_keys_are_looked_for_where_there_may_be_some(mask_mod: Any, kept: str) -> None:
+    log.clear()
+    jitney.compile(attention(None, mask_mod), fullgraph=True)(*given())
+    assert [event.data["verdict"] for event in log.events("attention_mask")] == [kept]
+
+
 def test_under_autocast() -> None:
     attend = attention(sloping, None)
     with torch.autocast("cpu", torch.bfloat16):
