@@ -11,15 +11,15 @@ _ATTENTION = torch.nn.functional.scaled_dot_product_attention
 
 
 def keep_attention_rows(gm: fx.GraphModule) -> fx.GraphModule:
-    """``gm`` (a torch-level graph, changed in place) with ``where(condition, attention, other)`` as
-    the attention, where the condition comes from no input and is true everywhere.
+    """``gm`` (a torch-level graph, changed in place) with ``attention.masked_fill(empty, …)`` as
+    the attention, where ``empty`` comes from no input and is true nowhere.
 
     A program may say so of any mask (`torch_api.flex_attention`), a causal one leaves no row empty.
     """
-    chosen = gm.graph.find_nodes(op="call_function", target=torch.where)
-    kept = [node for node in chosen if _is_of_attention(node) and _is_true(node.args[0])]
+    filled = gm.graph.find_nodes(op="call_method", target="masked_fill")
+    kept = [node for node in filled if _is_of_attention(node) and _is_false(node.args[1])]
     for node in kept:
-        node.replace_all_uses_with(node.args[1])
+        node.replace_all_uses_with(node.args[0])
         gm.graph.erase_node(node)
     if kept:
         gm.graph.lint()
@@ -28,19 +28,26 @@ def keep_attention_rows(gm: fx.GraphModule) -> fx.GraphModule:
 
 
 def _is_of_attention(node: fx.Node) -> bool:
-    """Whether all that becomes of the attention is that some of its rows are replaced."""
+    """Whether nothing but this, and the order of its dimensions, becomes of an attention."""
     if len(node.args) != 3:
         return False
-    attention = node.args[1]
-    if not isinstance(attention, fx.Node) or attention.target is not _ATTENTION:
+    given = node.args[0]
+    if not isinstance(given, fx.Node) or _layout(given) != _layout(node):
         return False
-    before, after = attention.meta.get("example_value"), node.meta.get("example_value")
-    if len(attention.users) > 1 or before is None or after is None:
-        return False
-    facts = [(x.shape, x.stride(), x.dtype) for x in (before, after)]
-    return facts[0] == facts[1]
+    while isinstance(given, fx.Node) and len(given.users) == 1:
+        if given.target is _ATTENTION:
+            return True
+        if given.target not in ("permute", "contiguous"):
+            return False
+        given = given.args[0]
+    return False
 
 
-def _is_true(condition: object) -> bool:
-    value = value_without_inputs(condition) if isinstance(condition, fx.Node) else None
-    return value is not None and bool(value.all())
+def _layout(node: fx.Node) -> object:
+    fake = node.meta.get("example_value")
+    return node if fake is None else (fake.shape, fake.stride(), fake.dtype)
+
+
+def _is_false(mask: object) -> bool:
+    value = value_without_inputs(mask) if isinstance(mask, fx.Node) else None
+    return value is not None and not bool(value.any())

@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch.nn.attention import flex_attention as flex
 
 # Torch's module is imported by those who need it: that takes as long as a small compile.
 
@@ -35,14 +34,14 @@ def attend(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """(results, log2 of each row's sum of exponentials, its largest score over log(2)); of the
     mask only its function is asked. Rows of which it leaves nothing give zeros."""
-    modified = score_mod, score_buffers, block_mask[-1], mask_buffers
     kind = query.device.type
+    mods = score_mod, score_buffers, block_mask[-1], mask_buffers
     if not torch.is_autocast_enabled(kind):
-        return _attend(query, key, value, scale, *modified)
+        return _attend(query, key, value, scale, *mods)
     dtype = torch.get_autocast_dtype(kind)
-    cast = [x if x.dtype == torch.float64 else x.to(dtype) for x in (query, key, value)]
+    q, k, v = [x if x.dtype == torch.float64 else x.to(dtype) for x in (query, key, value)]
     with torch.autocast(kind, enabled=False):
-        return _attend(*cast, scale, *modified)
+        return _attend(q, k, v, scale, *mods)
 
 
 def _attend(
@@ -69,23 +68,15 @@ def _attend(
         mask = over_positions(mask_mod, (), len(mask_buffers))(*places, *mask_buffers)
         scores = torch.where(mask, scores, -math.inf)
     sums, largest = scores.logsumexp(-1) / math.log(2), scores.amax(-1) / math.log(2)
-    if score_mod is _identity:  # then the scores are mostly asked for by nobody
-        result = _masked_attention(query, key, value, mask, scale)
-    else:
+    if score_mod is not _identity:
         result = torch._safe_softmax(scores, -1).to(query.dtype) @ value.to(query.dtype)
-    return _laid_out_like(result, query), sums, largest
-
-
-def _masked_attention(
-    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float
-) -> Tensor:
-    """Attention that is zero in rows without a key: of them torch's kernels make one thing or
-    another, so that they are given all keys first."""
-    if mask is None:
-        return F.scaled_dot_product_attention(query, key, value, scale=scale)
-    has_keys = mask.any(-1, keepdim=True)
-    result = F.scaled_dot_product_attention(query, key, value, mask | ~has_keys, scale=scale)
-    return torch.where(has_keys, result, 0)
+        return _laid_out_like(query, result), sums, largest
+    # The scores are mostly asked for by nobody then. Of a row without keys torch's kernels make
+    # one thing or another: it is given all keys first, and becomes zeros.
+    empty = None if mask is None else ~mask.any(-1, keepdim=True)
+    seen = None if mask is None else mask | empty
+    result = F.scaled_dot_product_attention(query, key, value, seen, scale=scale)
+    return _laid_out_like(query, result, empty), sums, largest
 
 
 def _for_each_query(x: Tensor, query: Tensor) -> Tensor:
@@ -96,16 +87,23 @@ def _for_each_query(x: Tensor, query: Tensor) -> Tensor:
     return x if x.size(0) == query.size(0) else x.expand(query.size(0), -1, -1, -1)
 
 
-def _laid_out_like(result: Tensor, query: Tensor) -> Tensor:
-    """``result``, whose dimensions lie in the order of ``query``'s; the last one without gaps."""
+def _laid_out_like(query: Tensor, result: Tensor, empty: Tensor | None = None) -> Tensor:
+    """``result``, zero where rows are ``empty``, whose dimensions lie in the order of ``query``'s;
+    the last one without gaps."""
     order = sorted(range(3), key=query.stride)[::-1]
     back = [order.index(dim) for dim in range(3)]
-    return result.permute(*order, 3).contiguous().permute(*back, 3)
+    result = result.permute(*order, 3)
+    if not result.is_contiguous():
+        result = result.contiguous()
+    if empty is not None:
+        result = result.masked_fill(empty.permute(*order, 3), 0)
+    return result.permute(*back, 3)
 
 
 def create_mask(mod_fn: Any, B: Any, H: Any, Q_LEN: int, KV_LEN: int, device: Any = None) -> Tensor:
     """Where a function of positions, or of scores and positions, leaves something (bool, B x H x
     Q_LEN x KV_LEN)."""
+    from torch.nn.attention import flex_attention as flex
 
     if device is None:
         device = torch.accelerator.current_accelerator() or "cpu"
@@ -124,7 +122,6 @@ def positions_of(scores: Tensor) -> list[Tensor]:
 
 def over_positions(mod: Any, prefix: tuple[int, ...], buffers: int = 0) -> Callable[..., Any]:
     """``mod(*prefix, b, h, q_idx, kv_idx, *buffers)`` over all positions."""
-
     from torch.nn.attention.flex_attention import _vmap_for_bhqkv
 
     def of_positions(*args: Any) -> Any:

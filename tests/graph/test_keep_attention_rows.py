@@ -15,14 +15,14 @@ F = torch.nn.functional
 Condition = Callable[[fx.Graph, fx.Node], fx.Node]
 
 
-def ones(graph: fx.Graph, other: fx.Node) -> fx.Node:
-    made = graph.call_function(torch.ones, ((6, 1),))
+def none(graph: fx.Graph, other: fx.Node) -> fx.Node:
+    made = graph.call_function(torch.zeros, ((6, 1),))
     return graph.call_method("bool", (made,))
 
 
-def one_row_less(graph: fx.Graph, other: fx.Node) -> fx.Node:
+def one_row(graph: fx.Graph, other: fx.Node) -> fx.Node:
     rows = graph.call_function(torch.arange, (6,))
-    return graph.call_method("ne", (graph.call_method("unsqueeze", (rows, 1)), 3))
+    return graph.call_method("eq", (graph.call_method("unsqueeze", (rows, 1)), 3))
 
 
 def of_an_input(graph: fx.Graph, other: fx.Node) -> fx.Node:
@@ -30,32 +30,32 @@ def of_an_input(graph: fx.Graph, other: fx.Node) -> fx.Node:
 
 
 def attention(make: Condition, also_returned: bool = False, of: Any = None) -> fx.GraphModule:
-    """``where(condition, attention, 0)``, or of another function of the query."""
+    """``attention.masked_fill(empty, 0)``, or of another function of the query."""
     graph = fx.Graph()
     q, other = graph.placeholder("q"), graph.placeholder("other")
-    condition = make(graph, other)
+    empty = make(graph, other)
     given = (q, q, q) if of is None else (q,)
     whole = graph.call_function(of or F.scaled_dot_product_attention, given)
-    chosen = graph.call_function(torch.where, (condition, whole, 0))
-    for node in (whole, chosen):
+    filled = graph.call_method("masked_fill", (whole, empty, 0))
+    for node in (whole, filled):
         node.meta["example_value"] = torch.zeros(2, 6, 4)
-    graph.output((chosen, whole) if also_returned else chosen)
+    graph.output((filled, whole) if also_returned else filled)
     return fx.GraphModule({}, graph)
 
 
 @pytest.mark.parametrize(
     "gm,dropped",
     [
-        (attention(ones), True),
-        (attention(one_row_less), False),
+        (attention(none), True),
+        (attention(one_row), False),
         (attention(of_an_input), False),
-        (attention(ones, also_returned=True), False),  # two tensors in eager
-        (attention(ones, of=torch.Tensor.detach), False),  # eager's result is no view
+        (attention(none, also_returned=True), False),  # two tensors in eager
+        (attention(none, of=torch.Tensor.detach), False),  # eager's result is no view
     ],
 )
 def test_it_is_the_attention_where_no_row_is_empty(gm: fx.GraphModule, dropped: bool) -> None:
-    inputs = torch.randn(2, 6, 4), torch.ones(6, 1)
+    inputs = torch.randn(2, 6, 4), torch.zeros(6, 1)
     before = gm(*inputs)
     after = keep_attention_rows(gm)
-    assert (not after.graph.find_nodes(op="call_function", target=torch.where)) == dropped
+    assert (not after.graph.find_nodes(op="call_method", target="masked_fill")) == dropped
     torch.testing.assert_close(after(*inputs), before)
