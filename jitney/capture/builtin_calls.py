@@ -22,6 +22,7 @@ from jitney.capture import (
     callbacks,
     deferred,
     exceptions,
+    late_texts,
     operators,
     polyfills,
 )  # fmt: skip
@@ -412,13 +413,14 @@ def _number(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, sit
             return interpreter.native(function, *values, **keywords)  # raises eager's TypeError
         given = (values[0], *(n for n in digits if n is not None))
         return interpreter.call(hook, given, {}, site)
-    if function is builtins.round and len(values) + len(keywords) > 1:  # symbols ignore digits
-        values, keywords = [*map(concrete, values)], {k: concrete(v) for k, v in keywords.items()}
-    elif function is not builtins.abs:
-        if not keywords and any(isinstance(v, torch.SymFloat) for v in values):
+    if function is not builtins.abs and not keywords:
+        if any(isinstance(v, torch.SymFloat) for v in values):
             symbol = interpreter.recorder.symbols.of_math(function, values)
             if symbol is not None:
                 return symbol
+    if function is builtins.round and len(values) + len(keywords) > 1:  # symbols ignore digits
+        values, keywords = [*map(concrete, values)], {k: concrete(v) for k, v in keywords.items()}
+    elif function is not builtins.abs:
         values = [*map(counted, values)]
     callbacks.refuse_python(interpreter, (*values, *keywords.values()), callbacks.NUMBERS)
     return interpreter.native(function, *values, **keywords)
@@ -486,8 +488,10 @@ def _print(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site
     if keywords.get("file") not in (None, sys.stdout, sys.stderr) and any(rows):
         raise BreakCapture("print", "what print raises may be handled")
     texts = []
-    for value in forced(interpreter, args):
-        texts.append(operators.text(interpreter, value, "__str__", str))
+    for value in args:
+        if not late_texts.is_unread(interpreter, value):
+            value = operators.text(interpreter, interpreter.world.force(value), "__str__", str)
+        texts.append(value)
     interpreter.deferred.append((print, tuple(texts), keywords))
 
 

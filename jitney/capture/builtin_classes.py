@@ -233,7 +233,7 @@ def _bytes(interpreter: Interpreter, cls: Any, args: Any, kwargs: Any, site: Any
 
 
 @_class(str)
-def _str(interpreter: Interpreter, cls: Any, args: Any, kwargs: Any, site: Any) -> str:
+def _str(interpreter: Interpreter, cls: Any, args: Any, kwargs: Any, site: Any) -> Any:
     values = forced(interpreter, args)
     if len(values) == 1 and not kwargs:
         return operators.text(interpreter, values[0], "__str__", str)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING, Any
 
-from jitney.capture import attribute_stores, operators, subscripts
+from jitney.capture import attribute_stores, late_texts, operators, subscripts
 from jitney.capture.class_tests import is_instance
 from jitney.capture.cpython import OLD_CALLS, VERSION
 from jitney.capture.decode import Instruction, opcode
@@ -57,7 +57,9 @@ def build_const_key_map(vm: Interpreter, frame: Frame, ins: Instruction) -> None
 
 @opcode("BUILD_STRING")
 def build_string(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
-    frame.stack.append("".join(vm.popn(frame, ins.arg)))
+    parts = frame.popn(ins.arg)
+    late = late_texts.joined(vm, parts)
+    frame.stack.append("".join(map(vm.world.force, parts)) if late is None else late)
 
 
 @opcode("BUILD_SLICE")
@@ -335,10 +337,9 @@ def get_len(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
 @opcode("FORMAT_VALUE")
 def format_value(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
     spec = vm.pop(frame) if ins.arg & 4 else ""
-    value = vm.pop(frame)
     if ins.arg & 3:
-        value = _converted(vm, value, ins.arg & 3)
-    frame.stack.append(operators.format_value(vm, value, spec))
+        frame.stack.append(_converted(vm, vm.pop(frame), ins.arg & 3))
+    _format(vm, frame, spec)
 
 
 @opcode("CONVERT_VALUE")
@@ -348,20 +349,24 @@ def convert_value(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
 
 @opcode("FORMAT_SIMPLE")
 def format_simple(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
-    frame.stack.append(operators.format_value(vm, vm.pop(frame), ""))
+    _format(vm, frame, "")
 
 
 @opcode("FORMAT_WITH_SPEC")
 def format_with_spec(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
-    value, spec = vm.popn(frame, 2)
-    frame.stack.append(operators.format_value(vm, value, spec))
+    _format(vm, frame, vm.pop(frame))
+
+
+def _format(vm: Interpreter, frame: Frame, spec: str) -> None:
+    if spec or not late_texts.is_late(frame.stack[-1]):
+        frame.stack.append(operators.format_value(vm, vm.pop(frame), spec))
 
 
 def _converted(vm: Interpreter, value: Any, conversion: int) -> Any:
     """What ``!s``, ``!r`` and ``!a`` make of a value."""
     function = (str, repr, ascii)[conversion - 1]
     name = "__str__" if conversion == 1 else "__repr__"
-    return vm.world.force(operators.text(vm, value, name, function))
+    return operators.text(vm, value, name, function)
 
 
 # ---------------------------------------------------------------- match

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from jitney.capture import callbacks, look_ahead, operands
+from jitney.capture import callbacks, late_texts, look_ahead, operands
 from jitney.capture.answers import checked
 from jitney.capture.class_flags import is_heap_type
 from jitney.capture.frame import BreakCapture, Raised
@@ -81,6 +81,8 @@ def binary(interpreter: Interpreter, symbol: str, left: Any, right: Any) -> Any:
     attempts = operands.of_operator(interpreter, left, right, f"__{name}__", f"__r{name}__")
     if inplace:
         attempts.insert(0, (left, right, f"__i{name}__"))
+    if function in _FORMATS and (late := late_texts.filled(interpreter, left, right)) is not None:
+        return late
     if _is_of_c(interpreter, function, left, right) or not operands.are_python(
         interpreter, attempts
     ):
@@ -442,7 +444,7 @@ def advance(interpreter: Interpreter, iterator: Any) -> Any:
 
 
 def text(interpreter: Interpreter, value: Any, name: str, function: Any) -> Any:
-    """``str(value)`` or ``repr(value)``."""
+    """``str(value)`` or ``repr(value)`` (maybe `Lazy`)."""
     if isinstance(value, torch.Tensor):
         raise BreakCapture("tensor-text", "a tensor is turned into text", "print its shape instead")
     hook = hook_of(interpreter, value, name)
@@ -455,6 +457,9 @@ def text(interpreter: Interpreter, value: Any, name: str, function: Any) -> Any:
             return answer
         return checked(interpreter, function, value, name, answer)
     if isinstance(value, SYMBOLS):
+        late = late_texts.made(interpreter, f"{function.__name__}({{}})", value)
+        if late is not None:
+            return late
         value = concrete(value)
     callbacks.refuse_parts(interpreter, value, callbacks.TEXTS)
     callbacks.refuse_symbolic_text((value,))
@@ -470,8 +475,11 @@ def text(interpreter: Interpreter, value: Any, name: str, function: Any) -> Any:
 
 
 def format_value(interpreter: Interpreter, value: Any, spec: str = "") -> Any:
-    """``format(value, spec)``."""
+    """``format(value, spec)`` (maybe `Lazy`)."""
     if isinstance(value, SYMBOLS):
+        late = late_texts.formatted(interpreter, value, spec)
+        if late is not None:
+            return late
         value = concrete(value)
     hook = hook_of(interpreter, value, "__format__")
     if hook is not None:

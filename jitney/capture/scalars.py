@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from jitney.capture.frame import Lazy
+from jitney.capture.frame import BreakCapture, Lazy
 from jitney.capture.guard import Kind
+from jitney.capture.late_texts import is_computed_text
 from jitney.capture.source import Source
 
 if TYPE_CHECKING:
@@ -24,6 +25,8 @@ class Scalars:
     def force(self, lazy: Lazy) -> Any:
         """The scalar as code may use it: itself, guarded by value, or its symbol."""
         source = lazy.source
+        if is_computed_text(source):
+            raise BreakCapture("changing-text", "a text of a number that changes is looked at")
         self._world.note(source)
         if source in self._forced:
             return self._forced[source]

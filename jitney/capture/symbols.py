@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -243,6 +243,13 @@ WHOLE: dict[Any, str] = {
 _FORMULAS = {**MATH, **WHOLE}
 
 
+def function_of(formula: str, names: Iterable[str]) -> Callable[..., Any]:
+    """A formula as a function of what it names."""
+    known = {**torch_api.shape_expression_names(), "math": math}
+    function: Callable[..., Any] = eval(f"lambda {', '.join(names)}: {formula}", known)
+    return function
+
+
 class Symbols:
     """The nodes that compute symbols' expressions; made when asked for."""
 
@@ -252,6 +259,7 @@ class Symbols:
         self.read: list[tuple[Source, Any]] = []  # every input extent or number that is symbolic
         self.nodes: dict[Any, torch.fx.Node] = {}  # sympy expression -> node
         self.computed: dict[str, Any] = {}  # formula -> SymInt or SymFloat
+        self._texts: dict[Source, str] = {}
 
     def learn(self, value: Any, source: Source) -> None:
         """Notes where a symbol can be read."""
@@ -276,32 +284,42 @@ class Symbols:
         not to raise. None where the numbers have to be assumed, or are no symbols."""
         if not any(isinstance(v, torch.SymInt | torch.SymFloat) for v in values):
             return None
-        template = _FORMULAS.get(function)
+        to_digits = function is round and len(values) == 2
+        template = "round({}, {})" if to_digits else _FORMULAS.get(function)
         if template is None or len(values) != template.count("{}"):
             return None
         texts, symbols = [], {}
         for value in values:
-            if isinstance(value, torch.SymInt | torch.SymFloat):
-                symbols.update({str(s): s for s in torch_api.free_symbols(value)})
-                texts.append(f"({torch_api.expression_text(value)[0]})")
-                exact = torch_api.constant_of(value) is None and torch_api.can_build(value)
-            else:
-                texts.append(f"({value!r})")
-                exact = type(value) in (int, float) and math.isfinite(value)
-            if not exact:
+            operand = self.operand(value)
+            if operand is None:
                 return None
-        if not all(s in self.origin for s in symbols.values()):
-            return None
+            texts.append(operand[0])
+            symbols.update(operand[1])
         formula = template.format(*texts)
         if formula not in self.computed:
-            kind = int if function in WHOLE else float
+            kind = int if function in WHOLE and not to_digits else float
             self.computed[formula] = self._compute(formula, symbols, kind)
         return self.computed[formula]
 
+    def operand(self, value: Any) -> tuple[str, dict[str, Any]] | None:
+        """A number as a formula has it, and the symbols in that; None where none is exact."""
+        if not isinstance(value, torch.SymInt | torch.SymFloat):
+            exact = type(value) in (int, float) and math.isfinite(value)
+            return (f"({value!r})", {}) if exact else None
+        symbols = {str(s): s for s in torch_api.free_symbols(value)}
+        if torch_api.constant_of(value) is not None or not torch_api.can_build(value):
+            return None
+        if not all(s in self.origin for s in symbols.values()):
+            return None
+        return f"({torch_api.expression_text(value)[0]})", symbols
+
+    def name_of_text(self, source: Source) -> str:
+        """What formulas call the text at ``source``."""
+        return self._texts.setdefault(source, f"text{len(self._texts)}")
+
     def _compute(self, formula: str, symbols: dict[str, Any], kind: type) -> Any:
         """The symbol of a formula; None where its number now is not one that symbols stand for."""
-        names = torch_api.shape_expression_names()
-        function = eval(f"lambda {', '.join(symbols)}: {formula}", {**names, "math": math})
+        function = function_of(formula, symbols)
         given = [self.origin[s] for s in symbols.values()]
         sources = tuple(zip(symbols, [source for source, _ in given]))
         source = Computed(formula, sources, function, kind)

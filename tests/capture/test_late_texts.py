@@ -1,0 +1,117 @@
+"""Texts of numbers that change from call to call: no compile for each number."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import warnings
+from collections.abc import Callable
+from contextlib import redirect_stdout
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+import jitney
+from jitney.events import log
+
+LOSSES = [0.5, 1.5, 2.25, -3.7, 0.0, 1.0, 1e-9, 1e10, 3.0, 2.675, float("nan"), 1e300]
+STEPS = [5, 7, 8, 9, 10, -3, 0, 1, 1000, 2**40, 7, True]
+
+
+def returned(state: Any, x: torch.Tensor, step: int, loss: float) -> Any:
+    return f"step {step:>5}: {loss:.3f} {loss!r:>9} {step!s} {step + 1} {-loss}"
+
+
+def beside_a_tensor(state: Any, x: torch.Tensor, step: int, loss: float) -> Any:
+    return x + step, f"{step}", {"text": "%d of %s %.1f%%" % (step, 9, loss)}
+
+
+def printed(state: Any, x: torch.Tensor, step: int, loss: float) -> Any:
+    print(step, loss, f"{step}/{loss:.2e}", str(step), sep="; ")
+    return x * 2
+
+
+def of_an_item(state: Any, x: torch.Tensor, step: int, loss: float) -> Any:
+    total = x.sum().item()
+    print(f"{step}: {total:.4f}")
+    return x * 2
+
+
+def kept(state: Any, x: torch.Tensor, step: int, loss: float) -> Any:
+    state.step += 1
+    state.last = f"{state.step} {round(loss, 2)}"
+    state.texts.append(str(step))
+    return x * state.step
+
+
+def looked_at(state: Any, x: torch.Tensor, step: int, loss: float) -> Any:
+    text = f"{step}"
+    return x + 1 if text == "7" else x - 1, len(text), text[0], int(text)
+
+
+def of_one_character(state: Any, x: torch.Tensor, step: int, loss: float) -> Any:
+    return f"{step + 60:c}", "%c" % (step + 60), x
+
+
+def keys(state: Any, x: torch.Tensor, step: int, loss: float) -> Any:
+    return {f"k{step}": x}, f"{step}" in {"7": 1}, {f"{loss:.0f}"}
+
+
+def raised(state: Any, x: torch.Tensor, step: int, loss: float) -> Any:
+    y = x * 2
+    if step > 8:
+        raise ValueError(f"step {step} is late")
+    return y
+
+
+def caught(state: Any, x: torch.Tensor, step: int, loss: float) -> Any:
+    try:
+        raise KeyError(f"{step}")
+    except KeyError as error:
+        return x + 1, str(error)
+
+
+def calls(f: Callable[..., Any]) -> list[Any]:
+    torch.manual_seed(0)
+    state, seen, out = SimpleNamespace(step=2, last="", texts=[]), [], io.StringIO()
+    for step, loss in itertools.chain(zip(STEPS, LOSSES)):
+        x = torch.randint(-4, 5, (4,)).float()
+        with redirect_stdout(out):
+            try:
+                result: Any = f(state, x, step, loss)
+            except (ValueError, KeyError, OverflowError) as error:
+                result = type(error), str(error)
+        seen.append((repr(result), repr(state), out.getvalue()))
+    return seen
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize(
+    "fn",
+    [returned, beside_a_tensor, printed, of_an_item, kept, looked_at, of_one_character, keys]
+    + [raised, caught],
+)
+def test_texts_are_eagers(fn: Callable[..., Any], dynamic: bool | None) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the special numbers take entries of their own
+        assert calls(jitney.compile(fn, dynamic=dynamic)) == calls(fn)
+
+
+@pytest.mark.parametrize("fn", [returned, beside_a_tensor, printed, of_an_item, kept])
+def test_a_number_in_a_text_compiles_nothing_anew(fn: Callable[..., Any]) -> None:
+    compiled, made = jitney.compile(fn), []
+    state = SimpleNamespace(step=2, last="", texts=[])
+    for n in range(9):
+        log.clear()
+        with redirect_stdout(io.StringIO()):
+            compiled(state, torch.rand(4), n + 5, n + 2.125)
+        made.append(len(log.events("entry")))
+    assert not any(made[4:])
+
+
+def test_fullgraph_takes_the_number_as_it_is() -> None:
+    compiled = jitney.compile(beside_a_tensor, fullgraph=True)
+    for step in (5, 6, 7):
+        assert compiled(None, torch.ones(2), step, 0.25)[1] == f"{step}"
