@@ -25,7 +25,7 @@ def returned(state: Any, x: torch.Tensor, step: int, loss: float) -> Any:
 
 
 def beside_a_tensor(state: Any, x: torch.Tensor, step: int, loss: float) -> Any:
-    return x + step, f"{step}", {"text": "%d of %s %.1f%%" % (step, 9, loss)}
+    return x + step, f"{step}", {"text": "%d of %s %.1f%%" % (step, 9, loss)}  # noqa: UP031
 
 
 def printed(state: Any, x: torch.Tensor, step: int, loss: float) -> Any:
@@ -52,7 +52,7 @@ def looked_at(state: Any, x: torch.Tensor, step: int, loss: float) -> Any:
 
 
 def of_one_character(state: Any, x: torch.Tensor, step: int, loss: float) -> Any:
-    return f"{step + 60:c}", "%c" % (step + 60), x
+    return f"{step + 60:c}", "%c" % (step + 60), x  # noqa: UP031
 
 
 def keys(state: Any, x: torch.Tensor, step: int, loss: float) -> Any:
