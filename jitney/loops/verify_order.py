@@ -113,6 +113,8 @@ def _disjoint(a: Index, b: Index) -> bool:
     after = low_a is not None and high_b is not None and low_a > high_b
     if after or (low_b is not None and high_a is not None and low_b > high_a):
         return True
+    if _below(a, b) or _below(b, a):
+        return True
     if any(_differ_modulo(a, b, abs(c)) for _, c in {*a.terms, *b.terms}):
         return True
     strides = {x.coefficient(axis) for x in (a, b) for axis in x.atoms() if isinstance(axis, Axis)}
@@ -133,6 +135,7 @@ def _digits_differ(a: Index, b: Index, modulus: Index) -> bool:
 
 
 def _below(a: Index, b: Index) -> bool:
+    """Whether all of ``a`` is below all of ``b``, by bounds with symbols."""
     top = greatest(a)
     if top is None or greatest(b) is None:
         return False

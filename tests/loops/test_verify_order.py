@@ -134,6 +134,16 @@ def test_parts_of_rows_as_long_as_a_symbol_keep_apart(first, refused):
     assert bool(where_iterations_meet(ir.LoopNest("n", (I,), (fill, copy)))) == refused
 
 
+@pytest.mark.parametrize("times, rest, refused", [(1, 0, False), (3, 0, False), (1, -1, True)])
+def test_rows_of_a_stack_as_long_as_a_symbol_keep_apart(times, rest, refused):
+    """One nest writes two rows of what is stacked, the second ``times`` sizes behind the first."""
+    size = index(Dim("s"))
+    column = Axis("column", size)
+    starts = (index(0), size * times + rest)
+    rows = tuple(ir.Store("t", start + column, load("x", index(column))) for start in starts)
+    assert bool(where_iterations_meet(ir.LoopNest("n", (column,), rows))) == refused
+
+
 @pytest.mark.parametrize("refused", [False, True])
 def test_rows_that_end_in_a_border_are_read_from_the_last_one(refused):
     """Each column of rows of ``s + 2`` is written, then read upwards: the same one, or another."""
