@@ -18,7 +18,7 @@ from jitney import torch_api
 from jitney.capture.build_resume import Point, is_resume
 from jitney.capture.emit_fetch import frame_locals
 from jitney.capture.explain_guard import failures, generalise
-from jitney.capture.source import Roots, Source
+from jitney.capture.source import Function, Roots, Source
 from jitney.errors import CompilerBug, Unsupported, UserError
 from jitney.events import log
 from jitney.run import stance
@@ -196,6 +196,8 @@ class CompiledCode:
                 "frame_skipped", kind="recursion", reason="what it reads or makes is too deep"
             )
             return None
+        if self.is_resume and self.code.co_freevars:
+            entry.habits.fresh.add(Function())
         self.session.add_count(self.code)
         self.entries = (entry, *self.entries)
         self.refresh()

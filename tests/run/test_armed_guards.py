@@ -247,6 +247,25 @@ def test_objects_made_anew_for_every_call_are_not_kept():
     assert code.entries[0].armings < 30
 
 
+def test_what_goes_on_behind_a_break_is_armed_once():
+    """Its function is made anew in every call where it closes over something."""
+
+    def f(x):
+        scale = 2.0
+        total = x.sum().item()
+        parts = [scale * x for _ in range(2)]
+        return (lambda: parts[0] + scale)(), total
+
+    compiled = jitney.compile(f, backend="eager")
+    code = jitney.run.stance.everything
+    before = set(code)
+    for i in range(12):
+        x = torch.full((3,), i + 0.5)
+        assert torch.equal(compiled(x)[0], f(x)[0])
+    resumed = [c for c in code if c not in before and c.is_resume and c.code.co_freevars]
+    assert resumed and all(entry.armings <= 2 for c in resumed for entry in c.entries)
+
+
 # ---------------------------------------------------------------- the native program itself
 
 
