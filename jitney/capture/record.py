@@ -473,4 +473,7 @@ class _Mode(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        return self._recorder.call(func, args, kwargs or {})
+        kwargs = kwargs or {}
+        if kwargs.get("generator", ...) is None:  # torch's fills refuse it beside symbolic sizes
+            kwargs = {k: v for k, v in kwargs.items() if k != "generator"}
+        return self._recorder.call(func, args, kwargs)

@@ -190,3 +190,18 @@ def test_a_place_below_a_size_that_is_written_into_a_text() -> None:
                 x = torch.randn(n, 2)
                 found, expected = compiled(x, i), row(x, i)
                 assert found[1] == expected[1] and torch.equal(found[0], expected[0])
+
+
+def test_random_numbers_of_a_symbolic_size_and_no_generator() -> None:
+    def noise(x: torch.Tensor, generator: Any = None) -> Any:
+        drawn = torch.randn(x.shape, generator=generator)
+        return x + drawn, torch.rand(x.shape[0], 2, generator=None).bernoulli(generator=generator)
+
+    compiled = jitney.compile(noise, dynamic=True, fullgraph=True)
+    for n in (3, 5):
+        x = torch.zeros(n, 2)
+        torch.manual_seed(n)
+        expected, after = noise(x), torch.rand(1)
+        torch.manual_seed(n)
+        assert_equal(compiled(x), expected)
+        assert torch.equal(torch.rand(1), after)
