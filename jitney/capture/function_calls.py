@@ -399,5 +399,6 @@ HANDLERS: dict[str, Handler] = {
     "torch.fx.traceback.annotate": _in_place_of_it(torch_api.without_notes),
     names.GRAPH_BREAK: _graph_break,
     **dict.fromkeys(names.STEPS_BY_VALUES, _stepping_by_values),
+    names.GROUP_TENSORS: _in_place_of_it(torch_api.group_tensors),
     names.NUMBER_OF_STEP: _in_place_of_it(torch_api.number_of_step),
 }

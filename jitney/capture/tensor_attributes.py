@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from jitney import torch_api
 from jitney.capture.frame import BreakCapture, Raised
 from jitney.capture.guard import ABSENT, Kind
 from jitney.capture.source import Attr, DictItem
@@ -94,4 +95,6 @@ def _grad(interpreter: Interpreter, fake: Any) -> Any:
         return None
     if not known.original.is_leaf:
         raise BreakCapture("tensor-grad", "grad of a tensor that is no leaf is read")
-    return interpreter.world.read(known.original.grad, Attr(known.source, "grad"))
+    with torch_api.without_function_modes():  # C code may be what asks (`filter`, a generator)
+        value = known.original.grad
+    return interpreter.world.read(value, Attr(known.source, "grad"))

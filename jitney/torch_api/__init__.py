@@ -113,6 +113,7 @@ from jitney.torch_api.ops import (
 )
 from jitney.torch_api.optimizers import (
     fused_step,
+    group_tensors,
     is_capturable,
     is_of_optimizers,
     is_part_of_step,
@@ -292,6 +293,7 @@ __all__ = [
     "graph_module",
     "grad_mode_of",
     "has_side_effects",
+    "group_tensors",
     "guarded_comparisons",
     "has_numbers",
     "has_symbols",

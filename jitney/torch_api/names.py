@@ -155,6 +155,7 @@ STEPS_BY_VALUES = (
     "torch.optim.lbfgs.LBFGS.step",
     "torch.optim.radam.RAdam.step",
 )
+GROUP_TENSORS = "torch.utils._foreach_utils._group_tensors_by_device_and_dtype"
 NUMBER_OF_STEP = "torch.optim.optimizer._get_value"
 PATCHED_MODULE_INIT = (
     "torch._dynamo.mutation_guard.install_generation_tagging_init.<locals>.patched_init"

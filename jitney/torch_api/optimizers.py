@@ -29,6 +29,18 @@ def number_of_step(x: torch.Tensor | float) -> torch.Tensor | float:
     return x.double() if isinstance(x, torch.Tensor) else x
 
 
+def group_tensors(lists: list[list[Any]], with_indices: bool = False) -> Any:
+    """What `torch.utils._foreach_utils._group_tensors_by_device_and_dtype` gives, as Python where
+    all of the first list are of one kind: several groups come in the order of C++'s table."""
+    alike = bool(lists) and all(type(ts) is list and len(ts) == len(lists[0]) for ts in lists)
+    alike = alike and all(isinstance(t, torch.Tensor) for t in lists[0])
+    kinds = {(t.device, t.dtype) for t in lists[0]} if alike else ()
+    if len(kinds) != 1:
+        return torch._C._group_tensors_by_device_and_dtype(lists, with_indices)
+    (kind,) = kinds
+    return {kind: ([list(ts) for ts in lists], list(range(len(lists[0]))) if with_indices else [])}
+
+
 def is_of_optimizers(code: types.CodeType) -> bool:
     """Whether it stands in the file of `torch.optim.Optimizer`."""
     return code.co_filename == _INIT.co_filename

@@ -275,3 +275,39 @@ def test_fused_steps_that_torch_disables_on_a_gpu_are_captured() -> None:
         doubled = jitney.compile(f, fullgraph=True)()
     torch.testing.assert_close(doubled, made[0][0] * 2)
     assert made[0][0][0] < 1
+
+
+@pytest.mark.parametrize("options", [{}, {"foreach": True}, {"norm_type": float("inf")}])
+def test_gradients_are_clipped_within_the_graph(options: dict[str, Any]) -> None:
+    """torch groups them by their kinds in C++."""
+
+    def clip(parameters: list[torch.Tensor]) -> Any:
+        norm = torch.nn.utils.clip_grad_norm_(parameters, 1.0, **options)
+        torch.nn.utils.clip_grad_value_(parameters, 0.2)
+        return norm, torch.nn.utils.get_total_norm(p.grad for p in parameters if p.grad is not None)
+
+    compiled = jitney.compile(clip, fullgraph=True)
+    for seed in range(2):
+        found = []
+        for function in (compiled, clip):
+            torch.manual_seed(seed)
+            parameters = [torch.randn(3, n, requires_grad=True) for n in (2, 4, 1)]
+            for p in parameters[seed:]:
+                p.grad = torch.randn_like(p)
+            found.append((function(parameters), [p.grad for p in parameters]))
+        torch.testing.assert_close(*found)
+
+
+def test_gradients_of_several_dtypes_are_grouped_by_torch() -> None:
+    def clip(parameters: list[torch.Tensor]) -> torch.Tensor:
+        return torch.nn.utils.clip_grad_norm_(parameters, 1.0)
+
+    found = []
+    for function in (jitney.compile(clip), clip):
+        parameters = [
+            torch.ones(3, dtype=t, requires_grad=True) for t in (torch.float32, torch.float64)
+        ]
+        for p in parameters:
+            p.grad = torch.full_like(p, 2.0)
+        found.append((function(parameters), [p.grad for p in parameters]))
+    torch.testing.assert_close(*found)

@@ -105,3 +105,26 @@ def test_a_tensor_named_as_the_module_in_another_backends_code() -> None:
 
     x = torch.ones(2)
     assert torch.equal(jitney.compile(f, backend="eager")(x, x), x + x)
+
+
+def _gradient(x: torch.Tensor) -> torch.Tensor | None:
+    return x.grad
+
+
+ASK_FOR_GRADIENTS: dict[str, Callable[[Any], Any]] = {
+    "filter": lambda ps: list(filter(lambda p: p.grad is not None, ps)),
+    "generator": lambda ps: tuple(p.grad for p in ps if p.grad is not None),
+    "map": lambda ps: [None if g is None else g * 2 for g in map(_gradient, ps)],
+    "any": lambda ps: (any(p.grad is None for p in ps), ps[0] + 1),
+}
+
+
+@pytest.mark.parametrize("name", ASK_FOR_GRADIENTS)
+def test_gradients_are_asked_for_by_what_c_code_calls(name: str) -> None:
+    f = ASK_FOR_GRADIENTS[name]
+    compiled = jitney.compile(f, fullgraph=True)
+    for missing in (3, 3, 0, 1):
+        ps = [_leaf() for _ in range(3)]
+        for i, p in enumerate(ps):
+            p.grad = None if i == missing else torch.full((3, 4), float(i))
+        torch.testing.assert_close(compiled(ps), f(ps))
