@@ -13,6 +13,7 @@ from jitney import config, torch_api
 from jitney.errors import UserError
 from jitney.events import log
 from jitney.graph.compute_scalars_apart import compute_scalars_apart
+from jitney.graph.floats_again import floats_again, given_floats
 from jitney.graph.inline_regions import inline_regions
 
 Backend = Callable[[torch.fx.GraphModule, Sequence[Any]], Callable[..., Any]]
@@ -41,7 +42,9 @@ def jitney_backend(
         log.emit("eager_graph", reason_kind="graph-input", reason=reason)
         return gm.forward
     compiler = GraphCompiler(config.with_options(config.current(), knobs))
-    return compiler(inline_regions(gm), example_inputs)
+    gm = inline_regions(gm)
+    floats = floats_again(gm)
+    return given_floats(compiler(gm, example_inputs), floats, gm)
 
 
 def eager_backend(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:

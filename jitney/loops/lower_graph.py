@@ -74,6 +74,7 @@ _SCALAR_OPS = {
     operator.pow: "pow",
     operator.neg: "neg",
 }
+_EXTREMES: dict[Any, str] = {torch.sym_max: "gt", torch.sym_min: "lt"}
 
 
 def lower_graph(
@@ -325,6 +326,9 @@ def _scalar_call(target: Any, args: tuple[Any, ...]) -> Any:
     operands = tuple(as_expr(a, torch.float64) for a in args)
     if getattr(target, "__name__", "") == "sym_float":
         return operands[0]
+    if target in _EXTREMES:  # as Python's: the first of equal ones
+        is_other = Op(_EXTREMES[target], operands[::-1], torch.bool)
+        return Op("where", (is_other, *operands[::-1]), torch.float64)
     if target not in _SCALAR_OPS:
         raise Unsupported("graph-scalar", f"a symbolic float is computed by {target}")
     return Op(_SCALAR_OPS[target], operands, torch.float64)

@@ -30,6 +30,16 @@ def find_backend(name: str) -> Any:
     return lookup_backend(name)
 
 
+def float_given_as_tensor(node: torch.fx.Node) -> torch.SymFloat | None:
+    """The number that a placeholder's tensor stands for, of which alone the graph asks."""
+    given = getattr(node.meta.get("grapharg"), "pass_arg_as_tensor", False)
+    asks = all((n.op, n.target, n.args) == ("call_method", "item", (node,)) for n in node.users)
+    if not given or not asks or not node.users:
+        return None
+    number = next(iter(node.users)).meta.get("example_value")
+    return number if isinstance(number, torch.SymFloat) else None
+
+
 def symbolic_float_error() -> type[Exception]:
     """What AOTAutograd raises of a float that must be a number, and torch's capture catches."""
     from torch._dynamo.exc import TensorifyScalarRestartAnalysis
