@@ -18,12 +18,13 @@ from jitney.torch_api.shared_memory import shares_with_written
 
 _MASKS = (torch.bool, torch.uint8)
 _SELECT = torch.ops.aten.select.int
+_AS_STRIDED = torch.ops.aten.as_strided.default
 #: What a copy of a tensor with a part replaced replaces, by the name of the copying op.
 _PARTS = {
     "select_scatter": _SELECT,
     "slice_scatter": torch.ops.aten.slice.Tensor,
     "diagonal_scatter": torch.ops.aten.diagonal.default,
-    "as_strided_scatter": torch.ops.aten.as_strided.default,
+    "as_strided_scatter": _AS_STRIDED,
 }
 
 
@@ -47,10 +48,28 @@ def refuse(op: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
 def refuse_operands(op: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
     """The same of shapes and dtypes of fakes alone: a kernel of ours would read past the end."""
     check = _CHECKS.get(op._opname)
+    _dims_of_none(op, args)
     if op._opname in _PARTS:
         _part(_PARTS[op._opname], *args, **kwargs)
     elif check is not None:
         check(*args, **kwargs)
+
+
+@lru_cache(maxsize=4096)
+def _place_of_dim(op: Any) -> int:
+    """Where an op that begins with a tensor has its dimension; 0 where it has none."""
+    kinds = [(a.name, str(a.type)) for a in op._schema.arguments]
+    if ("dim", "int") not in kinds or kinds[0][1] != "Tensor":
+        return 0
+    return kinds.index(("dim", "int"))
+
+
+def _dims_of_none(op: Any, args: tuple[Any, ...]) -> None:
+    """A tensor without dimensions is one row; some fakes then take any for it."""
+    if args and isinstance(args[0], torch.Tensor) and args[0].dim() == 0:
+        at = _place_of_dim(op)
+        if 0 < at < len(args) and isinstance(args[at], int | torch.SymInt):
+            _check(-1 <= args[at] <= 0, "a dimension that is none of the tensor's")
 
 
 @dataclass(frozen=True)
@@ -107,8 +126,27 @@ def _select(x: torch.Tensor, dim: int, index: Any) -> None:
 def _part(view: Any, x: torch.Tensor, src: torch.Tensor, *place: Any, **named: Any) -> None:
     if view is _SELECT:
         _select(x, *place, **named)
+    if view is _AS_STRIDED:
+        _within(x, *place, **named)
     part = view(x, *place, **named)
     _check(src.shape == part.shape, "a replaced part has another shape")
+
+
+def _within(x: torch.Tensor, size: Any, stride: Any, storage_offset: Any = None) -> None:
+    """A part by places in memory is one of the tensor that it is taken of; eager takes one of
+    the memory around that too."""
+    begin = x.storage_offset()
+    first = last = begin if storage_offset is None else storage_offset
+    _check(all(n >= 0 for n in (*size, *stride)), "a size or a step below zero")
+    last = last + sum((n - 1) * step for n, step in zip(size, stride, strict=True))
+    ends = [(n - 1) * step for n, step in zip(x.shape, x.stride(), strict=True)]
+    empty = any(n == 0 for n in size)
+    _check(first >= 0 if empty else first >= begin, "a part begins before the tensor")
+    _check(empty or last <= begin + sum(ends), "a part ends behind the tensor")
+
+
+def _group_norm(x: torch.Tensor, _: Any, __: Any, n: int, c: int, hw: int, *rest: Any) -> None:
+    _check(min(n, c, hw) >= 0 and n * c * hw == x.numel(), "sizes that are not the tensor's")
 
 
 def _index_put(x: torch.Tensor, indices: Any, value: torch.Tensor, *_: Any, **__: Any) -> None:
@@ -254,6 +292,8 @@ _CHECKS: dict[str, Callable[..., None]] = {
     **dict.fromkeys(
         ("constant_pad_nd", "reflection_pad1d", "reflection_pad2d", "reflection_pad3d"), _pad
     ),
+    "as_strided_copy": _within,
+    "native_group_norm": _group_norm,
     "nll_loss_forward": _nll_loss,
     "nll_loss2d_forward": _nll_loss2d,
     **dict.fromkeys(("put", "put_"), _put),

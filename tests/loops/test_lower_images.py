@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +14,7 @@ import jitney
 from jitney.diagnostics.report import report
 from jitney.events import log
 from jitney.loops.ir import Gemm
+from jitney.loops.lowerings.adaptive_pooling import longest_window
 from jitney.loops.target import Target
 from tests.equal import assert_equal_to_eager
 from tests.loops.lowered import check, externs, lower
@@ -278,3 +280,13 @@ def test_a_dimension_that_keeps_its_size_takes_nothing_of_its_neighbours() -> No
     for size in ((4, 5), (8, 5), (4, 10)):
         ours = jitney.compile(lambda x, s=size: F.interpolate(x, s, mode="bilinear"))(x)
         torch.testing.assert_close(ours, F.interpolate(x, size, mode="bilinear"), equal_nan=True)
+
+
+def test_the_longest_of_adaptive_windows() -> None:
+    """Of as many windows as one asks for: all but those of a small tensor are not looked at."""
+    for have, want in itertools.product(range(1, 14), repeat=2):
+        lengths = [-(-((i + 1) * have) // want) - i * have // want for i in range(want)]
+        assert longest_window(have, want) == max(lengths)
+    assert longest_window(3, 2**31) == 2
+    compiled = jitney.compile(lambda x: F.adaptive_avg_pool1d(x, 2**31))
+    assert compiled(torch.ones(0, 3, 4)).shape == (0, 3, 2**31)

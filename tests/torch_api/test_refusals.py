@@ -54,6 +54,11 @@ REFUSED: dict[str, Callable[[torch.Tensor], Any]] = {
     "slice_scatter": lambda x: x.slice_scatter(x[:1], 0, 1, 4),
     "diagonal_scatter": lambda x: x.diagonal_scatter(x[0], 1),
     "as_strided_scatter": lambda x: x.as_strided_scatter(x[:1, :1], (2, 1), (1, 1)),
+    "as_strided_scatter past the end": lambda x: x.as_strided_scatter(x[:1], (1, 5), (5, 1), 21),
+    "as_strided_copy": lambda x: torch.as_strided_copy(x, (2,), (1,), x.numel()),
+    "as_strided_copy backwards": lambda x: torch.as_strided_copy(x, (2,), (-1,), 3),
+    "cummax": lambda x: x[0, 0].cummax(1),
+    "native_group_norm": lambda x: torch.native_group_norm(x, None, None, 5, 5, 2, 1, 0.1),
     "put_": lambda x: x.put_(torch.tensor([0, 1]), torch.ones(3)),
     "masked_fill_": lambda x: x.masked_fill_(torch.ones(5), 1),
     "mvlgamma_": lambda x: x.mvlgamma_(0),
@@ -156,6 +161,32 @@ def test_sizes_that_do_not_fit_any_more(name: str, capture: str) -> None:
         (x, expected), y = torch.zeros(2, 3, 4), torch.rand(size)
         assert outcome(compiled, x, y) == outcome(f, expected, y)
         assert torch.equal(x, expected)
+
+
+PLACES: dict[str, Callable[[torch.Tensor, int], Any]] = {
+    "as_strided_copy": lambda x, n: torch.as_strided_copy(x, (2,), (1,), n),
+    "as_strided_copy, sizes": lambda x, n: torch.as_strided_copy(x, (n,), (2,), 1),
+    "as_strided_copy, steps": lambda x, n: torch.as_strided_copy(x, (3,), (n,)),
+    "as_strided_scatter": lambda x, n: x.as_strided_scatter(x[:2], (2,), (1,), n),
+    "as_strided_scatter, steps": lambda x, n: x.as_strided_scatter(x[:2], (2,), (n,), 1),
+    "cummin": lambda x, n: x[0].cummin(n),
+}
+
+
+@pytest.mark.parametrize("name", PLACES)
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_places_that_are_not_the_tensors_any_more(name: str, dynamic: bool | None) -> None:
+    """Memory past its end, they were."""
+
+    def outcome(call: Callable[..., Any], n: int) -> str:
+        try:
+            return str(call(torch.arange(9.0), n))
+        except ERRORS:
+            return "refused"
+
+    compiled = jitney.compile(PLACES[name], dynamic=dynamic)
+    for n in (2, 3, 4, 7, 8, 9, 10, 500, 1, 0, -1, -2):
+        assert outcome(compiled, n) == outcome(PLACES[name], n)
 
 
 @pytest.mark.parametrize("name", TAKEN)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -60,7 +61,7 @@ def _windows(sizes: Sequence[tuple[Index, Index]], position: Position) -> Window
         at = position[d - rank]
         start = floor_div(at * have, index(want))
         end = floor_div((at + 1) * have + (want - 1), index(want))
-        longest = max(-(-((i + 1) * have) // want) - i * have // want for i in range(want))
+        longest = longest_window(have, want)
         axis = Axis(f"r{d}", index(longest))
         step = index(axis) if longest > 1 else index(0)
         if longest > 1:
@@ -71,6 +72,13 @@ def _windows(sizes: Sequence[tuple[Index, Index]], position: Position) -> Window
         source.append(start + step)
         starts.append(start)
     return Windows(tuple(axes), tuple(source), all_of(*masks), count, tuple(starts))
+
+
+def longest_window(have: int, want: int) -> int:
+    """The most elements that one of ``want`` windows has: one may begin at any rest of a division
+    by ``want``, once what divides both is taken out."""
+    common = math.gcd(have, want)
+    return (have // common + want // common - 2) // (want // common) + 1
 
 
 def _average(rank: int) -> Lowering:
