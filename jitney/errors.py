@@ -58,3 +58,8 @@ class CompilerBug(JitneyError):
     """An invariant of ours does not hold."""
 
     id = "compiler-bug"
+
+
+class WrongForecast(CompilerBug):
+    """torch's op gives at run time what its fakes did not foresee; eager runs the frame where the
+    graph writes no input."""

@@ -13,7 +13,7 @@ from jitney.capture.guard import Apart, Kind, TensorFacts
 from jitney.capture.record import Recorder
 from jitney.capture.result import GraphInput
 from jitney.capture.source import Function, SizeOf
-from jitney.errors import LeftToEager
+from jitney.errors import LeftToEager, WrongForecast
 
 if TYPE_CHECKING:
     from jitney.capture.interpret import Interpreter
@@ -71,7 +71,7 @@ def errors_without_trace(
     writes = any(recorder.is_mutated(given.example) for given in inputs)
     if writes and not recorder.error_is_handled:
         return (LeftToEager,)
-    return (LeftToEager, *_ERRORS)
+    return (LeftToEager, WrongForecast, *_ERRORS)
 
 
 def inputs_put_back(

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from jitney import torch_api
-from jitney.errors import CompilerBug, LeftToEager
+from jitney.errors import CompilerBug, LeftToEager, WrongForecast
 from jitney.kernels import (
     paired_product,  # noqa: F401  (defines an op that programs name)
     philox_state,
@@ -75,7 +75,8 @@ class ExternCall:
         given = result.dtype, list(result.shape)
         foreseen = dtype, given[1] if self.decides_shape else list(shape)
         if given != foreseen:
-            raise CompilerBug(f"{self.node.target} gave {given}, not {foreseen} as torch foresaw")
+            message = f"{self.node.target} gave {given}, not {foreseen} as torch foresaw"
+            raise WrongForecast(message)
 
 
 def _known(arg: Any) -> tuple[bool, Any]:

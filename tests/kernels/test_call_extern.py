@@ -5,11 +5,14 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
+import jitney
 from jitney import torch_api
 from jitney.errors import CompilerBug, LeftToEager
 from jitney.kernels.call_extern import ExternCall
+from tests.equal import assert_equal_to_eager
 
 
 def call_of(target: str) -> ExternCall:
@@ -27,6 +30,19 @@ def test_a_result_of_another_shape_is_an_error() -> None:
 def test_a_result_of_another_dtype_is_an_error() -> None:
     with pytest.raises(CompilerBug, match=r"gave .*bfloat16.*, not .*float32"):
         call_of("aten.neg.default").check(torch.zeros(3).bfloat16(), [3], torch.float32)
+
+
+def test_eager_answers_where_torch_foresaw_something_else() -> None:
+    """Its fakes count the bags with a last offset as those without."""
+    offsets = torch.tensor([0, 3, 6])
+
+    def bagged(x: torch.Tensor, weight: torch.Tensor, last: bool) -> torch.Tensor:
+        return F.embedding_bag(x, weight * 2, offsets, include_last_offset=last) + 1
+
+    compiled = jitney.compile(bagged)
+    x, weight = torch.tensor([0, 1, 2, 3, 1, 2]), torch.randn(5, 4)
+    for last in (True, False, True):
+        assert_equal_to_eager(bagged, compiled, (x, weight, last))
 
 
 def test_what_values_decide_has_no_forecast() -> None:
