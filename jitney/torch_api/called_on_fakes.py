@@ -56,6 +56,21 @@ def _masked_in_place(
     return out
 
 
+def _resampled(whole: Any, x: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
+    """A batch may be empty, images may not; torch's Python forms ask nothing."""
+    out: torch.Tensor = whole(x, *args, **kwargs)
+    if any(n == 0 for n in (*x.shape[1:], *out.shape[1:])):
+        raise RuntimeError("an image without elements")
+    return out
+
+
+def _unravelled(whole: Any, indices: Any, shape: Any) -> Any:
+    """torch makes a tensor of the sizes, and keeps 32 bits of one that is a symbol."""
+    if isinstance(shape, list | tuple):
+        return whole(indices, [int(n) if isinstance(n, torch.SymInt) else n for n in shape])
+    return whole(indices, int(shape) if isinstance(shape, torch.SymInt) else shape)
+
+
 def _written(*args: Any, **kwargs: Any) -> None:
     """Fused steps have no kernels for fakes of symbolic sizes, and nothing to tell of any."""
     for value in (*args, *kwargs.values()):
@@ -76,5 +91,8 @@ _IN_PLACE_OF: dict[Any, Callable[..., Any]] = {
     **dict.fromkeys(FUSED, _written),
     **_each(_without_gradient_in_rows, torch.max_pool1d, F.max_pool1d),
     **_each(_new_in_rows, torch.rrelu, F.rrelu),
+    **_each(_resampled, F.interpolate, F.upsample, F.upsample_nearest, F.upsample_bilinear),
+    **_each(_resampled, *(f for name, f in vars(torch._C._nn).items() if "upsample_" in name)),
+    **_each(_unravelled, torch.unravel_index),
     **_each(_masked_in_place, F.scaled_dot_product_attention),
 }

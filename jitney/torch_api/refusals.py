@@ -16,6 +16,7 @@ import torch
 from jitney.torch_api.modes import dispatch_modes_off
 from jitney.torch_api.shared_memory import shares_with_written
 
+_DIMS = (("dim", True), ("dims", True))
 _MASKS = (torch.bool, torch.uint8)
 _SELECT = torch.ops.aten.select.int
 _AS_STRIDED = torch.ops.aten.as_strided.default
@@ -48,7 +49,7 @@ def refuse(op: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
 def refuse_operands(op: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
     """The same of shapes and dtypes of fakes alone: a kernel of ours would read past the end."""
     check = _CHECKS.get(op._opname)
-    _dims_of_none(op, args)
+    _dims(op, args)
     if op._opname in _PARTS:
         _part(_PARTS[op._opname], *args, **kwargs)
     elif check is not None:
@@ -56,20 +57,23 @@ def refuse_operands(op: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -
 
 
 @lru_cache(maxsize=4096)
-def _place_of_dim(op: Any) -> int:
-    """Where an op that begins with a tensor has its dimension; 0 where it has none."""
-    kinds = [(a.name, str(a.type)) for a in op._schema.arguments]
-    if ("dim", "int") not in kinds or kinds[0][1] != "Tensor":
+def _place_of_dims(op: Any) -> int:
+    """Where an op that begins with a tensor has its dimensions; 0 where it has none."""
+    arguments = op._schema.arguments
+    if not arguments or str(arguments[0].type) != "Tensor":
         return 0
-    return kinds.index(("dim", "int"))
+    kinds = [(a.name, "int" in str(a.type)) for a in arguments]
+    return next((at for at, kind in enumerate(kinds) if kind in _DIMS), 0)
 
 
-def _dims_of_none(op: Any, args: tuple[Any, ...]) -> None:
-    """A tensor without dimensions is one row; some fakes then take any for it."""
-    if args and isinstance(args[0], torch.Tensor) and args[0].dim() == 0:
-        at = _place_of_dim(op)
-        if 0 < at < len(args) and isinstance(args[at], int | torch.SymInt):
-            _check(-1 <= args[at] <= 0, "a dimension that is none of the tensor's")
+def _dims(op: Any, args: tuple[Any, ...]) -> None:
+    """Some fakes take any dimension (of tensors without; `select_scatter` counts twice from the
+    end)."""
+    at = _place_of_dims(op)
+    if 0 < at < len(args) and args[at] is not None:
+        rank = max(args[0].dim() + ("unsqueeze" in op._opname), 1)
+        dims = args[at] if isinstance(args[at], list | tuple) else (args[at],)
+        _check(all(-rank <= d < rank for d in dims), "a dimension that is none of the tensor's")
 
 
 @dataclass(frozen=True)

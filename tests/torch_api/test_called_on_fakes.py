@@ -71,3 +71,34 @@ def test_a_mask_does_not_widen_attention(training: bool, dynamic: bool | None) -
             assert found == expected
         else:
             torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("mode", ["nearest", "bilinear", "bicubic"])
+def test_an_image_is_resampled_to_one_that_has_elements(mode: str, dynamic: bool | None) -> None:
+    def resampled(x: torch.Tensor, n: int) -> Any:
+        try:
+            return F.interpolate(x, (n, 7), mode=mode)
+        except RuntimeError as error:
+            return str(error)
+
+    compiled = jitney.compile(resampled, dynamic=dynamic, recompile_limit=20)
+    for shape, n in [(4, 5), (5, 5), (4, 0), (4, 6), (0, 3), (4, -1), (4, 3)]:
+        for batch in (2, 0):
+            x = torch.randn(batch, 3, shape, 4)
+            found, expected = compiled(x, n), resampled(x, n)
+            assert isinstance(found, str) == isinstance(expected, str)
+            if isinstance(expected, str):
+                assert found == expected
+            else:
+                torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_places_among_more_than_32_bits_tell(dynamic: bool | None) -> None:
+    def placed(x: torch.Tensor, n: int) -> Any:
+        return torch.unravel_index(x, (n, n, x.shape[0])), torch.unravel_index(x, n)
+
+    compiled, x = jitney.compile(placed, dynamic=dynamic), torch.tensor([5, 1 << 33, 1 << 40])
+    for n in (1 << 20, 7, 1 << 31, 1 << 30, 7):
+        assert str(compiled(x, n)) == str(placed(x, n))
