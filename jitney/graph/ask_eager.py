@@ -60,6 +60,7 @@ _NUMBERS = (bool, int, float)
 #: Keywords of which any value is taken, but warned of, past `catch_warnings`: torch tells such
 #: warnings when the call that we trace has ended.
 _LEFT_OUT = ("correction",)
+_WORD = 1 << 31
 _PLAIN = 65504  # kernels of 32 bits and more take every number between 0 and this one, or none
 
 
@@ -105,7 +106,10 @@ def refusal_of(op: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any])
 
 
 def _is_odd(value: Any) -> bool:
-    """A number that some kernels refuse of every dtype: not above zero, too large, or none."""
+    """A number that some kernels refuse of every dtype: not above zero, too large, or none; one
+    among those of a window that 32 bits do not hold."""
+    if isinstance(value, list | tuple):
+        return any(type(n) is int and not -_WORD <= n < _WORD for n in value)
     value = torch_api.number_now(value)
     return type(value) in _NUMBERS and not 0 < value <= _PLAIN
 
@@ -169,7 +173,8 @@ def _refusal(op: OpOverload, windowed: bool, args: tuple[Any, ...], kwargs: tupl
         try:
             op(*given, **named)
         except (RuntimeError, TypeError, ValueError, IndexError, OverflowError) as error:
-            if not windowed or isinstance(error, NotImplementedError):
+            large = "without overflow" in str(error)
+            if not windowed or large or isinstance(error, NotImplementedError):
                 return type(error).__name__
     return ""
 

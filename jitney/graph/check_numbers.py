@@ -26,6 +26,7 @@ _CREATED: dict[str, tuple[int, ...]] = {
 _BOUNDS = {"clamp": (1, 2), "clamp_min": (1,), "clamp_max": (1,)}
 _NAMES = ("fill_value", "start", "end", "min", "max")
 _VARIANCES = ("var", "std", "var_mean", "std_mean")
+_COUNTED = 1 << 53  # eager counts the elements of a range in doubles
 _EXACT = ("_scaled_dot_product_attention_math",)
 #: What a symbol stands for fits (`capture.symbols.LARGEST_FLOAT`), what is computed of it may not.
 _HOLD_SYMBOLS = (torch.float32, torch.bfloat16)
@@ -44,6 +45,8 @@ def check_numbers(op: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, An
         _check_positive("a number of degrees of freedom", (_degrees_of_freedom(args, correction),))
         if isinstance(correction, float) and not math.isfinite(correction):
             raise Unsupported("eager-differs", f"a variance's correction of {correction}")
+    if op._opname == "arange":
+        _check_range(args, kwargs.get("dtype"))
     if op._opname in ("linspace", "logspace"):
         _check_ends(args[:2], kwargs.get("dtype"))
     bounds = _BOUNDS.get(op._opname.removesuffix("_"))
@@ -74,6 +77,14 @@ def _check_ends(ends: Sequence[Any], dtype: torch.dtype | None) -> None:
     whole = dtype is not None and not dtype.is_floating_point
     if kinds and (whole or any(kind.is_complex for kind in kinds)):
         raise Unsupported("eager-differs", "steps between tensors that are not real, or whole")
+
+
+def _check_range(numbers: Sequence[Any], dtype: torch.dtype | None) -> None:
+    now = [torch_api.number_now(number) for number in numbers]
+    if any(isinstance(number, int) and abs(number) > _COUNTED for number in now):
+        raise Unsupported("eager-differs", "a range whose ends a float does not hold")
+    if dtype is torch.bool:
+        raise Unsupported("eager-refuses", "a range of truth values")
 
 
 def _check_positive(what: str, numbers: Sequence[Any]) -> None:

@@ -212,3 +212,20 @@ def test_steps_to_a_tensor(end: torch.Tensor, dtype: torch.dtype | None) -> None
     got, raised = outcome(jitney.compile(steps), end, 0)
     assert raised == error
     torch.testing.assert_close(got, wanted)
+
+
+RANGES: dict[str, Callable[..., Any]] = {
+    "far ends": lambda x, n: torch.arange(n, n + 3, dtype=torch.uint8),
+    "truth values": lambda x, n: torch.arange(n, n + 3, dtype=torch.bool),
+    "steps of a maximum": lambda x, n: F.max_pool2d(x, 1, (1, n)),
+    "steps of a mean": lambda x, n: F.avg_pool2d(x, 1, (1, n)),
+}
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("name", RANGES)
+def test_numbers_too_large_to_count_by(name: str, dynamic: bool | None) -> None:
+    compiled = jitney.compile(RANGES[name], dynamic=dynamic, recompile_limit=20)
+    x = torch.arange(8.0).view(1, 2, 4)
+    for number in (1, 2, 3, 2**31 - 1, 2**31, 2**40, 2**63 - 1, -(2**63), 2):
+        assert str(outcome(compiled, x, number)) == str(outcome(RANGES[name], x, number))
