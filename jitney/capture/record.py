@@ -257,10 +257,10 @@ class Recorder:
 
     def call(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Runs a torch function on fakes and records it if it made or changed a tensor."""
-        query = leaves.query(func)
-        if query is not None:
+        if (query := leaves.query(func)) is not None:
             return query(self, func, args, kwargs)
         func = leaves.kept_whole(func, args)
+        kwargs = torch_api.without_default_generator(func, kwargs)
         op, target, write = leaves.target_of(func)
         self.error_is_handled |= is_error_handled(func, self.frames)
         node_args = tuple([self.argument(a) for a in args])
@@ -473,7 +473,4 @@ class _Mode(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        kwargs = kwargs or {}
-        if kwargs.get("generator", ...) is None:  # torch's fills refuse it beside symbolic sizes
-            kwargs = {k: v for k, v in kwargs.items() if k != "generator"}
-        return self._recorder.call(func, args, kwargs)
+        return self._recorder.call(func, args, kwargs or {})

@@ -6,7 +6,7 @@ inside functions.
 
 from jitney.torch_api.addresses import same_addresses, storage_layout
 from jitney.torch_api.attention import attention_kinds, is_enum_of_c
-from jitney.torch_api.called_on_fakes import called_on_fakes
+from jitney.torch_api.called_on_fakes import called_on_fakes, without_default_generator
 from jitney.torch_api.compiler import (
     DISABLED,
     ERROR_ON_BREAK,
@@ -398,6 +398,7 @@ __all__ = [
     "unsupported_by_fakes",
     "versions",
     "was_symbolic",
+    "without_default_generator",
     "without_function_modes",
     "without_torch_function",
 ]

@@ -26,6 +26,18 @@ def called_on_fakes(func: Any) -> Any:
     return _IN_PLACE_OF.get(func, func) if is_plain else func
 
 
+def without_default_generator(func: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
+    """``kwargs`` without ``generator=None``, where it means the default one: ops have overloads
+    with a generator that take no symbolic sizes."""
+    if kwargs.get("generator", func) is not None:
+        return kwargs
+    packet = getattr(torch.ops.aten, getattr(func, "__name__", ""), None)
+    schemas = [getattr(packet, o)._schema for o in packet.overloads()] if packet else []
+    if any(a.name == "generator" for schema in schemas for a in schema.arguments):
+        return {k: v for k, v in kwargs.items() if k != "generator"}
+    return kwargs
+
+
 def _without_gradient_in_rows(whole: Any, *args: Any, **kwargs: Any) -> Any:
     """A CPU without a gradient has a kernel of its own, which gives no indices."""
     out = whole(*args, **kwargs)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -205,3 +206,20 @@ def test_random_numbers_of_a_symbolic_size_and_no_generator() -> None:
         torch.manual_seed(n)
         assert_equal(compiled(x), expected)
         assert torch.equal(torch.rand(1), after)
+
+
+@pytest.mark.parametrize("draw", [torch.rand, torch.randn, partial(torch.randint, 3, 9)])
+def test_the_default_generator_takes_symbolic_sizes(draw: Any) -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return x + draw((len(x), 2), generator=None)
+
+    compiled = jitney.compile(f, dynamic=True, fullgraph=True)
+    for rows in (4, 5):
+        x = torch.zeros(rows, 2)
+        results = [torch.manual_seed(0) and g(x) for g in (compiled, f)]
+        assert_equal(*results)
+
+
+def test_a_generator_that_a_function_does_not_take_is_refused() -> None:
+    with pytest.raises(TypeError):
+        jitney.compile(lambda x: torch.add(x, x, generator=None))(torch.randn(3))
