@@ -17,6 +17,7 @@ from jitney.capture.attributes import (
 from jitney.capture.class_flags import is_of_c, is_python
 from jitney.capture.frame import BreakCapture, Frame, Raised
 from jitney.capture.guard import ABSENT
+from jitney.capture.leaves import memory_of
 from jitney.capture.lookups import is_of_c_code, is_slot, look_up
 from jitney.capture.shadows import DictShadow
 from jitney.capture.world import PROXIES
@@ -32,6 +33,8 @@ def set_attr(
     if type(owner) in PROXIES:
         raise BreakCapture("proxy", "an object is changed through a weakref.proxy")
     if isinstance(owner, torch.Tensor):
+        if name == "data" and _is_data_of(owner, interpreter.world.force(value)):
+            return  # ``x.data *= mask``, which has written to it
         raise BreakCapture("tensor-attribute", f"the attribute {name} of a tensor is set")
     if isinstance(owner, type):
         raise BreakCapture("class-attribute", f"{owner.__name__}.{name} is set")
@@ -44,6 +47,17 @@ def set_attr(
     if not is_slot(hook, "__setattr__"):
         raise BreakCapture("attribute-set", f"{cls.__name__}.__setattr__ is no function")
     generic_set(interpreter, owner, name, value, site)
+
+
+def _is_data_of(tensor: torch.Tensor, value: Any) -> bool:
+    """Whether ``value`` is ``tensor``, or its ``.data``."""
+    if not isinstance(value, torch.Tensor) or tensor.is_inference() or value.is_inference():
+        return False
+    ours, theirs = (
+        (memory_of(t), t.dtype, t.is_conj(), t.is_neg(), t.storage_offset(), t.shape, t.stride())
+        for t in (tensor, value)
+    )
+    return ours == theirs
 
 
 def generic_set(

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 import jitney
+from tests.equal import assert_equal
 
 
 def _leaf() -> torch.Tensor:
@@ -128,3 +129,33 @@ def test_gradients_are_asked_for_by_what_c_code_calls(name: str) -> None:
         for i, p in enumerate(ps):
             p.grad = None if i == missing else torch.full((3, 4), float(i))
         torch.testing.assert_close(compiled(ps), f(ps))
+
+
+@pytest.mark.parametrize("rounds", [1, 2])
+def test_data_set_to_itself_is_no_break(rounds: int) -> None:
+    def f(w: torch.Tensor, mask: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        for _ in range(rounds):
+            w.data *= mask
+        w.data = w.detach()
+        return x @ w
+
+    mask, x = torch.ones(4, 4).triu(), torch.randn(2, 4)
+    found = []
+    for g in (f, jitney.compile(f, fullgraph=True)):
+        w = torch.arange(16.0).view(4, 4).requires_grad_()
+        y = g(w, mask, x)
+        y.sum().backward()
+        found.append((y, w.detach(), w.grad, w._version))
+    assert_equal(found[1], found[0])
+
+
+def test_data_set_to_another_tensor_is_eager() -> None:
+    def f(w: torch.Tensor) -> torch.Tensor:
+        w.data = w.data.t()
+        return w + 1
+
+    found = []
+    for g in (f, jitney.compile(f)):
+        w = torch.arange(9.0).view(3, 3).requires_grad_()
+        found.append((g(w), w.stride(), w.detach()))
+    assert_equal(found[1], found[0])
