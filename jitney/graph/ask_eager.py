@@ -96,10 +96,11 @@ def refusal_of(op: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any])
     tensors = [x for x in (*args, *kwargs.values()) if isinstance(x, torch.Tensor)]
     if not all(map(_can_be_asked, tensors)):
         return ""
+    ones = any(map(_is_empty, tensors))  # ones may be repeated along an empty axis
     try:
-        plain = tuple(map(_described, args))
+        plain = tuple([_described(value, ones) for value in args])
         told = [(name, value) for name, value in kwargs.items() if name not in _LEFT_OUT]
-        named = tuple((name, _described(value)) for name, value in told)
+        named = tuple((name, _described(value, ones)) for name, value in told)
     except _Unasked:
         return ""
     return _refusal(op, op._opname in _WINDOWED, plain, named)
@@ -145,11 +146,12 @@ def _is_empty(tensor: torch.Tensor) -> bool:
     return any(_is(size, 0) for size in tensor.shape)
 
 
-def _described(value: Any) -> Any:
-    """Hashable, and enough to make an argument from: (where it is, dtype, which axes are empty) of
-    a tensor."""
+def _described(value: Any, ones: bool) -> Any:
+    """Hashable, and enough to make an argument from: (where it is, dtype, which axes are empty,
+    and with ``ones`` which are of one element) of a tensor."""
     if isinstance(value, torch.Tensor):
-        axes = tuple(0 if _is(size, 0) else 1 for size in value.shape)
+        kinds = (0, 1) if ones else (0,)
+        axes = tuple(next((k for k in kinds if _is(size, k)), 2) for size in value.shape)
         return ("tensor", value.device, value.dtype, axes)
     value = torch_api.number_now(value)
     if value is None or type(value) in _NUMBERS or isinstance(value, str | torch.dtype):
@@ -182,5 +184,6 @@ def _refusal(op: OpOverload, windowed: bool, args: tuple[Any, ...], kwargs: tupl
 def _example(described: Any, size: int, value: int) -> Any:
     if described[0] == "tensor":
         _, device, dtype, axes = described
-        return torch.full([axis * size for axis in axes], value, dtype=dtype, device=device)
+        shape = [size if axis == 2 else axis for axis in axes]
+        return torch.full(shape, value, dtype=dtype, device=device)
     return described[1]

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own name for it
 
 import jitney
+from jitney.events import log
 
 Call = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 FIRST = torch.tensor([0])
@@ -102,3 +103,13 @@ def test_dtypes_that_eager_refuses_beside_numbers_that_change(name: str) -> None
         with pytest.raises((RuntimeError, NotImplementedError)) as raised:
             compiled(x, number)
         assert str(raised.value) == str(expected.value)
+
+
+def test_no_rows_beside_one_that_is_repeated() -> None:
+    def f(x: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
+        return (x[:, None] + offsets[None]) * x.new_ones(1, 1)
+
+    log.clear()
+    x, offsets = torch.randn(0), torch.randn(3)
+    assert jitney.compile(f)(x, offsets).shape == (0, 3)
+    assert not log.events("eager_graph")
