@@ -16,8 +16,9 @@ from jitney.loops.ir import Assumption
 #: equal sizes stay equal values (a range can only narrow: the first one stays true).
 _tables: WeakKeyDictionary[Any, dict[Any, Index]] = WeakKeyDictionary()
 
-#: Ways to make a quotient whole; whether it is rounded up.
-_ROUNDED = {"CeilToInt": 1, "FloorToInt": 0}
+#: Ways to make a quotient whole; whether it is rounded up. (The last one is up below zero.)
+_ROUNDED = {"CeilToInt": 1, "FloorToInt": 0, "TruncToInt": 0}
+_FEW = 1 << 10  # times a size an integer that float64 holds
 
 
 def to_index(value: int | torch.SymInt) -> Index:
@@ -81,10 +82,8 @@ def _translate(expr: Any, shape_env: Any, table: dict[Any, Index]) -> Index:
         for _ in range(int(power)):
             result = result * _translated(base, shape_env, table)
         return result
-    if kind in _ROUNDED and type(expr.args[0]).__name__ == "IntTrueDiv":
-        top, bottom = (_translated(arg, shape_env, table) for arg in expr.args[0].args)
-        if bottom.is_const and bottom.const > 0:
-            return floor_div(top + _ROUNDED[kind] * (bottom - 1), bottom)
+    if kind in _ROUNDED:
+        return _made_whole(expr, shape_env, table)
     parts = [_translated(arg, shape_env, table) for arg in expr.args]
     if kind == "Add":
         total = parts[0]
@@ -110,6 +109,29 @@ def _translate(expr: Any, shape_env: Any, table: dict[Any, Index]) -> Index:
         if extreme is not None:
             return extreme
     raise _no_counterpart(expr)
+
+
+def _made_whole(expr: Any, shape_env: Any, table: dict[Any, Index]) -> Index:
+    kind = type(expr).__name__
+    top, bottom = _quotient(expr.args[0], shape_env, table)
+    low, _ = top.bounds()
+    if bottom > 0 and (kind != "TruncToInt" or (low is not None and low >= 0)):
+        return floor_div(top + _ROUNDED[kind] * (bottom - 1), index(bottom))
+    raise _no_counterpart(expr)
+
+
+def _quotient(expr: Any, shape_env: Any, table: dict[Any, Index]) -> tuple[Index, int]:
+    """A float as (top, bottom) of a quotient of integers, where it is one, or as (0, 0): a size by
+    a number, or times one of few bits (``scale_factor=1.5``)."""
+    kind, parts = type(expr).__name__, expr.args
+    if kind == "IntTrueDiv":
+        top, bottom = (_translated(part, shape_env, table) for part in parts)
+        return (top, int(bottom.const)) if bottom.is_const else (index(0), 0)
+    if kind == "Mul" and len(parts) == 2 and parts[0].is_Float:
+        factor, bottom = float(parts[0]).as_integer_ratio()
+        if type(parts[1]).__name__ == "ToFloat" and 0 < factor < _FEW:
+            return _translated(parts[1].args[0], shape_env, table) * factor, bottom
+    return index(0), 0
 
 
 def _known_extreme(parts: list[Index], sign: int) -> Index | None:

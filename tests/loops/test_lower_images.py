@@ -151,6 +151,20 @@ def test_resampling(options: dict[str, Any]) -> None:
     check(resample, rand(2, 3, 8, 10))
 
 
+@pytest.mark.parametrize("mode", ["nearest", "bilinear", "bicubic", "area"])
+@pytest.mark.parametrize("scale", [0.5, 1.5])
+def test_resampling_by_a_fraction_of_symbolic_sizes(mode: str, scale: float) -> None:
+    def resample(x: torch.Tensor) -> torch.Tensor:
+        return F.interpolate(x, scale_factor=scale, mode=mode)
+
+    log.clear()
+    compiled = jitney.compile(resample, dynamic=True)
+    for shape in ((2, 3, 6, 9), (2, 3, 7, 12)):
+        x = rand(*shape).requires_grad_()
+        assert_equal_to_eager(resample, compiled, (x,), training=True, calls=1)
+    assert not log.events("eager_graph")
+
+
 def test_resampling_in_other_dimensions() -> None:
     check(lambda x: F.interpolate(x, mode="linear", size=15), rand(2, 3, 8))
     check(lambda x: F.interpolate(x, mode="trilinear", scale_factor=2), rand(2, 3, 4, 5, 6))

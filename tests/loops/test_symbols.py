@@ -49,6 +49,30 @@ def test_a_quotient_made_whole(sizes):
             assert translated.evaluate({dim: size}) == want
 
 
+MADE_WHOLE = {
+    "int": lambda n: torch.sym_int(n * 0.5),
+    "int of a quotient": lambda n: torch.sym_int(n / 3),
+    "floor": lambda n: math.floor(n * 1.5),
+    "floor below zero": lambda n: math.floor((2 - n) * 0.25),
+    "ceil": lambda n: math.ceil(n * 0.75),
+    "whole": lambda n: torch.sym_int(n * 3.0),
+}
+
+
+@pytest.mark.parametrize("name", MADE_WHOLE)
+def test_a_product_with_a_float_made_whole(sizes, name):
+    a, _ = sizes
+    translated, (dim,) = to_index(MADE_WHOLE[name](a)), to_index(a).atoms()
+    for size in (2, 3, 6, 31, (1 << 40) + 1):
+        assert translated.evaluate({dim: size}) == MADE_WHOLE[name](size)
+
+
+@pytest.mark.parametrize("made", [lambda n: n * 0.7, lambda n: (3 - n) * 0.5])
+def test_products_that_round_and_cuts_below_zero_are_unsupported(sizes, made):
+    with pytest.raises(Unsupported, match="symbolic"):
+        to_index(torch.sym_int(made(sizes[0])))
+
+
 def test_ranges_travel_and_stay(sizes):
     a, _ = sizes
     (dim,) = to_index(a).atoms()
