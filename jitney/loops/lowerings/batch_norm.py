@@ -9,7 +9,7 @@ from functools import partial
 import torch
 
 from jitney.loops.index import Index, floor_div, index
-from jitney.loops.ir import Expr, Let, Ref
+from jitney.loops.ir import Expr
 from jitney.loops.lowerings.builder import Builder, Position
 from jitney.loops.lowerings.channel_sums import channels, moments_by_channel, sums_by_channel
 from jitney.loops.lowerings.expressions import (
@@ -23,7 +23,7 @@ from jitney.loops.lowerings.expressions import (
     mul,
     sub,
 )
-from jitney.loops.lowerings.reductions import moments, split, store
+from jitney.loops.lowerings.reductions import inverse_spread, moments, split, store
 from jitney.loops.lowerings.registry import Refused, lowers
 from jitney.loops.lowerings.strided import StridedTensor
 
@@ -303,12 +303,9 @@ def group_norm(
     value = cast(grouped.load(s.source), compute_dtype(x.dtype))
     acc = value.dtype
     body, centre, squares = moments(b, s.reduced, value, s.count)
-    name = b.fresh(f"{b.node.name}_rstd")
-    variance = div(squares, as_expr(s.count, acc))
-    body.append(Let(name, apply("rsqrt", add(variance, const(eps, acc)))))
-    body.append(store(mean, s.result, centre))
-    body.append(store(rstd, s.result, Ref(name, acc)))
-    result = mul(sub(value, centre), Ref(name, acc))
+    named, inverse = inverse_spread(b, squares, s.count, eps)
+    body += [named, store(mean, s.result, centre), store(rstd, s.result, inverse)]
+    result = mul(sub(value, centre), inverse)
     channel = (s.source[1] * grouped.shape[2] + s.source[2],)
     if weight is not None:
         result = mul(result, _element(weight, channel, acc))
@@ -344,7 +341,7 @@ def _group_norm_across(
     inside, squared = b.reduce(g.reduced, "sum", within.load(g.source))
     places = as_expr(s.count, acc)
     variance = div(add(squared, mul(apart, places)), mul(places, as_expr(g.count, acc)))
-    inverse = Ref(b.fresh(f"{b.node.name}_rstd"), acc)
+    named, inverse = b.let("rstd", apply("rsqrt", add(variance, const(eps, acc))))
     channel = (g.source[1] * each.shape[2] + g.source[2],)
     factor = inverse if weight is None else mul(inverse, _element(weight, channel, acc))
     given = const(0, acc) if bias is None else _element(bias, channel, acc)
@@ -352,8 +349,7 @@ def _group_norm_across(
         store(_grouped(scale, groups), g.source, factor),
         store(_grouped(shift, groups), g.source, sub(given, mul(middle, factor))),
     )
-    body += [inside, Let(inverse.name, apply("rsqrt", add(variance, const(eps, acc))))]
-    body += [store(mean, g.result, middle), store(rstd, g.result, inverse)]
+    body += [inside, named, store(mean, g.result, middle), store(rstd, g.result, inverse)]
     b.emit(g.kept, (*body, *b.loop(g.reduced, stores)))
 
     def linear_at(position: Position) -> Expr:

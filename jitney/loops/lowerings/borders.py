@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from jitney.loops.index import Index, Value, index
+from jitney.loops.index import Index, index
 from jitney.loops.ir import Expr, Let, Store
 from jitney.loops.lowerings.builder import Builder, Position
 from jitney.loops.lowerings.expressions import apply, as_expr, const, index_expr
@@ -43,9 +43,9 @@ def _inside(
         if all(p.is_const and p.const <= 0 for p in (before, after)):
             source.append(at)
             continue
-        name = b.fresh(f"{b.node.name}_at")
-        lets.append(Let(name, border(at, size - 1)))
-        source.append(index(Value(name)))
+        named, inside = b.let_place("at", border(at, size - 1))
+        lets.append(named)
+        source.append(inside)
     return lets, source
 
 

@@ -197,6 +197,16 @@ class Builder:
 
     # ------------------------------------------------------------ statements
 
+    def let(self, hint: str, value: Expr) -> tuple[Let, Ref]:
+        """A name for ``value``: the statement that gives it, and the reference to it."""
+        name = self.fresh(f"{self.node.name}_{hint}")
+        return Let(name, value), Ref(name, value.dtype)
+
+    def let_place(self, hint: str, value: Expr) -> tuple[Let, Index]:
+        """As `let`, of an i64 to index with."""
+        statement, _ = self.let(hint, value)
+        return statement, index(Value(statement.name))
+
     def let_index(self, value: Expr, size: IndexLike, hint: str) -> tuple[tuple[Let, ...], Index]:
         """Statements and the `Index` for a loaded position along a dimension of ``size``.
 

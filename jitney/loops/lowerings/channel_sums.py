@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from jitney.loops.index import index
-from jitney.loops.ir import Expr, Let, Reduce, Reduction, Ref, Stmt
+from jitney.loops.ir import Expr, Reduce, Reduction, Ref, Stmt
 from jitney.loops.lowerings.builder import Builder, Position
 from jitney.loops.lowerings.expressions import add, as_expr, cast, compute_dtype, div, mul, sub
 from jitney.loops.lowerings.reductions import Split, moments, split, store
@@ -71,22 +71,20 @@ def moments_by_channel(
     value, length = cast(x.load(runs.source), acc), as_expr(runs.count, acc)
     first = cast(x.load((*runs.result, *[index(0)] * (x.ndim - len(runs.result)))), acc)
     rough, summed = b.reduce(runs.reduced, "sum", sub(value, first))
-    name = b.fresh(f"{b.node.name}_centre")
-    centre = Ref(name, acc)
+    named, centre = b.let("centre", add(first, div(summed, length)))
     away = sub(value, centre)
     near, (left, inside) = b.reduce_all(runs.reduced, [("sum", away), ("sum", mul(away, away))])
-    body = (rough, Let(name, add(first, div(summed, length))), *near)
+    body = (rough, named, *near)
     parts = _stored(b, x, runs, body, (centre, left, inside))
     over, length = channels(b, parts[0], like), as_expr(runs.count, wide)
     start, rest, spread = (cast(part.load(over.source), wide) for part in parts)
     own = add(start, div(rest, length))
     sums, summed = b.reduce(over.reduced, "sum", own)
-    name = b.fresh(f"{b.node.name}_mean")
-    mean = Ref(name, wide)
+    named, mean = b.let("mean", div(summed, as_expr(over.count, wide)))
     away = sub(own, mean)
     spread = sub(spread, div(mul(rest, rest), length))  # about the run's own mean
     squares, total = b.reduce(over.reduced, "sum", add(spread, mul(mul(away, away), length)))
-    return [sums, Let(name, div(summed, as_expr(over.count, wide))), squares], mean, total
+    return [sums, named, squares], mean, total
 
 
 def _sum_dtype(b: Builder, dtype: torch.dtype) -> torch.dtype:

@@ -19,12 +19,11 @@ from jitney.loops.ir import Expr, Gemm, Ref, Stmt, Store
 from jitney.loops.lowerings.builder import Builder, Position
 from jitney.loops.lowerings.convolution_channels_last import channels_last, is_channels_last
 from jitney.loops.lowerings.expressions import (
-    all_of,
+    all_in_range,
     apply,
     cast,
     compute_dtype,
     const,
-    in_range,
     mul,
 )
 from jitney.loops.lowerings.patches import is_row_major, patch_product
@@ -111,9 +110,7 @@ def _laid_out(b: Builder, x: StridedTensor, window: Window) -> StridedTensor:
             strict=True,
         )
         source = [place * s + phase - p for phase, place, s, p in every]
-        pairs = zip(source, x.shape[2:], strict=True)
-        mask = all_of(*(in_range(at, 0, size) for at, size in pairs))
-        return x.load((*position[:2], *source), mask)
+        return x.load((*position[:2], *source), all_in_range(source, x.shape[2:]))
 
     return b.compute(out, value_at)
 

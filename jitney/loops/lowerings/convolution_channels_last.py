@@ -17,7 +17,7 @@ from jitney.loops.index import Axis, Index, index
 from jitney.loops.ir import Expr, Gemm, Ref, Store
 from jitney.loops.lowerings.builder import Builder, Position
 from jitney.loops.lowerings.convolution_transformed import transformed, worth_transforming
-from jitney.loops.lowerings.expressions import all_of, apply, cast, const, in_range
+from jitney.loops.lowerings.expressions import all_in_range, apply, cast, const
 from jitney.loops.lowerings.strided import StridedTensor
 from jitney.loops.lowerings.window import Convolution, digits
 
@@ -58,9 +58,7 @@ def bordered(b: Builder, whole: Convolution) -> Convolution:
 
     def value_at(position: Position) -> Expr:
         source = [at - p for at, p in zip(position[2:], window.padding, strict=True)]
-        pairs = zip(source, image, strict=True)
-        mask = all_of(*(in_range(at, 0, size) for at, size in pairs))
-        return x.load((*position[:2], *source), mask)
+        return x.load((*position[:2], *source), all_in_range(source, image))
 
     inside = replace(window, padding=(0,) * len(image))
     return replace(whole, x=b.compute(dense, value_at), window=inside)
@@ -88,8 +86,7 @@ def _as_product(b: Builder, whole: Convolution) -> StridedTensor:
     else:
         channel, *taps = digits(index(k), (index(depth), *sizes))
     source = window.source(place, taps)
-    pairs = zip(source, x.shape[2:], strict=True)
-    mask = all_of(*(in_range(at, 0, size) for at, size in pairs))
+    mask = all_in_range(source, x.shape[2:])
     position = (sample, group * depth + channel, *source)
     acc = x.dtype
     column = group * channels + n
@@ -131,9 +128,7 @@ def _depthwise(b: Builder, whole: Convolution) -> StridedTensor:
         for taps in itertools.product(*map(range, window.size)):
             at: Sequence[Index] = [index(t) for t in taps]
             source = window.source(position[2:], at)
-            pairs = zip(source, x.shape[2:], strict=True)
-            mask = all_of(*(in_range(place, 0, size) for place, size in pairs))
-            element = x.load((*position[:2], *source), mask)
+            element = x.load((*position[:2], *source), all_in_range(source, x.shape[2:]))
             total = apply("fma", element, filters.load((position[1], *at)), total)
         return whole.with_bias(total, position[1])
 

@@ -22,15 +22,14 @@ import torch
 
 from jitney.loops.decision import Decision, no, yes
 from jitney.loops.index import Axis, Index, floor_div, index, modulo
-from jitney.loops.ir import Expr, Gemm, Let, Ref, Stmt, Store
+from jitney.loops.ir import Expr, Gemm, Ref, Stmt, Store
 from jitney.loops.lowerings.builder import Builder, Position
 from jitney.loops.lowerings.expressions import (
-    all_of,
+    all_in_range,
     apply,
     as_expr,
     const,
     div,
-    in_range,
     index_expr,
     maximum,
     mul,
@@ -153,10 +152,10 @@ def transformed_image(
     values: list[Expr] = []
     for j in range(TAKEN):
         source = (row - window.padding[0], tile * GIVEN + (j - window.padding[1]))
-        mask = all_of(*(in_range(at, 0, s) for at, s in zip(source, size, strict=True)))
-        name = b.fresh(f"{b.node.name}_element")
-        body.append(Let(name, x.load((sample, channel, *source), mask)))
-        values.append(Ref(name, x.dtype))
+        element = x.load((sample, channel, *source), all_in_range(source, size))
+        named, value = b.let("element", element)
+        body.append(named)
+        values.append(value)
     if bounds is not None:
         largest = reduce(maximum, (apply("abs", value) for value in values))
         beyond = apply("gt", largest, bounds.load((sample,)))
@@ -176,9 +175,9 @@ def _filters(b: Builder, weight: StridedTensor) -> StridedTensor:
     body: list[Stmt] = []
     values: list[Expr] = []
     for j in range(int(width)):
-        name = b.fresh(f"{b.node.name}_weight")
-        body.append(Let(name, weight.load((*position, index(j)))))
-        values.append(Ref(name, weight.dtype))
+        named, value = b.let("weight", weight.load((*position, index(j))))
+        body.append(named)
+        values.append(value)
     for i, line in enumerate(FILTER):
         place = filters.at((index(i), *position))
         body.append(Store(filters.buffer, place, combined(line, values)))

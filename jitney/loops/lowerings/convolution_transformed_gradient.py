@@ -14,7 +14,7 @@ import math
 import torch
 
 from jitney.loops.index import index
-from jitney.loops.ir import Expr, Let, Ref, Stmt, Store
+from jitney.loops.ir import Expr, Stmt, Store
 from jitney.loops.lowerings.builder import Builder
 from jitney.loops.lowerings.convolution_filter_gradient import filter_gradient
 from jitney.loops.lowerings.convolution_transformed import (
@@ -47,9 +47,9 @@ def transformed_filter_gradient(b: Builder, whole: Convolution) -> None:
     body: list[Stmt] = []
     values: list[Expr] = []
     for i in range(TAKEN):
-        name = b.fresh(f"{b.node.name}_sum")
-        body.append(Let(name, sums.load((index(i), *position, index(0)))))
-        values.append(Ref(name, weight.dtype))
+        named, value = b.let("sum", sums.load((index(i), *position, index(0))))
+        body.append(named)
+        values.append(value)
     for t in range(3):
         total = combined([line[t] for line in FILTER], values)
         body.append(Store(weight.buffer, weight.at((*position, index(t))), total))
@@ -70,10 +70,10 @@ def _results(b: Builder, grad: StridedTensor, tiles: int) -> StridedTensor:
     values: list[Expr] = []
     for place in range(GIVEN):
         column = tile * GIVEN + place
-        name = b.fresh(f"{b.node.name}_gradient")
         inside = in_range(column, 0, width)
-        body.append(Let(name, grad.load((sample, channel, row, column), inside)))
-        values.append(Ref(name, grad.dtype))
+        named, value = b.let("gradient", grad.load((sample, channel, row, column), inside))
+        body.append(named)
+        values.append(value)
     for i in range(TAKEN):
         total = combined([line[i] for line in RESULT], values)
         body.append(Store(made.buffer, made.at((index(i), *position)), total))

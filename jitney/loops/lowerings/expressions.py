@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import math
+from collections.abc import Sequence
 
 import torch
 
@@ -176,6 +177,11 @@ def in_range(value: Index, low: Index | int, high: Index | int) -> Expr | None:
     if above is None or above >= 0:
         conditions.append(apply("lt", index_expr(value), as_expr(high, torch.int64)))
     return all_of(*conditions)
+
+
+def all_in_range(position: Sequence[Index], sizes: Sequence[Index | int]) -> Expr | None:
+    """Whether each coordinate is in ``range(size)``; None when always true."""
+    return all_of(*(in_range(at, 0, size) for at, size in zip(position, sizes, strict=True)))
 
 
 def largest(dtype: torch.dtype) -> Scalar:

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import torch
 
-from jitney.loops.index import Index, Value, index
-from jitney.loops.ir import Expr, Let, Ref, Stmt, Store
+from jitney.loops.index import Index, index
+from jitney.loops.ir import Expr, Stmt, Store
 from jitney.loops.lowerings.builder import Builder, Position
 from jitney.loops.lowerings.expressions import add, cast, compute_dtype, const, mul, sub
 from jitney.loops.lowerings.strided import StridedTensor
@@ -43,12 +43,11 @@ def by_rows(
     sides: list[Expr] = []
     looked_up: list[Stmt] = []
     for side in (below, above):
-        name = b.fresh(f"{b.node.name}_at")
-        looked_up.append(Let(name, _table(b, side.long()).load(position[-1:])))
-        sides.append(row.load((*position[:-1], index(Value(name)))))
-    name = b.fresh(f"{b.node.name}_far")
-    looked_up.append(Let(name, far))
-    weight = Ref(name, acc)
+        named, at = b.let_place("at", _table(b, side.long()).load(position[-1:]))
+        looked_up.append(named)
+        sides.append(row.load((*position[:-1], at)))
+    named, weight = b.let("far", far)
+    looked_up.append(named)
     total = add(mul(sides[0], sub(const(1, acc), weight)), mul(sides[1], weight))
     stored = Store(out.buffer, out.at(position), cast(total, out.dtype))
     (along,) = (a for a in axes if index(a) == position[-1])

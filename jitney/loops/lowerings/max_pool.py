@@ -14,10 +14,11 @@ from collections.abc import Sequence
 import torch
 
 from jitney.loops.index import Axis, Index, floor_div, index
-from jitney.loops.ir import Expr, Let, Ref, Stmt, Store
+from jitney.loops.ir import Expr, Stmt, Store
 from jitney.loops.lowerings.builder import Builder, Position
 from jitney.loops.lowerings.expressions import (
     add,
+    all_in_range,
     all_of,
     apply,
     as_expr,
@@ -30,7 +31,7 @@ from jitney.loops.lowerings.expressions import (
     mul,
     where,
 )
-from jitney.loops.lowerings.pooling import Sizes, Window, inside, window_of
+from jitney.loops.lowerings.pooling import Sizes, Window, window_of
 from jitney.loops.lowerings.reductions import store
 from jitney.loops.lowerings.registry import Lowering, lowers
 from jitney.loops.lowerings.strided import StridedTensor
@@ -60,7 +61,7 @@ def _max_pool(rank: int) -> Lowering:
             b.emit(axes, _tap_by_tap(b, x, window, position, out, indices))
             return out, indices
         source = window.source(position)
-        value = x.load(source, inside(source, x.shape, rank), lowest(x.dtype))
+        value = x.load(source, all_in_range(source[-rank:], x.shape[-rank:]), lowest(x.dtype))
         element = cast(value, compute_dtype(x.dtype))
         best, top = b.reduce(window.axes(), "max", element)
         body: list[Stmt] = [best, store(out, position, top)]
@@ -187,14 +188,15 @@ def _tap_by_tap(
     body: list[Stmt] = []
 
     def named(hint: str, value: Expr) -> Expr:
-        body.append(Let(b.fresh(f"{b.node.name}_{hint}"), value))
-        return Ref(body[-1].name, value.dtype)  # type: ignore[union-attr]
+        statement, reference = b.let(hint, value)
+        body.append(statement)
+        return reference
 
     best: Expr = const(lowest(x.dtype), acc)
     at = _first_place(window, position, x)
     for taps in itertools.product(*(range(k) for k in window.kernel)):
         source = window.tap(position, [index(t) for t in taps])
-        loaded = x.load(source, inside(source, x.shape, rank), lowest(x.dtype))
+        loaded = x.load(source, all_in_range(source[-rank:], x.shape[-rank:]), lowest(x.dtype))
         value = named("value", cast(loaded, acc))
         better = apply("gt", value, best)
         if acc.is_floating_point:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from jitney.loops.index import Index, index
-from jitney.loops.ir import Expr, Let, Ref, Stmt
+from jitney.loops.ir import Expr, Stmt
 from jitney.loops.lowerings.builder import Builder, Position
 from jitney.loops.lowerings.expressions import (
     add,
@@ -20,7 +20,14 @@ from jitney.loops.lowerings.expressions import (
     mul,
     sub,
 )
-from jitney.loops.lowerings.reductions import Split, moments, reduced_dims, split, store
+from jitney.loops.lowerings.reductions import (
+    Split,
+    inverse_spread,
+    moments,
+    reduced_dims,
+    split,
+    store,
+)
 from jitney.loops.lowerings.registry import Refused, lowers
 from jitney.loops.lowerings.strided import StridedTensor
 
@@ -49,9 +56,8 @@ def softmax(
     largest, top = b.reduce(s.reduced, "max", value)
     if safe:  # a row of -inf gives zeros
         infinite = apply("eq", top, const(float("-inf"), top.dtype))
-        name = b.fresh(f"{b.node.name}_top")
-        hidden = Let(name, apply("where", infinite, const(0, top.dtype), top))
-        exponent = apply("exp", sub(value, Ref(name, top.dtype)))
+        hidden, shift = b.let("top", apply("where", infinite, const(0, top.dtype), top))
+        exponent = apply("exp", sub(value, shift))
         sums, total = b.reduce(s.reduced, "sum", exponent)
         zero = const(0, top.dtype)
         result: Expr = apply("where", infinite, zero, div(exponent, total))
@@ -73,9 +79,9 @@ def log_softmax(b: Builder, x: StridedTensor, dim: int, half_to_float: bool) -> 
     value = cast(x.load(s.source), compute_dtype(out.dtype))
     largest, top = b.reduce(s.reduced, "max", value)
     sums, total = b.reduce(s.reduced, "sum", apply("exp", sub(value, top)))
-    name = b.fresh(f"{b.node.name}_log")
-    result = sub(sub(value, top), Ref(name, value.dtype))
-    body = (largest, sums, Let(name, apply("log", total)))
+    named, logarithm = b.let("log", apply("log", total))
+    result = sub(sub(value, top), logarithm)
+    body = (largest, sums, named)
     b.emit(s.kept, (*body, *b.loop(s.reduced, (store(out, s.source, result),))))
     return out
 
@@ -143,11 +149,8 @@ def layer_norm(
 def _standardise(b: Builder, s: Split, value: Expr, eps: float) -> tuple[list[Stmt], Expr, Expr]:
     """Statements for the mean and ``rsqrt(var + eps)`` over the reduced axes."""
     body, centre, squares = moments(b, s.reduced, value, s.count)
-    acc = value.dtype
-    name = b.fresh(f"{b.node.name}_rstd")
-    variance = div(squares, as_expr(s.count, acc))
-    body.append(Let(name, apply("rsqrt", add(variance, const(eps, acc)))))
-    return body, centre, Ref(name, acc)
+    named, inverse = inverse_spread(b, squares, s.count, eps)
+    return [*body, named], centre, inverse
 
 
 @lowers(aten.native_layer_norm_backward)

@@ -11,14 +11,13 @@ from jitney.loops.index import Axis, Index, index
 from jitney.loops.ir import Expr, Store
 from jitney.loops.lowerings.builder import Builder, Position
 from jitney.loops.lowerings.expressions import (
-    all_of,
+    all_in_range,
     apply,
     as_expr,
     cast,
     compute_dtype,
     const,
     div,
-    in_range,
     index_expr,
     mul,
     sub,
@@ -67,12 +66,6 @@ def window_of(kernel: Sizes, stride: Sizes, padding: Sizes, dilation: Sizes, ran
         return tuple(values) * (rank if len(values) == 1 else 1)
 
     return Window(spread(kernel), spread(stride or kernel), spread(padding), spread(dilation))
-
-
-def inside(source: Position, shape: Sequence[Index], rank: int) -> Expr | None:
-    """Whether the last ``rank`` coordinates lie in the image; None where they always do."""
-    pairs = zip(source[-rank:], shape[-rank:], strict=True)
-    return all_of(*(in_range(at, 0, size) for at, size in pairs))
 
 
 # ---------------------------------------------------------------- mean
@@ -129,7 +122,8 @@ def _average_pool(rank: int) -> Lowering:
         window = window_of(kernel, stride, padding, (1,), rank)
         axes, position = b.axes(out.shape, strides=out.strides)
         source = window.source(position)
-        value = cast(x.load(source, inside(source, x.shape, rank)), compute_dtype(x.dtype))
+        mask = all_in_range(source[-rank:], x.shape[-rank:])
+        value = cast(x.load(source, mask), compute_dtype(x.dtype))
         divisor = _divisor(window, position, x, count_include_pad, divisor_override)
         if not window.axes():
             b.emit(axes, (store(out, position, div(value, cast(divisor, value.dtype))),))
@@ -166,7 +160,7 @@ def _average_pool_backward(rank: int) -> Lowering:
         divisor = _divisor(window, position, x, count_include_pad, divisor_override)
         value = div(cast(grad.load(position), acc), cast(divisor, acc))
         source = window.source(position)
-        mask = inside(source, x.shape, rank)
+        mask = all_in_range(source[-rank:], x.shape[-rank:])
         stored = Store(out.buffer, out.at(source), cast(value, out.dtype), mask, "add")
         b.emit_in_order(axes, position[-rank:], (stored,), window.axes())
         return out

@@ -11,6 +11,7 @@ from jitney.loops.ir import Const, Expr
 from jitney.loops.lowerings.builder import Builder, Position
 from jitney.loops.lowerings.expressions import (
     Operand,
+    all_in_range,
     all_of,
     apply,
     as_expr,
@@ -107,7 +108,7 @@ def constant_pad(
 
     def value_at(position: Position) -> Expr:
         source = tuple(at - start for at, start in zip(position, before, strict=True))
-        mask = all_of(*(in_range(at, 0, size) for at, size in zip(source, x.shape, strict=True)))
+        mask = all_in_range(source, x.shape)
         return x.load(source, mask, filled.value if mask is not None else 0)
 
     return b.compute(out, value_at)

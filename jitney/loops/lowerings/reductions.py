@@ -285,12 +285,17 @@ def moments(
     """Statements for the mean and the sum of squared deviations: two passes, no cancellation."""
     acc = value.dtype
     first, summed = b.reduce(reduced, "sum", value)
-    name = b.fresh(f"{b.node.name}_mean")
-    centre = Ref(name, acc)
+    mean, centre = b.let("mean", div(summed, as_expr(count, acc)))
     deviation = sub(value, centre)
     second, squares = b.reduce(reduced, "sum", mul(deviation, deviation))
-    body: list[Stmt] = [first, Let(name, div(summed, as_expr(count, acc))), second]
-    return body, centre, squares
+    return [first, mean, second], centre, squares
+
+
+def inverse_spread(b: Builder, squares: Expr, count: Index, eps: float) -> tuple[Let, Ref]:
+    """``rsqrt(variance + eps)`` of that many squared deviations' sum, with a name."""
+    acc = squares.dtype
+    variance = div(squares, as_expr(count, acc))
+    return b.let("rstd", apply("rsqrt", add(variance, const(eps, acc))))
 
 
 def _variance(
@@ -428,15 +433,13 @@ def logsumexp(b: Builder, x: StridedTensor, dim: Dims, keepdim: bool = False) ->
     value = cast(x.load(s.source), compute_dtype(out.dtype))
     acc = value.dtype
     largest, top = b.reduce(s.reduced, "max", value)
-    name = b.fresh(f"{b.node.name}_shift")
-    infinite = apply("isinf", top)
-    shift = Ref(name, acc)
+    hidden, shift = b.let("shift", where(apply("isinf", top), const(0, acc), top))
     exps, summed = b.reduce(s.reduced, "sum", apply("exp", sub(value, shift)))
     b.emit(
         s.kept,
         (
             largest,
-            Let(name, where(infinite, const(0, acc), top)),
+            hidden,
             exps,
             store(out, s.result, add(apply("log", summed), shift)),
         ),

@@ -85,10 +85,10 @@ def _nearest_source(
             raise Refused("a scale that is not the ratio of the sizes, in double precision")
         where = add(as_expr(at, torch.float32), const(offset, torch.float32))
         where = apply("floor", mul(where, const(float(step), torch.float32)))
-        name = b.fresh(f"{b.node.name}_at")
         last = const(have - 1, torch.int64)
-        lets.append(Let(name, apply("min", cast(where, torch.int64), last)))
-        source.append(index(Value(name)))
+        named, taken = b.let_place("at", apply("min", cast(where, torch.int64), last))
+        lets.append(named)
+        source.append(taken)
     return lets, source
 
 
