@@ -32,7 +32,7 @@ from jitney.run.session import Session
 _sessions: weakref.WeakSet[Session] = weakref.WeakSet()
 
 
-def compile(  # noqa: A001 - the name users know
+def compile(
     model: Callable[..., Any] | None = None,
     *,
     fullgraph: bool = False,
@@ -215,7 +215,7 @@ def reset() -> None:
     result_memory.KEPT.forget()
 
 
-class set_stance:  # noqa: N801 - the name users know
+class set_stance:
     """Changes what compiled functions do: at once, and back at the end of a ``with``; also a
     decorator. `torch.compiler.set_stance` does the same, for `torch.compile` too. Stances as in
     torch: `jitney.run.stance.STANCES`. ``skip_guard_eval_unsafe`` is torch's: guards are always

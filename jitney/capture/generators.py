@@ -128,7 +128,7 @@ class FrameGenerator(Stepped):
             close = self._method(receiver, "close")
             if close is not None:
                 _through(self.interpreter, close)
-        except BaseException as error:  # noqa: BLE001 - it goes on in the frame
+        except BaseException as error:  # goes on in the frame
             if not self.interpreter.is_programs(error):
                 raise
             return error
@@ -141,7 +141,7 @@ class FrameGenerator(Stepped):
         self.running = True
         try:
             return _through(self.interpreter, throw, *given)
-        except BaseException as error:  # noqa: BLE001 - it goes on in the frame
+        except BaseException as error:  # goes on in the frame
             if not self.interpreter.is_programs(error):
                 raise
             failed = error

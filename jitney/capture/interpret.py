@@ -195,7 +195,7 @@ class Interpreter:
         except BreakCapture:
             self.native_broke = True  # it may have advanced iterators
             raise
-        except BaseException as error:  # noqa: BLE001 - it is the user's
+        except BaseException as error:
             if not self.is_programs(error):
                 raise
             if _is_of_stand_ins(error, (*args, *kwargs.values())):
@@ -209,7 +209,7 @@ class Interpreter:
         try:
             with self.recorder.mode:
                 return function(*args, **kwargs)
-        except Exception as error:  # noqa: BLE001 - eager will raise it
+        except Exception as error:  # eager will raise it
             raise BreakCapture("torch-call-failed", f"{type(error).__name__}: {error}") from error
 
     # ------------------------------------------------------------ what handlers ask for

@@ -84,7 +84,7 @@ def known_value(recorder: Any, tensor: torch.Tensor) -> torch.Tensor | None:
                 values[step] = function(*args, **kwargs)
     except (_NotKnown, RuntimeError):  # the second: the capture's own call will say it
         return None
-    return values[before[-1]]  # type: ignore[no-any-return]
+    return values[before[-1]]
 
 
 def ancestors(node: fx.Node) -> list[fx.Node] | None:

@@ -33,7 +33,7 @@ def special_result(function: Any, values: Sequence[Any]) -> float | bool | None:
     left, right = map(_known, values)
     symbols = [v for v in (left, right) if isinstance(v, SYMBOLS)]
     if not symbols and kinds.intersection(SYMBOLS):
-        return function(left, right)  # type: ignore[no-any-return]
+        return function(left, right)
     if len(symbols) != 1:
         return None
     number = right if symbols[0] is left else left
@@ -65,7 +65,7 @@ def _sum_with_zero(function: Any, left: Any, right: Any) -> float | None:
     whole = isinstance(symbol, torch.SymInt) and (first or function in _ADD)
     if negative or whole or symbol != 0:
         return None
-    return function(concrete(left), concrete(right))  # type: ignore[no-any-return]
+    return function(concrete(left), concrete(right))
 
 
 def _of_signs(function: Any, left: Any, right: Any) -> float | bool:
@@ -76,4 +76,4 @@ def _of_signs(function: Any, left: Any, right: Any) -> float | bool:
         unit = 1.0 if symbol > 0 else -1.0 if symbol < 0 else concrete(symbol)
     else:
         unit = 1.0
-    return function(unit, number) if first else function(number, unit)  # type: ignore[no-any-return]
+    return function(unit, number) if first else function(number, unit)

@@ -29,7 +29,7 @@ class OfInstances(property):
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         if instance is None:
             base, name = self._place
-            return getattr(super(base, owner), name)  # type: ignore[arg-type]
+            return getattr(super(base, owner), name)
         return super().__get__(instance, owner)
 
 

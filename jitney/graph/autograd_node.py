@@ -165,6 +165,6 @@ def _prepared(grad: Any, result: ResultFacts, like: torch.Tensor | None) -> torc
     sizes = result.sizes if like is None else like.shape
     strides = result.tangent_strides if like is None else like.stride()
     if grad is not None and grad.stride() == strides:
-        return grad  # type: ignore[no-any-return]
+        return grad
     fresh = torch.empty_strided(sizes, strides, dtype=result.dtype, device=result.device)  # type: ignore[arg-type]
     return fresh.zero_() if grad is None else fresh.copy_(grad)

@@ -63,7 +63,7 @@ def _state() -> tuple[Any, ...]:
         torch.get_float32_matmul_precision(),
         torch.is_deterministic_algorithms_warn_only_enabled(),
         tuple(repr(torch_api.read_state(name)) for name in names.SETTERS.values()),
-        torch.backends.mkldnn.enabled,  # type: ignore[attr-defined]
+        torch.backends.mkldnn.enabled,
         torch.backends.mha.get_fastpath_enabled(),
     )
 

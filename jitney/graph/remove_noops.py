@@ -38,11 +38,11 @@ def remove_noops(
         if not is_view(node) and memory_owner(source) in written:
             continue
         if node.target in _ABSORBING and source.target is node.target:
-            node.replace_input_with(source, source.args[0])  # type: ignore[arg-type]
+            node.replace_input_with(source, source.args[0])
             of, source = source.meta.get("of"), node.args[0]
-            node.meta["of"] = source.meta["val"] if of is None else of  # type: ignore[union-attr]
-        if _gives_back(node, source):  # type: ignore[arg-type]
-            node.replace_all_uses_with(source)  # type: ignore[arg-type]
+            node.meta["of"] = source.meta["val"] if of is None else of
+        if _gives_back(node, source):
+            node.replace_all_uses_with(source)
             graph.erase_node(node)
 
 

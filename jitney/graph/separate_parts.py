@@ -50,7 +50,7 @@ def saved_for(
         tensors: tuple[torch.Tensor, ...] = ctx.saved_tensors
         rest = Rest(sum(parts), tensors, torch_api.versions(tensors))
     elif wanted & ~rest.tangents:
-        return ctx.saved_tensors  # type: ignore[no-any-return]
+        return ctx.saved_tensors
     else:
         now = torch_api.versions(rest.tensors)
         for need, version, before in zip(needs, now, rest.versions, strict=True):

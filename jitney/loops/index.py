@@ -109,7 +109,7 @@ class Index:
         object.__setattr__(self, "_hash", hash((self.terms, self.const)))
 
     def __hash__(self) -> int:
-        return self._hash  # type: ignore[attr-defined,no-any-return]
+        return self._hash  # type: ignore[attr-defined]
 
     def __eq__(self, other: object) -> bool:
         if self is other:

@@ -125,7 +125,7 @@ class ReplayedProgram:
     def consume(self, args: list[Any]) -> tuple[Any, ...]:
         """As a call, but a run without a graph frees what nobody else holds after its last use."""
         if self.facts.refused or torch.cuda.is_current_stream_capturing():
-            return self._plain(args)  # type: ignore[no-any-return]
+            return self._plain(args)
         device = self.facts.device
         if device is not None and torch_api.is_other_gpu(device):
             with torch.cuda.device(device):

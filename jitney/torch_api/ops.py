@@ -104,5 +104,5 @@ def direct_function(op: Any) -> Callable[..., Any] | None:
     """The function of torch's that calls ``op`` for its arguments, where it is the sooner way."""
     for name in _DIRECT:
         if op == getattr(torch.ops.aten, name).default:
-            return getattr(torch, name)  # type: ignore[no-any-return]
+            return getattr(torch, name)
     return None

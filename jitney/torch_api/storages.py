@@ -21,7 +21,7 @@ def maker_of_empty(
     """The same as a function of ``(shape, strides, dtype)`` for a device: the CPU, or the GPU that
     is the current one when it is called."""
     made = _MAKERS._empty_strided_cpu if device.type == "cpu" else _MAKERS._empty_strided_cuda
-    return made  # type: ignore[no-any-return]
+    return made
 
 
 def same_memory(tensor: torch.Tensor, shape: Sequence[int], strides: Sequence[int]) -> torch.Tensor:

@@ -71,13 +71,13 @@ def grad_mode_of(view: torch.Tensor) -> bool | None:
 
 def _creation(view: torch.Tensor) -> str:
     """How autograd says that a view was made."""
-    name: str = torch._C._autograd._get_creation_meta(view).name  # type: ignore[attr-defined]
+    name: str = torch._C._autograd._get_creation_meta(view).name
     return name
 
 
 def keeps_graph() -> bool:
     """Whether the backward pass under way retains its graph."""
-    return bool(torch._C._autograd._get_current_graph_task_keep_graph())  # type: ignore[attr-defined]
+    return bool(torch._C._autograd._get_current_graph_task_keep_graph())
 
 
 def counts_with(view: torch.Tensor, base: torch.Tensor) -> bool:

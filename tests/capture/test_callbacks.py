@@ -349,7 +349,7 @@ def test_a_subclass_of_defaultdict_keeps_its_factory() -> None:
         lambda n, x: f"{(n % 5, n)} {n % 5:>3}",
         lambda n, x: (x.shape[0], n).__repr__(),
         lambda n, x: list.__str__([n + x.shape[0]]),
-        lambda n, x: "{0!r:>9}".format((n // 2,)),  # noqa: UP032
+        lambda n, x: "{0!r:>9}".format((n // 2,)),
     ],
 )
 def test_text_of_what_is_computed_from_symbols_shows_numbers(write: Any) -> None:

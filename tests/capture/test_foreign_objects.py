@@ -1,4 +1,3 @@
-# ruff: noqa: DTZ001
 """Objects of C code and of subclasses of numbers: another call's are another value."""
 
 from __future__ import annotations

@@ -36,8 +36,6 @@ def _instance(a: Any) -> Any:
     return type(a)()
 
 
-#: {0} is the body: it leaves what it says in ``said``.
-_CLASS = "class A(metaclass=M):\n told = 0\n"
 place("setter", " q = property(get, lambda s, v: s.__dict__.__setitem__('told', body()))", _stored)
 place("deleter", " q = property(get, None, lambda s: s.__dict__.__setitem__('told', body()))", _deleted)  # fmt: skip  # noqa: E501
 place("getter", " q = property(lambda s: body())", lambda a: a.q)

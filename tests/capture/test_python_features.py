@@ -1,4 +1,4 @@
-# ruff: noqa: B009, B018, C417, F841, PIE804, UP008, UP031, UP032, UP042
+# ruff: noqa: B009, B018, C417, F841, PIE804, UP031, UP032, UP042
 """Python as models write it, captured whole and equal to eager."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-# ruff: noqa: UP031, UP032, PLC2801
+# ruff: noqa: UP032
 """What CPython's own test suite showed: numbers that are one object, stopped generators, None's
 methods, loggers that change, patterns, type aliases."""
 

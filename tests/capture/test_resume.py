@@ -20,9 +20,6 @@ from jitney.capture.build_resume import (
 from jitney.capture.edit_code import list_code
 from jitney.capture.emit_fetch import frame_locals
 
-NOT_ALONE = ("PRECALL", "KW_NAMES", "CACHE")
-LEAVES = ("RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS")
-
 
 def run_stepwise(function: FunctionType, *arguments: Any, trace: list[str] | None = None) -> Any:
     """Runs ``function`` one step function per instruction."""

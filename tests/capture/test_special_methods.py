@@ -25,7 +25,7 @@ class Refusing:
     def __init__(self) -> None:
         self.asked = 0
 
-    def _refuse(by: int) -> Any:  # noqa: N805
+    def _refuse(by: int) -> Any:
         def refuse(self, other):
             self.asked += by
             return NotImplemented

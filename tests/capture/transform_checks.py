@@ -31,7 +31,7 @@ def check_graph(f: Callable[..., Any], training: bool, backend: str, fullgraph: 
 
 def check_errors(f: Callable[..., Any]) -> None:
     """``f(X)`` raises eager's error, twice."""
-    with pytest.raises(Exception) as want:  # noqa: PT011 - whatever it is
+    with pytest.raises(Exception) as want:
         f(X)
     for _ in range(2):
         with pytest.raises(want.type) as got:

@@ -111,7 +111,7 @@ def built(make: Callable[[], Any]) -> Any:
         return make()
     except Skipped:
         raise
-    except Exception as error:  # noqa: BLE001 - a package, a download, sizes that do not fit
+    except Exception as error:  # a package, a download, sizes that do not fit
         raise Skipped(f"not built: {summary(error)}") from error
 
 

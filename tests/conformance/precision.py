@@ -72,7 +72,7 @@ class Precision:
             try:
                 with Widened(self.dtype):
                     made = run(lambda value, dtype=dtype: in_dtype(dtype, value))
-            except Exception:  # noqa: BLE001, S112 - what no wide run can do is no matter
+            except Exception:  # noqa: BLE001 - what no wide run can do is no matter
                 continue
             # float32 within a program is exact to one of 16 bits
             return tree_map(detached_doubles, made) if self.is_short else made

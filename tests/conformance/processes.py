@@ -108,7 +108,7 @@ class Process(Generic[Item, Result]):
 
 def _answer(function: Callable[[Any], Any], questions: Any, device: str) -> None:
     """In the process: answers until it is told to go, or has lost its device."""
-    sys.stderr = open(os.devnull, "w")  # noqa: SIM115 - for the life of the process
+    sys.stderr = open(os.devnull, "w")
     last = False
     while not last and (item := questions.recv()) is not None:
         result, failure = None, ""

@@ -16,7 +16,7 @@ from jitney.loops.verify import verify
 from jitney.loops.verify_order import where_iterations_meet
 from tests.loops.programs import lowered
 
-I, J = Axis("i", index(4)), Axis("j", index(4))  # noqa: E741 - the usual names
+I, J = Axis("i", index(4)), Axis("j", index(4))
 F32 = torch.float32
 
 

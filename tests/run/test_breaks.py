@@ -190,7 +190,7 @@ def unbound(x):
         late = x
     x = impure(x)
     try:
-        return late  # noqa: F821
+        return late
     except UnboundLocalError:
         return x
 

@@ -14,7 +14,7 @@ import jitney
 from jitney.events import log
 from jitney.torch_api.shared_memory import _share
 
-I = torch.tensor([0, 1])  # noqa: E741
+I = torch.tensor([0, 1])
 ZEROS = torch.zeros(2, 6).long()
 
 SHARED: dict[str, Callable[[torch.Tensor], Any]] = {

@@ -6,7 +6,6 @@ All take and return tiles of one float or integer dtype; they run on the GPU and
 
 # Triton compiles these bodies; the annotations a Python reader expects mean nothing to it.
 # mypy: disable-error-code="no-untyped-def, no-any-return"
-# ruff: noqa: ANN001, ANN201, D103
 
 import triton
 import triton.language as tl

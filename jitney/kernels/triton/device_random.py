@@ -5,7 +5,6 @@ Seed, offset and threads are tiles of one element, elements a tile of int64.
 
 # Triton compiles these bodies; the annotations a Python reader expects mean nothing to it.
 # mypy: disable-error-code="no-untyped-def, no-any-return"
-# ruff: noqa: ANN001, ANN201, D103
 
 import triton
 import triton.language as tl

@@ -46,7 +46,7 @@ class ForkedWorkers(Generic[Item, Result]):
             self._fork()
 
     def _fork(self) -> None:
-        self._box = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - closed by `results`
+        self._box = tempfile.TemporaryFile(buffering=0)  # closed by `results`
         tickets, write = os.pipe()
         self._tickets = io.FileIO(write, "wb")  # closed when forgotten: the workers then end
         pipes = [os.pipe() for _ in range(self._count)]

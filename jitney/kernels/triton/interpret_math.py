@@ -1,7 +1,6 @@
 """Stands in for Triton's libdevice under ``TRITON_INTERPRET=1``: the same functions by torch."""
 
 # mypy: disable-error-code="no-untyped-def"
-# ruff: noqa: ANN001, ANN201, D103
 
 from __future__ import annotations
 
@@ -27,7 +26,7 @@ def _lifted(function: Callable[..., torch.Tensor]) -> Callable[..., Any]:
 
 
 fmod = _lifted(torch.fmod)
-pow = _lifted(torch.pow)  # noqa: A001
+pow = _lifted(torch.pow)
 atan2 = _lifted(torch.atan2)
 hypot = _lifted(torch.hypot)
 copysign = _lifted(torch.copysign)

@@ -47,12 +47,12 @@ def transformed_filter_gradient(b: Builder, whole: Convolution) -> None:
     body: list[Stmt] = []
     values: list[Expr] = []
     for i in range(TAKEN):
-        named, value = b.let("sum", sums.load((index(i), *position, index(0))))
+        named, total = b.let("sum", sums.load((index(i), *position, index(0))))
         body.append(named)
-        values.append(value)
+        values.append(total)
     for t in range(3):
-        total = combined([line[t] for line in FILTER], values)
-        body.append(Store(weight.buffer, weight.at((*position, index(t))), total))
+        gradient = combined([line[t] for line in FILTER], values)
+        body.append(Store(weight.buffer, weight.at((*position, index(t))), gradient))
     check = b.check()
     for value in values:
         finite = apply("lt", apply("abs", value), const(math.inf, weight.dtype))

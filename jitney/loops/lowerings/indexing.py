@@ -23,7 +23,6 @@ from jitney.loops.lowerings.registry import Refused, lowers
 from jitney.loops.lowerings.strided import StridedTensor
 
 aten = torch.ops.aten
-prims = torch.ops.prims
 
 
 @dataclass(frozen=True)
