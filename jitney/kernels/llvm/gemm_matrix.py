@@ -38,26 +38,19 @@ def matrix_phase(code: GemmCode) -> tuple[PhaseFunction, Index, float]:
     gemm, plan = code.gemm, code.plan
     f = code.function()
     groups = code.groups()
-    extents = [*(axis.extent for axis in gemm.batch), code.blocks(), groups]
     packed = 0 if plan.b == "packed" else plan.beside * _panel_bytes(code)
     code.scratch_bytes = packed + plan.rows * _line(code)
     with f.items() as loop:
-        *batch, block, number = f.unflatten(loop.index, extents)
-        flat = f.text.pure(f"udiv i64 {loop.index}, {f.size(code.blocks() * groups)}")
-        scope = f.scope.inner(dict(zip(gemm.batch, batch, strict=True)))
-        first = f.text.pure(f"mul nsw i64 {block}, {plan.block}")
-        end = f.text.pure(f"add nsw i64 {first}, {plan.block}")
-        start = f.text.pure(f"mul nsw i64 {number}, {plan.beside}")
-        stop = f.text.pure(f"add nsw i64 {start}, {plan.beside}")
-        stop = f.text.smaller(stop, f.size(code.panels()))
-        item = _Item(scope, flat, start, stop, f.offset("%scratch", str(packed), 1))
+        scope, flat, (block, group) = code.item(f, loop.index, code.blocks(), groups)
+        panels = code.panels_of(f, group)
+        item = _Item(scope, flat, *panels, f.offset("%scratch", str(packed), 1))
         if plan.b != "packed":
             _pack(code, f, item)
 
         def write(rows: tuple[str, str], height: int, item: _Item = item) -> None:
             _tile(code, f, item, rows, height)
 
-        each_tile(code, f, (first, f.text.smaller(end, f.size(gemm.m.extent))), write)
+        each_tile(code, f, code.rows_of(f, block), write)
     work = plan.block * plan.width * plan.beside * max(gemm.k.extent.hint(), 1)
     return f, code.batches() * code.blocks() * groups, float(work)
 

@@ -68,16 +68,11 @@ def panel_phase(code: GemmCode) -> tuple[PhaseFunction, Index, float]:
     """The phase over (batch, block of rows, panel), panels fastest."""
     gemm, plan = code.gemm, code.plan
     f = code.function()
-    extents = [*(axis.extent for axis in gemm.batch), code.blocks(), code.panels()]
     held = held_block(f) if plan.a == "packed" else ""
     with f.items() as item:
-        *batch, block, number = f.unflatten(item.index, extents)
-        flat = f.text.pure(f"udiv i64 {item.index}, {f.size(code.blocks() * code.panels())}")
-        scope = f.scope.inner(dict(zip(gemm.batch, batch, strict=True)))
+        scope, flat, (block, number) = code.item(f, item.index, code.blocks(), code.panels())
         panel = _panel(code, f, scope, flat, number)
-        first = f.text.pure(f"mul nsw i64 {block}, {plan.block}")
-        end = f.text.pure(f"add nsw i64 {first}, {plan.block}")
-        end = f.text.smaller(end, f.size(gemm.m.extent))
+        first, end = code.rows_of(f, block)
         if plan.patches is not None:
             panel = with_table(code, f, panel, plan.patches, (first, end))
         if plan.a == "packed":

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 
 from jitney.kernels.llvm.conversions import broadcast
@@ -15,6 +17,7 @@ from jitney.kernels.llvm.phase_function import PhaseFunction, node_operands
 from jitney.kernels.llvm.ssa import Ssa, iota, llvm_type
 from jitney.loops import ir, visit
 from jitney.loops.index import Axis, Index, index
+from jitney.loops.points import points_of
 
 #: Multiply-adds per nanosecond of one core, for the estimate that decides how many threads pay.
 RATE = 40.0
@@ -65,10 +68,7 @@ class GemmCode:
 
     def batches(self) -> Index:
         """Number of products in the batch."""
-        total = index(1)
-        for axis in self.gemm.batch:
-            total = total * axis.extent
-        return total
+        return points_of(self.gemm.batch)
 
     def panels(self) -> Index:
         """Number of panels B has."""
@@ -104,6 +104,29 @@ class GemmCode:
             return self.a_copy_bytes()
         panels = self.batches() * self.panels() * self.panel_elements()
         return self.a_copy_bytes() + panels * self.plan.dtype.itemsize
+
+    # ---------------------------------------------------------------- work items
+
+    def item(self, f: PhaseFunction, number: str, *counts: Index) -> tuple[Scope, str, list[str]]:
+        """Of work item ``number``, counted over (batch, *counts), the last fastest: the scope of
+        its product, that product's number in the batch, and its numbers within ``counts``."""
+        batch = self.gemm.batch
+        digits = f.unflatten(number, [*(axis.extent for axis in batch), *counts])
+        flat = f.text.pure(f"udiv i64 {number}, {f.size(math.prod(counts, start=index(1)))}")
+        scope = f.scope.inner(dict(zip(batch, digits, strict=False)))
+        return scope, flat, digits[len(batch) :]
+
+    def rows_of(self, f: PhaseFunction, block: str) -> tuple[str, str]:
+        """The first row of a block and the one past its last."""
+        first = f.text.pure(f"mul nsw i64 {block}, {self.plan.block}")
+        end = f.text.pure(f"add nsw i64 {first}, {self.plan.block}")
+        return first, f.text.smaller(end, f.size(self.gemm.m.extent))
+
+    def panels_of(self, f: PhaseFunction, group: str) -> tuple[str, str]:
+        """The first panel of a group and the one past its last."""
+        first = f.text.pure(f"mul nsw i64 {group}, {self.plan.beside}")
+        end = f.text.pure(f"add nsw i64 {first}, {self.plan.beside}")
+        return first, f.text.smaller(end, f.size(self.panels()))
 
     # ---------------------------------------------------------------- pieces of the product
 

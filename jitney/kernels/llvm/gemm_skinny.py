@@ -14,14 +14,11 @@ def stream_phase(code: GemmCode) -> tuple[PhaseFunction, Index, float]:
     """All rows of A at once over long stretches of columns, B's n contiguous."""
     gemm, plan = code.gemm, code.plan
     f = code.function()
-    extents = [*(axis.extent for axis in gemm.batch), code.panels()]
     rows, size = int(gemm.m.extent), plan.dtype.itemsize
     routine = code.use(axpy_routine(Axpy(rows, plan.lanes, plan.dtype)))
     code.scratch_bytes = rows * plan.width * size
     with f.items() as item:
-        *batch, number = f.unflatten(item.index, extents)
-        flat = f.text.pure(f"udiv i64 {item.index}, {f.size(code.panels())}")
-        scope = f.scope.inner(dict(zip(gemm.batch, batch, strict=True)))
+        scope, flat, (number,) = code.item(f, item.index, code.panels())
         column = f.text.pure(f"mul nsw i64 {number}, {plan.width}")
         table = code.row_pointers(f, scope, [str(r) for r in range(rows)], flat)
         left = f.text.pure(f"sub i64 {f.size(gemm.n.extent)}, {column}")
@@ -41,13 +38,10 @@ def row_dot_phase(code: GemmCode) -> tuple[PhaseFunction, Index, float]:
     """Dot products of every row of A with a panel's rows of B, k contiguous."""
     gemm, plan = code.gemm, code.plan
     f = code.function()
-    extents = [*(axis.extent for axis in gemm.batch), code.panels()]
     rows = int(gemm.m.extent)
     line = plan.width * plan.dtype.itemsize
     with f.items() as item:
-        *batch, number = f.unflatten(item.index, extents)
-        flat = f.text.pure(f"udiv i64 {item.index}, {f.size(code.panels())}")
-        scope = f.scope.inner(dict(zip(gemm.batch, batch, strict=True)))
+        scope, flat, (number,) = code.item(f, item.index, code.panels())
         column = f.text.pure(f"mul nsw i64 {number}, {plan.width}")
         sums = f.text.allocate(rows * line)
         table = code.row_pointers(f, scope, [str(r) for r in range(rows)], flat)

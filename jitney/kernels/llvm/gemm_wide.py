@@ -44,26 +44,19 @@ def wide_phase(code: GemmCode) -> tuple[PhaseFunction, Index, float]:
     gemm, plan = code.gemm, code.plan
     f = code.function()
     groups = code.groups()
-    extents = [*(axis.extent for axis in gemm.batch), code.blocks(), groups]
     held = held_block(f) if plan.a == "packed" else ""
     if plan.b == "copied":
         code.scratch_bytes = plan.beside * _panel_bytes(code)
     with f.items() as loop:
-        *batch, block, number = f.unflatten(loop.index, extents)
-        flat = f.text.pure(f"udiv i64 {loop.index}, {f.size(code.blocks() * groups)}")
-        scope = f.scope.inner(dict(zip(gemm.batch, batch, strict=True)))
-        first = f.text.pure(f"mul nsw i64 {block}, {plan.block}")
-        end = f.text.pure(f"add nsw i64 {first}, {plan.block}")
-        rows = (first, f.text.smaller(end, f.size(gemm.m.extent)))
+        scope, flat, (block, group) = code.item(f, loop.index, code.blocks(), groups)
+        rows = code.rows_of(f, block)
         panel = Panel(scope, flat, "", "", "")
         if plan.patches is not None:
             panel = with_table(code, f, panel, plan.patches, rows)
         if plan.a == "packed":
             turn = f.text.pure(f"udiv i64 {loop.index}, {f.size(groups)}")
             panel = with_packed_rows(code, f, panel, rows, (held, turn))
-        start = f.text.pure(f"mul nsw i64 {number}, {plan.beside}")
-        stop = f.text.pure(f"add nsw i64 {start}, {plan.beside}")
-        item = _Item(panel, start, f.text.smaller(stop, f.size(code.panels())), rows)
+        item = _Item(panel, *code.panels_of(f, group), rows)
         if plan.depth:
             _part_by_part(code, f, item)
         else:
