@@ -161,8 +161,8 @@ def _compile_callable(model: Any, *, session: Session, disable: bool) -> Any:
 
 
 def _calling(function: Callable[..., Any]) -> FunctionType:
-    """A Python function that calls what has no bytecode, a partial or a function of C, or what
-    capture takes whole."""
+    """A Python function that calls ``function``, which has no bytecode of its own (a partial, a
+    function of C code) or is a call that capture takes as a whole."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
         return function(*args, **kwargs)
@@ -171,7 +171,7 @@ def _calling(function: Callable[..., Any]) -> FunctionType:
 
 
 def _handle(session: Session, function: FunctionType, owner: Any = None) -> FunctionType:
-    """What the user calls instead of ``function``, by the same name."""
+    """The function of the same name that the user calls instead of ``function``."""
     wrapper = session.compiled(function, owner).wrap(function)
     functools.update_wrapper(wrapper, function)
     mark_stand_in(wrapper, function)
@@ -180,7 +180,8 @@ def _handle(session: Session, function: FunctionType, owner: Any = None) -> Func
 
 
 def compile_in_place(module: torch.nn.Module, **arguments: Any) -> None:
-    """As ``Module.compile()``: the module itself runs compiled from now on; same parameters."""
+    """As ``Module.compile()``: the module itself runs compiled from now on. ``arguments``: those of
+    `compile`."""
     compiled = compile(module, **arguments)
     module._compiled_call_impl = None if compiled is module else compiled.__call__
 
@@ -209,7 +210,7 @@ def disable(function: Any = None, recursive: bool = True, *, reason: str | None 
 
 
 def reset() -> None:
-    """Forgets everything compiled in this process, and gives memory kept for results back."""
+    """Forgets everything compiled in this process, and frees memory kept for results."""
     for session in list(_sessions):
         session.reset()
     result_memory.KEPT.forget()
@@ -252,12 +253,12 @@ class set_stance:
 
 
 def is_compiling() -> bool:
-    """True in code that is being captured; False when it runs."""
+    """True while this code is being captured; False when it runs in eager."""
     return torch.compiler.is_compiling()
 
 
 def is_dynamo_compiling() -> bool:
-    """As `is_compiling`: by this name, torch says whether code is captured from its bytecode."""
+    """As `is_compiling`; torch's name for whether code is being captured from its bytecode."""
     return is_compiling()
 
 
@@ -266,12 +267,12 @@ def graph_break(message: str = "") -> None:
 
 
 def allow_in_graph(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Keeps ``function`` as one opaque call in the graph."""
+    """Marks ``function`` to be kept as one opaque call in the graph; returns it."""
     return torch_api.mark_allowed_in_graph(function)
 
 
 def assume_constant_result(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The result of ``function`` may be taken at capture and kept."""
+    """Marks ``function``: what it returns at capture is used as a constant. Returns it."""
     function._dynamo_marked_constant = True  # type: ignore[attr-defined]
     return function
 
@@ -308,12 +309,14 @@ def nested_compile_region(
     max_reuse_entries: int = 8,
     reuse_hash_fn: Callable[..., int] | None = None,
 ) -> Callable[..., Any]:
-    """Taken from torch's API; a region that repeats is inlined, its kernels are shared anyway."""
+    """For torch's API only: returns ``fn``. A region that repeats is inlined; equal kernels are
+    shared anyway."""
     return nested_compile_region if fn is None else fn
 
 
 def cudagraph_mark_step_begin() -> None:
-    """Taken from torch's API; results of a replay are kept apart, so steps need no mark."""
+    """For torch's API only; does nothing. Results of a replay are kept apart, so steps need no
+    mark."""
 
 
 def guard_check(compiled: Any, *args: Any, **kwargs: Any) -> Callable[[], Any]:

@@ -58,7 +58,7 @@ def list_backends() -> tuple[str, ...]:
 
 
 def _unknown(backend: str) -> str:
-    """What to say of a name that no backend has."""
+    """The message for a name that no backend has."""
     names = list_backends()
     close = difflib.get_close_matches(str(backend), names, 1)
     meant = f": did you mean {close[0]!r}?" if close else ";"
@@ -103,8 +103,8 @@ def find_backend(backend: str | Backend, options: dict[str, Any], mode: str | No
 
 
 def _errors_of(example_inputs: Sequence[Any]) -> tuple[type[Exception], ...]:
-    """What a backend may raise of symbolic floats: torch's split of a graph to differentiate fails
-    an assertion of its own. torch.compile gives tensors in their place."""
+    """The errors by which a backend may refuse symbolic floats: torch's partitioner fails an
+    assertion of its own. (torch.compile gives it tensors in their place.)"""
     has_floats = any(isinstance(value, torch.SymFloat) for value in example_inputs)
     return (AssertionError,) if has_floats else ()
 

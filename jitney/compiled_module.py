@@ -1,4 +1,4 @@
-"""A compiled nn.Module: the original in all but its call."""
+"""A compiled nn.Module: it is the original in everything but its call."""
 
 from __future__ import annotations
 

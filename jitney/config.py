@@ -1,6 +1,7 @@
-"""Every knob, typed. Set by ``options=``, by `override`, or by environment as ``JITNEY_<NAME>``.
+"""Every knob, with its type. Set by ``options=``, by `override`, or in the environment as
+``JITNEY_<NAME>``.
 
-A knob whose metadata say ``key`` changes generated code and so enters cache keys.
+A knob declared with ``key`` changes the generated code, so it is part of cache keys.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class Config:
 
     recompile_limit: int = _knob(8, "entries of one frame before it stays eager")
     accumulated_recompile_limit: int = _knob(256, "the same over all instances of one code object")
-    wait_for_compile: bool = _knob(False, "other threads wait for a capture instead of run eager")
+    wait_for_compile: bool = _knob(False, "threads wait for another's capture, not run eager")
     eager_on_bug: bool = _knob(True, "run eager and warn where the compiler has a bug")
     native_guards: bool = _knob(True, "check guards by compiled code and watched dicts")
     freeze: bool = _knob(False, "parameters never change: pack weights once", key=True)
@@ -47,12 +48,12 @@ class Config:
     debug: int = _knob(0, "1-6: dump ever more stages to numbered files")
 
     def key(self) -> tuple[tuple[str, Any], ...]:
-        """What of it must enter a cache key."""
+        """The knobs that must be part of a cache key, with their values."""
         return tuple((f.name, getattr(self, f.name)) for f in fields(self) if f.metadata["key"])
 
 
 def with_options(config: Config, options: Mapping[str, Any]) -> Config:
-    """``config`` with knobs changed; UserError for a name or a type that is none."""
+    """``config`` with knobs changed. Raises UserError for an unknown name or a wrong type."""
     known = {f.name: type(f.default) for f in fields(Config)}
     for name, value in options.items():
         if name not in known:
@@ -64,7 +65,7 @@ def with_options(config: Config, options: Mapping[str, Any]) -> Config:
 
 
 def from_environment(environment: Mapping[str, str]) -> Config:
-    """Defaults, changed by ``JITNEY_RECOMPILE_LIMIT=4`` and the like."""
+    """The defaults, changed by variables such as ``JITNEY_RECOMPILE_LIMIT=4``."""
     changes: dict[str, Any] = {}
     for knob in fields(Config):
         text = environment.get(PREFIX + knob.name.upper())

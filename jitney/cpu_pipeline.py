@@ -1,4 +1,4 @@
-"""The part of the compile that is a CPU's own: fusion for vectors, then native code."""
+"""What the compile of a graph does for a CPU only: fusion for vectors, then native code."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class CpuCode:
 
 
 def transform(program: LoopProgram, target: Target, _: Config | None = None) -> LoopProgram:
-    """Everything between lowering and the memory plan; nothing of it is measured here."""
+    """All passes between lowering and the memory plan. (The options: `gpu_pipeline` measures.)"""
     program = fuse_nests(program, target)
     check_step(program, "fusion")
     program = hoist_checks(simplify_nests(program))
@@ -43,5 +43,6 @@ def transform(program: LoopProgram, target: Target, _: Config | None = None) -> 
 def start(
     program: LoopProgram, gm: fx.GraphModule | None, target: Target, options: Config | None
 ) -> Callable[[], CpuCode]:
-    """What makes native code of a planned program. (``gm``: `gpu_pipeline` has a use for it.)"""
+    """Returns a function that makes native code of a planned program. (``gm``: `gpu_pipeline` uses
+    it.)"""
     return lambda: CpuCode(make_native(program, target, options))

@@ -1,4 +1,4 @@
-"""What can go wrong, told apart by whose turn it is to act.
+"""The errors, one class for each answer to "who has to act?".
 
 `UserError`: the call or the code is wrong; the message names the line and a fix.
 `Unsupported`: we cannot capture this; a graph break, or an error under ``fullgraph=True``.
@@ -47,9 +47,9 @@ class Unsupported(JitneyError):
 
 
 class LeftToEager(JitneyError):
-    """A check of a compiled graph found what eager answers otherwise: an index outside its
-    dimension, numbers a transformed convolution would spread, a leaf to be written to. Eager runs
-    instead (`rerun_eagerly`); nobody but a direct caller of a compiled graph sees it."""
+    """A check of a compiled graph found a case in which eager gives another answer: an index
+    outside its dimension, numbers too large for a transformed convolution, a write to a leaf. Eager
+    runs instead (`rerun_eagerly`); only a direct caller of a compiled graph sees this error."""
 
     id = "left-to-eager"
 

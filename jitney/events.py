@@ -1,6 +1,6 @@
-"""The small log that stages write to and diagnostics read: facts, not text.
+"""The log that stages of a compile write to: facts, not text.
 
-`jitney.diagnostics` renders it; nothing that compiles reads it back.
+`jitney.diagnostics` turns it into reports; nothing that compiles reads it.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Event:
-    """One fact: ``kind`` ("graph_break", "recompile", "stage", "kernel", …) and its data.
+    """One fact: its ``kind`` ("graph_break", "recompile", "stage", "kernel", …) and its data.
 
-    ``at`` and durations in seconds on `time.perf_counter`'s clock.
+    ``at``, and durations, are in seconds of `time.perf_counter`.
     """
 
     kind: str

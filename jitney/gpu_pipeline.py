@@ -1,4 +1,4 @@
-"""The part of the compile that is a GPU's own: fusion for tiles, then Triton kernels."""
+"""What the compile of a graph does for a GPU only: fusion for tiles, then Triton kernels."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ class GpuCode:
 
 
 def check_runnable(program: LoopProgram, target: Target) -> None:
-    """Raises Unsupported where kernels of ours cannot run ``program`` on the device but eager
-    can, or says best what is amiss."""
+    """Raises Unsupported where our kernels cannot run ``program`` on the device: eager can, or its
+    error says best what is wrong."""
     if importlib.util.find_spec("triton") is None:
         raise Unsupported("no-triton", "Triton is not installed", "pip install triton")
     if target.capability < OLDEST:
@@ -79,7 +79,7 @@ def check_runnable(program: LoopProgram, target: Target) -> None:
 
 
 def transform(program: LoopProgram, target: Target, options: Config | None = None) -> LoopProgram:
-    """Everything between lowering and the memory plan."""
+    """All passes between lowering and the memory plan; with a tuner, templates are measured."""
     program = positions_as_heads(program)
     check_step(program, "taking positions as heads")
     tuner = None if options is None else open_tuner(target.name, options)
@@ -95,7 +95,8 @@ def transform(program: LoopProgram, target: Target, options: Config | None = Non
 
 
 def with_templates(program: LoopProgram, target: Target, measured: Templates) -> LoopProgram:
-    """The passes, with templates that were measured and for the rest the model's."""
+    """The passes, with the ``measured`` templates; where there is none, those that the cost model
+    chooses."""
     program = choose_templates(program, target, measured)
     check_step(program, "choosing templates")
     program = pair_products(program)
@@ -122,8 +123,8 @@ def with_templates(program: LoopProgram, target: Target, measured: Templates) ->
 def start(
     program: LoopProgram, gm: fx.GraphModule | None, target: Target, options: Config | None
 ) -> Callable[[], GpuCode]:
-    """Begins to build the kernels of a planned program; what it returns waits for them. ``gm``,
-    what the program was lowered from, is for CUDA graphs alone."""
+    """Begins to build the kernels of a planned program. Returns a function that waits for them.
+    ``gm``, what the program was lowered from, is needed for CUDA graphs only."""
     check_runnable(program, target)
     cache = None if options is None else open_cache(options)
     tuner = None if options is None else open_tuner(target.name, options)
@@ -134,7 +135,7 @@ def start(
 
 
 def replay_facts(gm: fx.GraphModule, program: LoopProgram) -> ReplayFacts:
-    """What recording ``program`` must know, and whether it can be recorded at all."""
+    """What recording ``program`` as a CUDA graph must know, and whether it can be recorded."""
     written = {name for node in program.nodes for name in writes(node)}
     sizes, static, mutated = [], set(), set()
     placeholders = [n for n in gm.graph.nodes if n.op == "placeholder"]
@@ -173,6 +174,7 @@ def _waits(call: Extern) -> bool:
 
 
 def _refusal(program: LoopProgram) -> str:
+    """Why ``program`` cannot be recorded as a CUDA graph; empty if it can."""
     for node in program.nodes:
         if isinstance(node, Extern) and node.effectful and not _reads_state(node):
             return f"{node.target} has an effect that a replay would not repeat"

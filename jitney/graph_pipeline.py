@@ -1,4 +1,7 @@
-"""The compile of one graph of ATen ops: lowered to loops, fused, placed in memory, built."""
+"""The compile of one graph of ATen ops: lowered to loops, fused, placed in memory, built.
+
+What only a CPU or only a GPU needs is in `cpu_pipeline` and `gpu_pipeline`.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +29,8 @@ from jitney.split_code import SplitCode
 
 
 def start_graph(gm: torch.fx.GraphModule, options: Any = None) -> Callable[[], BuiltGraph]:
-    """A graph of ATen ops, compiled for where its tensors live; what it returns waits for the
-    kernels."""
+    """Begins to compile a graph of ATen ops for the device of its tensors. Returns a function that
+    waits for the kernels and gives the compiled graph."""
     with torch_api.without_function_modes():  # a default device is not for what passes make
         split = split_host_numbers(gm)
         if split is not None:

@@ -1,4 +1,5 @@
-"""The whole compile on one screen: a frame becomes an entry."""
+"""The whole compile on one screen: a call of a function (a *frame*) becomes an *entry*, a compiled
+version of it with the check that tells when it may be used."""
 
 from __future__ import annotations
 
@@ -65,7 +66,8 @@ def compile_frame(request: Request, session: Session, backend: Backend) -> Entry
 def _start_backend(
     capture: Capture, backend: Backend, name: str
 ) -> Callable[[], Callable[..., Any] | None]:
-    """What gives the compiled graph. Ours may still be being built then, in other processes."""
+    """Starts the backend. Returns a function that gives the compiled graph, None if the frame has
+    none; our backend may build kernels in other processes until it is called."""
     if capture.graph is None:
         return lambda: None
     placeholders = capture.graph.graph.find_nodes(op="placeholder")

@@ -1,4 +1,4 @@
-"""Compiled regions on disk: a second process neither traces, lowers nor emits what one has before.
+"""Compiled regions on disk: a later process neither traces, lowers nor emits them again.
 
 An entry is found by what the torch-level graph means (`fingerprint`), the knobs that change code,
 the target, and the versions of Python, torch, LLVM, Triton and of Jitney's own source, byte for
@@ -128,7 +128,7 @@ class BuiltRegion:
 
 @dataclass(frozen=True)
 class RegionEntry:
-    """Where a region is kept, whether or not it is there."""
+    """The place of a region in the cache; it may be empty."""
 
     cache: DiskCache
     key: str
@@ -164,8 +164,8 @@ class RegionEntry:
 def region_entry(
     gm: fx.GraphModule, example_inputs: Sequence[Any], options: Config | None, target: Target
 ) -> RegionEntry | None:
-    """The place of ``gm`` compiled for ``target``; None if it cannot be identified, caching is
-    off, or somebody listens to the log and wants to hear every stage."""
+    """The place of ``gm`` compiled for ``target``. None if ``gm`` cannot be identified, caching is
+    off, or every stage is to be dumped (`Config.debug`)."""
     settings = options or config.current()
     cache = open_cache(settings)
     if cache is None or options is None or settings.debug:

@@ -1,4 +1,5 @@
-"""The compile of a captured graph: differentiated, both halves lowered, fused, built and joined."""
+"""The compile of a captured graph (a *region*): it is differentiated, its forward and backward
+graphs are compiled, and one callable is made of them."""
 
 from __future__ import annotations
 
@@ -38,9 +39,9 @@ from jitney.region_cache import BuiltGraph, BuiltRegion, region_entry
 
 @dataclass(frozen=True)
 class GraphCompiler:
-    """The "jitney" backend: differentiate, lower, fuse, build kernels. Gives a callable of the
-    graph's inputs that returns a flat tuple. What cannot be traced runs eager; an event says so.
-    Raises CompilerBug for any error that is not the user's."""
+    """The "jitney" backend: differentiates, lowers, fuses, builds kernels. Called with a graph, it
+    gives a callable of the graph's inputs that returns a flat tuple. What cannot be traced runs
+    eager; an event says so. Raises CompilerBug for any error that is not the user's."""
 
     options: Any = None
 
@@ -52,8 +53,9 @@ class GraphCompiler:
     def start(
         self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any], *, repeated: Errors = ()
     ) -> Callable[[], Callable[..., Any]]:
-        """All but waiting for kernels, which what it returns does. ``repeated``: the errors of a
-        call, `LeftToEager` among them, after which the caller has eager run."""
+        """Begins the compile. Returns a function that waits for the kernels and gives the callable.
+        ``repeated``: errors of a call, `LeftToEager` among them, after which the caller runs
+        eager."""
         start = partial(self._start_tensors, example_inputs, repeated)
         return compute_scalars_apart(gm, start)
 
@@ -98,7 +100,7 @@ def _eager_graph(gm: torch.fx.GraphModule, reason: Unsupported) -> Callable[...,
 
 @contextmanager
 def _bugs() -> Iterator[None]:
-    """A scope in which errors that are nobody's else are ours."""
+    """A scope in which any error but a JitneyError becomes a CompilerBug."""
     try:
         yield
     except JitneyError:
@@ -140,8 +142,9 @@ def _load_region(
 def start_region(
     gm: torch.fx.GraphModule, example_inputs: Sequence[Any], options: Any
 ) -> Callable[[], BuiltRegion]:
-    """Differentiates a torch-level graph and begins to compile both halves: the kernels of the
-    first are built while the second is lowered."""
+    """Differentiates a torch-level graph and begins to compile the forward and the backward graph:
+    kernels of the first are built while the second is lowered. Returns a function that waits for
+    both and gives the built region."""
     with log.stage("graph"):
         region = traced(gm, example_inputs)
     if region.backward is None:
@@ -160,10 +163,11 @@ def start_region(
 
 
 def traced(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Region:
-    """``gm`` differentiated, what stays and what is held marked.
+    """``gm`` differentiated, with marks on inputs whose memory stays (`mark_static`) and on results
+    that the program holds (`mark_leases`).
 
-    Once more where that has found out what a size is: a later trace (`traced_backward`) takes it
-    for a number from the start, and would keep other results.
+    Where tracing has found that a symbolic size is a constant, it traces again: a later trace
+    (`traced_backward`) would treat the size as a number from the start, and keep other results.
     """
     folded, keep = fold_attention_masks(keep_attention_rows(gm)), lowered_ops()
     region = trace_region(folded, example_inputs, keep=keep)
@@ -196,9 +200,9 @@ def backward_without(
     options: Any,
     missing: Collection[int],
 ) -> Callable[..., Any] | None:
-    """The backward graph that is not given the gradients ``missing``, compiled, or run eager
-    where it cannot be; None if there is none. Raises Unsupported where it cannot be traced, and
-    for our bugs CompilerBug if they are not to run eager."""
+    """The compiled backward graph for passes without the gradients ``missing``; run eager where it
+    cannot be compiled. None if no gradient is left. Raises Unsupported where it cannot be traced,
+    and CompilerBug for a bug of ours unless bugs are to run eager."""
     traced = partial(again, tuple(sorted(missing)))
     try:
         with _bugs():
@@ -217,7 +221,8 @@ def backward_without(
 
 
 def _left_to_eager(bug: CompilerBug, options: Any) -> Unsupported:
-    """What a bug counts as at ``backward()``, with a warning; raises it if it is to be seen."""
+    """The Unsupported that stands for a bug at ``backward()``, after a warning. Raises the bug
+    itself where bugs are not to run eager."""
     if options is not None and not options.eager_on_bug:
         raise bug
     warnings.warn(f"jitney: a backward pass runs eager: {bug}", stacklevel=2)
@@ -242,8 +247,8 @@ def traced_backward(
     ambient: Ambient,
     missing: tuple[int, ...],
 ) -> torch.fx.GraphModule | None:
-    """The backward graph of ``gm``, traced under ``ambient``, that is not given the gradients
-    ``missing``, of what is saved as the region with ``facts`` saves it; None if there is none."""
+    """The backward graph of ``gm`` for passes without the gradients ``missing``, traced under
+    ``ambient``. It takes what the region with ``facts`` saves. None if no gradient is left."""
     with log.stage("graph"), ambient.restored():
         region = traced(gm, example_inputs)
     assert region.backward is not None

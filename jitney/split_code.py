@@ -1,4 +1,5 @@
-"""What a graph that was split (`split_host_numbers`) is compiled to, as data and at run time."""
+"""The compiled form of a graph that `split_host_numbers` split: one half runs on the CPU, the other
+on the GPU."""
 
 from __future__ import annotations
 
