@@ -1,4 +1,4 @@
-"""Writes that a flag of a torch function asks for."""
+"""Writes that a torch function does only if a flag asks for them (``inplace``, ``training``)."""
 
 from __future__ import annotations
 

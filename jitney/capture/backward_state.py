@@ -1,8 +1,8 @@
-"""What a custom backward reads of the program, which may change between forward and backward.
+"""What a custom backward reads of the program's state, which may change after the forward.
 
 While a backward is captured the interpreter has a `World` of its own, so that every read leaves a
-guard there, read before or not. Those on Python values are checked again when the backward pass
-comes to run; a backward that reads what cannot be checked then is not captured.
+guard there, whether or not the forward has read the same. Guards on Python values are checked again
+when the backward pass runs; a backward that reads what cannot be checked then is not captured.
 """
 
 from __future__ import annotations

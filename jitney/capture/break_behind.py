@@ -1,9 +1,9 @@
-"""A tensor whose own gradient a program asks for is a graph's last word, not one on its way.
+"""Ends the graph behind a tensor whose own gradient the program asks for.
 
-All results of a graph come from one node of autograd's: what goes from one of them to the next
-passes no hook and is no gradient that autograd can tell. Where a hook is put on a tensor that
-others were made from, its gradient kept or asked for, the graph ends behind that tensor instead,
-or behind the last write to it.
+All results of a graph come from one node of autograd. What flows from one of them to the next
+passes no hook, and autograd has no gradient for it. So where a hook is put on a tensor that others
+were made from, or its gradient is kept or asked for, the graph ends behind that tensor, or behind
+the last write to it.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """A capture as one generated Python function of the frame's inputs.
 
-In this order: fetch what existed before, call the graph, build every new object, replay the
-effects, leave. Whatever raises does so before the first effect, so that no mutation is half done;
-where the graph itself does and leaves no trace, eager runs the frame instead: errors then arise at
-the user's lines, in the order of everything else that the frame does.
+It fetches what existed before, calls the graph, builds every new object, replays the effects, and
+leaves, in this order. Whatever raises does so before the first effect, so that no mutation is half
+done. Where the graph itself raises and leaves no trace, eager runs the frame instead: errors then
+arise at the user's lines, in order with everything else that the frame does.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Functions under ``functools.lru_cache``: what eager would find in the cache is what they return.
+"""Functions under ``functools.lru_cache``: they return what eager would find in the cache.
 
-A result that is in the cache is read like any object that existed before the frame, by a guard on
-what the cache holds. One that is not yet there is put there at capture, if the function is seen to
-do nothing else than make it; what does more (prints, changes what others see, draws random numbers)
-is called by eager, behind a break. A frame that takes more results than the cache holds makes the
-last ones anew in every call, as eager does, which throws out one for the other.
+A result that is in the cache is read like any object that existed before the frame, with a guard on
+what the cache holds. A result that is not yet there is computed and put there at capture, if the
+function is seen to do nothing else. A function that does more (prints, changes what others see,
+draws random numbers) is called by eager, behind a break. A frame that takes more results than the
+cache holds computes the last ones again in every call, as in eager, where each pushes another out.
 """
 
 from __future__ import annotations

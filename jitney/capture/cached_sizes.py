@@ -1,10 +1,10 @@
-"""Functions under ``functools.lru_cache`` that are given symbolic sizes: what they wrap is run on
-the symbols, and whenever the frame is called again the cache itself is asked, by a guard, whether
-it gives the same for the sizes of that call (so it also holds what it would hold in eager).
+"""Functions under ``functools.lru_cache`` that are given symbolic sizes. The wrapped function is
+run on the symbols. Whenever the frame is called again, a guard asks the cache itself whether it
+gives the same for the sizes of that call, so the cache also holds what it would hold in eager.
 
-What they return stands for an object that the cache shares among callers. A frame that writes to
-it, leaves it behind, or compares it by identity is captured anew with the sizes assumed, and so is
-one whose function cannot be run on symbols or returns other than numbers and texts.
+The result stands for an object that the cache shares among callers. A frame that writes to it,
+leaves it behind, or compares it by identity is captured again with the sizes as constants. So is
+one whose function cannot be run on symbols, or returns something other than numbers and texts.
 """
 
 from __future__ import annotations

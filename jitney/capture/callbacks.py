@@ -1,7 +1,8 @@
-"""Python code of the program that C code would call by itself, as ``sorted`` calls ``__lt__``.
+"""Python methods of the program that C code would call by itself, as ``sorted`` calls ``__lt__``.
 
-What it reads of objects that existed before the frame would be read without a guard, and past what
-the frame has changed. Where it cannot be interpreted, the call breaks.
+Called by C code they would read objects that existed before the frame without a guard, and would
+not see what the frame has changed. So they are interpreted; where that is not possible, the call
+breaks the graph.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What checkpoints read of Python, which eager reads anew in the backward pass.
+"""Python state that a checkpoint reads: eager reads it again in the backward pass.
 
-A graph computes a checkpoint again from what was read when its frame was captured. What the frame
-itself changes of that is a break; what others change between a call and its backward pass is found
-when that begins, and is an error.
+A graph computes a checkpoint again from what was read when its frame was captured. If the frame
+itself changes that state, the graph breaks. If others change it between a call and its backward
+pass, the backward pass finds this when it begins, and raises.
 """
 
 from __future__ import annotations

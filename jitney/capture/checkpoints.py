@@ -1,9 +1,10 @@
 """``torch.utils.checkpoint``: its function is inlined, its nodes are marked to be computed again in
 the backward pass.
 
-Eager calls the function once more in the backward pass, on what the tensors it reads hold by then.
-A graph computes from what they held; where the program writes to them later, the checkpoint breaks
-the graph and eager runs it. What the function made it makes anew: writes to that go to a copy.
+Eager calls the function again in the backward pass, on what the tensors it reads hold by then. A
+graph computes from what they held at first: where the program writes to them later, the checkpoint
+breaks the graph and eager runs it. What the function itself made it makes again; a later write to
+that goes to a copy.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Classes of which a mere look at an object runs the program's code: our own ``isinstance`` asks
-for ``__class__`` by the object's ``__getattribute__``, which may count, log, or say another class.
-"""
+"""Classes for which merely looking at an object runs the program's code: ``isinstance`` asks for
+``__class__`` through the object's ``__getattribute__``, which may count, log, or give another
+class."""
 
 from __future__ import annotations
 

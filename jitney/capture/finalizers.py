@@ -1,4 +1,4 @@
-"""Objects that tell when they end."""
+"""Objects with a ``__del__``, which break the graph."""
 
 from __future__ import annotations
 

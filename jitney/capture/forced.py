@@ -1,4 +1,4 @@
-"""Arguments looked at: what C code, or a handler of ours, may see of them (`World.force`)."""
+"""Arguments in the form in which C code, or a handler of ours, may look at them (`World.force`)."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Errors that a compiled frame handles itself.
+"""Errors that a compiled frame handles itself (``except``, ``finally``, ``with``).
 
-An error of a compiled graph arises at no instruction of the frame. Eager runs the frame once more,
-so that its handlers see the error at its line. Where the graph writes inputs they must hold first
-what they held before, which costs a copy of each at every call: made where a library's call, which
-raises for values that no check of ours foresees, stands inside a handler.
+An error of a compiled graph arises at no instruction of the frame. So eager runs the frame again,
+and its handlers see the error at its line. A graph that writes inputs must first restore them, from
+a copy of each that every call makes. Only graphs with a library call inside a handler pay for this,
+if that call raises for values that no check of ours foresees.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""A code object's instructions, those that do two things taken apart.
+"""A code object's instructions, with those that do two things split in two.
 
-From CPython 3.13 on one instruction may load or store two locals, or turn what it compares into a
-bool. Taken apart, a frame can stop between the two: the second has the odd offset behind the first.
-From 3.14 on a local that stays until it is used may be lent to the stack. Where a frame can stop
-in between it does not stay: it is loaded as any other.
+From CPython 3.13 on one instruction may load or store two locals, or turn the result of a
+comparison into a bool. It is split, so that a frame can stop in between: the second half has the
+odd offset behind the first. From 3.14 on an instruction may borrow a local that stays alive until
+it is used. Where a frame can stop in between, the local is loaded in the ordinary way.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""The value of a tensor that no input decides, which a branch may ask for."""
+"""Values of tensors that are the same on every run, so that a branch on them need not break the
+graph."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Loops under way: what the iterators of a resumed frame will give, without advancing them.
+"""Loops that are under way: the next items of a resumed frame's iterators, without advancing them.
 
-A resume function is given, beside its stack, what the iterators on it give next (`look_ahead`): a
-plain tuple, so that what a capture takes of it has a source and guards as anything else, and where
-a loop stands has none. The capture takes from the tuple (`advance`); the iterators themselves are
-advanced as often once the graph has run.
+A resume function is given, beside its stack, the next items of the iterators on it (`look_ahead`)
+as a plain tuple. So what a capture takes has a source and guards like anything else, and the
+position in the loop has none. The capture takes items from the tuple (`advance`); the iterators
+themselves are advanced as often once the graph has run.
 """
 
 from __future__ import annotations

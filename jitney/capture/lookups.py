@@ -1,6 +1,6 @@
-"""The one door for what a class has by a name: it is found as CPython finds it, what is found or
-that nothing is gets a guard, and a Python function enters the world, so that its cells, its
-defaults and its attributes are read with guards, too."""
+"""The only way to look a name up on a class. It is found as CPython finds it; what is found, or
+that nothing is, gets a guard. A Python function that is found enters the world, so that its cells,
+defaults and attributes are read with guards too."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What guard programs look addresses up in: hash tables of objects, sorted spans of memory.
+"""Sets of addresses for guard programs: hash tables of objects, sorted spans of memory.
 
 An optimizer has thousands of tensors; comparing each gradient with each of them would take longer
 than the step.

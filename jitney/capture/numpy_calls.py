@@ -1,4 +1,4 @@
-"""NumPy's functions of plain numbers, and methods of its numbers, which never change."""
+"""NumPy functions of plain numbers, and methods of NumPy's scalars, which are immutable."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""The ``with`` blocks that a frame goes on in behind a break.
+"""The ``with`` blocks inside which a frame goes on behind a break.
 
 An error of a compiled graph arises at no instruction of the frame. Where eager cannot run the frame
-once more it goes to the caller, past the frame's own handlers; the blocks around the graph are left
-by it nonetheless, so that gradients do not stay off, nor a lock taken.
+again, the error goes to the caller, past the frame's own handlers. It still leaves the blocks
+around the graph, so that gradients do not stay off and no lock stays taken.
 """
 
 from __future__ import annotations

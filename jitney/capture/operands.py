@@ -1,5 +1,5 @@
-"""Operators of which an operand's class has the method in Python: the methods of both operands are
-asked in CPython's order, C code's among them, and none of them twice."""
+"""Operators where the class of an operand defines the method in Python: the methods of both
+operands are tried in CPython's order, those of C code among them, and none of them twice."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What a checkpoint can reach of lists, dicts and objects that its frame made: eager reads them
-anew in the backward pass, and no guard sees them change."""
+"""Which of the lists, dicts and objects that a frame made its checkpoints can reach: eager reads
+them again in the backward pass, and no guard sees them change."""
 
 from __future__ import annotations
 

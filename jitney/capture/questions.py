@@ -1,8 +1,8 @@
-"""What a library is told that asks whether it is being compiled: no, as in eager, where it can be.
+"""The answer for a library that asks whether it is being compiled: no, as in eager, where possible.
 
-What it does for compilers may give another result (a mask it would have left out, other kernels).
-Told no, it may look at values, which breaks the graph: then the last place that asked before the
-break is told yes in a capture of its own, and keeps that answer if the break is gone.
+What a library does for compilers may give another result (a mask that it would have left out, other
+kernels). Told no, it may look at values, which breaks the graph. Then the last place that asked
+before the break is told yes in a capture of its own, and keeps that answer if the break is gone.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Refuses calls that make a tensor another one in place: of other sizes, strides or memory."""
+"""Refuses calls that give a tensor other sizes, strides or memory in place."""
 
 from __future__ import annotations
 

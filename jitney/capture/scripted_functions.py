@@ -1,9 +1,9 @@
-"""Functions of ``torch.jit.script``: the Python that they were made of is interpreted.
+"""Functions of ``torch.jit.script``: their Python source is interpreted.
 
-TorchScript may mean something else by it. Where it cannot be told that it does not, by what it has
-compiled (`scripted_graphs`) and by the names that the Python says, the call is its own: of another
-function under a name than the one that was compiled, arguments that are converted or copied, what
-raises. What ``torch.jit.trace`` made is not what its Python says.
+TorchScript may give the source another meaning. Unless its compiled graph (`scripted_graphs`) and
+the names in the source show that it does not, the call is left to TorchScript: a name that now
+means another function than the one that was compiled, arguments that are converted or copied, what
+raises. What ``torch.jit.trace`` made is never interpreted: it is not what its Python says.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Whether TorchScript does by what it has compiled what Python does by the source: decided by a
-list of what is the same in both, over the nodes of its graph.
+"""Whether a function that TorchScript has compiled does what its Python source does: decided node
+by node of TorchScript's graph, by a list of what is the same in both.
 
-The same are torch's operators, which it calls as Python does, and what little goes between them:
-whole numbers, as long as they cannot overflow, floats, truth values, and lists of sizes. What is
-raised need not be: the interpreter hands a call that raises to TorchScript.
+The same are torch's operators, and the little that goes between them: ints that cannot overflow,
+floats, bools, and lists of sizes. Errors need not be the same: the interpreter hands a call that
+raises to TorchScript.
 """
 
 from __future__ import annotations

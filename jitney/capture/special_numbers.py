@@ -1,5 +1,5 @@
-"""Arithmetic of a symbol with a zero, an infinity or NaN: sympy has no -0.0, and of ``0 * x`` it
-says 0, of ``x + 0`` x. Symbols themselves are finite."""
+"""Arithmetic of a symbol with a zero, an infinity or NaN. Sympy has no -0.0, and simplifies ``0 *
+x`` to 0 and ``x + 0`` to x, which is not what floats do. Symbols themselves are finite."""
 
 from __future__ import annotations
 

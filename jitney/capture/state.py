@@ -1,9 +1,9 @@
 """Process state that changes what torch calls mean: grad mode, autocast, defaults.
 
-It is guarded at entry (settings that few programs change: where they do), changed for real while
-capturing (fakes obey it), written into the graph as explicit nodes, put back when the graph has
-run (`graph/keep_settings`), and left changed by an effect if the frame leaves it changed. So are
-open scopes of autocast, whose number needs no guard.
+It is guarded at entry (settings that few programs change are guarded only where they do), changed
+for real while capturing (fakes obey it), written into the graph as explicit nodes, put back when
+the graph has run (`graph/keep_settings`), and left changed by an effect if the frame leaves it
+changed. The same goes for open scopes of autocast, whose number needs no guard.
 """
 
 from __future__ import annotations

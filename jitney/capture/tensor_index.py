@@ -1,5 +1,5 @@
-"""``tensor[index]`` with numbers that are symbols: torch would make them the numbers they are, and
-each other one would be compiled anew (``table[t]``, ``cache[:, position] = key``)."""
+"""``tensor[index]`` with symbolic numbers in the index (``table[t]``, ``cache[:, position] =
+key``): torch would make constants of them, and each other number would be compiled again."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Tracebacks: those of a capture would be of the interpreter's frames, so that a frame that asks
-for one raises its exception for real."""
+"""Tracebacks: those of a capture would show the interpreter's frames. So a frame that asks for one
+breaks the graph, and raises its exception for real."""
 
 from __future__ import annotations
 

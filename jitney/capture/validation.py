@@ -1,4 +1,4 @@
-"""What `torch.distributions` asks of its arguments' values is a check within the graph."""
+"""Checks of values by `torch.distributions` become checks within the graph."""
 
 from __future__ import annotations
 

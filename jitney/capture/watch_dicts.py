@@ -1,10 +1,12 @@
 """A count that rises whenever any of the watched dicts changes (CPython 3.12 on).
 
-A model of some hundred modules has thousands of dicts whose versions a call would compare. They
-hardly ever change: while the count stands still, none of them has, and one word tells so.
+A model of some hundred modules has thousands of dicts whose versions a call would have to compare.
+They hardly ever change. While the count is the same, none of them has changed, and a call compares
+this one word.
 
-CPython 3.14 gives dicts no versions any more. Where they were it keeps what watches a dict, in the
-low bits; the others are its own only without the lock. There a change leaves the count as version.
+CPython 3.14 gives dicts no versions any more. The low bits of the word that was the version tell
+which watchers a dict has; CPython uses the other bits in its free-threaded builds only. A change
+writes the count into these, as a version.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""A convolution's bias on a GPU: added to the result, and its gradient summed, as ops of their own.
+"""On a GPU, adding a convolution's bias and summing its gradient are separate ops.
 
-Eager's cuDNN path does the same in passes over the whole result. As ops of the graph the addition
-joins what reads the result (a norm, an activation), and the sum what makes the gradient.
+Eager's cuDNN path does both in passes over the whole result. As ops of the graph, the addition
+fuses with what reads the result (a norm, an activation), and the sum with what makes the gradient.
 """
 
 from __future__ import annotations

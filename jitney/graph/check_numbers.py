@@ -1,6 +1,5 @@
-"""Numbers for which eager raises, or does something else than fakes and decompositions: what
-`ask_eager` cannot ask, since there is no tensor to ask with, or the answer is a value.
-"""
+"""Numbers for which eager raises, or differs from fakes and decompositions, and about which
+`ask_eager` cannot ask: there is no tensor to ask with, or the difference is in a value."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What eager asks of values where torch's decompositions, and what it does with fakes, do not ask.
+"""Checks of values that eager makes and that torch's decompositions and fakes leave out.
 
-Each question is an assertion in the graph: where it fails eager gets the call, and raises its own
-error. (On a GPU eager's kernels assert the same.)
+Each is an assertion in the graph: where it fails, eager gets the call and raises its own error. (On
+a GPU eager's kernels assert the same.)
 """
 
 from __future__ import annotations

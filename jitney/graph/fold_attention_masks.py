@@ -1,9 +1,9 @@
-"""Attention masks that depend on shapes alone are looked at, and said in words.
+"""Attention masks that depend on shapes alone become "no mask" or "causal".
 
-Under tracing transformers always hands attention a mask, even one that keeps everything or is
-plainly causal. Kernels that take a mask as data are slower than those that know its shape (an
-H200 spends 9.0 ms on GPT-2's attention with a causal mask as data, 3.6 without). A mask computed
-from no input is evaluated here, before torch chooses the attention kernel.
+While it is traced, transformers always hands attention a mask, even one that keeps everything or is
+plainly causal. Kernels that take a mask as data are slower than those that know its shape (an H200
+spends 9.0 ms on GPT-2's attention with a causal mask as data, 3.6 without). A mask computed from no
+input is evaluated here, before torch chooses the attention kernel.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What stands between the user's tensors and the recorder's: nothing, or functionalization."""
+"""How the recorder sees the user's tensors: directly, or through torch's functionalization."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""How far may a number go that changes from call to call? Eager raises where the dtype that it
-becomes does not hold it.
+"""The range of a number that changes from call to call: eager raises where the number does not fit
+the dtype that it is converted to.
 
-A fill with 300 of uint8, a slope of 1e39 in float32: fakes and decompositions let such numbers
-wrap, or become infinite. Which dtype it becomes (the tensor's, what eager computes in, any) is
-asked of eager itself: the first limit past which it raises is a guard.
+Fakes and decompositions let such numbers wrap or become infinite: a fill of uint8 with 300, a slope
+of 1e39 in float32. Eager itself is asked which dtype that is (the tensor's, the one it computes in,
+another): the first limit past which it raises becomes a guard.
 """
 
 from __future__ import annotations

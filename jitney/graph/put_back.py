@@ -1,4 +1,5 @@
-"""A graph that raises leaves no trace, so that whoever does its work again does it once."""
+"""A graph that raises leaves no trace: random generators and written inputs are put back, so that
+whoever does its work again does it only once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Eager's own error, or its own values, where a check of a compiled graph failed."""
+"""Runs a graph again in eager where one of its checks failed, for eager's own error or values."""
 
 from __future__ import annotations
 

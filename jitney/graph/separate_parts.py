@@ -1,7 +1,7 @@
 """Results of one call whose gradients have nothing in common: each part has its own backward pass.
 
-In eager they are graphs apart. Here they share a node, which torch has forget its tensors when
-the first part has run; what the others need is kept until they have, or the node is gone.
+In eager they are separate graphs. Here they share an autograd node, whose tensors torch frees when
+the first part has run. What the other parts need is kept until they have run, or the node is gone.
 """
 
 from __future__ import annotations

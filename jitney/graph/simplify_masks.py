@@ -1,4 +1,5 @@
-"""What transformers write to build masks, made small: true operands, empty cats, early expands."""
+"""Simplifies what transformers writes to build masks: operands that are all true, empty cats,
+expands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What nobody reads is not computed."""
+"""Removes nodes whose results nobody reads."""
 
 from __future__ import annotations
 

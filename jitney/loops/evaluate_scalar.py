@@ -1,4 +1,4 @@
-"""Runtime scalars computed in Python: where a call needs the number itself, not a kernel."""
+"""Runtime scalars computed in Python, for calls that need the number itself."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Sums in which one position counts are that position's value.
+"""Sums in which only one position contributes become the value at that position.
 
-The gradient of a negative log likelihood is nothing but at each target's class; the softmax's
-gradient sums it over all classes. ``sum over c of where(c == t, v, 0)`` is ``v`` where ``t`` is
-among the classes, so the row need not be gone through.
+The gradient of a negative log likelihood is zero except at each target's class; the gradient of the
+softmax sums it over all classes. ``sum over c of where(c == t, v, 0)`` is ``v`` where ``t`` is
+among the classes, so the row need not be read.
 """
 
 from __future__ import annotations

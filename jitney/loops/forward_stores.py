@@ -1,4 +1,4 @@
-"""What a nest has just stored and loads again stays in a register."""
+"""A value that a nest has just stored and loads again stays in a register."""
 
 from __future__ import annotations
 

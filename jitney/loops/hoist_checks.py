@@ -1,4 +1,5 @@
-"""A bad index is found before the caller's tensors change."""
+"""Checks run before the first write to an input, so that a bad index leaves the caller's tensors as
+they were."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Templates read through copies: an operand that is a rearranged buffer is read where it was."""
+"""Templates read their operands where these were copied from, not from the copies."""
 
 from __future__ import annotations
 

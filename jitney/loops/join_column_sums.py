@@ -1,9 +1,10 @@
-"""Sums over the rows of what a nest goes over anyway are made on its way.
+"""Sums over rows are computed inside a nest that goes over the same rows anyway.
 
-A bias's gradient sums what a kernel has just written, a layer norm's two parameters sum what the
-gradient of its input reads. Such a sum joins that nest, the *host*, which then walks: each program
-goes over a chunk of rows in turn and keeps a partial sum of every column. A small nest adds up the
-partial sums of all chunks. A pointwise host is given rows first, cut into blocks of columns.
+The gradient of a bias sums what a kernel has just written; those of a layer norm's two parameters
+sum what the gradient of its input reads. Such a sum joins that nest, the *host*, which then walks:
+each program goes over a chunk of rows in turn and keeps a partial sum of every column. A small nest
+adds up the partial sums of all chunks. A pointwise host is first given rows, cut into blocks of
+columns.
 """
 
 from __future__ import annotations

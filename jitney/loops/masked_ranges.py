@@ -1,4 +1,4 @@
-"""What a mask says about the axes: under ``i3 < 8`` the axis ``i3`` runs below 8."""
+"""The ranges of axes where a mask holds: under ``i3 < 8`` the axis ``i3`` is below 8."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""How far an index reaches, shown for a few values of its symbol at a time.
+"""Bounds of an index, shown for a few values of its symbol at a time.
 
-Bounds know the range of a symbol and forget what two places have in common: ``s * (8 // s)`` is at
-most 8, but with ``2 <= s`` they see no end. For one value of ``s``, or values from which on ``8 //
-s`` is 0, they do; and values that guards exclude need not be looked at.
+Ordinary bounds know the range of a symbol, but not what two places have in common: ``s * (8 // s)``
+is at most 8, but with ``2 <= s`` they find no upper end. They do for a single value of ``s``, or
+for all values from which on ``8 // s`` is 0. Values that guards exclude need not be looked at.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""A long reduction to few numbers becomes two nests: partial results of chunks, then their whole.
+"""A long reduction to few numbers becomes two nests: partial results of chunks, then the whole.
 
-One row per program leaves most of a GPU idle when there are fewer rows than multiprocessors: a
-bias gradient sums 16,384 rows into 768 columns, batch norm takes the moments of millions of rows
-by channel, a loss sums everything into one number. The statements of such a nest are dealt out in
+One row per program leaves most of a GPU idle when there are fewer rows than multiprocessors: a bias
+gradient sums 16,384 rows into 768 columns, batch norm takes the moments of millions of rows by
+channel, a loss sums everything into one number. The statements of such a nest are distributed in
 order. A `Reduce` becomes a nest over (chunk, row) that stores partial results; the next nest
-combines them and goes on with what follows; a `Loop` over the row becomes a nest of its own. What
-a nest needs of an earlier one is handed over in memory, one number a row; what no reduction
-enters is computed again.
+combines them and goes on with what follows; a `Loop` over the row becomes a nest of its own. What a
+nest needs from an earlier one is passed in memory, one number a row; what depends on no reduction
+is computed again.
 """
 
 from __future__ import annotations

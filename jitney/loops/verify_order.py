@@ -1,4 +1,4 @@
-"""That the order in which a nest's points and a loop's iterations run cannot matter."""
+"""Verifies that the order of a nest's points, and of a loop's iterations, cannot matter."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Entries made fast for the objects of recent calls: their guards as native programs."""
+"""Arms entries for the objects of recent calls: their guards become native programs."""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
-"""Replaying a compiled program as one CUDA graph, without surprises.
+"""Replays a compiled program as one CUDA graph.
 
 The first call runs the program as it is (kernels load, libraries choose), the second records it.
 From then on a call replays and hands out copies of the results, so that no later call overwrites
 what a caller holds. Inputs are used where they lie. When one lies elsewhere than recorded, the
-graph is recorded again; if it is no static one (parameters, buffers, tensors marked with
-``mark_static_address``), the graph reads a tensor of its own from then on, into which each call
-copies the input. A caller that gives the same tensors every time may `bind` them: they are then
-neither handed over nor asked for one by one.
+graph is recorded again, if that input is static (parameters, buffers, tensors marked with
+``mark_static_address``). Otherwise the graph reads a tensor of its own from then on, into which
+each call copies the input. A caller that gives the same tensors every time may `bind` them: they
+are then neither passed nor checked one by one.
 """
 
 from __future__ import annotations

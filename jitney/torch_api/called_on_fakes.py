@@ -1,7 +1,7 @@
-"""What is called on fake tensors in the place of torch's functions.
+"""Functions that are called on fake tensors in place of torch's own.
 
-Where an op is none of the dispatcher's, torch takes it apart in C++, of fake tensors in another way
-than of real ones.
+torch decomposes some functions in C++ before its dispatcher sees them, and does it differently for
+fake tensors than for real ones.
 """
 
 from __future__ import annotations

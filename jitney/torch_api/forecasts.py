@@ -1,4 +1,4 @@
-"""What torch foretells wrongly of a result, in some of the versions that are supported."""
+"""Results that torch's fakes predict wrongly, in some of the supported versions."""
 
 from __future__ import annotations
 

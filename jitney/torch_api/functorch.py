@@ -1,4 +1,4 @@
-"""What functorch's transforms make of their arguments before they call a function."""
+"""How functorch's transforms prepare their arguments before they call a function."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""The strides that eager gives what tensors of integers choose (``x[rows]``, ``x[:, i, j]``).
+"""The strides that eager gives the result of indexing by tensors of integers (``x[rows]``, ``x[:,
+i, j]``).
 
-Eager's iterator goes over what is chosen from, without a step in the dimensions that are chosen,
-and over the indices; fake tensors leave these out.
+Eager's iterator goes over the indexed tensor, with no step in the dimensions that are indexed, and
+over the indices; fake tensors leave the indices out.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The strides that eager gives pointwise results.
 
-Fake tensors have them of Python code, which orders the dimensions of operands that lie apart in
-another way than eager's iterator. And they give a size of 1 the stride of a row-major or
-channels-last tensor, eager often that of an operand; by it a convolution tells whether its image is
-channels last.
+Fake tensors get theirs from Python code, which orders the dimensions of operands with gaps
+otherwise than eager's iterator. And it gives a dimension of size 1 the stride of a row-major or
+channels-last tensor, eager often that of an operand; by that stride a convolution tells whether its
+image is channels last.
 """
 
 from __future__ import annotations

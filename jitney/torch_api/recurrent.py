@@ -1,10 +1,10 @@
-"""Recurrent networks as ops of their own: ``jitney::lstm`` and so on, whole, for a GPU, and
-``jitney::lstm_layer``, a layer with what its backward pass reads, for a CPU; and those on a
-CPU layer by layer (`LAYERED`).
+"""Recurrent networks as ops of their own: whole for a GPU (``jitney::lstm`` and so on), and for a
+CPU a layer with what its backward pass reads (``jitney::lstm_layer``), or layer by layer
+(`LAYERED`).
 
-torch takes them apart in C++, where it asks for the addresses of the weights, which fake tensors
-lack; and the layout it foretells for cuDNN's results is not the one they have. oneDNN's kernel
-of a layer asks for the grad mode, which is off while a graph runs.
+torch decomposes them in C++, where it asks for the addresses of the weights, which fake tensors
+lack; and the layout that it predicts for cuDNN's results is wrong. oneDNN's kernel of a layer asks
+for the grad mode, which is off while a graph runs.
 """
 
 from __future__ import annotations

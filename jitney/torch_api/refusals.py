@@ -1,7 +1,7 @@
-"""What eager refuses of operands' shapes, dtypes and numbers where torch's fakes take them.
+"""Operands whose shapes, dtypes or numbers eager refuses, but torch's fakes accept.
 
-Raised while a frame is captured, so that the call breaks the graph and eager raises its own error
-at its line; a graph would compute something, or raise past the frame's handlers.
+The refusal is raised while a frame is captured, so that the call breaks the graph and eager raises
+its own error at its line. A graph would compute something, or raise past the frame's handlers.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Tensors made of memory, past the dispatcher: no mode that is active sees them."""
+"""Tensors made directly from memory, without the dispatcher: no active mode sees them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The strides that eager gives a view of other sizes, also where sizes are symbols.
 
-Fake tensors leave a size of 1 the stride it had, eager gives it the next larger step of what it is
-joined to; and by it a convolution tells whether its image is channels last.
+Fake tensors leave a dimension of size 1 the stride it had; eager gives it the next larger step of
+what it is joined to. By that stride a convolution tells whether its image is channels last.
 """
 
 from __future__ import annotations

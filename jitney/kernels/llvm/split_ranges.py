@@ -1,8 +1,9 @@
 """Cuts an axis where conditions on it change, so that each piece runs without them.
 
-``cat`` along the axis, halves of a rotary embedding, padding: in every piece the comparison is a
-constant, its ``where`` one side, its masked load a plain one. So are ``min`` and ``max`` of
-positions: what is read at them lies side by side in every piece (a border that mirrors the image).
+Examples are ``cat`` along the axis, halves of a rotary embedding, padding. In every piece the
+comparison is a constant, its ``where`` one side of it, its masked load a plain one. ``min`` and
+``max`` of positions are resolved too: what is read at them is contiguous in every piece (a border
+that mirrors the image).
 """
 
 from __future__ import annotations

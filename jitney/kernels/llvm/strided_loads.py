@@ -1,7 +1,8 @@
 """Loads whose lanes lie a constant step apart, for targets without masked instructions.
 
-Their gathers are loads of single elements behind vectors of 64-bit addresses. Here the addresses
-are one and its displacements, and neighbours in twos and backwards come by whole vectors.
+There a gather is a load of each element, with a vector of 64-bit addresses to compute first. Here
+one address serves all lanes, with constant offsets; steps of two and of minus one load whole
+vectors.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""Long chains of operations at several points at once, which read much of the same.
+"""Long chains of operations are computed at several points at once, which share much of what they
+read.
 
-A window's elements are added up one after the other: each addition waits for the one before, and
-the next point reads the same filter again. Points along an axis outside of the lanes are computed
-together, link by link, and what they share is read once. No order of additions changes.
+The elements of a window are added up one after the other: each addition waits for the one before,
+and the next point reads the same filter again. So points along an axis outside of the lanes are
+computed together, link by link, and what they share is read once. No order of additions changes.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""What holds of the stages a nest was cut into; a breach is a `CompilerBug`.
+"""What must hold of the stages into which a nest was cut; a breach is a `CompilerBug`.
 
-1. No iteration of a stage touches what another one of it writes, chunks being as short as can be.
-2. What stages repeat, they do not read from what has been written since it was found first.
+1. No iteration of a stage touches what another one of it writes, even with the shortest chunks.
+2. What stages compute again does not read anything written since it was first computed.
 3. What the nest writes before it reads, the stages write before they read.
-4. No axis of a stage is an axis inside it, too.
+4. No axis of a stage is also an axis inside it.
 
-Few nests are cut, so all of them are looked at.
+Few nests are cut, so all of them are verified.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Where the threads of a kernel's program must wait for each other.
 
-Which thread reads or writes an element depends on the layout Triton gives each access, so a thread
-may meet what another one is still to write, or was still to read. Elements that one program writes
-belong to no other program of the launch.
+Which thread reads or writes an element depends on the layout that Triton gives each access. So a
+thread may read an element before another thread has written it, or write one that another is still
+to read. Elements that one program writes belong to no other program of the launch.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
-"""Few query positions that see the same keys become heads: a decode step is then one of one
-position, whichever way a model groups its heads (transformers 5.23 passes the heads of a group as
-positions)."""
+"""Few query positions that see the same keys become heads: a decode step then has one position,
+however a model groups its heads (transformers 5.23 passes the heads of a group as positions)."""
 
 from __future__ import annotations
 

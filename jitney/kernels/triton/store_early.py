@@ -1,4 +1,4 @@
-"""Where the results of reductions are stored: as soon as they are known."""
+"""Stores the results of reductions as soon as they are known."""
 
 from __future__ import annotations
 

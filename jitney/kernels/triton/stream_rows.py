@@ -1,7 +1,7 @@
-"""Products with a vector: weights are under way before the vector is.
+"""Products with a vector: loads of the weights are issued before the vector is known.
 
-Weights are no earlier kernel's work. A program loads its first tiles of them, then waits for the
-launch before it, and from then on loads each tile some turns before it is used.
+No earlier kernel computes the weights. So a program loads its first tiles of them, then waits for
+the launch before it, and from then on loads each tile some turns before it is used.
 """
 
 from __future__ import annotations

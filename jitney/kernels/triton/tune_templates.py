@@ -1,8 +1,8 @@
-"""Whose kernel serves a product or an attention fastest on this GPU: the library's or one of ours.
+"""Which kernel serves a product or an attention fastest on this GPU: the library's or one of ours.
 
 What is measured is an excerpt of the program: all products of one input, which may share a launch
-or a call, and the arithmetic that alone reads a result, which ours take in and the library's leave
-to another kernel. Equal excerpts (the layers of a network) are measured once.
+or a call, and the arithmetic that only reads a result. Our kernels fuse that arithmetic; with the
+library's it is another kernel. Equal excerpts (the layers of a network) are measured once.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Nests whose programs go over a chunk of rows in turn and add up columns on the way."""
+"""Nests whose programs go over a chunk of rows in turn and sum columns along the way."""
 
 from __future__ import annotations
 

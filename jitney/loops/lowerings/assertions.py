@@ -1,4 +1,4 @@
-"""Values that the program itself refuses are found, as `check_range` finds indices."""
+"""Assertions in the program become checks, as those of indices in `check_range`."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Sums by channel over samples and places, as batch norm and gradients of biases take them.
+"""Sums by channel over samples and places, for batch norm and the gradients of biases.
 
-On a CPU they are as exact as eager's, which sums in double: runs of places are summed in single
-precision, in parallel and where they are in the cache, and the runs' sums in double. What a sum in
-single precision loses would move every value of a batch norm, and with it the sign of those near a
-ReLU's zero: whole elements of gradients.
+On a CPU they are as exact as eager's, which sums in double precision: runs of places are summed in
+single precision, in parallel and while they are in the cache, and the runs' sums in double. The
+rounding of a sum in single precision would shift every value of a batch norm, and with it change
+the sign of values near a ReLU's zero, and so whole elements of gradients.
 """
 
 from __future__ import annotations

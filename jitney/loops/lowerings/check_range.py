@@ -1,4 +1,4 @@
-"""Indices that eager would refuse are found.
+"""Checks of indices that eager would refuse.
 
 A check is a nest of its own over the index tensor, which is small beside what it indexes: a few
 vector compares, and a bool in a buffer of kind "check". Where one is set, the call raises on a CPU

@@ -1,4 +1,4 @@
-"""Memory that a scatter's stores combine in, wider than the result where that needs it."""
+"""The memory into which a scatter combines values, wider than the result where that needs it."""
 
 from __future__ import annotations
 

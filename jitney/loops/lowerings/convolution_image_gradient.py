@@ -1,7 +1,7 @@
-"""The gradient of a convolution's image: again a convolution, with the filter turned round.
+"""The gradient of a convolution's image: again a convolution, with the filter reversed.
 
-A filter that moves by more than one gives one convolution for each remainder of an image's place
-by the stride: of the result's gradient with those elements of the window that reach such places.
+With a stride above one there is one convolution for each remainder of an image's place by the
+stride, of the result's gradient with those elements of the window that reach such places.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Products whose rows each meet one matrix of several: mixtures of experts.
+"""Products where each row meets one of several matrices: mixtures of experts.
 
-A library's tiles serve many rows to an expert. Where there are no more rows than experts (a decode
-step), the weights are read about once whatever one does, and a row reduction over each row's own
-expert reads them at the speed of memory, with what is around it fused.
+A library's tiles serve many rows of an expert. Where there are no more rows than experts (a decode
+step), the weights are read about once whatever one does. A row reduction over each row's own expert
+reads them at the speed of memory, and fuses with what is around it.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Linear interpolation that widens rows: first between rows, whole vectors at a time, then along
-each row, whose neighbours and weights are the same for every row and are looked up."""
+"""Linear interpolation that makes rows longer: first between rows, whole vectors at a time, then
+along each row. Neighbours and weights along a row are the same for every row, and are looked up."""
 
 from __future__ import annotations
 

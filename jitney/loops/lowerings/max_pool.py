@@ -1,8 +1,8 @@
-"""Max pooling, where each maximum was found, and the gradient.
+"""Max pooling, the place of each maximum, and the gradient.
 
 Small windows are written out where places are wanted (on a GPU always: neighbouring programs share
-what they read by the cache), and the gradient is gathered by the elements of the image, without
-atomics, where that is cheap.
+what they read through the cache). Where that is cheap, each element of the image gathers its
+gradient, without atomics.
 """
 
 from __future__ import annotations
