@@ -112,7 +112,7 @@ class Tail:
 
 
 def run_tails(result: Any) -> Any:
-    """Runs what a step left to do until there is a value."""
+    """Runs the tails that a step returns, one after the other, until there is a value."""
     while type(result) is Tail:
         enter, closure, arguments = result.enter, result.closure, result.arguments
         del result
@@ -173,7 +173,7 @@ _ORIGINS: dict[int, tuple[CodeType, Point, int]] = {}  # by id; with the first i
 
 
 def is_resume(code: CodeType) -> bool:
-    """Whether ``code`` was made here to continue a frame."""
+    """Whether ``code`` was made here, to continue a frame."""
     return id(code) in _ORIGINS
 
 
@@ -188,8 +188,8 @@ def blocks_around(code: CodeType) -> tuple[str, ...]:
 
 
 def original_code(code: CodeType) -> CodeType:
-    """The user's code that ``code`` is or goes on with: its own variables, not turned into others'
-    by being handed over in cells."""
+    """The user's code that ``code`` is, or continues. Its variables are of the kinds they were: in
+    ``code``, locals may have become cells that are passed on."""
     origin = _ORIGINS.get(id(code))
     return code if origin is None else origin[1].code
 
@@ -273,7 +273,8 @@ class _After:
 
 
 def _uncalled(nulls: tuple[bool, ...]) -> _After:
-    """The stack with a function to call, without an object, on ``nulls``; see `_After`."""
+    """The stack with a function to be called, without an object, on top of ``nulls``; see
+    `_After`."""
     pushed = (False, True) if CALLED_LIES_BELOW else (True, False)
     return _After((*nulls, *pushed), virtual=len(nulls) + pushed.index(True))
 
@@ -401,9 +402,9 @@ def _restore_stack(point: Point) -> list[Any]:
 
 
 def _seat_first(point: Point, arguments: tuple[str, ...]) -> list[Any]:
-    """What ``super()`` without arguments looks at is the frame's first slot: fills it with the
-    variable that is there in the point's own code, or leaves it empty where there is none.
-    Raises Unsupported if it holds another one."""
+    """Fills the frame's first slot, at which ``super()`` without arguments looks, with the variable
+    that is there in the point's own code; leaves it empty where there is none. Raises Unsupported
+    if the slot holds another one."""
     code = point.code
     if arguments and not code.co_argcount and "super" in code.co_names:
         raise Unsupported("resume-super", "super() in a function without parameters")
@@ -422,8 +423,8 @@ def _seat_first(point: Point, arguments: tuple[str, ...]) -> list[Any]:
 
 
 def _refuse_unbound(name: str) -> list[Any]:
-    """Raises what the frame does where a variable of its own holds nothing: as a free variable,
-    which it is in a step function, it would raise another error."""
+    """Raises what the frame would raise where one of its variables is unbound. In a step function
+    it is a free variable, and would raise another error."""
     bound, message = Label(), f"cannot access local variable {name!r} {_UNBOUND}"
     return [
         *_call(_constant(_holds), [Instr(_LOAD_CELL, FreeVar(name))]),

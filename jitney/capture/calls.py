@@ -142,7 +142,8 @@ def _call_partial(
 
 
 def _places_filled(interpreter: Interpreter, partial: Any, before: Any, args: Any) -> Any:
-    """A partial's positional arguments; from 3.14 on it may have left out some for the call."""
+    """The positional arguments of a partial, with those that the call gives for the places it left
+    out (from Python 3.14 on)."""
     if _PLACEHOLDER is None:
         return (*before, *args)
     for value in before:
@@ -188,7 +189,8 @@ def call_function(
 def call_c(
     interpreter: Interpreter, function: Any, args: Any, kwargs: dict[str, Any], site: Frame | None
 ) -> Any:
-    """Calls C code: ours instead, a torch leaf, for real when it is known pure, else a break."""
+    """Calls C code: by code of ours in its place, as a torch call, for real where it is known to be
+    pure. Breaks otherwise."""
     function = _bound_inside(interpreter, function)
     if type(function) is LazyMethod:
         return function.call(interpreter, args, kwargs)
@@ -267,7 +269,7 @@ def _call_behind(
 
 
 def _bound_inside(interpreter: Interpreter, function: Any) -> Any:
-    """A bound C method that came from outside, bound to what stands for its owner inside."""
+    """A bound C method from outside, bound to what the frame sees in its owner's place."""
     source = interpreter.world.source_of(function)
     owner = getattr(function, "__self__", None)
     if source is None or owner is None or isinstance(owner, types.ModuleType | type):
@@ -310,7 +312,7 @@ def call_class(
 def _call_hook(
     interpreter: Interpreter, meta: type, hook: Any, args: Any, kwargs: Any, site: Frame | None
 ) -> Any:
-    """A metaclass's ``__call__`` that is no method: that of a `typing.TypedDict` is `dict`."""
+    """A metaclass's ``__call__`` that is not a method: that of a `typing.TypedDict` is `dict`."""
     if hasattr(type(hook), "__get__"):
         raise BreakCapture("c-class", f"{meta.__qualname__}.__call__ is a {type(hook).__name__}")
     return interpreter.call(let_in(interpreter, hook), tuple(args), kwargs, site)

@@ -108,8 +108,9 @@ _REFUSED = re.compile(r"invalid combination of arguments|argument '\w+' .*must b
 
 
 def _misled(vm: Interpreter, cause: BreakCapture) -> bool:
-    """Whether a program that was told it is being compiled gives torch arguments that it takes
-    neither then nor in eager: eager is to make its own."""
+    """Whether a program that was told it is being compiled gives torch arguments which torch
+    refuses, in a capture as in eager. Such a frame is left to eager, where the program chooses its
+    own."""
     refused = str(cause.__cause__) if isinstance(cause.__cause__, TypeError) else ""
     return vm.said_compiling and bool(_REFUSED.search(refused)) and "Sym" not in refused
 
@@ -175,7 +176,7 @@ def _root(vm: Interpreter, function: FunctionType, arguments: Mapping[str, Any])
 def _close(
     vm: Interpreter, rebuilder: Rebuilder, before: dict[str, Any], cause: BreakCapture | None
 ) -> Capture:
-    """Rebuilds what is left, restores the state, and puts the capture together."""
+    """Rebuilds what the frame leaves behind, restores the state, and puts the capture together."""
     refuse_late_writes(vm)
     refuse_late_uses(vm)
     effects = effects_of_or_restart(vm, rebuilder, cause)
@@ -219,8 +220,8 @@ def _close(
 def effects_of_or_restart(
     vm: Interpreter, rebuilder: Rebuilder, cause: BreakCapture | None
 ) -> list[Any]:
-    """The effects; when one cannot be rebuilt, the capture breaks before the last instruction
-    of the outermost frame."""
+    """The effects of the frame. Where one cannot be rebuilt, the capture is to break before the
+    last instruction of the outermost frame."""
     try:
         return effects_of(vm, rebuilder)
     except CannotRebuild as error:

@@ -24,7 +24,8 @@ Check = Callable[..., bool]
 
 
 def compile_check(guards: Sequence[Guard], parameters: Sequence[str], name: str = "f") -> Check:
-    """The function that tells whether every guard holds; ``parameters``: the frame's locals."""
+    """The function that tells whether every guard holds. ``parameters``: the names of the frame's
+    locals."""
     writer = Writer(parameters, exact=exact_types(guards))
     write_guards(writer, guards, "return False")
     body = ["try:", *(f"    {line}" for line in writer.lines), "    return True"]
@@ -204,7 +205,8 @@ _CONDITIONS: dict[Kind, Callable[[Writer, Source, Any], str]] = {
 
 
 def tensor_has(value: torch.Tensor, facts: TensorFacts) -> bool:
-    """Whether a tensor of any class or layout is as ``facts`` say, its class apart."""
+    """Whether a tensor of any class or layout is as ``facts`` say; its class is not checked
+    here."""
     with torch_api.without_torch_function():
         if value.dtype is not facts.dtype or value.device != facts.device:
             return False

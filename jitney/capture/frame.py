@@ -34,7 +34,7 @@ class Raised(BaseException):
 
 class BreakCapture(BaseException):
     """What the current instruction does cannot be captured. ``forbidden``: whether the program has
-    said that breaks are errors where it was met; None until then."""
+    said, at this place, that breaks are errors; None until that is known."""
 
     def __init__(self, kind: str, reason: str, hint: str = "") -> None:
         self.kind, self.reason, self.hint = kind, reason.partition("\n")[0], hint
@@ -49,8 +49,9 @@ class Restart(BaseException):
 
 
 class Lazy:
-    """A scalar, dict or list nobody looked at yet: unguarded until it is used. Lives in locals, on
-    stacks, in what dicts hold and in arguments of interpreted calls; C code never sees one."""
+    """A scalar, dict or list that nobody has looked at yet: it has no guard until it is used. It
+    may be in locals, on stacks, in dicts and in arguments of interpreted calls. C code never sees
+    one."""
 
     __slots__ = ("source", "value")
 
@@ -62,7 +63,7 @@ class Lazy:
 
 
 class Unread:
-    """An argument of the captured frame that nothing loaded yet."""
+    """An argument of the captured frame that nothing has loaded yet."""
 
     __slots__ = ("source", "value")
 
@@ -119,11 +120,11 @@ class Frame:
         return f"{self.code.co_filename}:{self.current.line}"
 
     def push_callable(self, value: Any) -> None:
-        """Pushes what a call takes for a function without an object."""
+        """Pushes a function to call, with no object that it is a method of."""
         self.stack += (value, NULL) if CALLED_LIES_BELOW else (NULL, value)
 
     def pop_callable(self) -> list[Any]:
-        """What is called, and the object of a method, removed."""
+        """Takes the function to call, and the object if it is a method, off the stack."""
         return [value for value in self.popn(2) if value is not NULL]
 
     def popn(self, count: int) -> list[Any]:

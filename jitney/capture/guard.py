@@ -54,15 +54,15 @@ class TensorFacts:
     is_inference: bool | None = None
 
     def is_static(self) -> bool:
-        """Whether every size and stride that is checked at all is a number."""
+        """Whether every size and stride that is checked at all is checked against a number."""
         return None not in self.sizes and (self.strides is None or None not in self.strides)
 
 
 @dataclass(frozen=True)
 class Apart:
-    """Tensors at ``sources`` of which those at ``written`` (positions) share no memory with any
-    other, but for the pairs ``together``, the larger position first. ``static``: other guards fix
-    every size and stride."""
+    """A fact about tensors at ``sources``: those at the positions ``written`` share no memory with
+    any other, except for the pairs ``together`` (the larger position first). ``static``: other
+    guards fix every size and stride."""
 
     sources: tuple[Source, ...]
     written: frozenset[int]
@@ -75,7 +75,8 @@ class Apart:
 
 @dataclass(frozen=True)
 class Guard:
-    """``kind`` holds of what is at ``source``; ``reason``: the user's line that asked for it."""
+    """The fact ``kind`` holds of what is at ``source``. ``reason``: the user's line that needs
+    it."""
 
     kind: Kind
     source: Source

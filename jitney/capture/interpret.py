@@ -74,8 +74,8 @@ class Interpreter:
         self.handled_around = sys.exception()  # by a caller of the captured frame
 
     def forget(self) -> None:
-        """Lets go of the user's objects now, not when cycles are collected: a generator that is
-        given to a resume function ends with its last user."""
+        """Drops the user's objects now, instead of when cycles are collected: a generator that is
+        given to a resume function must end with its last user."""
         for generator in self.generators:
             generator.frame.generator = None
             generator.__dict__.clear()
@@ -83,7 +83,7 @@ class Interpreter:
         self.__dict__.clear()
 
     def where(self) -> str:
-        """The user's line that runs now."""
+        """The user's line that is being run, as "file:line"."""
         return self.frames[-1].where() if self.frames else ""
 
     # ------------------------------------------------------------ running
@@ -149,8 +149,8 @@ class Interpreter:
         frame.index = row.target
 
     def _broke(self, cause: BreakCapture) -> None:
-        """Decides, where the break was met, at which frame it can be: the innermost one, or the
-        outermost call that cannot be resumed behind (after a restart)."""
+        """Decides, at the place of the break, in which frame it can be: the innermost one, or its
+        caller (after a restart) where a call on the way there cannot be gone on behind."""
         if self.broken is not None:
             return
         self.broken, self.broken_frames = cause, list(self.frames)
@@ -162,27 +162,28 @@ class Interpreter:
             raise Restart(frame.step, cause)
 
     def know_raised(self, exception: BaseException, frame: Frame | None = None) -> bool:
-        """Remembers which instruction of ``frame`` raised it at first; whether this one did."""
+        """Remembers the instruction of ``frame`` at which the exception was first raised. Returns
+        whether that is this one."""
         if id(exception) in self.raised_at:
             return False
         self.raised_at[id(exception)] = ((frame or self.frames[-1]).step, exception)
         return True
 
     def is_programs(self, error: BaseException) -> bool:
-        """Whether it is the program's exception, not a signal of ours or to the process."""
+        """Whether an exception is the program's own, not a signal of ours or one to the process."""
         return isinstance(error, Exception) or id(error) in self.raised_at
 
     def resumable(self, frames: Sequence[Frame]) -> Frame:
-        """The innermost frame whose instruction a break can be before, of those ``frames`` that
-        run one inside the other."""
+        """Of ``frames``, which run one inside the other, the innermost one before whose instruction
+        a break is possible."""
         for caller, frame in pairwise(frames):
             if frame.link is None:
                 return caller
         return frames[-1]
 
     def native(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        """Calls C code for real; what it raises is the user's exception. Breaks where it would
-        look into an `opaque` object: its contents may be others in the next call."""
+        """Calls C code for real; what it raises is the user's exception. Breaks where it would look
+        into an `opaque` object, whose contents may be different in the next call."""
         if self.world.opaque and function not in (isinstance, issubclass, callable):
             owner = getattr(function, "__self__", None)
             for value in (function, owner, *args, *kwargs.values()):
@@ -205,7 +206,7 @@ class Interpreter:
             raise Raised(error.with_traceback(None)) from None
 
     def torch_call(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        """A torch leaf called from bytecode: recorded, or a break before it."""
+        """Calls a torch function from bytecode: it is recorded, or the graph breaks before it."""
         try:
             with self.recorder.mode:
                 return function(*args, **kwargs)
@@ -215,12 +216,12 @@ class Interpreter:
     # ------------------------------------------------------------ what handlers ask for
 
     def pop(self, frame: Frame) -> Any:
-        """The top value, looked at."""
+        """Takes the top value off the stack, forced (`World.force`)."""
         value = frame.stack.pop()
         return self.world.force(value) if type(value) is Lazy else value
 
     def popn(self, frame: Frame, count: int) -> list[Any]:
-        """The top values in push order, looked at."""
+        """Takes the top values off the stack, in push order, forced."""
         force = self.world.force
         return [force(v) if type(v) is Lazy else v for v in frame.popn(count)]
 
@@ -228,7 +229,7 @@ class Interpreter:
         self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], site: Frame | None
     ) -> Any:
         """Calls anything as the user's code would. ``site``: the frame whose instruction pushes
-        exactly this result, which makes breaks inside resumable."""
+        exactly this result, if any; then a break inside the call can be resumed."""
         return calls.call(self, function, args, kwargs, site)
 
     def call_python(
@@ -261,7 +262,7 @@ class Interpreter:
         return None
 
     def link_of(self, frame: Frame) -> str | None:
-        """How the frame above this one in the broken stack is linked to it."""
+        """How the frame above this one in the broken stack is linked to it (`Frame.link`)."""
         place = self.broken_frames.index(frame) + 1
         return self.broken_frames[place].link if place < len(self.broken_frames) else None
 
@@ -278,17 +279,18 @@ class Interpreter:
         return self.said_compiling
 
     def is_owned(self, value: Any) -> bool:
-        """Whether the frame made this instance."""
+        """Whether the frame itself made this instance."""
         return id(value) in self.owned
 
     def source_or_fixed(self, value: Any) -> Source:
-        """The source of a value; itself for one that has none."""
+        """The source of a value; for a value without one, `Fixed` of the value itself."""
         return attributes.source_or_fixed(self, value)
 
 
 def _is_of_stand_ins(error: BaseException, values: Sequence[Any]) -> bool:
-    """Whether C code may have raised it of a symbol or a fake where eager raises another or none:
-    it names one, was given one, or it was one's own Python code that raised it."""
+    """Whether C code may have raised the exception only because it was given a symbol or a fake,
+    where eager raises another or none: the message names one, an argument is one, or our own Python
+    code for one raised it."""
     if type(error) in _TELLING and _STAND_IN.search(str(error)):
         return True
     modules = [f.f_globals.get("__name__") for f, _ in traceback.walk_tb(error.__traceback__)]

@@ -38,7 +38,7 @@ _PURE_TYPES = frozenset(PURE_TYPES)
 
 
 def name_of(function: Any) -> str:
-    """ "module.qualname" of a callable, as the table writes it."""
+    """ "module.qualname" of a callable, as the table spells it."""
     name = getattr(function, "__qualname__", None) or type(function).__qualname__
     owner = getattr(function, "__objclass__", None)
     if owner is None:
@@ -82,7 +82,8 @@ def _special(code: types.CodeType, name: str) -> Callable[..., Any] | None:
 
 
 def is_transform(function: types.FunctionType) -> bool:
-    """Whether a call of it is nodes of the graph: as a frame nothing of it is captured."""
+    """Whether a call of it becomes nodes of the graph (`transforms`). As a frame of its own,
+    nothing of it would be captured."""
     return special_function(function) in _TRANSFORMS
 
 
@@ -90,7 +91,7 @@ _TRANSFORMS = (jacobians.call_jacobian, jacobians.call_jvp, jacobians.call_vjp)
 
 
 def is_torch_leaf(function: types.FunctionType) -> bool:
-    """Whether a Python function of torch's lets modes handle it whole: one node."""
+    """Whether a Python function of torch offers itself whole to modes: it becomes one node."""
     module = function.__module__
     return (
         isinstance(module, str)
@@ -108,7 +109,7 @@ def _leaf_code(code: types.CodeType, module: str) -> bool:
 
 
 def is_pure(function: Any) -> bool:
-    """Whether a C function only looks at its arguments, or changes only them."""
+    """Whether a C function does nothing but look at its arguments, or change them."""
     owner = getattr(function, "__objclass__", None)
     bound = getattr(function, "__self__", None)
     if function.__name__ in ("__enter__", "__exit__"):  # of a device: the default device
@@ -146,7 +147,7 @@ def _pure_method(cls: type, name: str) -> bool:
 
 
 def copies_state(function: Any) -> bool:
-    """Whether it is what C code knows of an object to copy or pickle it, without Python code."""
+    """Whether it is C code's own way to copy or pickle an object, without Python code."""
     hooks = ("__reduce__", "__getstate__", "__getnewargs__", "__getnewargs_ex__")
     if getattr(function, "__name__", "") not in ("__reduce_ex__", *hooks):
         return False

@@ -60,7 +60,7 @@ VALUES_OF_MODULES = ("inspect", "re", "typing", "datetime", "decimal", "fraction
 
 
 class Rebuilder:
-    """Makes recipes; one per capture, so that identity is kept."""
+    """Makes recipes. There is one per capture, so that identity is kept."""
 
     def __init__(self, vm: Interpreter) -> None:
         self.vm = vm
@@ -133,8 +133,8 @@ class Rebuilder:
         return recipe
 
     def _refuse_own_parts(self, value: Any) -> None:
-        """Raises CannotRebuild where what is to be the same object in every call holds one that
-        the frame made, or was given."""
+        """Raises CannotRebuild for an object that must be the same one in every call, but holds
+        something that the frame made or was given."""
         work, seen = [value], {id(value)}
         while work:
             for part in gc.get_referents(work.pop()):
@@ -243,7 +243,8 @@ class Rebuilder:
         return r.MakeCell(self.of(contents))
 
     def _may_close_over_itself(self, contents: Any) -> bool:
-        """Whether it is a function of the frame's, which may close over the cell that holds it."""
+        """Whether it is a function that the frame made, which may close over the cell that holds
+        it."""
         return isinstance(contents, types.FunctionType) and self.vm.is_owned(contents)
 
     def _partial(self, value: Any) -> r.Recipe:
@@ -257,7 +258,7 @@ class Rebuilder:
         return r.Apply(getattr, (r.Given(value.lazy.source), r.Constant(value.name)))
 
     def _generator(self, value: FrameGenerator) -> r.Recipe:
-        """A generator of the frame, stopped where it is."""
+        """The recipe of a generator that the frame made, stopped where it is."""
         if value.running:
             raise CannotRebuild("a running generator")
         frame = value.frame
@@ -378,7 +379,8 @@ class Rebuilder:
 
 
 def _is_made_of_parts(cls: type) -> bool:
-    """Whether C code or a module of values may just have put an instance together."""
+    """Whether C code, or a module of value classes, may just have put an instance together from
+    parts."""
     if cls.__module__.split(".")[0] in VALUES_OF_MODULES:
         return True
     return not is_heap_type(cls) and cls is not types.FunctionType

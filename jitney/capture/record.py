@@ -104,7 +104,7 @@ class Recorder:
         return node
 
     def note_first(self, node: torch.fx.Node) -> None:
-        """Placeholders go before the first node that computes."""
+        """Notes the first node that computes something: placeholders go before it."""
         if self._first is None and node.graph is self.main:
             self._first = next(n for n in self.main.nodes if n.op != "placeholder")
 
@@ -198,13 +198,14 @@ class Recorder:
         return found[1]
 
     def value_node(self, value: Any) -> Any:
-        """The node of a tensor or symbol, a number for a symbol that is one, None if unknown."""
+        """What stands for a tensor or a symbol in the graph: its node; a number for a symbol that
+        is one; None if it is unknown."""
         if isinstance(value, torch.Tensor):
             return self.node_of(value)
         return self.symbols.node_of(value)
 
     def is_input(self, fake: Any) -> bool:
-        """Whether a tensor is one that the graph is given."""
+        """Whether a tensor is an input of the graph."""
         return any(given.example is fake for given in self.inputs.values())
 
     def is_mutated(self, fake: Any) -> bool:
@@ -214,20 +215,20 @@ class Recorder:
         return id(fake) in self.mutated or self.version_of(fake) != self._versions.get(id(fake))
 
     def is_result(self, node: torch.fx.Node) -> bool:
-        """Whether an input was given a gradient to propagate by what was written to it."""
+        """Whether an input now has a gradient to propagate, because of what was written to it."""
         value = node.meta["example_value"]
         return self.is_mutated(value) and value.requires_grad and not value.is_leaf
 
     def is_written(self, node: torch.fx.Node) -> bool:
-        """Whether a tensor that a node of the graph made was written to."""
+        """Whether a tensor that a node of the graph made has been written to."""
         value = node.meta.get("example_value")
         if not isinstance(value, torch.Tensor):
             return False
         return id(value) in self.mutated or self.version_of(value) != 0
 
     def show_as_given(self, node: torch.fx.Node) -> None:
-        """The example of an input that requires grad by what was written to it no longer does, as
-        when the frame began: who takes the graph reads the examples for that."""
+        """Makes the example of an input that requires grad only because of what was written to it
+        look as when the frame began: who takes the graph reads this off the examples."""
         fake = node.meta["example_value"]
         if node in self._without_grad and fake.requires_grad:
             with torch_api.without_function_modes():
@@ -238,7 +239,8 @@ class Recorder:
 
     @staticmethod
     def version_of(fake: Any) -> int | None:
-        """How often a tensor has been written to; None for one that does not count."""
+        """How often a tensor has been written to; None for a tensor that does not count its
+        writes."""
         with torch_api.without_function_modes():
             return None if fake.is_inference() else fake._version
 
@@ -307,20 +309,21 @@ class Recorder:
         return value
 
     def _kept_size(self, given: Any, argument: Any) -> Any:
-        """What `Tensor.new` is given: a tuple holds its values, a size its shape. FX has tuples."""
+        """The argument of `Tensor.new`: a tuple is its values, a `torch.Size` its shape. FX keeps
+        only tuples."""
         if type(given) is not torch.Size:
             return argument
         return self.node("call_function", torch.Size, (argument,), {}, given)
 
     def _refuse_memory(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Breaks before a call given memory for its result (``out``) which would not hold it."""
+        """Breaks before a call whose result would not fit the memory given for it (``out``)."""
         leaves.refuse_lost(func, args, kwargs)
         with self.fake_mode:
             leaves.refuse_resized(func, args, kwargs)
             leaves.refuse_relaid(func, args, kwargs, (i.example for i in self.inputs.values()))
 
     def _refuse_places(self, func: Callable[..., Any], written: Sequence[torch.Tensor]) -> None:
-        """Breaks before a write to tensors that lie so that a graph would write otherwise."""
+        """Breaks before a write to tensors whose layout in memory makes a graph write otherwise."""
         leaves.refuse_overlap(func, written)
         for tensor in written:
             _refuse_gaps(func, self.node_of(tensor), leaves.memory_of(tensor))
@@ -350,7 +353,8 @@ class Recorder:
 
     @staticmethod
     def _left_whole(reason: str) -> Restart:
-        """Leaves the frame to eager: behind a break, the whole may be known to no one."""
+        """Leaves the frame to eager. A break would not do: behind it, nothing may know the whole
+        tensor."""
         cause = BreakCapture("as-strided", reason, "take it of the whole tensor")
         return Restart(0, cause)
 
@@ -383,13 +387,13 @@ class Recorder:
                     raise Restart(0, cause) if made else cause
 
     def _composites(self) -> Any:
-        """Composite ops by torch's Python kernels where a size is symbolic: C++ ones may ask for
-        the number."""
+        """With a symbolic size, calls composite ops by torch's Python kernels: the C++ ones may ask
+        for the number."""
         symbolic = torch_api.has_symbols(self.shape_env)
         return torch_api.python_dispatcher() if symbolic else nullcontext()
 
     def _bind(self, value: Any, node: torch.fx.Node) -> None:
-        """Makes the tensors in a result known; one of several is taken out by getitem."""
+        """Registers the tensors in a result; each of several is taken out by a getitem node."""
         if isinstance(value, torch.Tensor):
             if id(value) not in self.nodes:
                 self.nodes[id(value)] = (value, node)
@@ -453,8 +457,8 @@ def _trace_row(file: str, line: int, name: str) -> str:
 
 
 class _Mode(TorchFunctionMode):
-    """Hands every torch call to the recorder, once: C code that advances our generators makes
-    scopes of it nest."""
+    """Hands every torch call to the recorder, once: scopes of it can nest, where C code advances a
+    generator of ours."""
 
     def __init__(self, recorder: Recorder) -> None:
         super().__init__()

@@ -33,13 +33,13 @@ HASHABLE_KEYS = (int, float, bool, str, bytes, type(None), type)
 
 
 def is_plain_key(value: Any) -> bool:
-    """A key whose hash and equality are C code's and stay the same from run to run."""
+    """Whether a key is hashed and compared by C code, with the same result in every run."""
     return isinstance(value, HASHABLE_KEYS) or refers_to_class(value)
 
 
 class DictShadow:
-    """A dict and its inner copy. ``initial`` is what the frame was given, by key; ``moved`` were
-    deleted: where they are there again, they are at the end."""
+    """A dict and its inner copy. ``initial`` is what the frame was given, by key. Keys in ``moved``
+    were deleted: if they are there again, they are at the end."""
 
     __slots__ = ("initial", "inside", "missing", "moved", "original", "seeded", "source")
 
@@ -114,7 +114,7 @@ class DictShadow:
         return any(initial.get(k, ABSENT) is not v for k, v in dict.items(inside))
 
     def seed(self, world: World) -> None:
-        """Reads all that was not read yet, in the original's order, guarding its keys."""
+        """Reads all that has not been read yet, in the original's order, and guards the keys."""
         if self.seeded:
             return
         initial = dict(self.initial)
@@ -168,8 +168,8 @@ def _set_item(target: dict[Any, Any], key: Any, value: Any) -> None:
 
 
 class SequenceShadow:
-    """A list, set or deque and its inner copy; of a list that was not ``seeded`` this holds only
-    what the frame has appended."""
+    """A list, set or deque and its inner copy. A list that is not ``seeded`` holds only what the
+    frame has appended."""
 
     __slots__ = ("initial", "inside", "original", "seeded", "source")
 

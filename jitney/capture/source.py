@@ -32,7 +32,8 @@ _Class = TypeVar("_Class", bound=type)
 
 
 def _hash_once(cls: _Class) -> _Class:
-    """Sources are deep and are looked up all the time: each computes its hash once."""
+    """A class decorator: each source computes its hash once. Sources are deep and are looked up all
+    the time."""
     compute = cls.__hash__
 
     def __hash__(self: Any) -> int:
@@ -49,7 +50,8 @@ class Source:
     """Base of all sources. ``str(source)`` reads like the Python that reaches the object."""
 
     def fetch(self, roots: Roots) -> Any:
-        """The object there now; raises what the access raises (KeyError, AttributeError, …)."""
+        """The object that is there now. Raises what the access raises (KeyError, AttributeError,
+        …)."""
         raise TypeError(type(self).__name__)
 
 
@@ -113,7 +115,7 @@ class Fixed(Source):
 
 @dataclass(frozen=True)
 class Below(Source):
-    """What is reached in one step from the object at ``base``."""
+    """What is reached from the object at ``base`` in one step."""
 
     base: Source
 
@@ -274,8 +276,8 @@ class SizeOf(Below):
 @_hash_once
 @dataclass(frozen=True)
 class Computed(Source):
-    """The float (or int, the ``kind``) that ``formula`` is of the numbers at ``symbols``, pairs
-    (name in it, source); NaN, which no guard lets pass, where it is none or raises."""
+    """The float (or int, by ``kind``) that ``formula`` gives for the numbers at ``symbols``, pairs
+    (name in it, source). NaN, which no guard accepts, where it gives no number or raises."""
 
     formula: str
     symbols: tuple[tuple[str, Source], ...]
@@ -350,7 +352,8 @@ def is_stored(key: Any, value: Any) -> bool:
 
 
 def _base_of(value: Any) -> Any:
-    """The container of C code that a subclass's instance is; None where it is no subclass's."""
+    """The container of C code inside an instance of a subclass; None where the value is no such
+    instance."""
     for base in type(value).__mro__[1:]:
         if base in _CONTAINERS:
             return base
@@ -365,7 +368,8 @@ def keys_in_order(value: dict[Any, Any]) -> list[Any]:
 
 
 def keeps_order(value: dict[Any, Any]) -> bool:
-    """Whether its order may change without its version: an OrderedDict's of several keys."""
+    """Whether the dict's order may change without its version changing: an OrderedDict with several
+    keys."""
     return isinstance(value, OrderedDict) and dict.__len__(value) > 1
 
 

@@ -46,7 +46,7 @@ class Walk:
         return value
 
     def holds(self, guard: Guard) -> bool:
-        """Whether a guard holds; whatever a fetch raises means that the world has changed."""
+        """Whether a guard holds. Whatever a fetch raises means that it does not."""
         try:
             return bool(_HOLDS[guard.kind](self, guard.source, guard.expected))
         except Exception:  # noqa: BLE001 - as in the compiled check

@@ -74,7 +74,8 @@ ITERATORS = (types.GeneratorType, types.AsyncGeneratorType, types.CoroutineType)
 
 @dataclasses.dataclass(slots=True, eq=False)
 class Known:
-    """An object that was let in: what it is outside, what the frame sees, where it came from."""
+    """An object that was let in: its value outside, its value as the frame sees it, and its
+    source."""
 
     original: Any
     inside: Any
@@ -82,7 +83,7 @@ class Known:
 
 
 class World:
-    """What one capture has read."""
+    """Everything that one capture has read."""
 
     def __init__(self, tensors: Tensors, sized_calls: SizedCalls) -> None:
         self.tensors, self.sized_calls = tensors, sized_calls
@@ -127,7 +128,7 @@ class World:
         return self.force(self.read_lazy(value, source))
 
     def read_lazy(self, value: Any, source: Source) -> Any:
-        """As `read`, but scalars, dicts and lists come as `Lazy`, not yet looked at."""
+        """As `read`, but scalars, dicts and lists come as `Lazy`, without a guard so far."""
         cls = type(value)
         if cls in LAZY and not self._is_read(value):
             self.unread[source] = value
@@ -142,7 +143,7 @@ class World:
         return self._first(value, cls, source)
 
     def force(self, value: Any) -> Any:
-        """Looks at a `Lazy`: guards it."""
+        """The value of a `Lazy`, which is guarded from now on; any other value as it is."""
         if type(value) is not Lazy:
             return value
         if isinstance(value.value, dict):
@@ -254,7 +255,8 @@ class World:
         return self.know(value, inside, source).inside
 
     def _c_method(self, value: Any, source: Source) -> Any:
-        """Bound anew wherever it is asked for: what it is bound from and its owner decide."""
+        """A bound method of C code, which is bound anew at each access: what identifies it is the
+        descriptor it is bound from and its owner."""
         self.guard(Kind.TYPE, source, type(value))
         self.guard(Kind.IS, BoundFrom(source), c_methods.slot_of(value))
         owner, at = value.__self__, Attr(source, "__self__")
@@ -289,7 +291,8 @@ class World:
         return sequence.inside
 
     def compared(self, left: Any, right: Any) -> None:
-        """``left is right`` was asked: two known objects found distinct must stay so."""
+        """Notes that the program asked ``left is right``: two known objects that were found
+        distinct must be distinct in later calls."""
         if left is right:
             return
         if left is not None and right is not None:
@@ -304,8 +307,8 @@ class World:
         self.guard(Kind.DISTINCT, pair[0], pair, pair)
 
     def hashed(self, values: Iterable[Any]) -> None:
-        """``values`` are keys, or items that C code compares: known objects that equal themselves
-        alone stay distinct."""
+        """Notes that ``values`` are used as keys, or compared by C code: those known objects that
+        are equal only to themselves must stay distinct."""
         for value in values:
             known = self.inside.get(id(value))
             if known is None or is_identity(value):
@@ -314,13 +317,13 @@ class World:
                 self.keys[id(value)] = known.source
 
     def guard_keys(self) -> None:
-        """Those that were `hashed` stay distinct."""
+        """Guards that the objects given to `hashed` stay distinct."""
         keys = tuple(self.keys.values())
         if len(keys) > 1:
             self.guard(Kind.DISTINCT, keys[0], keys, keys)
 
     def guard_presence(self) -> None:
-        """What was got and never looked at is there in later calls, too."""
+        """Guards that what was fetched but never looked at exists in later calls, too."""
         guarded = {guard.source for guard in self.guards.values()}
         for source, value in self.unread.items():
             if source in guarded or isinstance(source, Local):
@@ -333,7 +336,7 @@ class World:
     # ------------------------------------------------------------ lists, dicts, cells
 
     def sequence_shadow(self, value: Any, source: Source) -> shadows.SequenceShadow:
-        """The one shadow of a list, set or deque; not seeded by this."""
+        """The one shadow of a list, set or deque. This does not seed it."""
         sequence = self.sequences.get(id(value))
         if sequence is None:
             self.guard(Kind.TYPE, source, type(value))
@@ -360,7 +363,8 @@ class World:
         return shadow
 
     def errors_on_break(self) -> bool:
-        """What ``torch._dynamo.error_on_graph_break`` was told last, here or before the call."""
+        """The last setting of ``torch._dynamo.error_on_graph_break``, made in this frame or before
+        the call."""
         namespace, name = torch_api.break_settings(), torch_api.ERROR_ON_BREAK
         shadow = self.dicts.get(id(namespace))
         inside = {} if shadow is None else shadow.inside
@@ -406,8 +410,8 @@ def has_zone_of_python(value: Any) -> bool:
 
 
 def is_identity(value: Any) -> bool:
-    """Whether a guard holds the object itself; not a C method that is bound where it is asked
-    for."""
+    """Whether a guard compares the object itself. C methods are excepted: they are bound anew at
+    each access."""
     if isinstance(value, c_methods.BOUND):
         return c_methods.slot_of(value) is None
     return isinstance(value, BY_IDENTITY)

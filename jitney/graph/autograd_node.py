@@ -115,7 +115,8 @@ def _node_class(
 
 
 def _known_reason(error: CannotRepeat) -> str:
-    """Why gradients cannot be differentiated. Raises where they cannot be had either."""
+    """The reason why gradients cannot be differentiated. Raises where there can be no gradients at
+    all."""
     if not torch.is_grad_enabled():
         raise RuntimeError(f"{_NEITHER} again: {error}") from None
     return str(error)
@@ -161,7 +162,7 @@ def _shape_of(result: ResultFacts) -> tuple[int | None, ...]:
 
 
 def _prepared(grad: Any, result: ResultFacts, like: torch.Tensor | None) -> torch.Tensor:
-    """A gradient with the sizes and strides the backward graph was compiled for."""
+    """The gradient, with the sizes and strides for which the backward graph was compiled."""
     sizes = result.sizes if like is None else like.shape
     strides = result.tangent_strides if like is None else like.stride()
     if grad is not None and grad.stride() == strides:

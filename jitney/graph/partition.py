@@ -190,7 +190,7 @@ def _choose(
 
 
 def _cost(node: fx.Node) -> int:
-    """Bytes it takes to keep a value; inputs live on anyway."""
+    """How many bytes it takes to keep a value; none for inputs, which live on anyway."""
     value = node.meta.get("val")
     if not isinstance(value, torch.Tensor):
         return INFINITE

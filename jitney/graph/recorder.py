@@ -36,7 +36,7 @@ class NeedsFunctionalization(Exception):
 
 
 class OpKind(Enum):
-    """What recording a call takes, told by the op's schema."""
+    """What it takes to record a call, by the op's schema."""
 
     PLAIN = "plain"
     VIEW = "view"  # results share the first tensor argument's memory
@@ -180,7 +180,7 @@ class Recorder(torch_api.dispatch_mode_class()):  # type: ignore[misc]
         return node
 
     def known_node(self, tensor: torch.Tensor) -> fx.Node:
-        """Like `node_of`; KeyError for a tensor never seen."""
+        """As `node_of`, but raises KeyError for a tensor that was never seen."""
         return self._nodes[id(tensor)]
 
     def root_of(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -188,7 +188,7 @@ class Recorder(torch_api.dispatch_mode_class()):  # type: ignore[misc]
         return self._roots.get(id(tensor), tensor)
 
     def lift(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A fake that stands for a real tensor, a constant of the graph."""
+        """A fake that stands for a real tensor, which becomes a constant of the graph."""
         node = self.node_of(tensor)
         if not torch_api.fake_mode_of(node.meta["val"]):
             with torch_api.dispatch_modes_off():
@@ -278,7 +278,7 @@ class Recorder(torch_api.dispatch_mode_class()):  # type: ignore[misc]
         raise NeedsFunctionalization(str(func))
 
     def _apart(self, func: OpOverload, args: Any, out: Any) -> Any:
-        """What ``func``, which gives no views, was decomposed into, in memory of its own."""
+        """The result of decomposing ``func``, which gives no views, in memory of its own."""
         if not isinstance(out, torch.Tensor) or "unsafe" in func._opname:
             return out
         root = self.root_of(out)
@@ -288,8 +288,8 @@ class Recorder(torch_api.dispatch_mode_class()):  # type: ignore[misc]
             return out.clone()
 
     def _laid_out(self, func: OpOverload, args: Any, kwargs: Any, out: Any) -> Any:
-        """What ``func`` was decomposed into, in the layout that eager's own kernel gives it: of
-        operands in rows both have rows."""
+        """The result of decomposing ``func``, in the layout that eager's own kernel gives it:
+        row-major if the operands are row-major."""
         given = [a for a in args if isinstance(a, torch.Tensor)]
         if all(map(torch_api.lies_in_rows, given)) or not torch_api.has_examples(*given):
             return out
@@ -414,7 +414,7 @@ class Recorder(torch_api.dispatch_mode_class()):  # type: ignore[misc]
         return target
 
     def _rebind(self, target: torch.Tensor, node: fx.Node, func: OpOverload) -> None:
-        """``target``, and the aliases of it, are computed by ``node`` from now on."""
+        """From now on ``target`` and its aliases are computed by ``node``."""
         root, old = self.root_of(target), self.node_of(target)
         family = [root, *self._families.get(id(root), ())]
         if any(self._nodes[id(member)] is not old for member in family):
@@ -441,7 +441,8 @@ def _query(op: OpOverload, args: Any, kwargs: Any) -> Any:
 
 
 def _refuse_reach(view: torch.Tensor, root: torch.Tensor) -> None:
-    """Unsupported where a view goes past the tensor that we are given, into what surrounds it."""
+    """Raises Unsupported where a view goes past the elements of the tensor that we are given, into
+    memory around it."""
     (first, last), (begin, end) = _places(view), _places(root)
     known = all(type(place) is int for place in (first, last, begin, end))
     if known and 0 not in view.shape and (first < begin or last > end):

@@ -119,7 +119,8 @@ class _Epilogue:
         return call
 
     def _body(self) -> list[str]:
-        """All after the versions of inputs that ``run`` has written are raised."""
+        """All that follows once the versions of the inputs which ``run`` has written are counted
+        up."""
         lines = self.lines
         for index, value in self.facts.copied:
             lines.append(f"    {self._input(index)}.copy_({self._output(value)})")

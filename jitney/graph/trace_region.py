@@ -121,7 +121,7 @@ def _trace(
 
 
 def _fake_inputs(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> tuple[tuple[Any, ...], Any]:
-    """The inputs, tensors as fakes, and the mode of these."""
+    """The inputs with fakes for tensors, and the fakes' mode."""
     placeholders = [node for node in gm.graph.nodes if node.op == "placeholder"]
     values = []
     for position, node in enumerate(placeholders):
@@ -160,7 +160,8 @@ def _feed(
     layer: Direct,
     stack: ExitStack,
 ) -> tuple[_Fed, ...]:
-    """Makes placeholders, enters the recorder (and the layer), prepares what the graph is fed."""
+    """Makes placeholders, enters the recorder (and functionalization if it is used), and prepares
+    what the graph is run on."""
     placeholders = []
     for position, (value, fake) in enumerate(zip(given, fakes, strict=True)):
         node = recorder.placeholder(f"input_{position}", fake)
@@ -260,7 +261,8 @@ def _known_apart(gm: fx.GraphModule, trace: _Trace) -> frozenset[int]:
 
 
 def _refuse_write(gm: fx.GraphModule, value: torch.Tensor, final: torch.Tensor) -> None:
-    """Unsupported for an input that cannot be given its ``final`` value as eager writes it."""
+    """Raises Unsupported for an input to which its ``final`` value cannot be written as eager
+    does."""
     if final.stride() != value.stride() and _may_copy(gm):  # a trace has no gaps in new values
         raise Unsupported("strided-write", "an input with gaps is written to, then reshaped")
     if _overlaps_itself(value):

@@ -17,7 +17,8 @@ HOLE = -1  # where a node stood that is gone
 
 
 class FusionState:
-    """Mutable: nodes by id, their order, and what depends on what."""
+    """The program while it is being fused; mutable: nodes by id, their order, and what depends on
+    what."""
 
     def __init__(self, program: ir.LoopProgram) -> None:
         self.program = program
@@ -78,7 +79,8 @@ class FusionState:
         return count > (1 if self.table[buffer].kind not in ("input", "constant") else 0)
 
     def is_private(self, buffer: str) -> bool:
-        """A temp that exists for this program's own use: it goes when nothing reads it."""
+        """Whether the buffer is a temporary that only this program uses: it is dropped when nothing
+        reads it."""
         return buffer not in self.kept
 
     def producer(self, buffer: str) -> int | None:
@@ -104,7 +106,7 @@ class FusionState:
         return yes("nothing has to run between them")
 
     def _after(self, first: int, second: int) -> set[int]:
-        """What between the two (in order) depends on the first."""
+        """The nodes between the two (in order) that depend on the first."""
         after = {first}
         for other in self.order[self.rank[first] + 1 : self.rank[second]]:
             if other != HOLE and not after.isdisjoint(self.needs[other]):
@@ -189,7 +191,7 @@ class FusionState:
         self.reads[at], self.writes[at] = reads, writes
 
     def redirect(self, at: int, node: ir.Node) -> None:
-        """Gives a node a new form that reads what other nodes have written."""
+        """Gives a node a new form that reads buffers which other nodes have written."""
         self.replace(at, node)
         for name in self.reads[at]:
             for writer in self.writers.get(name, ()):

@@ -105,7 +105,7 @@ def _belongs_in_epilogue(state: FusionState, at: int, simple: PointwiseNest) -> 
 def _should_inline(
     state: FusionState, at: int, simple: PointwiseNest, sites: _Sites, on_gpu: bool
 ) -> bool:
-    """Legal and worth it."""
+    """Whether a producer is inlined: that is legal and pays."""
     legal = can_inline(state, at, simple)
     verdict = _worth_inlining(state, simple, sites, on_gpu) if legal else legal
     state.note(verdict, "inline", simple.nest.name, simple.store.buffer)

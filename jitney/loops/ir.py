@@ -184,7 +184,7 @@ class Store:
 
     @property
     def combines(self) -> bool:
-        """Whether the old value counts."""
+        """Whether the old value is part of the new one."""
         return self.mode not in ("set", "sum")
 
 

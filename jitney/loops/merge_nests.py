@@ -25,7 +25,7 @@ NEAR = 8  # siblings looked at per buffer
 
 
 def merge_nests(state: FusionState, target: Target | None = None) -> None:
-    """Merges every nest with those before it where that is legal and gains."""
+    """Merges every nest with earlier ones, where that is legal and pays."""
     for at in list(state.order):
         if at == HOLE or not isinstance(state.nodes.get(at), ir.LoopNest):
             continue

@@ -45,7 +45,7 @@ def simplify_nest(nest: ir.LoopNest) -> ir.LoopNest:
 
 
 def drop_single_axes(nest: ir.LoopNest) -> ir.LoopNest:
-    """Without the axes that take one value only; loops left without axes are unrolled."""
+    """The nest without axes that take only one value; loops without axes become their bodies."""
     every = [*nest.axes, *visit.inner_axes(nest.body)]
     gone = {a: index(0) for a in every if a.extent == _ONE}
     if not gone:
@@ -81,8 +81,8 @@ def split_divided_axes(nest: ir.LoopNest) -> ir.LoopNest:
 
 
 def _divided_axis(nest: ir.LoopNest) -> tuple[Axis, Index] | None:
-    """An axis alone under `//` or `%` a constant that divides its extent: in every process the
-    same one of several, so that kernels are the same."""
+    """An axis that stands alone under `//` or `%` by a constant that divides its extent. Of several
+    it is the same one in every process, so that kernels are the same."""
     for where in indices(nest.body):
         for atom in sorted(where.atoms(), key=lambda a: a.sort_key()):
             if not isinstance(atom, FloorDiv | Mod) or not atom.denominator.is_const:

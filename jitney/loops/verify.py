@@ -53,8 +53,8 @@ def verify(program: ir.LoopProgram, after: str = "lowering") -> None:
 
 
 def check_step(program: ir.LoopProgram, after: str) -> None:
-    """Between passes: tells who listens what one of them made, and runs `verify` where
-    ``config.verify`` asks for it."""
+    """Called between passes: tells listeners of the log what a pass has made, and runs `verify`
+    where ``config.verify`` asks for it."""
     if log.heard:
         log.emit("pass", after=after, program=program)
     if config.current().verify:
@@ -222,8 +222,8 @@ def _check_access(
 
 
 def _is_bounded(where: Index) -> bool:
-    """Whether no guard says more of an index than its bounds: those know neither what several
-    counts sum to, nor what holds of a number of either sign."""
+    """Whether guards say no more of an index than its bounds do. Bounds know neither sums of
+    several counts, nor facts about a number that may have either sign."""
     within = [a.extent.atoms() if isinstance(a, Axis) else (a,) for a in where.atoms()]
     counts = [atom for atoms in within for atom in atoms if isinstance(atom, Dim)]
     return len(counts) < 2 and all(count.low >= 0 for count in counts)

@@ -21,7 +21,8 @@ _Found = TypeVar("_Found")
 
 
 def _once(find: Callable[[_Node], _Found]) -> Callable[[_Node], _Found]:
-    """``find``, whose answer a node keeps (`ir._HashOnce`): everybody asks the same nodes."""
+    """Makes ``find`` keep its answer on the node (`ir._HashOnce`): the same nodes are asked again
+    and again."""
     name = f"_{find.__name__}"
 
     @wraps(find)
@@ -194,7 +195,7 @@ def apart(first: tuple[ir.Stmt, ...], second: tuple[ir.Stmt, ...]) -> bool:
 
 
 def repeatable(body: tuple[ir.Stmt, ...]) -> bool:
-    """Whether a block that has run gives the same again: it reads nothing that it writes."""
+    """Whether a block gives the same again if it runs twice: it reads nothing that it writes."""
     block = ir.LoopNest("", (), body)
     return set(reads(block)).isdisjoint(writes(block))
 

@@ -22,7 +22,7 @@ MOST_ARMINGS = 500  # then an entry is left to its Python check
 
 
 def is_supported() -> bool:
-    """Whether this interpreter and this torch are laid out as native checks need."""
+    """Whether this interpreter and this torch have the memory layout that native checks need."""
     return layouts.verified() and versions_change() and tensor_layout() is not None
 
 
@@ -53,7 +53,8 @@ class Arms:
         return make_pick([(live.arm.program, live.glue) for live in self._live], self._miss)
 
     def arm(self, entry: Entry, function: FunctionType, locals_: dict[str, Any]) -> bool:
-        """Arms ``entry`` for these inputs, of which its check holds; whether anything changed."""
+        """Arms ``entry`` for these inputs, for which its check holds. Returns whether anything
+        changed."""
         if entry.armings >= MOST_ARMINGS or len(locals_) >= SLOTS // 2:
             return False
         entry.armings += 1
@@ -77,7 +78,7 @@ class Arms:
         return build(arm.values)
 
     def _learn(self, entry: Entry) -> None:
-        """Notices where there is a new object in every call."""
+        """Learns which sources give a new object in every call."""
         mine = [live.arm for live in self._live if live.entry is entry]
         entries = {id(live.entry) for live in self._live}
         if len(mine) < min(MOST_OF_ENTRY, max(4, MOST_ARMS // len(entries))):

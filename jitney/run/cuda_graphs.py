@@ -53,8 +53,9 @@ class _Pool:
     def place_for(
         self, graph: torch.cuda.CUDAGraph, device: torch.device | None
     ) -> tuple[Any, torch.cuda.Stream]:
-        """What torch's allocator knows the memory by that ``graph`` is to be recorded in (it
-        forgets a pool with the last graph there), and on which stream: others cannot share it."""
+        """The id by which torch's allocator knows the memory in which ``graph`` is to be recorded
+        (the allocator forgets a pool with the last graph in it), and the stream to record on, which
+        no other memory may share."""
         if self._stream is None:
             self._stream = make_stream(device or torch.device("cuda"))
         if not self._graphs:
@@ -63,8 +64,8 @@ class _Pool:
         return self._handle, self._stream
 
     def leave(self) -> None:
-        """Others are recorded in other memory: torch's allocator of pinned memory takes a recording
-        that failed for one under way."""
+        """Gives this memory up for later recordings: after a failed recording torch's allocator of
+        pinned memory believes that it is still going on."""
         self._graphs = weakref.WeakSet()
 
 
@@ -109,12 +110,12 @@ class ReplayedProgram:
         return BoundProgram(self, known) if fits and not self.facts.leased else None
 
     def recording(self, stream: int) -> Recording | None:
-        """That of a program without sizes for a raw CUDA stream."""
+        """The recording of a program without sizes for a raw CUDA stream."""
         recordings = self._recordings.get((stream,))
         return recordings[0] if recordings else None
 
     def can_replay_here(self) -> bool:
-        """Whether this thread's GPU is the program's, and nobody records its stream."""
+        """Whether this thread's GPU is the program's, and its stream is not being recorded."""
         device = self.facts.device
         elsewhere = device is not None and torch_api.is_other_gpu(device)
         return not (elsewhere or torch.cuda.is_current_stream_capturing())
@@ -123,7 +124,8 @@ class ReplayedProgram:
         return self.consume(list(args))
 
     def consume(self, args: list[Any]) -> tuple[Any, ...]:
-        """As a call, but a run without a graph frees what nobody else holds after its last use."""
+        """As a call. A run without a graph frees inputs that nobody else holds after their last
+        use."""
         if self.facts.refused or torch.cuda.is_current_stream_capturing():
             return self._plain(args)
         device = self.facts.device
@@ -138,7 +140,7 @@ class ReplayedProgram:
             return self._plain(args) if recording is None else recording.replay(args)
 
     def _ready(self, key: tuple[Any, ...], args: tuple[Any, ...]) -> Recording | None:
-        """What replays a call, recorded if need be; None where the call runs without."""
+        """The recording for a call, made if need be; None where the call runs without a graph."""
         kept = [args[position] for position in self.facts.kept]
         lessor = lessor_of(kept) if kept else None
         if key not in self._seen:
@@ -167,7 +169,7 @@ class ReplayedProgram:
         return made
 
     def _may_add(self, key: tuple[Any, ...], slots: int) -> bool:
-        """Whether there may be another recording beside ``slots`` whose memory is leased."""
+        """Whether there may be one more recording, beside ``slots`` whose memory is all leased."""
         if slots:
             self._waits[key] += 1
             if self._waits[key] == 1:  # it may well be the only time
@@ -186,7 +188,7 @@ class ReplayedProgram:
         return not reason
 
     def _spare_memory(self) -> float:
-        """Bytes that recordings may lease out before another is made."""
+        """How many bytes recordings may have on lease before no further one is made."""
         if self.facts.device is None:
             return math.inf
         return torch.cuda.get_device_properties(self.facts.device).total_memory * SPARE_SHARE

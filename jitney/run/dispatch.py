@@ -66,7 +66,7 @@ class CompiledCode:
         return f"{self.code.co_filename}:{self.code.co_firstlineno}"
 
     def wrap(self, function: FunctionType) -> FunctionType:
-        """A function that calls through this."""
+        """A function that takes what ``function`` takes and calls it compiled."""
         return make_wrapper(function, self.namespace)
 
     def call(self, function: FunctionType, *values: Any) -> Any:
@@ -74,7 +74,7 @@ class CompiledCode:
         return self.namespace["_jitney_pick"](function, *values)(function, *values)
 
     def refresh(self) -> None:
-        """Chooses ``pick`` for the entries and the stance there are."""
+        """Chooses ``pick`` anew, for the present entries and stance."""
         force_eager = self.skipped and not self.entries or stance.current() == "force_eager"
         pick: Callable[..., Any] = self.pick_eager if force_eager else self.pick_miss
         if self.arms and not force_eager:
@@ -82,11 +82,11 @@ class CompiledCode:
         self.namespace["_jitney_pick"] = pick
 
     def pick_miss(self, *_: Any) -> Callable[..., Any]:
-        """Nothing is known to hold: check every entry."""
+        """The ``pick`` where no entry is armed: checks every entry."""
         return self.miss
 
     def pick_eager(self, *_: Any) -> Callable[..., Any]:
-        """This code is not compiled."""
+        """The ``pick`` of code that is not compiled."""
         return self.run_eager
 
     def forget(self) -> None:

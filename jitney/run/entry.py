@@ -17,8 +17,9 @@ from jitney.capture.source import Source
 
 @dataclass
 class Entry:
-    """``check(function, *locals)`` says whether ``glue(function, *locals)`` may be called;
-    ``build_glue(armed)`` makes the glue for when a native program did part of the check."""
+    """A compiled version of a frame. ``check(function, *locals)`` says whether ``glue(function,
+    *locals)`` may be called; ``build_glue(armed)`` makes the glue for calls of which a native
+    program has done part of the check."""
 
     capture: Capture
     guards: tuple[Guard, ...]

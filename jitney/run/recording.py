@@ -149,6 +149,6 @@ def is_on_gpu(value: Any) -> TypeGuard[torch.Tensor]:
 
 
 def escaping(out: torch.Tensor) -> torch.Tensor:
-    """A result the caller may keep: never the graph's own memory."""
+    """A result that the caller may keep: never in the graph's own memory."""
     kept = out.clone()
     return kept if kept.stride() == out.stride() else copied_whole(out)

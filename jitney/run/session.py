@@ -27,8 +27,8 @@ _EAGER_PACKAGES = frozenset(sys.stdlib_module_names) | {"torch", "jitney", "nump
 
 
 class Session:
-    """``compile_entry`` is the pipeline with a backend bound; frames are found by code, globals
-    and, for methods of modules, the module."""
+    """What one ``jitney.compile`` owns. ``compile_entry`` is the pipeline with a backend bound.
+    Compiled code is found by code object, globals and, for methods of modules, the module."""
 
     def __init__(
         self,
@@ -73,11 +73,11 @@ class Session:
         return self._compile_entry(request, self)
 
     def count(self, code: CodeType) -> int:
-        """Entries made for ``code`` over all its instances."""
+        """How many entries were made for ``code``, over all its instances."""
         return self._counts[code]
 
     def add_count(self, code: CodeType) -> None:
-        """One more entry for ``code``."""
+        """Counts one more entry for ``code``."""
         self._counts[code] += 1
 
     def compiled(self, function: FunctionType, owner: Any = None) -> CompiledCode:
@@ -147,16 +147,16 @@ class Session:
         return package not in _EAGER_PACKAGES
 
     def hand_out(self, handle: Any) -> Any:
-        """``handle``, what the user calls: once it is gone, and others of this session, nothing
-        here keeps the program's objects alive until Python's collector comes by."""
+        """Returns ``handle``, which the user calls. Once it and the session's other handles are
+        gone, nothing here keeps the program's objects alive until Python's collector runs."""
         self._handles += 1
         finalizer = weakref.finalize(handle, _release, weakref.ref(self))
         finalizer.atexit = False
         return handle
 
     def release(self) -> None:
-        """One handle less. Takes no lock: it may come at any time, in any thread. What else leads
-        here (a method kept of a compiled module) compiles anew."""
+        """Notes that one handle is gone. Takes no lock: this may happen at any time, in any thread.
+        Whatever else leads here (a method kept of a compiled module) compiles again."""
         self._handles -= 1
         if self._handles:
             return

@@ -17,7 +17,7 @@ from jitney.capture.emit_fetch import frame_locals
 
 
 class _Unset:
-    """The wrapper's default where the function has one, which is read when it is called."""
+    """The wrapper's default where the function has one: the function's own is read at each call."""
 
     def __repr__(self) -> str:
         return "<default>"
@@ -98,7 +98,8 @@ def _signature(code: CodeType) -> str:
 
 
 def make_wrapper(function: FunctionType, namespace: dict[str, Any]) -> FunctionType:
-    """A function that takes what ``function`` takes and hands it to ``namespace``'s pick."""
+    """A function that takes what ``function`` takes and passes it to the ``pick`` of
+    ``namespace``."""
     count, keywords = len(function.__defaults__ or ()), function.__kwdefaults__ or {}
     code = wrapper_code(function.__code__, count, tuple(keywords))
     namespace["_jitney_code"] = code

@@ -209,7 +209,8 @@ def packed_index(n: Axis, k: Axis, width: int, pairs: bool, base: Index | int = 
 
 
 def _dots_pairs(gemm: ir.Gemm, isa: Isa) -> bool:
-    """bfloat16 both sides, pairs along k adjacent in A and packable in B."""
+    """Whether bfloat16 pairs can be multiplied: both sides are bfloat16, pairs along k are adjacent
+    in A and can be packed in B."""
     if not isa.bf16 or gemm.a.dtype != torch.bfloat16 or gemm.b.dtype != torch.bfloat16:
         return False
     if gemm.acc_dtype != torch.float32:
@@ -236,7 +237,7 @@ def _copies_to_pairs(gemm: ir.Gemm) -> bool:
 
 
 def _on_matrix(gemm: ir.Gemm, plan: GemmPlan, isa: Isa) -> bool:
-    """Whether matrix registers can load A: its rows at one pitch."""
+    """Whether matrix registers can load A: its rows must have one pitch."""
     return isa.matrix and (plan.a == "copied" or gemm.a.index.coefficient(gemm.m) is not None)
 
 
@@ -298,8 +299,9 @@ def _b_mode(gemm: ir.Gemm, lanes: int, vectors: int, pairs: bool, target: Target
 
 
 def _near(gemm: ir.Gemm, by_k: Index, width: int, target: Target) -> bool:
-    """Whether a panel of B read in place stays in L2: its rows may not fall into few of its sets
-    (a pitch of many powers of two does that; eight ways are assumed), and leaves A a quarter."""
+    """Whether a panel of B, read in place, stays in L2. Its rows must not fall into few sets of the
+    cache (a pitch of many powers of two causes that; eight ways are assumed), and must leave a
+    quarter to A."""
     if not by_k.is_const:
         return False
     ways, line = 8, 64
@@ -389,8 +391,8 @@ def _k_contiguous_floats(gemm: ir.Gemm) -> bool:
 
 
 def _block_rows(gemm: ir.Gemm, plan: GemmPlan, target: Target, most: int) -> int:
-    """Rows a work item takes: a block of A that stays near (``most`` rows), smaller where threads
-    would idle."""
+    """How many rows a work item takes: a block of A that stays in cache (``most`` rows), fewer
+    where threads would idle."""
     width = plan.beside * plan.width
     if not gemm.m.extent.is_const:
         return most

@@ -108,7 +108,7 @@ def schedule_nest(nest: LoopNest, isa: Isa, cores: int, limits: Collection[Index
 
 
 def fitting_lanes(axis: Axis, lanes: int) -> int:
-    """Lanes no wider than the axis needs."""
+    """As many lanes as the target has, but no more than the axis needs."""
     if axis.extent.is_const:
         return max(2, min(lanes, 1 << max(axis.extent.const - 1, 1).bit_length()))
     return lanes
@@ -245,8 +245,8 @@ def _collision_free(nest: LoopNest, vector: Axis | None) -> bool | None:
 
 
 def _separates(position: Index, axis: Axis) -> bool:
-    """Whether different values of ``axis`` always give different positions: it is the lowest
-    digit of the position, whatever the others are."""
+    """Whether different values of ``axis`` always give different positions, because it is the
+    lowest digit of the position."""
     stride = position.coefficient(axis)
     if stride is None or not stride.is_const or stride.const <= 0 or not axis.extent.is_const:
         return False

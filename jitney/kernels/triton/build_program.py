@@ -92,7 +92,7 @@ def _emit_all(
 
 
 def _multiplies(node: Node) -> bool:
-    """Whether a node's kernel has matrix products in it."""
+    """Whether a node's kernel contains matrix products."""
     if isinstance(node, Together):
         return any(isinstance(part, Gemm) for part in node.nests)
     return isinstance(node, Gemm | Attention)

@@ -113,7 +113,7 @@ def _is_own_attention(node: Attention, target: Target) -> bool:
 
 
 def is_row_reduction(gemm: Gemm) -> Decision:
-    """Whether reading B once, row by row, is the whole cost of the product."""
+    """Whether the product costs no more than reading B once, row by row."""
     if gemm.k.extent.is_const and int(gemm.k.extent) <= SHORT:
         return yes("hardly anything to reduce")
     several = not gemm.m.extent.is_const or int(gemm.m.extent) > FEW_ROWS

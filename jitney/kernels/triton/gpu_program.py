@@ -95,7 +95,7 @@ class GpuProgram:
 
 
 class _Call:
-    """One call under way: its tensors by buffer name, its sizes."""
+    """One call in progress: its tensors by buffer name, its sizes."""
 
     def __init__(self, owner: GpuProgram, table: LaunchTable, args: list[Any]) -> None:
         self.owner, self.table, self.values = owner, table, table.values
@@ -242,7 +242,7 @@ def _whole_results(plan: LaunchPlan, made: Collection[str]) -> list[str | None]:
 
 
 def _as_foreseen(step: ExternCall, result: torch.Tensor, whole: Whole) -> torch.Tensor:
-    """A result in memory as kernels expect it. Raises CompilerBug for another dtype or shape."""
+    """A result in the layout that kernels expect. Raises CompilerBug for another dtype or shape."""
     strides = whole.strides
     if len(whole.shape) == result.dim():
         step.check(result, whole.shape, whole.dtype)

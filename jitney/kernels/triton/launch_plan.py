@@ -23,7 +23,7 @@ SCRATCH_ALIGNMENT = 256
 @dataclass(frozen=True)
 class KernelCall:
     """One launch. ``kernel``: which binary; ``parameters``: names of buffers, sizes, scalars;
-    ``scratch``: what of the workspace is its own ("": nothing)."""
+    ``scratch``: the name of its own part of the workspace ("": it needs none)."""
 
     kernel: str
     grid: tuple[Index, ...]

@@ -39,7 +39,8 @@ Position = tuple[Index, ...]
 
 @dataclass(frozen=True)
 class Mark:
-    """How far a program had grown, to take back what a refused lowering emitted."""
+    """The size of a program at some point, to take back what a refused lowering has emitted
+    since."""
 
     buffers: int
     nodes: int
@@ -98,7 +99,8 @@ class Builder:
         return StridedTensor(name, dtype, tuple(shape), strides)
 
     def check(self) -> str:
-        """A bool that starts out false; stored true, eager has another answer (`ir.Buffer`)."""
+        """A new bool that starts out false. Where it is stored true, eager's answer is another
+        (`ir.Buffer`)."""
         name = self.fresh(f"{self.node.name}_check")
         self.buffers.append(Buffer(name, "check", torch.bool, torch.device("cpu"), (), ()))
         return name
@@ -188,8 +190,8 @@ class Builder:
         return self.compute(out, source.load)
 
     def own(self, base: StridedTensor) -> StridedTensor:
-        """The node's result holding the values of ``base``: base itself where the node may
-        overwrite it, else a copy. What the node then stores into it are its second writes."""
+        """The node's result, holding the values of ``base``: base itself where the node may
+        overwrite it, else a copy. What the node then stores into it are second writes."""
         strides = tuple(to_index(stride) for stride in self.fake.stride())
         if self.may_overwrite and base.strides == strides and base.dtype == self.fake.dtype:
             return base

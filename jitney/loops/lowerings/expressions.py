@@ -51,7 +51,7 @@ def const(value: Number, dtype: torch.dtype) -> Const:
 
 
 def holds(dtype: torch.dtype, value: object) -> bool:
-    """Whether a number is in the range of ``dtype``; true of what is no number."""
+    """Whether a number is in the range of ``dtype``; true for what is not a number."""
     if dtype is torch.bool or not isinstance(value, int | float):
         return True
     if dtype.is_floating_point and not math.isfinite(value):
@@ -98,7 +98,7 @@ def cast(value: Expr, dtype: torch.dtype) -> Expr:
 
 
 def computed(load: Expr) -> Expr:
-    """A loaded value in the dtype arithmetic is done in."""
+    """A loaded value in the dtype in which arithmetic is done."""
     return cast(load, compute_dtype(load.dtype))
 
 
@@ -145,12 +145,12 @@ def where(condition: Expr, a: Expr, b: Expr) -> Expr:
 
 
 def maximum(a: Expr, b: Expr) -> Expr:
-    """NaN wins; logical or on bool."""
+    """The greater value; NaN if either is NaN. Logical or for bools."""
     return apply("or" if a.dtype is torch.bool else "max", a, b)
 
 
 def minimum(a: Expr, b: Expr) -> Expr:
-    """NaN wins; logical and on bool."""
+    """The lesser value; NaN if either is NaN. Logical and for bools."""
     return apply("and" if a.dtype is torch.bool else "min", a, b)
 
 
@@ -185,14 +185,14 @@ def all_in_range(position: Sequence[Index], sizes: Sequence[Index | int]) -> Exp
 
 
 def largest(dtype: torch.dtype) -> Scalar:
-    """The identity of min: inf, or the largest integer."""
+    """The identity of a minimum: inf, or the largest integer."""
     if dtype.is_floating_point:
         return math.inf
     return True if dtype is torch.bool else torch.iinfo(dtype).max
 
 
 def lowest(dtype: torch.dtype) -> Scalar:
-    """The identity of max: -inf, or the least integer."""
+    """The identity of a maximum: -inf, or the least integer."""
     if dtype.is_floating_point:
         return -math.inf
     return False if dtype is torch.bool else torch.iinfo(dtype).min
