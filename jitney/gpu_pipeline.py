@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeGuard
+from typing import Any
 
 import torch
 from torch import fx
@@ -13,7 +13,7 @@ from torch import fx
 from jitney.config import Config
 from jitney.disk_cache import open_cache
 from jitney.errors import Unsupported
-from jitney.kernels import philox_state
+from jitney.kernels.philox_state import prepares_draws
 from jitney.kernels.triton.build_program import start_program
 from jitney.kernels.triton.choose_templates import Templates, choose_templates
 from jitney.kernels.triton.fold_into_attention import fold_into_attention
@@ -27,7 +27,7 @@ from jitney.kernels.triton.tune_templates import fastest_templates
 from jitney.loops.fold_one_hot import fold_one_hot
 from jitney.loops.fuse_nests import fuse_nests
 from jitney.loops.group_launches import group_launches
-from jitney.loops.ir import Dim, Extern, LoopProgram, Node, ScalarArg
+from jitney.loops.ir import Dim, Extern, LoopProgram, ScalarArg
 from jitney.loops.join_column_sums import join_column_sums
 from jitney.loops.online_softmax import online_softmax
 from jitney.loops.plan_memory import plan_memory
@@ -153,16 +153,11 @@ def replay_facts(gm: fx.GraphModule, program: LoopProgram) -> ReplayFacts:
         frozenset(static),
         frozenset(mutated),
         _refusal(program),
-        tuple(len(n.args[0]) for n in program.nodes if _reads_state(n)),
+        tuple(len(n.args[0]) for n in program.nodes if prepares_draws(n)),
         next((b.device for b in program.buffers if b.device.type == "cuda"), None),
         gm.graph.output_node().meta.get("leased", frozenset()),
         tuple(p for p, node in enumerate(placeholders) if node.meta.get("kept")),
     )
-
-
-def _reads_state(node: Node) -> TypeGuard[Extern]:
-    """Whether a node prepares random numbers that kernels of ours draw."""
-    return isinstance(node, Extern) and node.target == philox_state.NAME
 
 
 def _waits(call: Extern) -> bool:
@@ -176,7 +171,7 @@ def _waits(call: Extern) -> bool:
 def _refusal(program: LoopProgram) -> str:
     """Why ``program`` cannot be recorded as a CUDA graph; empty if it can."""
     for node in program.nodes:
-        if isinstance(node, Extern) and node.effectful and not _reads_state(node):
+        if isinstance(node, Extern) and node.effectful and not prepares_draws(node):
             return f"{node.target} has an effect that a replay would not repeat"
         if isinstance(node, Extern) and _waits(node):
             return f"{node.target} waits for the GPU, which a recording cannot"

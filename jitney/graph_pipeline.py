@@ -14,11 +14,10 @@ from jitney import cpu_pipeline, gpu_pipeline, torch_api
 from jitney.events import log
 from jitney.graph.device_of_graph import device_of_graph
 from jitney.graph.split_host_numbers import SplitGraph, split_host_numbers
-from jitney.kernels import philox_state
 from jitney.kernels.llvm.host import host_target
+from jitney.kernels.philox_state import prepares_draws
 from jitney.kernels.triton.device import device_target
 from jitney.loops.hoist_checks import written_before_checks
-from jitney.loops.ir import Extern, LoopProgram
 from jitney.loops.lower_graph import lower_graph
 from jitney.loops.lowered_report import report_lowered
 from jitney.loops.plan_memory import plan_memory
@@ -66,7 +65,8 @@ def _start(gm: torch.fx.GraphModule, target: Target, options: Any) -> Callable[[
         verify(program, "the last pass")
     counts = report_lowered(gm.graph, program)
     checked = target.kind == "cpu" and any(b.kind == "check" for b in program.buffers)
-    checks = checked or draws_of_ours(program)
+    # In a CUDA graph of the caller's, kernels cannot draw random numbers.
+    checks = checked or any(map(prepares_draws, program.nodes))
     early = written_before_checks(program) if checked else ()
     with log.stage("build"):
         code = backend.start(program, gm, target, options)
@@ -77,11 +77,6 @@ def _start(gm: torch.fx.GraphModule, target: Target, options: Any) -> Callable[[
             return BuiltGraph(code(), constants, counts, stored, checks, early)
 
     return finish
-
-
-def draws_of_ours(program: LoopProgram) -> bool:
-    """Whether kernels draw random numbers, which in a CUDA graph of the caller's they cannot."""
-    return any(isinstance(n, Extern) and n.target == philox_state.NAME for n in program.nodes)
 
 
 def target_of(gm: torch.fx.GraphModule, options: Any = None) -> Target:

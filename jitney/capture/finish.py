@@ -10,7 +10,7 @@ import torch
 from jitney import torch_api
 from jitney.capture import leaves
 from jitney.capture.guard import Apart, Kind, TensorFacts
-from jitney.capture.record import Recorder
+from jitney.capture.record import Recorder, has_convolution
 from jitney.capture.result import GraphInput
 from jitney.capture.source import Function, SizeOf
 from jitney.errors import LeftToEager, WrongForecast
@@ -132,8 +132,7 @@ def forget_idle_strides(vm: Interpreter) -> None:
     Kept where they can be seen all the same: the frame asked for strides, or torch may take a
     memory format from them (images; convolutions, which make images of anything).
     """
-    nodes = vm.recorder.graph.nodes
-    if vm.recorder.strides_asked or any("conv" in str(n.target) for n in nodes):
+    if vm.recorder.strides_asked or has_convolution(vm.recorder.graph):
         return
     guards = vm.world.guards
     for key, guard in guards.items():

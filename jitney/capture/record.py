@@ -456,6 +456,11 @@ def _trace_row(file: str, line: int, name: str) -> str:
     return f'  File "{file}", line {line}, in {name}\n    {text}\n'
 
 
+def has_convolution(graph: torch.fx.Graph) -> bool:
+    """Whether a graph calls a convolution, which may take its memory format from any strides."""
+    return any("conv" in str(node.target) for node in graph.nodes)
+
+
 class _Mode(TorchFunctionMode):
     """Hands every torch call to the recorder, once: scopes of it can nest, where C code advances a
     generator of ours."""

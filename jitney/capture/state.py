@@ -36,7 +36,7 @@ def apply(
     interpreter: Interpreter, change: str, function: Any, args: list[Any], kwargs: dict[str, Any]
 ) -> Any:
     """Changes the state while capturing and in the graph."""
-    if any(type(a).__name__ == "SymInt" for a in args):
+    if any(isinstance(a, torch.SymInt) for a in args):
         raise BreakCapture("symbolic-state", f"{change} depends on a size")
     args = [bool(a) if isinstance(a, torch.SymBool) else a for a in args]  # guards the sizes
     setting = names.SETTERS.get(change)

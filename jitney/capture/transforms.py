@@ -13,6 +13,7 @@ from jitney import torch_api
 from jitney.capture import state
 from jitney.capture.forced import forced
 from jitney.capture.frame import BreakCapture, Frame
+from jitney.capture.record import has_convolution
 from jitney.capture.symbols import SYMBOLS
 from jitney.torch_api.trees import tree_flatten, tree_unflatten
 
@@ -188,7 +189,7 @@ class Region:
         if len(interpreter.checkpoints) != checkpoints:
             raise self.refusal("a transformed function checkpoints")
         # Strides of images matter to convolutions, which the frame's graph does not show.
-        recorder.strides_asked |= any("conv" in str(node.target) for node in graph.nodes)
+        recorder.strides_asked |= has_convolution(graph)
         self.body = torch.fx.GraphModule(torch.nn.Module(), graph)
         return results
 

@@ -10,11 +10,13 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import TypeGuard
 
 import torch
 
 from jitney import torch_api
 from jitney.errors import LeftToEager
+from jitney.loops.ir import Extern, Node
 from jitney.loops.philox import neighbours, offset_step, thread_count
 
 NAME = "jitney.philox_state.default"
@@ -22,6 +24,11 @@ COLUMNS = 4
 
 _LIBRARY = torch.library.Library("jitney", "FRAGMENT")
 _LIBRARY.define("philox_state(int[] sizes, int[] together, Device device) -> Tensor")
+
+
+def prepares_draws(node: Node) -> TypeGuard[Extern]:
+    """Whether a node prepares random numbers that kernels of ours draw."""
+    return isinstance(node, Extern) and node.target == NAME
 
 
 @dataclass(frozen=True)
