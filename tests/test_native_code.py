@@ -13,10 +13,10 @@ from jitney.native_code import once
 _RACE = """
 import sys, threading
 import torch
-from jitney.capture import native_check, watch_dicts
+from jitney.capture import native_check, native_program, watch_dicts
 from jitney.torch_api import addresses
 
-native_check.tensor_layout(), addresses.storage_layout(), watch_dicts.verified()
+native_program.tensor_layout(), addresses.storage_layout(), watch_dicts.verified()
 sys.setswitchinterval(1e-5)
 for make in (native_check._code, addresses._code, watch_dicts.watcher):
     found, start = [], threading.Barrier(6)

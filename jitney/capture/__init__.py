@@ -12,6 +12,6 @@
 - Gradients inside a frame: `autograd_functions`, `checkpoints`, `transforms`.
 - Going on behind a break: `build_resume`, `edit_code`, `look_ahead`.
 - What the frame made or changed: `rebuild`, `changes`, `recipe`, `build_glue`.
-- Checking guards on the next call: `walk_guards` and `check_guards` (Python), `arm_guards` and
-  `native_check` (native).
+- Checking guards on the next call: `walk_guards` and `check_guards` (Python), `arm_guards`,
+  `native_program` and `native_check` (native).
 """

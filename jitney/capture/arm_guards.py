@@ -21,7 +21,7 @@ import torch
 from jitney import torch_api
 from jitney.capture import layouts
 from jitney.capture.guard import Apart, Guard, Kind, TensorFacts
-from jitney.capture.native_check import SLOTS, Op, Program, apart_words, tensor_words
+from jitney.capture.native_program import SLOTS, Op, Program, apart_words, tensor_words
 from jitney.capture.native_sets import (
     meeting_words,
     object_words,

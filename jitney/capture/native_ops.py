@@ -8,6 +8,7 @@ from llvmlite import ir
 
 from jitney.capture.layouts import FLOAT_VALUE, LIST_ITEMS, OB_TYPE
 from jitney.capture.native_loops import require, rounds
+from jitney.capture.native_program import Op
 from jitney.capture.native_sets import FACTOR, SHIFT
 
 I64, I32, I1 = ir.IntType(64), ir.IntType(32), ir.IntType(1)
@@ -21,8 +22,6 @@ def write_ops(
 ) -> None:  # fmt: skip
     """The dispatch loop: ``block["loop"]`` reads an instruction, goes to its block; each goes back
     to the loop, to ``fail`` or, for END, to ``chosen``."""
-    from jitney.capture.native_check import Op
-
     b.position_at_end(block["loop"])
     counter = b.load(program_counter)
     op, *operands = (b.load(b.gep(table, [b.add(counter, I64(i))])) for i in range(4))

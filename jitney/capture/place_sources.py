@@ -13,7 +13,7 @@ import torch
 from jitney.capture import layouts
 from jitney.capture.c_methods import BOUND
 from jitney.capture.class_flags import is_heap_type
-from jitney.capture.native_check import SLOTS, Op
+from jitney.capture.native_program import SLOTS, Op
 from jitney.capture.plain_tensor_check import PLAIN_TENSORS
 from jitney.capture.source import (
     Attr,

@@ -15,7 +15,8 @@ import torch
 from jitney import torch_api
 from jitney.capture import layouts
 from jitney.capture.guard import TensorFacts
-from jitney.capture.native_check import Op, Program, make_pick, tensor_layout, tensor_words
+from jitney.capture.native_check import make_pick
+from jitney.capture.native_program import Op, Program, tensor_layout, tensor_words
 
 PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter)
 

@@ -11,7 +11,8 @@ from typing import Any
 from jitney.capture import layouts
 from jitney.capture.arm_guards import Arm, arm_guards
 from jitney.capture.build_glue import Armed, Glue
-from jitney.capture.native_check import SLOTS, make_pick, tensor_layout
+from jitney.capture.native_check import make_pick
+from jitney.capture.native_program import SLOTS, tensor_layout
 from jitney.capture.source import Roots
 from jitney.capture.watch_dicts import versions_change
 from jitney.run.entry import Entry

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from jitney import torch_api
-from jitney.capture.native_check import Op, apart_words
+from jitney.capture.native_program import Op, apart_words
 from jitney.capture.native_sets import (
     meeting_words,
     object_words,

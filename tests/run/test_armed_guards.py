@@ -10,13 +10,8 @@ import torch
 
 import jitney
 from jitney import torch_api
-from jitney.capture.native_check import (
-    ANY,
-    Op,
-    Program,
-    make_pick,
-    tensor_words,
-)
+from jitney.capture.native_check import make_pick
+from jitney.capture.native_program import ANY, Op, Program, tensor_words
 from jitney.capture.native_sets import object_words
 from jitney.run.arms import is_supported
 from jitney.torch_api import native

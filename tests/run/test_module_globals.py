@@ -9,7 +9,7 @@ import torch
 
 import jitney
 from jitney.capture.layouts import HAS_DICT_VERSION
-from jitney.capture.native_check import Op
+from jitney.capture.native_program import Op
 from jitney.run import stance
 from jitney.run.arms import is_supported
 
