@@ -107,7 +107,8 @@ def _sources_of(guards: Iterable[Guard]) -> list[Source]:
 
 
 def cover(arming: Arming, guard: Guard) -> bool:
-    """Adds what makes the program imply the guard; False if it stays to be checked in Python."""
+    """Adds checks to the program that imply the guard. False if the guard has to be checked in
+    Python."""
     if guard.kind is Kind.STATE:
         return _state(arming, *guard.expected)
     if guard.kind is Kind.SAME:
@@ -294,7 +295,7 @@ def _apart(arming: Arming, apart: Apart) -> bool:
 def _meet_none(
     arming: Arming, apart: Apart, places: list[Place], operands: dict[int, list[int] | None]
 ) -> bool:
-    """Adds that no two tensors that vary share memory; False where they may."""
+    """Adds a check that no two of the tensors that vary share memory. False where they may."""
     if any(n in operands for pair in apart.together for n in pair):
         return False
     found = sorted(torch_api.span(places[n].value) for n in operands)

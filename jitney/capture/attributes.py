@@ -92,7 +92,7 @@ def tell_where(error: BaseException, owner: Any, name: str) -> None:
 
 
 def _found(interpreter: Interpreter, owner: Any, name: str, hook: Any, site: Frame | None) -> Any:
-    """What ``__getattribute__`` gives, else ``__getattr__``."""
+    """The attribute that ``__getattribute__`` gives, or else ``__getattr__``."""
     try:
         if is_python(hook):
             return interpreter.call(hook, (owner, name), {}, site)
@@ -124,7 +124,7 @@ def _of_c(interpreter: Interpreter, owner: Any, name: str, cls: type) -> Any:
 def _fall_back(
     interpreter: Interpreter, owner: Any, name: str, fallback: Any, site: Frame | None
 ) -> Any:
-    """``__getattr__``, when ``__getattribute__`` has raised."""
+    """Calls ``__getattr__`` after ``__getattribute__`` has raised."""
     if fallback is torch.nn.Module.__getattr__:
         return _module_member(interpreter, owner, name)
     if is_python(fallback):
@@ -309,7 +309,8 @@ def _c_member(interpreter: Interpreter, found: Any, owner: Any, name: str) -> An
 
 
 def let_in(interpreter: Interpreter, value: Any) -> Any:
-    """An object found where a guard holds this very one: what is read of it is guarded."""
+    """Lets in an object that was found where a guard holds this very object: what is read of it is
+    guarded."""
     return interpreter.world.read(value, Fixed(value))
 
 

@@ -129,7 +129,7 @@ def _set_grad(interpreter: Interpreter, enabled: bool) -> None:
 def _forward_without_grad(
     interpreter: Interpreter, cls: Any, context: Context, inputs: list[Any]
 ) -> Any:
-    """The forward as eager runs it, whatever else it reads that requires grad."""
+    """Runs the forward without grad, as eager does, whatever else it reads that requires grad."""
     _set_grad(interpreter, False)
     try:
         result = _forward(interpreter, cls, context, inputs)

@@ -34,7 +34,7 @@ Glue = Callable[..., Any]
 
 
 class Linker(Protocol):
-    """What glue needs of the run time when its frame stops in the middle."""
+    """What the glue of a frame that stops in the middle needs at run time."""
 
     def resume(self, point: Point, globals_: dict[str, Any]) -> Callable[..., Any]:
         """``enter(closure, *arguments)`` of the compiled resume function at ``point``."""
@@ -49,7 +49,7 @@ class Linker(Protocol):
 
 @runtime_checkable
 class Bindable(Protocol):
-    """A compiled graph that may be told once of the inputs that stay the same objects."""
+    """A compiled graph that can be told once which inputs are the same objects in every call."""
 
     def __call__(self, *inputs: Any) -> Any: ...
 
@@ -125,7 +125,8 @@ def build_glue(
 
 
 def _graph_handler(writer: Writer, capture: Capture) -> list[str]:
-    """What is done where the graph raises: eager is to run the frame, or its blocks are left."""
+    """What the glue does where the graph raises: eager runs the frame, or the error leaves its
+    blocks."""
     handler: list[str] = []
     if capture.repeated_on:
         caught, tell = writer.constant(capture.repeated_on), writer.constant(_tell)
@@ -206,7 +207,7 @@ def sources_used(capture: Capture) -> tuple[Source, ...]:
 
 
 def _given(capture: Capture) -> list[r.Given]:
-    """Every pre-existing object that recipes name, in the order they are met."""
+    """Every object from before the frame that recipes name, in the order they are met."""
     found: dict[int, r.Given] = {}
     stack: list[Any] = [capture.exit, capture.effects]
     seen: set[int] = set()

@@ -86,8 +86,8 @@ def is_list_sort(function: Any) -> bool:
 
 
 def is_plain(interpreter: Interpreter, function: Any) -> bool:
-    """Whether it is C code that answers for stand-ins as for what they stand for; a method that
-    was bound outside is of what its owner was before the frame."""
+    """Whether it is C code that answers the same for stand-ins as for what they stand for. A method
+    that was bound outside belongs to its owner as that was before the frame."""
     if type(function) is not types.BuiltinFunctionType or handler_of(function) is not None:
         return False
     module = isinstance(function.__self__, types.ModuleType)
@@ -147,7 +147,7 @@ def _chain(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site
 
 @builtin(builtins.sum)
 def _sum(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Any) -> Any:
-    """Numbers are summed by Python itself, which from 3.12 on keeps what rounding loses."""
+    """Numbers are summed by Python itself, which from 3.12 on compensates for rounding."""
     values = forced(interpreter, args)
     keywords = forced_keywords(interpreter, kwargs)
     if values:
@@ -447,7 +447,7 @@ def _pow(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: 
 
 @builtin(builtins.locals)
 def _locals(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Any) -> Any:
-    """The frame's variables, without those of ours in what goes on behind a break."""
+    """The frame's variables, without those that we add in resume functions."""
     if args or kwargs:
         return interpreter.native(function, *args, **kwargs)  # raises eager's TypeError
     frame, world = interpreter.frames[-1], interpreter.world

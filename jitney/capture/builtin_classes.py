@@ -91,7 +91,7 @@ def _super(interpreter: Interpreter, cls: Any, args: Any, kwargs: Any, site: Any
 
 
 def _first_argument(interpreter: Interpreter, frame: Frame) -> Any:
-    """What the first parameter of a frame holds now."""
+    """The current value of a frame's first parameter."""
     name = frame.code.co_varnames[0]
     first = frame.locals.get(name, ABSENT)
     if isinstance(first, Unread):
@@ -140,7 +140,7 @@ _LISTS_OF_MODULES = (torch.nn.ModuleList, torch.nn.Sequential, torch.nn.Paramete
 
 
 def _is_list_of_modules(value: Any) -> bool:
-    """Whether torch's own methods give the items of a module one after the other."""
+    """Whether torch's own methods give the items of a module in order."""
     kind = type(value)
     return any(
         all(getattr(kind, n) is getattr(c, n) for n in ("__getitem__", "__len__", "__iter__"))

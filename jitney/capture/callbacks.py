@@ -80,7 +80,7 @@ def asks_python(interpreter: Interpreter, values: Iterable[Any], hooks: Sequence
 
 
 def refuse_python(interpreter: Interpreter, values: Iterable[Any], hooks: Sequence[str]) -> None:
-    """Breaks where `asks_python` finds something."""
+    """Breaks where `asks_python` finds an object."""
     values = list(values)
     if hooks is HASHES or hooks is COMPARISONS:
         interpreter.world.hashed(held(values))
@@ -91,7 +91,8 @@ def refuse_python(interpreter: Interpreter, values: Iterable[Any], hooks: Sequen
 
 
 def refuse_parts(interpreter: Interpreter, value: Any, hooks: Sequence[str]) -> None:
-    """Breaks where `asks_python` finds something in what ``value`` holds, itself apart."""
+    """Breaks where `asks_python` finds an object inside ``value``, not counting ``value``
+    itself."""
     if isinstance(value, _HOLDING):
         parts = held((value,))
         next(parts)
@@ -115,8 +116,8 @@ def refuse_lookups(interpreter: Interpreter, value: Any) -> None:
 
 
 def refuse_symbolic_text(values: Iterable[Any]) -> None:
-    """Assumes the numbers of the symbols that text is made of: sizes print as such from then on.
-    Breaks for what does not."""
+    """Guards the numbers of the symbols from which text is made: sizes then print as these. Breaks
+    for symbols that do not print so."""
     for part in held(values):
         number = concrete(part)  # before the symbol's own text is looked at
         if isinstance(part, SYMBOLS) and str(part) != str(number):
@@ -124,7 +125,7 @@ def refuse_symbolic_text(values: Iterable[Any]) -> None:
 
 
 def refuse_addresses(interpreter: Interpreter, values: Iterable[Any]) -> None:
-    """Breaks where text is made of objects that tell their address."""
+    """Breaks where text is made from objects whose text contains their address."""
     for part in held(values):
         shown = type(part).__repr__ is object.__repr__ and type(part).__str__ is object.__str__
         shown = shown or isinstance(part, types.FunctionType | types.MethodType)
@@ -145,7 +146,7 @@ def refuse_key(interpreter: Interpreter, key: Any, container: Any) -> None:
 
 
 def _is_plain(key: tuple[Any, ...]) -> bool:
-    """Whether numbers and texts alone make up a key: there is nothing to ask or to assume."""
+    """Whether a key is made of numbers and strings only: nothing to call, nothing to guard."""
     return all(type(part) in SCALAR_TYPES for part in key)
 
 
@@ -236,7 +237,7 @@ def _hooks_of(function: Any, owner: Any) -> tuple[str, ...]:
 
 
 def _reads_attributes(template: str) -> bool:
-    """Whether a template for ``str.format`` has fields like ``{0.name}``."""
+    """Whether a template of ``str.format`` has fields like ``{0.name}``."""
     try:
         names = [name or "" for _, name, _, _ in string.Formatter().parse(template)]
     except ValueError:  # format itself will raise it

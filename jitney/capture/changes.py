@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def effects_of(vm: Interpreter, rebuilder: Rebuilder) -> list[r.Effect]:
-    """Every change to be replayed, in an order that needs nothing made later."""
+    """Every change to be replayed, in an order in which none needs an object made later."""
     effects = advances(vm.world)
     for function, args, kwargs in vm.deferred:
         effects.append(
@@ -81,8 +81,8 @@ def _is_namespace(source: Source) -> bool:
 
 
 def _unchanged(vm: Interpreter, before: Any, now: Any) -> bool:
-    """Whether storing would change nothing; a scalar put back as it was is guarded instead, so
-    that calls do not write to dicts that are watched."""
+    """Whether storing would change nothing. A scalar that was put back as it was gets a guard
+    instead, so that calls do not write to dicts that are watched."""
     if before is now:
         return True
     known = vm.world.inside.get(id(now))

@@ -63,8 +63,8 @@ def _remove_unused_items(graph: torch.fx.Graph, kept: set[Any]) -> None:
 def errors_without_trace(
     recorder: Recorder, graph: torch.fx.GraphModule | None, inputs: tuple[GraphInput, ...]
 ) -> tuple[type[Exception], ...]:
-    """What the graph may raise so that nobody can tell that it has run: nothing where it calls what
-    is not torch's own; but for `LeftToEager` nothing where it writes inputs that are not put back
+    """The errors that the graph may raise without anyone noticing that it has run. None if it calls
+    code that is not torch's own; only `LeftToEager` if it writes inputs that are not put back
     (`inputs_put_back`)."""
     if graph is None or any(leaves.is_authors(node.target) for node in graph.graph.nodes):
         return ()
@@ -77,8 +77,8 @@ def errors_without_trace(
 def inputs_put_back(
     recorder: Recorder, inputs: tuple[GraphInput, ...], repeated: tuple[type[Exception], ...]
 ) -> tuple[int, ...]:
-    """The positions of the inputs that hold what they held before where the graph raises one of
-    ``repeated``: those it writes to, where the frame handles an error of a library's call."""
+    """The positions of the inputs that are restored where the graph raises one of ``repeated``:
+    those that it writes to, if the frame handles an error of a library's call."""
     if not (recorder.error_is_handled and repeated):
         return ()
     return tuple(i for i, given in enumerate(inputs) if recorder.is_mutated(given.example))
@@ -109,7 +109,8 @@ def add_input_guards(
 
 
 def guard_places(vm: Interpreter) -> None:
-    """Inputs begin where they did in their storage, if the frame counts from there."""
+    """Guards that inputs begin at the same offset in their storage, if the frame depends on
+    offsets."""
     if not vm.recorder.places_asked:
         return
     for given in vm.recorder.inputs.values():
@@ -120,7 +121,7 @@ def guard_places(vm: Interpreter) -> None:
 
 
 def guard_gpu(vm: Interpreter) -> None:
-    """The current GPU is the same, if the frame asked for it or meant it by ``"cuda"``."""
+    """Guards that the current GPU is the same, if the frame asked for it or used ``"cuda"``."""
     if vm.recorder.gpu_asked:
         value = torch_api.read_state("cuda_device")
         vm.world.guard(Kind.STATE, Function(), ("cuda_device", value), "cuda_device")

@@ -48,7 +48,8 @@ _UNCHANGING = frozenset(
 
 
 def answering(value: Any) -> Handler:
-    """A function that answers a constant during capture; True says that we compile."""
+    """A handler that answers a constant during capture; True means that the function asks whether
+    it is being compiled."""
 
     def answer(interpreter: Interpreter, *rest: Any) -> Any:
         return interpreter.says_compiling() if value is True else value
@@ -57,7 +58,7 @@ def answering(value: Any) -> Handler:
 
 
 def says_compiling_here(interpreter: Interpreter, *rest: Any) -> bool:
-    """A library's question whether what it does next is compiled."""
+    """Answers a library's question whether what it does next is being compiled."""
     if not interpreter.options.compiling:
         return False
     told = interpreter.questions.answer(place_of(interpreter.frames[-1]))
@@ -65,7 +66,7 @@ def says_compiling_here(interpreter: Interpreter, *rest: Any) -> bool:
 
 
 def breaking(kind: str, reason: str) -> Handler:
-    """A function that is not captured."""
+    """A handler for a function that is not captured."""
 
     def refuse(interpreter: Interpreter, *rest: Any) -> Any:
         raise BreakCapture(kind, reason)
@@ -96,7 +97,7 @@ def native(
     kwargs: dict[str, Any],
     site: Frame | None,
 ) -> Any:
-    """Runs for real."""
+    """Calls the function for real."""
     values, keywords = forced(interpreter, args), forced_keywords(interpreter, kwargs)
     if function.__module__ == "re" and any(map(callable, (*values, *keywords.values()))):
         raise BreakCapture("callback", f"re.{function.__name__} would call back into Python")
@@ -123,7 +124,7 @@ def of_gpus(
     kwargs: dict[str, Any],
     site: Frame | None,
 ) -> Any:
-    """Runs for real; which GPU is the current one is guarded."""
+    """Calls the function for real; which GPU is current becomes a guard."""
     interpreter.recorder.gpu_asked = True
     return native(interpreter, function, args, kwargs, site)
 
@@ -135,7 +136,7 @@ def deferred(
     kwargs: dict[str, Any],
     site: Frame | None,
 ) -> None:
-    """A logger's call, put off until the graph has run: told of things as they are now."""
+    """A logging call, put off until the graph has run: it logs values as they are now."""
     logger, *values = forced(interpreter, args)
     keywords = forced_keywords(interpreter, kwargs)
     name = function.__qualname__
@@ -181,7 +182,7 @@ _KEYWORDS = {"exc_info", "stack_info", "stacklevel", "extra"}
 
 
 def _finds_callers(logger: Any) -> bool:
-    """Whether its records tell of the line that logs, as the standard library has it."""
+    """Whether its records name the line that logs, as the standard library's do."""
     own = all(
         getattr(type(logger), name, None) is getattr(logging.Logger, name)
         for name in ("_log", "findCaller")
@@ -198,7 +199,7 @@ def _place_of(interpreter: Interpreter, level: Any) -> tuple[str, int, str]:
 
 
 def _as_it_is(interpreter: Interpreter, name: str, value: Any) -> Any:
-    """What says the same later, after changes to ``value``; breaks where nothing does."""
+    """What would print the same later, after changes to ``value``; breaks where nothing does."""
     kind = type(value)
     if isinstance(value, torch.Tensor):
         raise BreakCapture("deferred-tensor", f"{name} is given a tensor")
@@ -216,21 +217,22 @@ def _as_it_is(interpreter: Interpreter, name: str, value: Any) -> Any:
 def _interpreted(
     interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Frame | None
 ) -> Any:
-    """A plain function of a package whose others run eager."""
+    """Interprets a plain function of a package whose other functions run eager."""
     return interpreter.call_python(function, args, kwargs, None)
 
 
 def _inlined(
     interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Frame | None
 ) -> Any:
-    """As `_interpreted`, and a break inside it is gone on behind."""
+    """As `_interpreted`, and a break inside it can be resumed."""
     return interpreter.call_python(function, args, kwargs, "push" if site is not None else None)
 
 
 def _nested_call(
     interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Frame | None
 ) -> Any:
-    """A region that torch's capture is to compile once: in line, as its kernels are shared."""
+    """A region that torch's capture is to compile once: it is inlined; equal kernels are shared
+    anyway."""
     region = interpreter.world.force(args[0])
     return interpreter.call(region, tuple(args[1:]), kwargs, site)
 

@@ -62,7 +62,7 @@ def frame_of(
 
 
 def know_cells(interpreter: Interpreter, closure: tuple[CellType, ...], source: Source) -> None:
-    """Lets in the cells of a function that existed before."""
+    """Lets in the cells of a function that existed before the frame."""
     world = interpreter.world
     for i, cell in enumerate(closure):
         if id(cell) not in world.inside:
@@ -84,7 +84,7 @@ def cell_get(interpreter: Interpreter, cell: CellType) -> Any:
 
 
 def closure_of(interpreter: Interpreter, function: FunctionType) -> dict[str, Any]:
-    """What a function's free variables hold, by name, looked at; breaks where one is empty."""
+    """The values of a function's free variables, by name, forced. Breaks where one is empty."""
     world, source = interpreter.world, interpreter.world.source_of(function)
     cells = function.__closure__ or ()
     if source is not None:

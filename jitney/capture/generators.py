@@ -22,7 +22,8 @@ _MATCHED = ("BaseException", "GeneratorExit")
 
 
 class Stepped:
-    """An iterator without the ABC, whose type tests ask what is tested for its ``__class__``."""
+    """An iterator that does not derive from the ABC, whose type tests ask the tested object for its
+    ``__class__``."""
 
     def __iter__(self) -> Any:
         return self
@@ -58,7 +59,7 @@ class FrameGenerator(Stepped):
         return self._resume()
 
     def throw(self, kind: Any, value: Any = None, trace: Any = None) -> Any:
-        """Raises inside the frame, first inside of what its ``yield from`` goes over."""
+        """Raises inside the frame, or first inside what its ``yield from`` delegates to."""
         self._refuse_running()
         receiver = self.receiver()
         if receiver is not None:
@@ -79,7 +80,8 @@ class FrameGenerator(Stepped):
         surface(stopped(exception) if wraps else exception)
 
     def close(self) -> Any:
-        """Ends the frame with GeneratorExit; from 3.13 on gives what it returns then."""
+        """Ends the frame with GeneratorExit. From Python 3.13 on returns what the frame returns
+        then."""
         self._refuse_running()
         if self.finished or not self.started:
             self.finished = True
@@ -95,7 +97,7 @@ class FrameGenerator(Stepped):
         raise RuntimeError("generator ignored GeneratorExit")
 
     def receiver(self) -> Any:
-        """What the ``yield from`` goes over in which the frame is suspended; None elsewhere."""
+        """The iterator of the ``yield from`` in which the frame is suspended; None elsewhere."""
         if not self.started or self.finished or self.running:
             return None
         following = self.frame.program.instructions[self.frame.index]
@@ -107,7 +109,7 @@ class FrameGenerator(Stepped):
             raise ValueError("generator already executing")
 
     def _method(self, receiver: Any, name: str) -> Any:
-        """A bound method of what is delegated to; None if it has none."""
+        """A bound method of the iterator that is delegated to; None if it has none."""
         if isinstance(receiver, FrameGenerator):
             return getattr(receiver, name)
         owner = receiver.owner if isinstance(receiver, MethodIterator) else receiver
@@ -122,7 +124,8 @@ class FrameGenerator(Stepped):
         surface(failed)
 
     def _closed(self, receiver: Any) -> BaseException | None:
-        """Closes what is delegated to; what that raises."""
+        """Closes the iterator that is delegated to. Returns the exception that it raises, if
+        any."""
         self.running = True
         try:
             close = self._method(receiver, "close")
@@ -137,7 +140,7 @@ class FrameGenerator(Stepped):
         return None
 
     def _delegate(self, throw: Any, given: list[Any]) -> Any:
-        """Raises inside what is delegated to; the frame goes on where that ends."""
+        """Raises inside the iterator that is delegated to; the frame goes on where that ends."""
         self.running = True
         try:
             return _through(self.interpreter, throw, *given)
@@ -169,7 +172,8 @@ class FrameGenerator(Stepped):
         return self._resume()
 
     def _made(self, kind: Any, value: Any, trace: Any) -> BaseException:
-        """The exception that `throw` was told of. Raises TypeError."""
+        """The exception that `throw` was given, made an instance. Raises TypeError as eager
+        does."""
         if trace is not None and not isinstance(trace, types.TracebackType):
             raise TypeError("throw() third argument must be a traceback object")
         if isinstance(kind, BaseException):
@@ -200,7 +204,8 @@ class FrameGenerator(Stepped):
         raise BreakCapture("generator", f"{name} of a generator is looked at")
 
     def has_an_end(self) -> bool:
-        """Whether code of a ``finally`` or ``with`` runs when it is let go where it stopped."""
+        """Whether code of a ``finally`` or ``with`` runs when the generator is dropped where it
+        stopped."""
         if self.finished or not self.started:
             return False
         program, at = self.frame.program, self.frame.index - 1
@@ -276,7 +281,8 @@ class MethodIterator(Stepped):
 
 
 class IndexIterator(Stepped):
-    """Over a user's object with a Python ``__getitem__`` and no ``__iter__``."""
+    """An iterator over a user's object with a Python ``__getitem__`` and no ``__iter__``, for C
+    code."""
 
     def __init__(self, interpreter: Interpreter, owner: Any, item: Any) -> None:
         self.interpreter, self.owner, self.item, self.index = interpreter, owner, item, 0
@@ -305,8 +311,8 @@ class Callback:
 
 
 class Predicate(Callback):
-    """The same where C code asks for the truth of the result; without a function, of what it is
-    given."""
+    """As `Callback`, where C code wants the truth of the result; without a function, of the
+    argument."""
 
     def __call__(self, *args: Any) -> Any:
         value = args[0] if self.function is None else super().__call__(*args)

@@ -48,7 +48,7 @@ _KNOWN = frozenset({*_INDEXED, *_COPYING, enumerate, zip})
 
 
 class _Unknown(Exception):
-    """An iterator that does not say what it will give."""
+    """Raised for an iterator whose next items cannot be told."""
 
 
 def look_ahead(values: Sequence[Any]) -> tuple[tuple[Any, ...] | None, ...]:
@@ -81,8 +81,8 @@ def _look(iterator: Any) -> tuple[Any, ...] | None:
 
 
 def _again(value: Any, known: dict[int, Iterator[Any]], owners: list[Any]) -> Iterator[Any]:
-    """The iterator once more, as far as it is, over the same ``owners``; ``known``: iterators that
-    were made again, by id. Raises _Unknown."""
+    """A copy of the iterator, in the same position, over the same ``owners``; ``known``: iterators
+    that were copied before, by id. Raises _Unknown."""
     made = known.get(id(value))
     if made is None:
         cls = type(value)
@@ -129,7 +129,7 @@ def _left(value: Any, owners: list[Any]) -> list[Any]:
 
 
 def _advance_each_other(iterators: Sequence[Any]) -> bool:
-    """Whether one of them is another one, or a part of it, or has a part in common with it."""
+    """Whether one of them is, contains, or shares a part with another one."""
     parts = [part for iterator in iterators for part in {id(x) for x in _parts(iterator)}]
     return len(set(parts)) < len(parts)
 
@@ -186,7 +186,8 @@ def seen_ahead(arguments: Mapping[str, Any]) -> dict[int, Ahead]:
 
 
 def advance(interpreter: Interpreter, iterator: Any) -> Any:
-    """``next(iterator)`` for one made outside of the frame; breaks if it was not looked at."""
+    """``next(iterator)`` for an iterator made outside of the frame; breaks if its next items are
+    not known."""
     world = interpreter.world
     ahead = world.ahead.get(id(iterator))
     if ahead is None or world.noted is not None:  # what a checkpoint reads is read once more
@@ -195,7 +196,8 @@ def advance(interpreter: Interpreter, iterator: Any) -> Any:
 
 
 def advances(world: World) -> list[r.Effect]:
-    """Replays what a capture has advanced; before anything else is changed."""
+    """The effects that advance the iterators as the capture did, before anything else is
+    changed."""
     return [
         r.DeferredCall(r.Constant(take), (r.Given(ahead.given), r.Constant(ahead.advanced)))
         for ahead in world.ahead.values()

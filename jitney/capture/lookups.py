@@ -21,7 +21,8 @@ _UNSEEN = object()
 
 
 def look_up(interpreter: Interpreter, cls: type, name: str) -> Any:
-    """What ``name`` resolves to along the class's MRO, unbound; ABSENT if nothing. Guarded."""
+    """What ``name`` resolves to along the class's MRO, unbound; ABSENT if nothing. Leaves a
+    guard."""
     lookups = interpreter.world.lookups
     found = lookups.get((cls, name), _UNSEEN)
     if found is _UNSEEN:
@@ -34,7 +35,7 @@ def look_up(interpreter: Interpreter, cls: type, name: str) -> Any:
 
 
 def look_up_own(interpreter: Interpreter, cls: type, name: str) -> Any:
-    """The same in the class's own namespace alone."""
+    """As `look_up`, in the class's own namespace only."""
     if name in cls.__dict__:
         return look_up(interpreter, cls, name)
     if is_heap_type(cls):
@@ -43,13 +44,13 @@ def look_up_own(interpreter: Interpreter, cls: type, name: str) -> Any:
 
 
 def guard_bases(interpreter: Interpreter, cls: type) -> None:
-    """That the class goes on being made from the same classes is assumed."""
+    """Guards that the class still has the same bases."""
     if is_heap_type(cls):
         interpreter.world.guard(Kind.IS, Attr(Fixed(cls), "__mro__"), cls.__mro__)
 
 
 def know_function(interpreter: Interpreter, function: types.FunctionType) -> None:
-    """Lets in a function that existed before and is found where a guard holds it."""
+    """Lets in a function that existed before the frame and was found where a guard holds it."""
     if not interpreter.is_owned(function):
         interpreter.world.read_lazy(function, Fixed(function))
 
@@ -75,7 +76,7 @@ def _lookup(cls: type, name: str) -> Any:
 
 
 def is_slot(value: Any, name: str) -> bool:
-    """Whether what is found on a class is C code's own method of that name."""
+    """Whether what was found on a class is C code's own method of that name."""
     return type(value) is types.WrapperDescriptorType and value.__name__ == name
 
 
@@ -87,5 +88,5 @@ def is_of_c_code(found: Any) -> bool:
 
 
 def is_callback(found: Any) -> bool:
-    """Whether C code that asks for this special method would run code of the program."""
+    """Whether C code that uses this special method would run code of the program."""
     return not (found is ABSENT or found is None or is_of_c_code(found))

@@ -96,8 +96,8 @@ def binary(interpreter: Interpreter, symbol: str, left: Any, right: Any) -> Any:
 
 
 def _is_of_c(interpreter: Interpreter, function: Any, left: Any, right: Any) -> bool:
-    """Whether the left operand answers before the right one is asked: a tensor takes numbers; a
-    text is formatted."""
+    """Whether the left operand answers before the right one is asked, as a tensor does for numbers
+    and a string for formatting."""
     if isinstance(left, torch.Tensor):
         return isinstance(right, int | float | complex)
     if function in _FORMATS and isinstance(left, _TEXTS):
@@ -106,7 +106,7 @@ def _is_of_c(interpreter: Interpreter, function: Any, left: Any, right: Any) -> 
 
 
 def _readable(interpreter: Interpreter, function: Any, left: Any, right: Any) -> Any:
-    """The right operand as C code may read it."""
+    """The right operand in a form in which C code may read it."""
     if function in _FORMATS and isinstance(left, _TEXTS):
         items = tuple.__iter__(right) if isinstance(right, tuple) else (right,)
         callbacks.refuse_python(interpreter, items, (*callbacks.TEXTS, *callbacks.NUMBERS))
@@ -129,7 +129,7 @@ def _readable(interpreter: Interpreter, function: Any, left: Any, right: Any) ->
 def _unsupported(
     interpreter: Interpreter, symbol: str, left: Any, right: Any
 ) -> BreakCapture | Raised:
-    """What a ``TypeError`` says of two operands of which none has an answer."""
+    """The message of the ``TypeError`` for two operands neither of which has an answer."""
     if isinstance(left, torch.Tensor) or isinstance(right, torch.Tensor):
         return operands.broken(interpreter, f"a tensor is an operand of {symbol}")
     names = f"{type_name(left)!r} and {type_name(right)!r}"
@@ -137,7 +137,7 @@ def _unsupported(
 
 
 def _refuse_counts(interpreter: Interpreter, left: Any, right: Any) -> None:
-    """Breaks where a sequence is to be repeated as often as an object's ``__index__`` says."""
+    """Breaks where a sequence is to be repeated, and the count is an object's ``__index__``."""
     for sequence, count in ((left, right), (right, left)):
         if isinstance(sequence, _SEQUENCES):
             callbacks.refuse_hooks(interpreter, count, ("__index__",))
@@ -160,7 +160,8 @@ def _native(interpreter: Interpreter, function: Callable[..., Any], *values: Any
 
 
 def _is_root(base: Any, exponent: Any) -> bool:
-    """Whether it is a size or an int that changes to a float's power, as in ``size**-0.5``."""
+    """Whether the operation is a power of a symbolic size or int with a float exponent, as in
+    ``size**-0.5``."""
     return isinstance(base, torch.SymInt) and type(exponent) is float
 
 
@@ -199,14 +200,15 @@ def _compare_native(interpreter: Interpreter, symbol: str, left: Any, right: Any
 
 
 def _is_identity(interpreter: Interpreter, value: Any) -> bool:
-    """Whether it equals itself alone."""
+    """Whether an object is equal only to itself."""
     if is_tensorish(value):
         return False
     return look_up(interpreter, type(value), "__eq__") is object.__eq__
 
 
 def _refuse_comparing(interpreter: Interpreter, left: Any, right: Any) -> None:
-    """Breaks where C code would compare what containers hold by Python code of the program."""
+    """Breaks where C code would compare the contents of containers by Python code of the
+    program."""
     for value in (left, right):
         callbacks.refuse_parts(interpreter, value, callbacks.COMPARISONS)
 
@@ -217,7 +219,7 @@ def _same_items(interpreter: Interpreter, left: Sequence[Any], right: Sequence[A
 
 
 def is_or_equals(interpreter: Interpreter, left: Any, right: Any) -> bool:
-    """How containers compare their items."""
+    """``a is b or a == b``: how containers compare their items."""
     interpreter.world.compared(left, right)
     try:
         return left is right or truth(interpreter, compare(interpreter, "==", left, right))
@@ -235,7 +237,8 @@ def unary(interpreter: Interpreter, name: str, value: Any) -> Any:
 
 
 def truth(interpreter: Interpreter, value: Any) -> bool:
-    """``bool(value)``; of a tensor, a break unless no input decides it."""
+    """``bool(value)``. For a tensor a break, unless its value is the same on every run
+    (`known_values`)."""
     if value is True or value is False or value is None:
         return bool(value)
     if value is NotImplemented:
@@ -348,7 +351,8 @@ def get_iter(interpreter: Interpreter, value: Any) -> Any:
 
 
 def _is_enum(value: Any) -> bool:
-    """Whether it is a class whose members stay the same, which C code may go over and print."""
+    """Whether it is an enum class with fixed members, over which C code may iterate and which it
+    may print."""
     meta: Any = type(value)
     if not issubclass(meta, enum.EnumMeta):
         return False
@@ -356,7 +360,7 @@ def _is_enum(value: Any) -> bool:
 
 
 def get_native_iter(interpreter: Interpreter, value: Any) -> Any:
-    """The same as something that C code can advance."""
+    """As `get_iter`, but what it returns can be advanced by C code."""
     iterator = get_iter(interpreter, value)
     if isinstance(iterator, MethodIterator | IndexIterator):
         return iterator
@@ -399,8 +403,8 @@ def iterable(interpreter: Interpreter, value: Any) -> Any:
 
 
 def listed(interpreter: Interpreter, value: Any) -> Any:
-    """`iterable` for C code that makes a list or tuple of it: the object is asked for its length
-    as well."""
+    """As `iterable`, for C code that makes a list or tuple: the object is asked for its length as
+    well."""
     items = iterable(interpreter, value)
     if items is not value or isinstance(value, MethodIterator):
         _ask_length(interpreter, value.owner if isinstance(value, MethodIterator) else value)
@@ -408,8 +412,8 @@ def listed(interpreter: Interpreter, value: Any) -> Any:
 
 
 def _ask_length(interpreter: Interpreter, value: Any) -> None:
-    """``__len__`` or ``__length_hint__``, for what they do; breaks where CPython refuses what the
-    latter gives."""
+    """Calls ``__len__`` or ``__length_hint__`` for its side effects. Breaks where CPython refuses
+    what the latter returns."""
     for name in ("__len__", "__length_hint__"):
         hook = hook_of(interpreter, value, name)
         if hook is None and type_lookup(type(value), name) is not ABSENT:

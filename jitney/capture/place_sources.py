@@ -45,8 +45,8 @@ _GONE = (LookupError, AttributeError, TypeError, ValueError)
 
 @dataclass(frozen=True)
 class Place:
-    """Where an object is. ``fixed``: it is the same object while the words are unchanged.
-    ``slot``: the program has to walk below it from there."""
+    """Where an object is found. ``fixed``: it is the same object while the words are unchanged.
+    ``slot``: the program has to walk from there."""
 
     value: Any
     slot: int | None = None
@@ -64,7 +64,7 @@ class Habits:
 
 
 class Arming:
-    """The state of building one program."""
+    """The state while one program is built."""
 
     def __init__(self, roots: Roots, habits: Habits) -> None:
         self.inputs = roots
@@ -96,13 +96,13 @@ class Arming:
             self.code += (int(op), a, b, c)
 
     def word(self, address: int, value: int) -> None:
-        """The word at ``address`` must stay ``value``."""
+        """Requires that the word at ``address`` stays ``value``."""
         if ("word", address) not in self._done:
             self._done.add(("word", address))
             self.pairs += (address, value)
 
     def watch(self, owner: dict[Any, Any]) -> None:
-        """A store into the dict undoes the arm."""
+        """Requires that the dict stays unchanged: a store into it disarms the entry."""
         if id(owner) not in self.versions:
             layouts.count_stores(owner)
             if self.watcher is not None:
@@ -126,7 +126,7 @@ class Arming:
                     self.watch(members)
 
     def type_stays(self, value: Any) -> None:
-        """``value.__class__ = …`` undoes the arm."""
+        """Requires that the object's class stays: ``value.__class__ = …`` disarms the entry."""
         if is_heap_type(type(value)):
             self.keep.append(value)
             self.word(id(value) + layouts.OB_TYPE, id(type(value)))
@@ -139,7 +139,7 @@ class Arming:
     # ------------------------------------------------------------ places of sources
 
     def place(self, source: Source) -> Place | None:
-        """Where what is at ``source`` is found; None if no program can say."""
+        """Where the object at ``source`` is found; None if no program can tell."""
         if source not in self.places:
             try:
                 is_fresh = source in self.habits.fresh

@@ -63,7 +63,7 @@ def is_dynamic_number(value: Any, source: Source, options: CaptureOptions) -> bo
 
 
 def concrete(value: Any) -> Any:
-    """A symbol as the number it has now, which becomes assumed."""
+    """The number that a symbol is now, which becomes a guard; any other value as it is."""
     if isinstance(value, torch.SymInt):
         return int(value)
     if isinstance(value, torch.SymFloat):
@@ -72,7 +72,8 @@ def concrete(value: Any) -> Any:
 
 
 def identical(left: Any, right: Any) -> bool:
-    """``left is right``: a number from -5 to 256 is one object however it comes, a symbol too."""
+    """``left is right`` for numbers: one from -5 to 256 is a single object, however it was
+    computed, and so is a symbol with such a value."""
     if left is right or not (isinstance(left, _SINGLE) or isinstance(right, _SINGLE)):
         return left is right
     if not all(isinstance(x, _SINGLE) or type(x) in (int, bool) for x in (left, right)):
@@ -251,7 +252,7 @@ def function_of(formula: str, names: Iterable[str]) -> Callable[..., Any]:
 
 
 class Symbols:
-    """The nodes that compute symbols' expressions; made when asked for."""
+    """The nodes that compute expressions of symbols; made on demand."""
 
     def __init__(self, recorder: Recorder) -> None:
         self.recorder = recorder

@@ -159,7 +159,7 @@ def _call_override(
 
 
 def call_leaf(interpreter: Interpreter, function: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    """Calls a torch function as one node of the graph, or what an argument has in its place."""
+    """Calls a torch function as one node of the graph, or what an argument overrides it with."""
     cls = None if _is_of_tensor(function) else overriding(interpreter, args, kwargs)
     if cls is not None:
         return _call_override(interpreter, cls, function, args, kwargs)
@@ -268,7 +268,7 @@ def call_opaque(interpreter: Interpreter, function: Any, args: Any, kwargs: dict
 
 
 def special_object(function: Any) -> Callable[..., Any] | None:
-    """How to call an object of torch's that is neither function nor module."""
+    """The handler for calling an object of torch's that is neither function nor module."""
     return _call_custom_op if isinstance(function, torch.library.CustomOpDef) else None
 
 

@@ -21,7 +21,8 @@ from jitney.torch_api.view_strides import lies_in_rows
 
 
 def called_on_fakes(func: Any) -> Any:
-    """What gives for fake tensors, in the layout too, what ``func`` gives for real ones."""
+    """The function that gives for fake tensors what ``func`` gives for real ones, layout
+    included."""
     is_plain = isinstance(func, BuiltinFunctionType | FunctionType)
     return _IN_PLACE_OF.get(func, func) if is_plain else func
 
@@ -56,7 +57,7 @@ def _new_in_rows(whole: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
 def _masked_in_place(
     whole: Any, query: Any, key: Any, value: Any, attn_mask: Any = None, *args: Any, **kwargs: Any
 ) -> torch.Tensor:
-    """A mask is added to the scores where they lie, which it cannot widen."""
+    """The mask is added to the scores in place, so it cannot widen their dtype."""
     if isinstance(attn_mask, torch.Tensor):
         lead = query.shape[:-2]
         if not kwargs.get("enable_gqa"):
@@ -84,7 +85,8 @@ def _unravelled(whole: Any, indices: Any, shape: Any) -> Any:
 
 
 def _written(*args: Any, **kwargs: Any) -> None:
-    """Fused steps have no kernels for fakes of symbolic sizes, and nothing to tell of any."""
+    """For fused steps: they have no kernels for fakes of symbolic sizes, and no result to
+    describe."""
     for value in (*args, *kwargs.values()):
         if isinstance(value, list | tuple):
             bump_versions(tuple(value))

@@ -41,19 +41,21 @@ def float_given_as_tensor(node: torch.fx.Node) -> torch.SymFloat | None:
 
 
 def symbolic_float_error() -> type[Exception]:
-    """What AOTAutograd raises of a float that must be a number, and torch's capture catches."""
+    """The error that AOTAutograd raises for a symbolic float where it needs a number, and that
+    torch's capture catches."""
     from torch._dynamo.exc import TensorifyScalarRestartAnalysis
 
     return TensorifyScalarRestartAnalysis
 
 
 def inductor_with(mode: str | None, options: dict[str, Any]) -> Any:
-    """Inductor as ``torch.compile(mode=…, options=…)`` sets it up."""
+    """Inductor, set up as ``torch.compile(mode=…, options=…)`` does it."""
     return torch._TorchCompileInductorWrapper(mode, options or None, False)
 
 
 def hide_from_dynamo(function: Callable[..., Any]) -> None:
-    """torch's capture calls ``function`` and looks neither into it nor into what it calls."""
+    """Marks ``function`` so that torch's capture calls it without looking into it, or into what it
+    calls."""
     evaluation = torch._C._dynamo.eval_frame
     skip = evaluation._FrameAction.SKIP
     evaluation.set_code_exec_strategy(function.__code__, evaluation._FrameExecStrategy(skip, skip))
@@ -61,24 +63,25 @@ def hide_from_dynamo(function: Callable[..., Any]) -> None:
 
 
 def compiled_script(function: Callable[..., Any] | None) -> torch.jit.ScriptFunction | None:
-    """What TorchScript has made of a Python function, if it has."""
+    """TorchScript's compiled function for a Python function; None if there is none."""
     found: torch.jit.ScriptFunction | None = torch.jit._state._try_get_jit_cached_function(function)
     return found
 
 
 def is_scripted(function: torch.jit.ScriptFunction) -> bool:
-    """Whether ``torch.jit.script`` made it of its `SCRIPTED`; ``torch.jit.trace`` only ran that."""
+    """Whether ``torch.jit.script`` compiled it from its `SCRIPTED`. (``torch.jit.trace`` only ran
+    that.)"""
     made = compiled_script(getattr(function, SCRIPTED, None))
     return made is not None and made.qualified_name == function.qualified_name
 
 
 def kind_of_argument(schema: str, position: int) -> str:
-    """What an operator's schema says an argument is: "FloatType", "TensorType", …"""
+    """The type that an operator's schema gives an argument: "FloatType", "TensorType", …"""
     return str(torch._C.parse_schema(schema).arguments[position].type.kind())
 
 
 def is_compiled_class(cls: type) -> bool:
-    """Whether it is a class of what ``torch.compile`` makes of a module."""
+    """Whether a class is that of the modules which ``torch.compile`` returns."""
     return cls.__module__ == "torch._dynamo.eval_frame"
 
 
@@ -110,7 +113,7 @@ def follow_dynamo(on_stance: Callable[[str, Any], None], on_reset: Callable[[], 
 
 
 def break_settings() -> dict[str, Any]:
-    """The globals among which `ERROR_ON_BREAK` is, once torch's capture was imported."""
+    """The globals that hold `ERROR_ON_BREAK`, once torch's capture has been imported."""
     import sys
 
     module = sys.modules.get("torch._dynamo.utils")
@@ -118,7 +121,7 @@ def break_settings() -> dict[str, Any]:
 
 
 def uncompiled(module: torch.nn.Module) -> torch.nn.Module:
-    """The module that ``torch.compile`` wrapped; any other as it is."""
+    """The module inside one that ``torch.compile`` returned; any other module as it is."""
     while is_compiled_class(type(module)):
         module = module._modules["_orig_mod"]  # type: ignore[assignment]
     return module
@@ -135,12 +138,12 @@ _DISABLING = torch._disable_dynamo(backend_names).__code__
 
 
 def is_disabling(code: types.CodeType) -> bool:
-    """Whether it is that of functions of its own which torch disables for compilers."""
+    """Whether it is the wrapper by which torch disables its own functions for compilers."""
     return code is _DISABLING
 
 
 def mark_allowed_in_graph(function: Any) -> Any:
-    """torch's ``allow_in_graph``: one opaque call."""
+    """Marks a function as torch's ``allow_in_graph`` does: one opaque call."""
     return torch.compiler.allow_in_graph(function)
 
 

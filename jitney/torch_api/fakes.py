@@ -43,8 +43,8 @@ def tracing(context: Any) -> Iterator[None]:
 
 
 def forget_real_tensors(mode: Any) -> None:
-    """Lets go of what ``mode`` knows of the tensors its fakes stand for: weak references, with
-    which a tensor cannot be swapped (`torch.utils.swap_tensors`)."""
+    """Drops the weak references by which ``mode`` knows the tensors that its fakes stand for: while
+    they exist, a tensor cannot be swapped (`torch.utils.swap_tensors`)."""
     converter = mode.fake_tensor_converter.meta_converter
     converter.describer.lookup_tensor.clear()
     converter.describer.lookup_storage.clear()
@@ -82,7 +82,7 @@ def fake_of(mode: Any, tensor: torch.Tensor) -> Any:
 
 
 def unsupported_by_fakes() -> tuple[type[BaseException], ...]:
-    """What FakeTensors raise when an answer depends on data."""
+    """The errors that FakeTensors raise where an answer depends on data."""
     from torch._subclasses import fake_tensor
     from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 

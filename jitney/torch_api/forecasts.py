@@ -20,13 +20,13 @@ _VERSION = tuple(int(part) for part in torch.__version__.split(".")[:2])
 
 
 def is_shape_unforeseen(op: Any) -> bool:
-    """Whether fake tensors give a shape where only values could tell (torch 2.11)."""
+    """Whether fake tensors predict a shape that only values could tell (torch 2.11)."""
     return str(op) == "aten._unique.default"
 
 
 def forecast(op: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    """What ``op`` gives for fake tensors, in eager's shapes and dtypes: a loss of one row is a
-    number."""
+    """The result of ``op`` for fake tensors, with eager's shapes and dtypes: the loss of one row,
+    for example, is a number."""
     if op._opname == "_embedding_bag" and args[0].dtype is torch.bfloat16:
         return _bag(op, args, kwargs)
     if op._opname == "_grouped_mm":
@@ -131,7 +131,7 @@ def _rows_of(out: torch.Tensor) -> torch.Tensor:
 
 
 def _is_iterated(op: Any, kwargs: Mapping[str, Any]) -> bool:
-    """Whether eager's iterator makes the result."""
+    """Whether eager makes the result with its iterator."""
     asked = kwargs.get("memory_format", torch.preserve_format)
     pointwise = torch.Tag.pointwise in op.tags or op._opname in _POINTWISE
     return pointwise and asked in (None, torch.preserve_format)
@@ -140,7 +140,7 @@ def _is_iterated(op: Any, kwargs: Mapping[str, Any]) -> bool:
 def _rolled(
     out: torch.Tensor, x: torch.Tensor, shifts: Sequence[Any], dims: Sequence[int] = ()
 ) -> torch.Tensor:
-    """A CPU joins two parts for each dim: channels that lie last stay so."""
+    """A CPU joins two parts for each dim, which keeps channels last."""
     if not dims:
         return out.new_empty(out.shape)
     if x.dim() < 4 or x.numel() == 0:
@@ -170,8 +170,9 @@ def _grouped_product(
     bias: Any = None,
     out_dtype: torch.dtype | None = None,
 ) -> torch.Tensor:
-    """Rows begin at multiples of 16 bytes; torch foretells bfloat16 alone before 2.15, and no
-    padding where it was built for CPUs. What does not fit is eager's to refuse, when it runs."""
+    """Rows begin at multiples of 16 bytes. Before 2.15 torch predicts this for bfloat16 only, and
+    without padding where it was built for CPUs. Operands that do not fit are refused by eager, when
+    it runs."""
     dtype = out_dtype or a.dtype
     columns = b.size(-1)
     if a.dim() == b.dim():
@@ -186,8 +187,8 @@ def _grouped_product(
 
 
 def _normalised(op: Any, args: tuple[Any, ...], out: tuple[Any, ...]) -> tuple[Any, ...]:
-    """On a CPU the result is contiguous or has its channels last, and statistics of a batch of half
-    the width are float32 where the parameters are; new running ones are like the old."""
+    """On a CPU the result is contiguous or channels-last; statistics of a 16-bit batch are float32
+    where the parameters are; new running statistics are like the old ones."""
     made, (x, *parameters) = list(out), args[:5]
     if x.device.type == "cpu":
         made[0] = torch.empty_like(out[0], memory_format=_format_of(x))
@@ -198,7 +199,7 @@ def _normalised(op: Any, args: tuple[Any, ...], out: tuple[Any, ...]) -> tuple[A
 
 
 def _format_of(x: torch.Tensor) -> torch.memory_format:
-    """The one that ``x`` is dense in, whatever the stride of its only image."""
+    """The memory format in which ``x`` is dense, whatever the stride of a batch of one."""
     if x.is_contiguous():
         return torch.contiguous_format
     last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(x.dim())
@@ -208,7 +209,7 @@ def _format_of(x: torch.Tensor) -> torch.memory_format:
 
 
 def _statistics_in(x: torch.Tensor, parameters: Iterable[Any]) -> torch.dtype:
-    """A CPU's: of half the width they are float32 where the parameters are."""
+    """Their dtype on a CPU: for 16-bit inputs float32, where the parameters are."""
     wide = any(_is_float(p) and p.dtype is torch.float32 for p in parameters)
     return torch.float32 if wide else x.dtype
 
@@ -233,7 +234,8 @@ def _is_float(value: Any) -> bool:
 
 
 def _recurrent_gradients(out: Any) -> tuple[torch.Tensor | None, ...]:
-    """Float32 also of 16 bits; of biases that are not there a shape of their own (torch 2.11)."""
+    """Float32 for 16-bit inputs, too; the gradients of absent biases have a shape of their own
+    (torch 2.11)."""
     biases = (t.new_empty(t.shape[:1]) for t in out[3:5])
     grads = (*out[:3], *biases, *out[5:])
     return tuple(None if t is None else _in(torch.float32, t) for t in grads)
@@ -244,16 +246,16 @@ def _in(dtype: torch.dtype, fake: torch.Tensor) -> torch.Tensor:
 
 
 def is_layout_unforeseen(op: Any) -> bool:
-    """Whether eager's strides are others than a fake result's: angles of complex numbers, and
+    """Whether eager's strides differ from a fake result's: for angles of complex numbers, and for
     transforms before torch 2.13."""
     transform = op._opname in ("_fft_c2c", "_fft_r2c", "_fft_c2r")
     return op._opname == "angle" or (transform and _VERSION < (2, 13))
 
 
 def laid_out_by_eager(op: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], fake: Any) -> Any:
-    """``fake`` with the strides that eager gives, which is asked (with an example of sizes that
-    are symbols: the order of the result's dimensions depends on that of the operand's strides
-    alone, and a guard keeps it)."""
+    """``fake`` with the strides that eager gives. Eager is asked, with examples for sizes that are
+    symbols: the order of the result's dimensions depends only on the order of the operand's
+    strides, which a guard keeps."""
     operands = [a for a in args if isinstance(a, torch.Tensor)]
     if fake.device.type != "cpu" or not all(_known(t) for t in (fake, *operands)):
         return fake

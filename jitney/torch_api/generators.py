@@ -31,8 +31,8 @@ class GraphWithoutDraws(torch.cuda.CUDAGraph):
 
 
 def note_generators() -> Callable[[], None]:
-    """Puts torch's default generators back to where they are now. (While a CUDA graph is recorded,
-    a GPU's cannot be asked, and stays.)"""
+    """Returns a function that puts torch's default generators back to where they are now. (While a
+    CUDA graph is recorded, a GPU's cannot be read, and stays as it is.)"""
     state = torch.default_generator.get_state()
     gpus: Any = ()
     if torch.cuda.is_initialized() and not torch.cuda.is_current_stream_capturing():
@@ -47,8 +47,8 @@ def note_generators() -> Callable[[], None]:
 
 
 def advance_generator(device: torch.device, step: int) -> tuple[int, int]:
-    """Moves the default generator of ``device`` on by ``step``; its seed (as a signed number of 64
-    bits) and the offset it had."""
+    """Moves the default generator of ``device`` on by ``step``. Returns its seed (as a signed
+    64-bit number) and the offset that it had."""
     number = device.index if device.index is not None else torch.cuda.current_device()
     torch.cuda.init()
     generator = torch.cuda.default_generators[number]
@@ -60,6 +60,6 @@ def advance_generator(device: torch.device, step: int) -> tuple[int, int]:
 
 @lru_cache(maxsize=16)
 def resident_threads(device: torch.device) -> tuple[int, int]:
-    """Multiprocessors of a GPU, and the threads each runs at once."""
+    """The number of multiprocessors of a GPU, and how many threads each runs at once."""
     facts = torch.cuda.get_device_properties(device)
     return facts.multi_processor_count, facts.max_threads_per_multi_processor

@@ -37,8 +37,9 @@ def python_dispatcher() -> Any:
 
 @cache
 def _correct_python_kernels() -> None:
-    """Python kernels that differ from the C++ ones: dropout copies what it leaves as it is, a loss
-    counts labels behind the end of a row, gradients are others at a hinge or beside infinity."""
+    """Replaces Python kernels that differ from the C++ ones: dropout copies what it does not
+    change, a loss counts labels behind the end of a row, gradients differ at a hinge or beside
+    infinity."""
     key = torch._C.DispatchKey
     dropout = torch.ops.aten.dropout.default
     for at in (key.Autograd, key.CompositeImplicitAutograd):
@@ -84,7 +85,7 @@ def function_modes() -> list[Any]:
 
 
 def is_default_device(mode: Any) -> bool:
-    """Whether a function mode is what ``with torch.device(…)`` enters, and no more."""
+    """Whether a function mode is just the one that ``with torch.device(…)`` enters."""
     from torch.utils._device import DeviceContext
 
     return type(mode) is DeviceContext

@@ -37,8 +37,9 @@ def raw_key_set(tensor: torch.Tensor) -> int:
 
 
 def native_state(name: str, expected: Any) -> list[tuple[int, int, int, int]] | None:
-    """State as C calls: (function, argument, mask, value) hold if ``function(argument) & mask``
-    is ``value``; None if C cannot tell, or this torch does not export what would."""
+    """C calls that tell the state, (function, argument, mask, value): it is ``expected`` if
+    ``function(argument) & mask`` is ``value`` for each. None if C cannot tell, or this torch does
+    not export such a function."""
     try:
         return _native_calls(name, expected)
     except LookupError:

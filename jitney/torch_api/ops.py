@@ -101,7 +101,8 @@ _DIRECT = ("convolution", "mm", "addmm", "bmm", "baddbmm")
 
 
 def direct_function(op: Any) -> Callable[..., Any] | None:
-    """The function of torch's that calls ``op`` for its arguments, where it is the sooner way."""
+    """The function of torch's that calls ``op`` for its arguments, where that is faster than the
+    dispatcher."""
     for name in _DIRECT:
         if op == getattr(torch.ops.aten, name).default:
             return getattr(torch, name)

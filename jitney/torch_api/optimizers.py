@@ -18,7 +18,8 @@ FUSED: dict[Any, str] = {
 
 
 def fused_step(function: Any) -> str | None:
-    """The name of the optimizer whose step it does for lists of tensors; None if it does none."""
+    """The name of the optimizer whose step for lists of tensors a function is; None if it is
+    none."""
     return FUSED.get(function) if type(function) is types.BuiltinFunctionType else None
 
 
@@ -42,7 +43,7 @@ def group_tensors(lists: list[list[Any]], with_indices: bool = False) -> Any:
 
 
 def is_of_optimizers(code: types.CodeType) -> bool:
-    """Whether it stands in the file of `torch.optim.Optimizer`."""
+    """Whether a function is defined in the file of `torch.optim.Optimizer`."""
     return code.co_filename == _INIT.co_filename
 
 
@@ -62,6 +63,6 @@ def is_part_of_step(function: types.FunctionType) -> bool:
 
 
 def is_capturable(optimizer: Any) -> bool:
-    """Whether all of its steps are made of tensors alone, for CUDA graphs."""
+    """Whether all steps of an optimizer are made of tensors only, as CUDA graphs need it."""
     groups = getattr(optimizer, "param_groups", ())
     return bool(groups) and all(group.get("capturable") for group in groups)

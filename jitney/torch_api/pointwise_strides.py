@@ -69,7 +69,7 @@ def _copied(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _takes_number(op: Any, args: Sequence[Any]) -> bool:
-    """Whether a number is an operand: eager makes a tensor without dimensions of it."""
+    """Whether an operand is a number, of which eager makes a tensor without dimensions."""
     declared = zip(op._schema.arguments, args, strict=False)
     wrapped = any(str(d.type) == "Tensor" and not isinstance(a, torch.Tensor) for d, a in declared)
     return wrapped or op._overloadname == "Scalar"
@@ -79,8 +79,8 @@ _CHANNELS_LAST = (1, 3, 2, 0)  # dimensions of an image from the innermost
 
 
 def _at_once(tensors: Sequence[torch.Tensor]) -> tuple[int, ...] | None:
-    """The strides where eager does not compare them one by one: all operands are rows, all have
-    their channels last, or all are dense and lie alike; else None."""
+    """The strides where eager does not compare them one by one, because all operands are row-major,
+    all are channels-last, or all are dense with equal strides; else None."""
     first = tensors[0]
     if all(t.is_contiguous() for t in tensors):
         return _dense(range(first.dim())[::-1], tuple(first.shape))
@@ -120,8 +120,9 @@ def _steps(tensor: torch.Tensor, sizes: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def iterated(operands: Steps, sizes: tuple[int, ...]) -> tuple[int, ...]:
-    """The strides of a result that eager's iterator makes: dense, its dimensions in the order of
-    the operands' steps, the first that tells two apart deciding."""
+    """The strides of a result that eager's iterator makes. It is dense, and its dimensions are in
+    the order of the operands' steps: of two dimensions the first operand that tells them apart
+    decides."""
     order = list(range(len(sizes)))[::-1]
     for start in range(1, len(order)):
         at = start

@@ -44,8 +44,8 @@ def _foretold(
     bidirectional: bool,
     batch_first: bool,
 ) -> tuple[torch.Tensor, ...]:
-    """The results, steps outermost in memory: ``x`` [steps, batch, features], or [batch, steps,
-    features] if ``batch_first``; ``states`` [layers * directions, batch, hidden]."""
+    """The results for fakes, steps outermost in memory: ``x`` [steps, batch, features], or [batch,
+    steps, features] if ``batch_first``; ``states`` [layers * directions, batch, hidden]."""
     given = [states] if isinstance(states, torch.Tensor) else states
     steps, batch = (x.shape[1], x.shape[0]) if batch_first else x.shape[:2]
     out = x.new_empty((steps, batch, given[0].shape[-1] * (2 if bidirectional else 1)))
@@ -58,7 +58,8 @@ for _name in RECURRENT:
 
 
 def _define_layer() -> None:
-    """The size of the workspace, the last result, is oneDNN's: torch foretells none."""
+    """Defines the op of a layer. Its last result, the workspace, has the size that oneDNN needs;
+    torch predicts none."""
     layer = torch.ops.aten.mkldnn_rnn_layer.default
     schema = str(layer._schema)
     tags = (torch.Tag.dynamic_output_shape,)
@@ -104,7 +105,8 @@ LAYERED = {getattr(torch, name): _layered(getattr(torch, name)) for name in RECU
 
 
 def _fits(x: Any, states: Any, weights: Any, _: bool, layers: int, *forms: Any) -> bool:
-    """Whether it is a CPU's, with states and weights for each layer; else torch has its say."""
+    """Whether the call is for a CPU, with states and weights for each layer. Any other call is left
+    to torch."""
     rows = layers * (2 if forms[2] else 1)
     given = [states] if isinstance(states, torch.Tensor) else list(states)
     return (
@@ -149,7 +151,7 @@ def _by_layers(
 def _has_kernel(
     x: torch.Tensor, states: Sequence[torch.Tensor], weights: Sequence[torch.Tensor]
 ) -> bool:
-    """Whether oneDNN has a kernel for an LSTM's layer; without, torch takes it apart."""
+    """Whether oneDNN has a kernel for an LSTM's layer. Otherwise torch decomposes it."""
     floats = all(t.dtype is torch.float32 for t in (x, *states, *weights))
     projects = states[0].shape[-1] != states[1].shape[-1]
     return floats and not projects and torch._C._get_mkldnn_enabled() and x.numel() != 0

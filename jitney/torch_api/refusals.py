@@ -30,12 +30,12 @@ _PARTS = {
 
 
 class _Refused(RuntimeError):
-    """Eager would raise."""
+    """Raised where eager would raise."""
 
 
 def refuse(op: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-    """Raises RuntimeError where eager refuses an ATen call of fakes; what is found of sizes that
-    are symbols becomes assumed."""
+    """Raises RuntimeError where eager refuses an ATen call of fakes. What this finds out about
+    symbolic sizes becomes a guard."""
     if op is _SELECT:
         return _select(*args, **kwargs)
     if shares_with_written(op, args, kwargs):
@@ -47,7 +47,8 @@ def refuse(op: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
 
 
 def refuse_operands(op: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-    """The same of shapes and dtypes of fakes alone: a kernel of ours would read past the end."""
+    """As `refuse`, for the shapes and dtypes of fakes only: a kernel of ours would read past the
+    end."""
     check = _CHECKS.get(op._opname)
     _dims(op, args)
     if op._opname in _PARTS:
@@ -85,7 +86,7 @@ class _Like:
 
 
 def _kind(value: Any) -> _Like | tuple[type, Any]:
-    """What decides whether a pointwise op takes an argument: of a tensor how it is promoted."""
+    """What decides whether a pointwise op takes an argument: for a tensor, how it is promoted."""
     if isinstance(value, torch.Tensor):
         return _Like(value.dtype, min(value.dim(), 1))
     if isinstance(value, torch.SymInt | torch.SymFloat):
@@ -106,7 +107,8 @@ def _writes_pointwise(op: Any) -> bool:
 
 @lru_cache(maxsize=4096)
 def _try_kinds(op: Any, args: tuple[Any, ...], kwargs: tuple[tuple[str, Any], ...]) -> None:
-    """Raises eager's error where it has no kernel for the dtypes, or the result does not fit."""
+    """Raises eager's error where it has no kernel for the dtypes, or where the result does not
+    fit."""
     with dispatch_modes_off():
         op(*map(_one_like, args), **{name: _one_like(kind) for name, kind in kwargs})
 

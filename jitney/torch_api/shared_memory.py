@@ -103,7 +103,8 @@ def _is_alike(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 
 def _share(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Whether they have an element in common; of other widths, whether their memory meets."""
+    """Whether they have an element in common; if their dtypes have different widths, whether their
+    memory overlaps."""
     if a.layout is not torch.strided or b.layout is not torch.strided:
         return False
     if a.untyped_storage()._cdata != b.untyped_storage()._cdata:

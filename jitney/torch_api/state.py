@@ -81,7 +81,7 @@ def open_scopes(count: int) -> None:
 
 
 def is_setting(function: object) -> bool:
-    """Whether it is one of the torch functions that graphs change modes or settings by."""
+    """Whether it is one of the torch functions by which graphs change modes or settings."""
     return any(function is changes for changes in _CHANGES)
 
 
@@ -165,8 +165,8 @@ def _cuda_device() -> int:
 
 
 def naming_gpu(kwargs: dict[str, Any]) -> dict[str, Any]:
-    """``kwargs`` with the GPU named that a device without number means now: fakes remember results
-    by arguments, whichever GPU is the current one."""
+    """``kwargs`` in which a GPU without a number is named by its present number: fakes remember
+    results by arguments, whichever GPU is the current one."""
     device = kwargs.get("device")
     if type(device) is torch.device and device.type == "cuda" and device.index is None:
         return {**kwargs, "device": torch.device("cuda", _cuda_device())}

@@ -18,8 +18,8 @@ def empty_tensor(shape: Sequence[int], strides: Sequence[int], dtype: torch.dtyp
 def maker_of_empty(
     device: torch.device,
 ) -> Callable[[tuple[int, ...], tuple[int, ...], torch.dtype], torch.Tensor]:
-    """The same as a function of ``(shape, strides, dtype)`` for a device: the CPU, or the GPU that
-    is the current one when it is called."""
+    """As `empty_tensor`, for a device, as a function of ``(shape, strides, dtype)``; a GPU is the
+    one that is current when the function is called."""
     made = _MAKERS._empty_strided_cpu if device.type == "cpu" else _MAKERS._empty_strided_cuda
     return made
 

@@ -94,8 +94,8 @@ def guarded_comparisons(shape_env: Any) -> list[tuple[Any, Any, int | None, int 
 
 
 def fits_a_word(expression: Any, shape_env: Any) -> bool:
-    """Whether an integer expression is assumed to be less than `LARGEST_WORD`. Of one that depends
-    on no Python int it is known: it is of sizes, and memory is not larger."""
+    """Whether an integer expression is assumed to be less than `LARGEST_WORD`. If it depends on no
+    Python int, this is known: it consists of sizes, and memory is not larger."""
     if not expression.is_integer or all(s.is_nonnegative for s in expression.free_symbols):
         return True
     if not assumes_order(-LARGEST_WORD, expression, shape_env):
@@ -263,8 +263,8 @@ def constant_of(value: Any) -> Any:
 
 
 def number_of(value: torch.SymFloat) -> float:
-    """The number that a SymFloat is now, which becomes assumed. Sympy has no -0.0, and a guard
-    would take it for 0.0: of a zero the symbols it was computed from become assumed."""
+    """The number that a SymFloat is now, which becomes a guard. Sympy has no -0.0, and a guard
+    would take it for 0.0: so for a zero the symbols from which it was computed are guarded."""
     import sympy
 
     node: Any = value.node
@@ -312,7 +312,7 @@ def _as_float(expression: Any) -> Any:
 
 
 def as_one_term(value: Any) -> Any:
-    """A SymFloat of the same value that sympy does not look into."""
+    """A SymFloat of the same value whose expression sympy does not look into."""
     plain = not isinstance(value, torch.SymFloat) or not value.node.expr.args
     return value if plain or type(value.node.expr).__name__ == "FloatTrueDiv" else value / 1.0
 
@@ -395,8 +395,8 @@ def hint_of(size: Any) -> int:
 
 
 def number_now(value: Any) -> Any:
-    """Of a symbol the number that it is now, without a guard (one of its kind if that is not
-    known); anything else as it stands."""
+    """The number that a symbol is now, without a guard (if that is not known, one of its kind);
+    anything else as it is."""
     if not isinstance(value, torch.SymInt | torch.SymFloat):
         return value
     kind = int if isinstance(value, torch.SymInt) else float
@@ -404,7 +404,7 @@ def number_now(value: Any) -> Any:
 
 
 def surely_equal(a: Any, b: Any) -> bool:
-    """Whether two sizes are equal whatever the symbols in them are; adds no guard."""
+    """Whether two sizes are equal whatever their symbols are; adds no guard."""
     if isinstance(a, int) and isinstance(b, int):
         return a == b
     if is_symbolic(a) and is_symbolic(b):

@@ -26,15 +26,16 @@ data_of = torch._C._autograd._get_data_attr  # type: ignore[attr-defined]
 
 
 def lacks_memory(tensor: torch.Tensor) -> bool:
-    """Whether there is nothing to read where ``tensor`` says it lies: a wrapper of a functorch
-    transform, or the zeros that forward-mode differentiation has for a tangent it does not need."""
+    """Whether there is nothing to read at the address that ``tensor`` gives: it is a wrapper of a
+    functorch transform, or the zeros that forward-mode differentiation uses for a tangent it does
+    not need."""
     if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
         return True
     return torch._is_zerotensor(tensor)
 
 
 def bump_versions(tensors: tuple[torch.Tensor, ...]) -> None:
-    """Tells autograd that the tensors were written to (inference tensors keep no version)."""
+    """Tells autograd that the tensors were written to (inference tensors have no version)."""
     try:
         torch._C._increment_version(tensors)
     except RuntimeError:  # at the first inference tensor; some versions may well rise twice
@@ -76,12 +77,12 @@ def _creation(view: torch.Tensor) -> str:
 
 
 def keeps_graph() -> bool:
-    """Whether the backward pass under way retains its graph."""
+    """Whether the backward pass that is running retains its graph."""
     return bool(torch._C._autograd._get_current_graph_task_keep_graph())
 
 
 def counts_with(view: torch.Tensor, base: torch.Tensor) -> bool:
-    """Whether a write to ``view`` counts as one to ``base``, of whose memory it is."""
+    """Whether autograd counts a write to ``view`` as one to ``base``, whose memory it shares."""
     if view.is_inference() or base.is_inference():
         return True
     view_before, before = view._version, base._version
@@ -228,8 +229,8 @@ _TYPES_BY_NAME = {
 
 
 def dtype_of_old(kind: Any, device: torch.device) -> torch.dtype | None:
-    """The dtype of ``torch.FloatTensor`` and its like, or of their names; None for what is none of
-    them, and for those of other devices and layouts."""
+    """The dtype that ``torch.FloatTensor`` and its kind, or their names, stand for. None for
+    anything else, and for those of other devices and layouts."""
     kind = _TYPES_BY_NAME.get(kind) if isinstance(kind, str) else kind
     if not isinstance(kind, _TYPE_OF_OLD) or kind.layout is not torch.strided:
         return None

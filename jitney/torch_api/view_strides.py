@@ -15,12 +15,14 @@ from jitney.torch_api.symbols import free_symbols, hint_of, symbol_expression
 
 
 def has_odd_step(tensor: torch.Tensor) -> bool:
-    """Whether a size of 1 may have another stride than in rows. No guard comes of the question."""
+    """Whether a dimension of size 1 may have another stride than in a row-major tensor. Adds no
+    guard."""
     return not lies_in_rows(tensor) and any(type(n) is int and n == 1 for n in tensor.shape)
 
 
 def lies_in_rows(tensor: torch.Tensor) -> bool:
-    """Whether strides are those of rows, where a size is 1 too. No guard comes of the question."""
+    """Whether the strides are those of a row-major tensor, also where a size is 1. Adds no
+    guard."""
     step: Any = 1
     for size, stride in zip(reversed(tensor.shape), reversed(tensor.stride()), strict=True):
         if not same(stride, step):
@@ -30,7 +32,7 @@ def lies_in_rows(tensor: torch.Tensor) -> bool:
 
 
 def same(a: Any, b: Any) -> bool:
-    """Whether two sizes are written alike."""
+    """Whether two sizes are the same expression."""
     if type(a) is int and type(b) is int:
         return a == b
     return bool(_written(a) == _written(b))
@@ -41,7 +43,7 @@ def _written(size: Any) -> Any:
 
 
 def lie_alike(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Whether two tensors of one shape have the same strides, but for sizes of 1."""
+    """Whether two tensors of one shape have the same strides, not counting dimensions of size 1."""
     pairs = zip(a.stride(), b.stride(), a.shape, strict=True)
     return all(same(x, y) or same(size, 1) for x, y, size in pairs)
 
@@ -53,8 +55,8 @@ def has_examples(*tensors: torch.Tensor) -> bool:
 
 
 def can_be_viewed(base: torch.Tensor, sizes: Sequence[Any]) -> bool:
-    """Whether eager sees ``base`` in ``sizes``, as they are now. Fakes see channels that lie last
-    beside a height of 1 in rows, where eager finds no view. No guard comes of the question."""
+    """Whether eager can view ``base`` in ``sizes``, as they are now. With a height of 1, fakes find
+    a view of channels-last memory where eager finds none. Adds no guard."""
     if not has_odd_step(base):
         return True
     shape, strides = map(hint_of, base.shape), map(hint_of, base.stride())
@@ -66,8 +68,8 @@ def can_be_viewed(base: torch.Tensor, sizes: Sequence[Any]) -> bool:
 
 
 def view_strides(base: torch.Tensor, sizes: Sequence[Any]) -> list[Any] | None:
-    """Eager's strides of ``base`` seen in ``sizes``, none of them 0; None where it is no view.
-    Comparisons of symbols become guards."""
+    """Eager's strides for a view of ``base`` in ``sizes``, none of them 0. None where there is no
+    such view. Comparisons of symbols become guards."""
     strides: list[Any] = [0] * len(sizes)
     at, step = len(sizes) - 1, base.stride(-1)
     joined: Any = 1
