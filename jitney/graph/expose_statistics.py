@@ -50,7 +50,7 @@ def _read_late(node: fx.Node) -> bool:
 
 
 def _norm_under_relu(node: Any) -> fx.Node | None:
-    """The batch norm (training) whose output is ``relu``'s argument."""
+    """The batch norm (in training) whose output is the argument of ``relu``."""
     if not isinstance(node, fx.Node) or node.target is not aten.relu.default:
         return None
     item: Any = node.args[0]

@@ -51,7 +51,7 @@ def fingerprint(gm: fx.GraphModule, example_inputs: Sequence[Any] = ()) -> str:
 
 
 def _state() -> tuple[Any, ...]:
-    """What ops and their decompositions read of the process."""
+    """What ops and their decompositions read of the process's state."""
     if torch_api.functorch_is_active():
         raise Unidentified("a functorch transform is active")
     named = tuple(

@@ -38,7 +38,7 @@ def fold_attention_masks(gm: fx.GraphModule) -> fx.GraphModule:
 
 
 def _mask_of(node: fx.Node) -> fx.Node | None:
-    """The mask a call of attention is given, where nothing else is said of it."""
+    """The mask that a call of attention is given, if nothing else says what is kept."""
     if node.op != "call_function" or node.target is not _ATTENTION:
         return None
     given = {**dict(zip(_PARAMETERS, node.args, strict=False)), **node.kwargs}

@@ -65,7 +65,7 @@ def _on_cpu(node: fx.Node) -> bool:
 
 
 def _is_frontier(node: fx.Node, known: set[fx.Node]) -> bool:
-    """Whether something that is no constant reads it, and it is worth keeping."""
+    """Whether something that is not constant reads the node, and keeping its value is worth it."""
     name = getattr(node.target, "_opname", "")
     return name not in _FILLS and any(user not in known for user in node.users)
 
@@ -107,7 +107,8 @@ def _replace(
 
 
 def _first_copies(tensor: torch.Tensor, strides: Sequence[int] | None = None) -> torch.Tensor:
-    """A view of the first along each dimension of stride 0: what is expanded cannot be written."""
+    """A view of the first copy along each dimension of stride 0: an expanded tensor cannot be
+    written."""
     for dim, stride in enumerate(tensor.stride() if strides is None else strides):
         if stride == 0 and tensor.size(dim) > 1:
             tensor = tensor.narrow(dim, 0, 1)

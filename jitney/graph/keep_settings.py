@@ -11,7 +11,8 @@ from jitney import torch_api
 
 
 def keep_settings(gm: fx.GraphModule, run: Callable[..., Any]) -> Callable[..., Any]:
-    """``run``, which runs ``gm``, but an error within such a block ends it."""
+    """``run``, which runs ``gm``; but where an error leaves such a block, the block's settings end
+    with it."""
     if not any(torch_api.is_setting(node.target) for node in gm.graph.nodes):
         return run
 

@@ -85,7 +85,7 @@ def _channels_last(value: torch.Tensor) -> torch.Tensor:
 
 
 def _like_images(value: Any) -> Any:
-    """The value of a convolution, or its gradients, of which the image's is the first."""
+    """The value of a convolution; or its gradients, of which that of the image is the first."""
     if isinstance(value, torch.Tensor):
         return _channels_last(value)
     image, *others = value
@@ -142,7 +142,8 @@ def _followed(value: Any) -> Any:
 
 
 def _viewed(node: fx.Node) -> torch.Tensor | None:
-    """The fake a view of the operands as they lie now is; None where there is no such view."""
+    """The fake of a view of the operands with their new strides; None where there is no such
+    view."""
     args: Any = fx.map_arg(node.args, lambda n: n.meta["val"])
     kwargs = fx.map_arg(node.kwargs, lambda n: n.meta["val"])
     try:

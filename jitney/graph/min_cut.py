@@ -34,8 +34,8 @@ class FlowNetwork:
                 pass
 
     def is_finite(self, side: set[int]) -> bool:
-        """Whether no edge of infinite capacity leaves ``side``, which `cut` gave: whether there
-        is a cut at all."""
+        """Whether there is a finite cut: no edge of infinite capacity leaves ``side``, which `cut`
+        gave."""
         return not any(
             self._capacity[edge] + self._capacity[edge ^ 1] >= INFINITE and edge % 2 == 0
             for vertex in side

@@ -25,8 +25,8 @@ _Takes = Callable[[int | float], bool]
 
 
 def check_ranges(op: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-    """Guards the range that eager takes of each symbolic number in a call of ``op``, which it takes
-    as it is now."""
+    """Guards the range that eager accepts for each symbolic number in a call of ``op``. (It accepts
+    the number as it is now.)"""
     given = (*args, *kwargs.values())
     if not any(isinstance(x, _SYMBOLS) for x in given) or not is_asked(op):
         return
@@ -41,7 +41,8 @@ def check_ranges(op: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any
 
 
 def _numbers(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[tuple[Any, Any]]:
-    """Each symbolic number, and how to make the call's arguments with another one in its place."""
+    """Each symbolic number of a call, with a function that makes the call's arguments with another
+    number in its place."""
     for at, number in enumerate(args):
         if isinstance(number, _SYMBOLS):
             yield number, lambda n, at=at: ((*args[:at], n, *args[at + 1 :]), kwargs)
@@ -51,8 +52,8 @@ def _numbers(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[tuple
 
 
 def _furthest(number: Any, dtypes: set[torch.dtype]) -> int | float:
-    """What it may be: an int that a machine's word holds; a float within 32 bits where it is an
-    input and nothing is narrower."""
+    """The range that a number may have: for an int what a machine's word holds; for a float 32
+    bits, where it is an input and nothing is narrower."""
     if isinstance(number, torch.SymInt):
         return 2**62
     given = torch_api.symbol_expression(number).is_symbol and dtypes.issubset(_HOLD_SYMBOLS)
@@ -75,8 +76,8 @@ def _guard(op: OpOverload, number: Any, dtypes: set[torch.dtype], takes: _Takes)
 
 
 def _limits(dtypes: set[torch.dtype]) -> tuple[list[Any], list[Any]]:
-    """What the dtypes hold at most and at least, nearest to zero first. Negative numbers may be
-    refused altogether, wrap in unsigned dtypes, or be negated."""
+    """The greatest and the least values that the dtypes hold, nearest to zero first. Negative
+    numbers may be refused altogether, wrap in unsigned dtypes, or be negated."""
     most: set[float] = set()
     least: set[float] = {0}
     for dtype in {*dtypes, torch.float32}:

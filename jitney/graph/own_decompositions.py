@@ -17,7 +17,7 @@ MEAN = 1  # torch's number for `reduction`
 
 
 def _copies_of(view: Callable[..., Any]) -> Callable[..., Any]:
-    """What ``view`` sees, in memory of its own."""
+    """The result of ``view``, in memory of its own."""
 
     def copied(*args: Any, **kwargs: Any) -> Any:
         found = view(*args, **kwargs)

@@ -33,7 +33,7 @@ def read_constant_numbers(graph: fx.Graph, constants: Mapping[str, torch.Tensor]
 
 
 def _number(arg: Any, constants: Mapping[str, torch.Tensor]) -> int | float | None:
-    """The finite number that a constant on the CPU is, if it is one."""
+    """The finite number in a constant on the CPU; None if it holds something else."""
     if not isinstance(arg, fx.Node) or arg.op != "get_attr":
         return None
     value = constants.get(str(arg.target))
@@ -44,7 +44,7 @@ def _number(arg: Any, constants: Mapping[str, torch.Tensor]) -> int | float | No
 
 
 def _decides_alike(tensor: Any, number: float, node: fx.Node) -> bool:
-    """Whether the result has its dtype for the number too, and lies where the tensor does."""
+    """Whether the result has the same dtype with the number, and is on the tensor's device."""
     fake = tensor.meta.get("val") if isinstance(tensor, fx.Node) else None
     if not isinstance(fake, torch.Tensor) or fake.device.type == "cpu":
         return False

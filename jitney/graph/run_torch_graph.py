@@ -75,7 +75,8 @@ def _values_of(value: Any, values: dict[fx.Node, Any]) -> Any:
 
 
 def _with_numbers(value: Any) -> Any:
-    """The same with ints for symbolic ones; they are guarded, as these functions do themselves."""
+    """The arguments with ints for symbolic ones, which guards them, as these functions do
+    themselves."""
     return fx.node.map_aggregate(value, _number)
 
 

@@ -28,7 +28,7 @@ class Rest:
 
 
 def parts_of(facts: RegionFacts) -> tuple[int, ...]:
-    """The tangents in sets, as bits, that reach no gradient together."""
+    """The tangents in groups, as bits: those of different groups reach no gradient together."""
     parts: list[int] = []
     for mask in facts.grad_tangents:
         met = [part for part in parts if part & mask]

@@ -98,7 +98,7 @@ def _sink_expand(graph: fx.Graph, node: fx.Node) -> None:
 
 
 def _unexpanded(node: fx.Node) -> fx.Node:
-    """What ``node`` expands, without dimensions added in front."""
+    """The tensor that ``node`` expands, without dimensions added in front."""
     source: Any = node.args[0]
     while source.target is aten.expand.default:
         node, source = source, source.args[0]

@@ -64,7 +64,8 @@ def split_host_numbers(gm: fx.GraphModule) -> SplitGraph | None:
 
 
 def on_host(graph: fx.Graph) -> dict[fx.Node, None]:
-    """What is computed on the CPU from inputs and constants of one element there, and these."""
+    """The nodes computed on the CPU from inputs and constants of one element there, and these
+    themselves."""
     found: dict[fx.Node, None] = {}
     for node in graph.nodes:
         if node.op == "output" or not _is_on_cpu(node.meta.get("val")):
@@ -192,7 +193,7 @@ def _is_reader(user: fx.Node, host: dict[fx.Node, None]) -> bool:
 
 
 def _called(graph: fx.Graph, target: Any, *args: Any, **kwargs: Any) -> fx.Node:
-    """A call added to ``graph``, and what torch foretells of it."""
+    """A call added to ``graph``, with torch's prediction of its result."""
     node = graph.call_function(target, args, kwargs)
     values = fx.map_arg((args, kwargs), lambda given: given.meta["val"])
     first = next(n for n in node.all_input_nodes)

@@ -54,13 +54,13 @@ class SymbolNodes:
         self._environment: Any = None
 
     def define(self, value: Any, node: fx.Node) -> None:
-        """``node`` computes the symbolic ``value``."""
+        """Notes that ``node`` computes the symbolic ``value``."""
         expression = torch_api.symbol_expression(value)
         self._nodes.setdefault(expression, node)
         self._values.setdefault(expression, value)
 
     def define_sizes(self, tensor: torch.Tensor, node: fx.Node) -> None:
-        """A symbol that is a size of this input can be read from it."""
+        """Notes the symbols that are sizes of this input: they can be read from it."""
         for dim, size in enumerate(tensor.shape):
             if isinstance(size, torch.SymInt):
                 expression = torch_api.symbol_expression(size)

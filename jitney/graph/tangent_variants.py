@@ -27,8 +27,8 @@ def unlikely_tangents(facts: RegionFacts) -> tuple[int, ...]:
 
 
 def fills_in_zeros(gm: fx.GraphModule) -> bool:
-    """Whether a gradient that is missing counts as zeros: to a custom function of several results,
-    whose backward may make anything of them, it does."""
+    """Whether a missing gradient counts as zeros. It does for a custom function of several results,
+    whose backward may do anything with them."""
     rules = [n.target for n in gm.graph.nodes if isinstance(n.target, CustomGradient)]
     return any(rule.outputs - len(rule.fixed) > 1 for rule in rules)
 
@@ -51,7 +51,8 @@ class TangentVariants:
         self._lock = Lock()
 
     def without(self, missing: Collection[int]) -> tuple[Compiled, Collection[int]]:
-        """The graph for a call without the gradients ``missing``, and those it does not take."""
+        """The graph for a call without the gradients ``missing``, and which gradients that graph
+        does not take."""
         found = self._find(frozenset(missing))
         if found is not None:
             return found, missing
@@ -73,5 +74,6 @@ class TangentVariants:
 
 
 def _without_frames(reason: Unsupported) -> Unsupported:
-    """The same error anew: one that was raised keeps its frames, and those their tensors."""
+    """A new error that says the same: one that was raised keeps its frames alive, and those their
+    tensors."""
     return Unsupported(reason.kind, reason.message, reason.hint, reason.where)

@@ -22,8 +22,8 @@ ViewTensor = Callable[[BufferView], torch.Tensor]
 
 
 class ExternCall:
-    """An extern node made ready: the overload looked up once, arguments read off per call.
-    ``returned``: the buffers that results of the program lie in."""
+    """An extern node prepared for calls: the overload is looked up once, the arguments are read at
+    each call. ``returned``: the buffers that results of the program lie in."""
 
     def __init__(self, node: Extern, returned: Collection[str] = ()) -> None:
         self.node = node
@@ -63,8 +63,8 @@ class ExternCall:
         return results
 
     def left_undefined(self, name: str | None) -> None:
-        """Raises where the op has left the result ``name`` undefined (None in Python), of which
-        torch foresaw a tensor, and the program gives it to its caller."""
+        """Raises where the op left the result ``name`` undefined (None in Python) although torch
+        predicted a tensor, and the program returns it to its caller."""
         if name in self._returned:
             raise LeftToEager(f"{self.node.target} leaves a result undefined")
 
@@ -80,7 +80,8 @@ class ExternCall:
 
 
 def _known(arg: Any) -> tuple[bool, Any]:
-    """(True, the value) of an argument that is the same in every call, (False, itself) else."""
+    """(True, its value) for an argument that is the same in every call; (False, the argument
+    itself) for others."""
     if isinstance(arg, Index):
         return (True, int(arg)) if arg.is_const else (False, arg)
     if isinstance(arg, list | tuple):

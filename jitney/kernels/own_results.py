@@ -13,15 +13,15 @@ from jitney.loops.ir import Buffer, Output
 
 
 def own_results(outputs: Sequence[Any], buffers: Iterable[Buffer]) -> frozenset[str]:
-    """The buffers made in a call that one result alone is made of."""
+    """The buffers made in a call that exactly one result consists of."""
     made = {b.name for b in buffers if b.kind not in ("input", "constant")}
     named = Counter(out.view.buffer for out in outputs if isinstance(out, Output))
     return frozenset(name for name, count in named.items() if count == 1 and name in made)
 
 
 def freed(tensor: torch.Tensor) -> torch.Tensor:
-    """``tensor``, no view if it was one. A program runs without grad, and autograd refuses writes
-    with gradients to views made so: results are the caller's to write to."""
+    """``tensor`` as a tensor that is no view. A program runs without grad, and autograd refuses
+    writes with gradients to views made then; but callers may write to results."""
     if not tensor._is_view():
         return tensor
     return torch_api.same_memory(tensor, tensor.shape, tensor.stride())

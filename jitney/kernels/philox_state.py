@@ -33,7 +33,8 @@ def prepares_draws(node: Node) -> TypeGuard[Extern]:
 
 @dataclass(frozen=True)
 class Draws:
-    """What one call reserves: a draw of so many elements each, of so many neighbours at most."""
+    """The draws of one call: how many elements each has, and how many neighbours at most it draws
+    together."""
 
     sizes: tuple[int, ...]
     together: tuple[int, ...]
@@ -57,7 +58,7 @@ _now = threading.local()
 
 @contextmanager
 def recording(tensors: Sequence[torch.Tensor]) -> Iterator[Recording]:
-    """A scope in which calls on this thread, in order, give out ``tensors`` and draw nothing."""
+    """A scope in which calls on this thread return ``tensors``, in order, and draw nothing."""
     _now.recording = made = Recording(tensors)
     try:
         yield made

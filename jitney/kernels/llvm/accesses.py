@@ -23,7 +23,7 @@ _ZERO_MEMORY = "@jitney.zero = private unnamed_addr constant [64 x i8] zeroiniti
 
 
 def load(scope: Scope, node: Load, own: Ssa | None) -> Ssa:
-    """The value of a Load; ``own`` is its emitted mask."""
+    """The value of a Load; ``own`` is its mask, already emitted."""
     stride = scope.indices.stride(node.index)
     if stride == _ZERO and (own is None or not own.lanes):
         return _load_uniform(scope, node, own)
@@ -151,7 +151,7 @@ def _other(node: Load, lanes: int) -> str:
 
 
 def _stored(dtype: torch.dtype) -> torch.dtype:
-    """A bool is a byte in memory."""
+    """The value as it is stored: a bool is a byte in memory."""
     return torch.uint8 if dtype == torch.bool else dtype
 
 
@@ -175,7 +175,7 @@ def _both(scope: Scope, a: Ssa | None, b: Ssa | None) -> Ssa | None:
 
 
 def store(scope: Scope, node: Store, value: Ssa, own: Ssa | None) -> None:
-    """Writes ``value``; ``own`` is the Store's emitted mask."""
+    """Writes ``value``; ``own`` is the Store's mask, already emitted."""
     stride = scope.indices.stride(node.index)
     dtype = value.dtype
     if stride == _ZERO and not scope.width:
@@ -240,7 +240,7 @@ def _store_vector(scope: Scope, node: Store, value: Ssa, mask: Ssa | None) -> No
 
 
 def store_lanes(text: FunctionText, value: Ssa, pointer: str, mask: Ssa | None) -> None:
-    """Writes the lanes of a vector that ``mask`` allows (None: all) side by side."""
+    """Writes the lanes of a vector that ``mask`` allows (None: all) to adjacent elements."""
     size = value.dtype.itemsize
     if mask is None:
         text.do(f"store {value.typed}, ptr {pointer}, align {size}")
@@ -267,7 +267,7 @@ def _scatter(scope: Scope, node: Store, value: Ssa, mask: Ssa | None) -> None:
 
 
 def _store_each_lane(scope: Scope, node: Store, value: Ssa, mask: Ssa | None) -> None:
-    """Lanes may hit one element: one after the other."""
+    """Stores the lanes one after the other, since several may hit one element."""
     positions = broadcast(scope.text, scope.indices.value(node.index), value.lanes)
     base, element = scope.operands.pointer(node.buffer), memory_type(value.dtype)
     for k in range(value.lanes):

@@ -81,7 +81,7 @@ class Accumulators:
         return after
 
     def over_lanes(self, state: Sequence[Ssa]) -> list[Ssa]:
-        """A vector state as a scalar one, by halves."""
+        """Reduces a vector state to a scalar one, by halves."""
         width = state[0].lanes
         current = list(state)
         while width > 1:

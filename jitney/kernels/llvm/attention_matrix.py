@@ -74,7 +74,7 @@ def _multiply(
 
 
 def _valid(code: AttentionCode, block: Block, row: str) -> str:
-    """Rows of the tile at ``row`` that there are."""
+    """How many rows of the tile at ``row`` exist."""
     left = code.f.text.pure(f"sub i64 {block.rows}, {row}")
     return code.f.text.smaller(left, str(code.plan.tile_rows))
 

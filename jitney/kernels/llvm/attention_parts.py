@@ -92,7 +92,7 @@ class AttentionCode:
         self.f.text.do(f"store {value.typed}, ptr {pointer}, align {self.plan.dtype.itemsize}")
 
     def clear_sums(self, rows: str) -> None:
-        """The state before the first key."""
+        """Stores the state before the first key."""
         plan, text = self.plan, self.f.text
         with text.loop("0", rows, nonempty=True) as row:
             self.store(constant(float("-inf"), plan.dtype), self.element(self.maxima, row.index))
@@ -118,8 +118,8 @@ class AttentionCode:
 
     @contextmanager
     def keys_of_tile(self, block: Block, row: str, key: str, count: str) -> Iterator[str]:
-        """How many of ``count`` keys from ``key`` on any row of the tile at ``row`` keeps; what is
-        written inside runs only when there are some."""
+        """How many of ``count`` keys from ``key`` on are kept by any row of the tile at ``row``. A
+        context: what is written inside runs only when there are some."""
         _, last = first_and_last_key(self.node)
         if last is None:
             yield count

@@ -89,7 +89,8 @@ def plan_attention(node: Attention, isa: Isa, target: Target) -> AttentionPlan:
 
 
 def _on_matrix(node: Attention, isa: Isa) -> bool:
-    """Whether matrix registers can load Q in place and V in pairs of keys, and rows are many."""
+    """Whether to use matrix registers: they can load Q in place and V in pairs of keys, and there
+    are many rows."""
     few = node.s.extent.is_const and int(node.s.extent) <= SKINNY_ROWS
     rows = node.q.index.coefficient(node.s) is not None
     one, by_t = node.v.index.coefficient(node.dv), node.v.index.coefficient(node.t)

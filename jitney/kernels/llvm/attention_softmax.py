@@ -51,7 +51,7 @@ def _softmax_of_row(code: AttentionCode, block: Block, row: str, key: str, count
 
 
 def _masked_scores(code: AttentionCode, scope: Scope, line: str, key: str, count: str) -> Ssa:
-    """Scales and masks a row of scores in place; the greatest of each lane."""
+    """Scales and masks a row of scores in place. Returns the greatest score of each lane."""
     f, plan, node = code.f, code.plan, code.node
     lowest = constant(float("-inf"), plan.dtype, plan.lanes)
     with f.text.loop("0", count, step=plan.lanes, carried=(lowest,), nonempty=True) as loop:
@@ -181,8 +181,8 @@ def store_output(code: AttentionCode, block: Block) -> None:
 
 
 def _store_logsumexp(code: AttentionCode, scope: Scope, row: str, total: Ssa, none: Ssa) -> None:
-    """Zero for a row with nothing kept (``none``): of its scores, all -inf, the backward pass then
-    makes weights of zero, as in eager."""
+    """Stores zero for a row with nothing kept (``none``): from its scores, all -inf, the backward
+    pass then makes weights of zero, as in eager."""
     access = code.node.logsumexp
     assert access is not None
     text, dtype = code.f.text, code.plan.dtype

@@ -99,7 +99,8 @@ def make_native(
 def _frozen(
     program: LoopProgram, target: Target, cache: DiskCache | None
 ) -> tuple[LoopProgram, tuple[FrozenParts, NativeProgram | None] | None]:
-    """The program as it runs once its parameters are known, and how to come by what it takes."""
+    """The program as it runs once its parameters are known, and how to compute what it takes
+    instead of them."""
     main, preparation = hoist_parameters(program)
     main, weights = freeze_weights(main, target)
     if preparation is None and not weights:
@@ -147,7 +148,7 @@ def _lessor(result: LargeResult) -> Callable[[], torch.Tensor]:
 
 
 def _refused(program: LoopProgram, emitter: NodeEmitter) -> dict[int, str]:
-    """Nodes there is no code for, by position, each told to the log."""
+    """The nodes for which there is no code, by position; each is reported to the log."""
     refused = {}
     for position, node in enumerate(program.nodes):
         if isinstance(node, Extern):
@@ -214,7 +215,8 @@ def machine_code(module: Module, target: Target, cache: DiskCache | None) -> byt
 
 
 def _serial_after_fork() -> None:
-    """libgomp's threads do not survive a fork: a child that has its pool would wait for ever."""
+    """Makes kernels run on one thread in forked processes: libgomp's threads do not survive a fork,
+    and a child would wait for them for ever."""
     provide_cell(native_runtime.SERIAL).value = 1
 
 

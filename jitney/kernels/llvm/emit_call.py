@@ -90,7 +90,8 @@ def emit_call(program: LoopProgram, segment: Segment, code: SegmentCode, name: s
 
 @dataclass(frozen=True)
 class _Result:
-    """A result's handle in torch's C interface; the Python object it is part of, if it is."""
+    """A result: its handle in torch's C interface, and the Python object that it is part of, if it
+    is."""
 
     handle: str
     item: str | None = None
@@ -218,7 +219,7 @@ class _CallWriter:
         self.text.do(f"call void @jitney.use_huge_pages(ptr {data}, i64 {bytes_})")
 
     def _return_if(self, failed: str) -> None:
-        """Raises MemoryError where ``failed``: allocation is all that can fail here."""
+        """Raises MemoryError where ``failed``: only allocation can fail here."""
         with self.text.when(failed):
             none = self.text.emit("call ptr @PyErr_NoMemory()")
             self.text.do(f"ret ptr {none}")

@@ -142,8 +142,8 @@ def _aligned(size: int) -> int:
 
 
 def _shared_offset(program: LoopProgram, codes: Sequence[NodeCode]) -> tuple[Index, Index]:
-    """Where the nodes' shared memory starts, and the bytes of everything before and in it but
-    the threads' scratch, which comes last since the number of threads is a matter of the call."""
+    """Where the nodes' shared memory starts, and how many bytes come before the threads' scratch,
+    which is last because the number of threads is known only at the call."""
     begin = (program.workspace + 63) // 64 * 64
     end = begin
     for code in codes:

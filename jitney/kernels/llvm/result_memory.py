@@ -81,7 +81,7 @@ class ResultMemory:
         return lease
 
     def forget(self) -> None:
-        """Gives all free memory back; what is in use goes when its owners do."""
+        """Gives all free memory back. What is in use goes back when its owners are gone."""
         for blocks in list(self._blocks.values()):
             blocks.clear()
 

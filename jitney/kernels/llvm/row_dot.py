@@ -163,7 +163,7 @@ def _lanes_below(f: FunctionText, count: str, lanes: int) -> str:
 
 
 def _folded(f: FunctionText, sums: list[Ssa], count: int) -> list[Ssa]:
-    """The partial sums of the unrolled steps added up."""
+    """The sum of the partial sums of the unrolled steps."""
     while len(sums) > count:
         added = [
             Ssa(f.emit(f"fadd {a.typed}, {b.name}"), a.dtype, a.lanes)

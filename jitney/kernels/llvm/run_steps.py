@@ -25,7 +25,8 @@ from jitney.loops.read_sizes import ReadSize, sizes_to_read
 
 
 def is_plain(program: LoopProgram, steps: Sequence[Step]) -> bool:
-    """Whether the one segment's own result is the program's: whole fresh buffers, in order."""
+    """Whether there is one segment, and its results are the program's: whole fresh buffers, in
+    order."""
     if len(steps) != 1 or not isinstance(steps[0], Segment):
         return False
     if len(program.outputs) != len(steps[0].outputs):
@@ -38,7 +39,8 @@ def is_plain(program: LoopProgram, steps: Sequence[Step]) -> bool:
 
 
 class RunSteps:
-    """The callable of such a program. Thread-safe: a call keeps everything in its own frame."""
+    """The callable of a program of several steps. Thread-safe: a call keeps everything in its own
+    frame."""
 
     def __init__(
         self,
@@ -89,7 +91,7 @@ def _ready(
 
 
 def _program_of(program: LoopProgram, step: Interpreted) -> LoopProgram:
-    """One node as a program whose every buffer is the caller's."""
+    """A program of one node, all of whose buffers belong to the caller."""
     table = program.buffer_table()
     names = dict.fromkeys((*visit.reads(step.node), *visit.writes(step.node)))
     buffers = tuple(replace(table[n], kind="input") for n in names)

@@ -41,7 +41,8 @@ def split_ranges(body: tuple[Stmt, ...], axis: Axis) -> tuple[Piece, ...]:
 
 
 def _parts(whole: Piece) -> list[Piece]:
-    """The piece cut once at each place where what is known now changes: more may be known then."""
+    """The piece, cut once at each place where what is known now changes. (Within the parts more may
+    be known.)"""
     axis = whole.axis
     if not axis.extent.is_const:
         return [whole]

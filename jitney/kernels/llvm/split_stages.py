@@ -187,7 +187,7 @@ class _Partials:
         return tuple(out)
 
     def stores(self, results: tuple[Reduction, ...]) -> list[Stmt]:
-        """What the first stage leaves behind."""
+        """The stores of the partial results, for the first stage."""
         found: list[Stmt] = []
         for k, r in enumerate(results):
             name = r.names[0]

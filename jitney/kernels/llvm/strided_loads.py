@@ -28,7 +28,7 @@ class StridedLoad:
         self._read = text.emit if stays else text.read
 
     def by(self, step: str) -> Ssa:
-        """The vector."""
+        """Emits the load. Returns the vector."""
         if step == "-1":
             whole = self._vector(1 - self._lanes)
             return shuffle(self._text, whole, None, list(reversed(range(self._lanes))))

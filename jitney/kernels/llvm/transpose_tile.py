@@ -37,7 +37,7 @@ class TiledBody:
 
 
 def transposing_loads(body: Sequence[Stmt], vector: Axis, tile: Axis) -> tuple[Load, ...]:
-    """Loads to go through a tile over ``tile`` when ``vector`` is spread over lanes."""
+    """The loads that go through a tile over ``tile`` when ``vector`` is spread over lanes."""
     if any(isinstance(s, Reduce | Loop) for s in body):
         return ()
     written = {s.buffer for s in visit.stores(body)}

@@ -26,7 +26,7 @@ _LEFT = 0.7
 
 
 def has_long_chains(body: Sequence[Stmt]) -> bool:
-    """Whether there may be anything to do: few nests have such expressions."""
+    """Whether there may be long chains. Few nests have such expressions."""
     return any(_is_long(e) for s in visit.statements(body) for e in visit.stmt_exprs(s))
 
 
@@ -78,7 +78,8 @@ def _together(
 def _best_axis(
     axes: Sequence[Axis], body: tuple[Stmt, ...], vectors: int
 ) -> tuple[Axis, int] | None:
-    """The axis of which most is shared, and how many of its points are put together."""
+    """The axis along which neighbouring points share most, and how many of its points to put
+    together."""
     counts = [n for n in _COUNTS if n * vectors <= _VECTORS]
     best: tuple[Axis, int] | None = None
     least = _LEFT
@@ -91,7 +92,8 @@ def _best_axis(
 
 
 def _share_left(body: Sequence[Stmt], axis: Axis, count: int) -> float:
-    """The loads of ``count`` points together, as a share of those of each by itself."""
+    """The loads of ``count`` points together, as a share of their loads when each runs by
+    itself."""
     places = {(e.buffer, e.index) for e in visit.loads(body)}
     every: set[tuple[str, Index]] = set()
     for name, place in places:

@@ -51,7 +51,7 @@ def _shortest_chunks(stage: Stage) -> LoopNest:
 
 
 def _bound_twice(plan: StagePlan) -> str:
-    """An axis of a stage that is an axis inside it, too; empty where there is none."""
+    """An axis of a stage that is also an axis inside it; empty if there is none."""
     for stage in plan.stages:
         if twice := set(stage.nest.axes).intersection(visit.inner_axes(stage.nest.body)):
             return f"axis {min(a.name for a in twice)} is bound twice"
@@ -59,7 +59,8 @@ def _bound_twice(plan: StagePlan) -> str:
 
 
 def _found_anew(plan: StagePlan) -> str:
-    """A name that a stage finds again from buffers written since; empty where there is none."""
+    """A name that a stage computes again from buffers that were written since; empty if there is
+    none."""
     written: dict[str, set[str]] = {}  # of each name, since a stage found it first
     for stage in plan.stages:
         for position, stmt in enumerate(stage.nest.body):

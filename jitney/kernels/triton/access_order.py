@@ -23,14 +23,14 @@ class AccessOrder:
         self._made_of: dict[str, frozenset[Load]] = {}  # a Let's name -> loads it is computed from
 
     def conflicts(self, stmt: Stmt) -> bool:
-        """Whether the threads must wait for each other before ``stmt``, as far as what has been
-        noted goes. What stands inside a loop is asked for again there."""
+        """Whether the threads must wait for each other before ``stmt``, judged by what has been
+        noted. For statements inside a loop the question is asked again there."""
         if any(load.buffer in self._stored for load in loads((stmt,))):
             return True
         return any(self._meets(store, stmt is store) for store in stores((stmt,)))
 
     def is_written(self, buffer: str) -> bool:
-        """Whether threads may meet elements of ``buffer`` that another one is still to write."""
+        """Whether a thread may meet elements of ``buffer`` that another thread has yet to write."""
         return buffer in self._stored
 
     def _meets(self, store: Store, alone: bool) -> bool:
@@ -52,7 +52,7 @@ class AccessOrder:
             self._stored.setdefault(store.buffer, set()).add(store.mode)
 
     def forget(self) -> None:
-        """The threads have waited for each other."""
+        """Called when the threads have waited for each other."""
         self._loaded.clear()
         self._stored.clear()
 

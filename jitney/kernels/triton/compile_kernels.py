@@ -98,7 +98,8 @@ def compile_kernels(
 
 
 def _effort(source: KernelSource) -> tuple[bool, int]:
-    """What grows with the time a kernel takes to compile: products first, then long texts."""
+    """A number that grows with the time a kernel takes to compile: products first, then long
+    texts."""
     text = source.body + "".join(source.functions)
     return "tl.dot" in text, len(text)
 
@@ -187,7 +188,8 @@ def _compile(source: KernelSource, arch: int, stages: int) -> Binary:
 
 
 def _starts_early(source: KernelSource, arch: int) -> bool:
-    """Whether a kernel may start before the one before it ends, and waits by itself."""
+    """Whether a kernel may start before the one before it ends, because it waits for that one by
+    itself."""
     return arch >= 90 and source.waits
 
 

@@ -79,7 +79,7 @@ class NestEmitter(WalkEmitter):
         return grid
 
     def _load_ahead(self) -> None:
-        """Asks for all of a row that registers hold before anything is reduced or stored: the
+        """Loads all of a row that registers hold, before anything is reduced or stored: the
         compiler cannot move a load over a store that might write there."""
         rows = [s for s in self.nest.body if isinstance(s, Reduce | Loop)]
         written = {store.buffer for store in stores(self.nest.body)}

@@ -30,7 +30,7 @@ def emit_together(
 def emit_node(
     node: LoopNest | Gemm | Attention, target: Target, fixed: frozenset[str], beside: int = 1
 ) -> KernelSource:
-    """The kernel the models choose."""
+    """The kernel that the cost models choose."""
     if isinstance(node, LoopNest):
         return emit_nest(node, schedule_nest(node, target), fixed)
     if isinstance(node, Attention):

@@ -25,7 +25,7 @@ _RUN_FROM = {"running_sum": 0, "running_prod": 1, "running_logaddexp": -math.inf
 
 
 def _run_from(expr: Op) -> str:
-    """What a running reduction has before its first value."""
+    """The state of a running reduction before its first value."""
     return literal(_RUN_FROM[expr.op], expr.dtype)
 
 

@@ -76,7 +76,7 @@ class TileEmitter:
     # ------------------------------------------------------------ statements
 
     def _settle(self, stmt: Stmt) -> None:
-        """Has the program's threads wait for each other where ``stmt`` must not come early."""
+        """Makes the program's threads wait for each other where ``stmt`` must not come early."""
         if self.order.conflicts(stmt):
             self._wait()
 

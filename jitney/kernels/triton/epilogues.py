@@ -18,5 +18,5 @@ def wide_axes(axes: tuple[Axis, ...]) -> tuple[Axis, ...]:
 
 
 def without_units(body: tuple[Stmt, ...], axes: tuple[Axis, ...]) -> tuple[Stmt, ...]:
-    """Axes of extent one are at their only point, 0."""
+    """The statement with axes of extent one replaced by their only point, 0."""
     return Renaming({a: index(0) for a in axes if a.extent == index(1)}).block(body)

@@ -229,8 +229,9 @@ def _own(op: str, operand: torch.dtype) -> str | None:
 
 
 def rounded_quotient(expr: Op, lets: Mapping[str, Expr]) -> Op | None:
-    """The float32 quotient that ``expr`` rounds to an integer, by itself or by its name among
-    ``lets``: Triton's ``/``, which may be two units off, would make the integer another one."""
+    """The float32 quotient that ``expr`` rounds to an integer, written in place or named among
+    ``lets``. Triton's ``/`` may be two units in the last place off, which would make it another
+    integer."""
     if expr.op not in ("trunc", "floor", "ceil", "round"):
         return None
     inner: Expr | None = expr.args[0]

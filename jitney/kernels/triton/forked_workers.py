@@ -81,8 +81,8 @@ class ForkedWorkers(Generic[Item, Result]):
             self._place += len(data)
 
     def end(self) -> None:
-        """There are no more items: workers without one go, and with them what their being there
-        costs, a copy of every page this process writes to."""
+        """Says that there are no more items. Idle workers end, and with them the cost of their
+        existence: a copy of every page that this process writes to."""
         if self._count > 1:
             self._tickets.write(_END * self._count)
             self._tickets.close()

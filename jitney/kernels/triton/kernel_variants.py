@@ -52,7 +52,7 @@ Variants = tuple[tuple[KernelSource, ...], ...]
 def node_variants(
     node: LoopNest | Gemm | Attention | Together, target: Target, fixed: frozenset[str]
 ) -> Variants:
-    """All that a node may become."""
+    """All kernels that a node may become."""
     if isinstance(node, LoopNest):
         return nest_variants(node, target, fixed)
     if isinstance(node, Together):
@@ -63,7 +63,7 @@ def node_variants(
 
 
 def nest_variants(nest: LoopNest, target: Target, fixed: frozenset[str]) -> Variants:
-    """Other blocks and warps than `schedule_nest`'s."""
+    """The schedules with other blocks and warps than `schedule_nest` chooses."""
     options = product_schedules(nest, target)
     options = options or list(around(schedule_nest(nest, target), widest_row(nest.body) or 1))
     return _distinct([emit_nest(nest, option, fixed) for option in options])
