@@ -21,6 +21,7 @@ from jitney.capture import leaves
 from jitney.capture.asked_writes import written_if_asked
 from jitney.capture.frame import BreakCapture, Frame, Restart
 from jitney.capture.inside_handlers import is_error_handled
+from jitney.capture.memory_given import memory_given, refuse_lost, refuse_relaid, refuse_resized
 from jitney.capture.redefined import refuse_redefined
 from jitney.capture.remember_fakes import RememberedFakes
 from jitney.capture.result import GraphInput
@@ -276,7 +277,7 @@ class Recorder:
         leaves.refuse_masked_values(func, args, kwargs)
         node_kwargs = {k: self.argument(v) for k, v in kwargs.items()}
         changed = (leaves.written if write else written_if_asked)(func, args, kwargs)
-        written = [*changed, *(given := leaves.memory_given(kwargs))]
+        written = [*changed, *(given := memory_given(kwargs))]
         self._refuse_places(func, written)
         if given:
             self._refuse_memory(func, args, kwargs)
@@ -317,10 +318,10 @@ class Recorder:
 
     def _refuse_memory(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Breaks before a call whose result would not fit the memory given for it (``out``)."""
-        leaves.refuse_lost(func, args, kwargs)
+        refuse_lost(func, args, kwargs)
         with self.fake_mode:
-            leaves.refuse_resized(func, args, kwargs)
-            leaves.refuse_relaid(func, args, kwargs, (i.example for i in self.inputs.values()))
+            refuse_resized(func, args, kwargs)
+            refuse_relaid(func, args, kwargs, (i.example for i in self.inputs.values()))
 
     def _refuse_places(self, func: Callable[..., Any], written: Sequence[torch.Tensor]) -> None:
         """Breaks before a write to tensors whose layout in memory makes a graph write otherwise."""
