@@ -128,9 +128,9 @@ def _quotient(expr: Any, shape_env: Any, table: dict[Any, Index]) -> tuple[Index
         top, bottom = (_translated(part, shape_env, table) for part in parts)
         return (top, int(bottom.const)) if bottom.is_const else (index(0), 0)
     if kind == "Mul" and len(parts) == 2 and parts[0].is_Float:
-        factor, bottom = float(parts[0]).as_integer_ratio()
+        factor, divisor = float(parts[0]).as_integer_ratio()
         if type(parts[1]).__name__ == "ToFloat" and 0 < factor < _FEW:
-            return _translated(parts[1].args[0], shape_env, table) * factor, bottom
+            return _translated(parts[1].args[0], shape_env, table) * factor, divisor
     return index(0), 0
 
 
