@@ -83,7 +83,7 @@ def _limits(dtypes: set[torch.dtype]) -> tuple[list[Any], list[Any]]:
     for dtype in {*dtypes, torch.float32}:
         if not dtype.is_complex and dtype is not torch.bool:
             info = torch.finfo(dtype) if dtype.is_floating_point else torch.iinfo(dtype)
-            most.add(info.max)
+            most |= {info.max, -info.min}
             least |= {info.min, -info.max}
     return sorted(most), sorted(least, reverse=True)
 

@@ -40,6 +40,7 @@ FIRST = torch.tensor([0, 1])
 NUMBERS: dict[torch.dtype, tuple[float, ...]] = {
     torch.uint8: (3, 5, 255, 256, 300, 7),
     torch.int8: (3, 5, 127, 128, -128, -129),
+    torch.int16: (3, 5, 2**15 - 1, 2**15, 2**15 + 1, 40000),
     torch.int32: (3, 5, 2**31 - 1, 2**31, 2**33),
     torch.int64: (3, 5, 2**31, 2**33, -(2**40)),
     torch.float16: (3.5, 5.5, 65504.0, 70000.0, -1e9, float("-inf")),
