@@ -155,6 +155,12 @@ def _group_norm(x: torch.Tensor, _: Any, __: Any, n: int, c: int, hw: int, *rest
     _check(min(n, c, hw) >= 0 and n * c * hw == x.numel(), "sizes that are not the tensor's")
 
 
+def _pixel_unshuffle(x: torch.Tensor, factor: int) -> None:
+    """Of an image without elements torch's forms view any shape as any other."""
+    if any(n == 0 for n in x.shape[-2:]):
+        _check(factor > 0 and all(n % factor == 0 for n in x.shape[-2:]), "no whole blocks")
+
+
 def _index_put(x: torch.Tensor, indices: Any, value: torch.Tensor, *_: Any, **__: Any) -> None:
     """The picked shape: where indices stand beside each other it takes their place, else it comes
     first. How many elements a mask picks is not known."""
@@ -300,6 +306,7 @@ _CHECKS: dict[str, Callable[..., None]] = {
     ),
     "as_strided_copy": _within,
     "native_group_norm": _group_norm,
+    "pixel_unshuffle": _pixel_unshuffle,
     "nll_loss_forward": _nll_loss,
     "nll_loss2d_forward": _nll_loss2d,
     **dict.fromkeys(("put", "put_"), _put),

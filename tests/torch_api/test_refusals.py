@@ -61,6 +61,7 @@ REFUSED: dict[str, Callable[[torch.Tensor], Any]] = {
     "cummax": lambda x: x[0, 0].cummax(1),
     "index_reduce": lambda x: x[0, 0].index_reduce(1, torch.tensor(0), x[0, 0], "amax"),
     "native_group_norm": lambda x: torch.native_group_norm(x, None, None, 5, 5, 2, 1, 0.1),
+    "pixel_unshuffle": lambda x: F.pixel_unshuffle(x[None, :0], 2),
     "put_": lambda x: x.put_(torch.tensor([0, 1]), torch.ones(3)),
     "masked_fill_": lambda x: x.masked_fill_(torch.ones(5), 1),
     "mvlgamma_": lambda x: x.mvlgamma_(0),
