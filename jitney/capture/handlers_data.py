@@ -277,8 +277,12 @@ def binary_op(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
     if _SYMBOLS[ins.arg] == "[]":
         binary_subscr(vm, frame, ins)
         return
-    left, right = vm.popn(frame, 2)
-    frame.stack.append(operators.binary(vm, _SYMBOLS[ins.arg], left, right))
+    left, right = frame.popn(2)
+    late = late_texts.joined(vm, (left, right)) if _SYMBOLS[ins.arg] in ("+", "+=") else None
+    if late is None:
+        force = vm.world.force
+        late = operators.binary(vm, _SYMBOLS[ins.arg], force(left), force(right))
+    frame.stack.append(late)
 
 
 @opcode("COMPARE_OP")
@@ -358,7 +362,7 @@ def format_with_spec(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
 
 
 def _format(vm: Interpreter, frame: Frame, spec: str) -> None:
-    if spec or not late_texts.is_late(frame.stack[-1]):
+    if spec or not late_texts.is_unread(vm, frame.stack[-1]):
         frame.stack.append(operators.format_value(vm, vm.pop(frame), spec))
 
 

@@ -8,6 +8,7 @@ compared, put into a tuple or list) the graph ends and Python goes on with the t
 from __future__ import annotations
 
 import re
+import string
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,8 @@ from jitney.capture.symbols import function_of
 if TYPE_CHECKING:
     from jitney.capture.interpret import Interpreter
 
+_JOIN, _END = "''.join((", ",))"
+_LONGEST = 10000  # of a formula: a loop may add to a text for ever
 _CONVERSIONS = re.compile(r"%[-+ #0-9.*]*([a-zA-Z%])")  # %c is of some numbers only
 
 
@@ -73,16 +76,32 @@ def filled(interpreter: Interpreter, template: Any, values: Any) -> Lazy | None:
     return made(interpreter, f"{{}} % ({'{}, ' * len(items)})", template, *items)
 
 
+def of_template(interpreter: Interpreter, template: str, values: Sequence[Any]) -> Lazy | None:
+    """``template.format(*values)`` as `made` has it."""
+    try:
+        fields = list(string.Formatter().parse(template))
+    except ValueError:  # format itself will raise it
+        return None
+    for _, name, spec, _ in fields:
+        if "{" in (spec or "") or (spec or "").endswith("c") or not (name or "0").isdigit():
+            return None
+    return made(interpreter, f"{{}}.format({'{}, ' * len(values)})", template, *values)
+
+
 def joined(interpreter: Interpreter, parts: Sequence[Any]) -> Lazy | None:
-    """``"".join(parts)`` where a part is late; None where none is."""
+    """``"".join(parts)`` where a part is late; None where none is, or not all are texts."""
     if not any(map(is_late, parts)):
+        return None
+    if not all(type(p.value if type(p) is Lazy else p) is str for p in parts):
         return None
     sources: dict[str, Source] = {}
     texts, values = [], []
     for part in parts:
         if is_late(part):
             sources.update(part.source.symbols)
-            texts.append(part.source.formula)
+            formula = part.source.formula
+            is_join = formula.startswith(_JOIN)
+            texts.append(formula[len(_JOIN) : -len(_END)] if is_join else formula)
             values.append(part.value)
         elif is_unread(interpreter, part):
             name = interpreter.recorder.symbols.name_of_text(part.source)
@@ -92,7 +111,8 @@ def joined(interpreter: Interpreter, parts: Sequence[Any]) -> Lazy | None:
         else:
             values.append(interpreter.world.force(part))
             texts.append(repr(values[-1]))
-    return Lazy("".join(values), _source(f"''.join(({', '.join(texts)},))", sources))
+    formula = f"{_JOIN}{', '.join(texts)}{_END}"
+    return Lazy("".join(values), _source(formula, sources)) if len(formula) < _LONGEST else None
 
 
 def is_unread(interpreter: Interpreter, value: Any) -> bool:

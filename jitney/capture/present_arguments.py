@@ -6,7 +6,7 @@ import itertools
 import types
 from typing import TYPE_CHECKING, Any
 
-from jitney.capture import callbacks, operators, subscripts
+from jitney.capture import callbacks, late_texts, operators, subscripts
 from jitney.capture.builtin_calls import is_plain
 from jitney.capture.forced import forced, forced_keywords
 from jitney.capture.frame import BreakCapture
@@ -44,6 +44,11 @@ def call_native(interpreter: Interpreter, function: Any, args: Any, kwargs: dict
     """Calls pure C code for real; what it could misread is refused or made concrete first."""
     values, keywords = forced(interpreter, args), forced_keywords(interpreter, kwargs)
     _refuse_pop(interpreter, function, values)
+    owner, name = getattr(function, "__self__", None), getattr(function, "__name__", "")
+    if name == "format" and type(owner) is str and not keywords:
+        late = late_texts.of_template(interpreter, owner, values)
+        if late is not None:
+            return late
     values = callbacks.drained(interpreter, function, values, operators.iterable)
     callbacks.refuse_callbacks(interpreter, function, [*values, *keywords.values()])
     values = [present(interpreter, function, i, v) for i, v in enumerate(values)]

@@ -28,6 +28,21 @@ def beside_a_tensor(state: Any, x: torch.Tensor, step: int, loss: float) -> Any:
     return x + step, f"{step}", {"text": "%d of %s %.1f%%" % (step, 9, loss)}  # noqa: UP031
 
 
+def added_up(state: Any, x: torch.Tensor, step: int, loss: float) -> Any:
+    text = "{} of {:>4}: ".format("step", step)
+    for n in range(40):
+        text += f"{n}={loss:.2f} "
+    state.last = text + "{0:.1f} {0}".format(loss) + str(step)  # noqa: UP032
+    return x + 1
+
+
+def over_a_break(state: Any, x: torch.Tensor, step: int, loss: float) -> Any:
+    text = f"{step}"
+    total = x.sum().item()
+    state.last = f"{text} {total:.4f} {step}"
+    return x + 1
+
+
 def printed(state: Any, x: torch.Tensor, step: int, loss: float) -> Any:
     print(step, loss, f"{step}/{loss:.2e}", str(step), sep="; ")
     return x * 2
@@ -52,7 +67,7 @@ def looked_at(state: Any, x: torch.Tensor, step: int, loss: float) -> Any:
 
 
 def of_one_character(state: Any, x: torch.Tensor, step: int, loss: float) -> Any:
-    return f"{step + 60:c}", "%c" % (step + 60), x  # noqa: UP031
+    return f"{step + 60:c}", "%c" % (step + 60), "{:c}".format(step + 60), x  # noqa: UP031, UP032
 
 
 def keys(state: Any, x: torch.Tensor, step: int, loss: float) -> Any:
@@ -90,8 +105,8 @@ def calls(f: Callable[..., Any]) -> list[Any]:
 @pytest.mark.parametrize("dynamic", [None, True])
 @pytest.mark.parametrize(
     "fn",
-    [returned, beside_a_tensor, printed, of_an_item, kept, looked_at, of_one_character, keys]
-    + [raised, caught],
+    [returned, beside_a_tensor, added_up, over_a_break, printed, of_an_item, kept, looked_at]
+    + [of_one_character, keys, raised, caught],
 )
 def test_texts_are_eagers(fn: Callable[..., Any], dynamic: bool | None) -> None:
     with warnings.catch_warnings():
@@ -99,7 +114,9 @@ def test_texts_are_eagers(fn: Callable[..., Any], dynamic: bool | None) -> None:
         assert calls(jitney.compile(fn, dynamic=dynamic)) == calls(fn)
 
 
-@pytest.mark.parametrize("fn", [returned, beside_a_tensor, printed, of_an_item, kept])
+@pytest.mark.parametrize(
+    "fn", [returned, beside_a_tensor, added_up, over_a_break, printed, of_an_item, kept]
+)
 def test_a_number_in_a_text_compiles_nothing_anew(fn: Callable[..., Any]) -> None:
     compiled, made = jitney.compile(fn), []
     state = SimpleNamespace(step=2, last="", texts=[])
