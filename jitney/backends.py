@@ -15,6 +15,7 @@ from jitney.events import log
 from jitney.graph.compute_scalars_apart import compute_scalars_apart
 from jitney.graph.floats_again import floats_again, given_floats
 from jitney.graph.inline_regions import inline_regions
+from jitney.graph.lift_attributes import given_attributes, lift_attributes
 
 Backend = Callable[[torch.fx.GraphModule, Sequence[Any]], Callable[..., Any]]
 
@@ -41,10 +42,12 @@ def jitney_backend(
         reason = f"inputs of a graph are a {', a '.join(sorted(others))}"
         log.emit("eager_graph", reason_kind="graph-input", reason=reason)
         return gm.forward
-    compiler = GraphCompiler(config.with_options(config.current(), knobs))
-    gm = inline_regions(gm)
+    chosen = config.with_options(config.current(), knobs)
+    gm, held = lift_attributes(inline_regions(gm), constant=chosen.freeze)
     floats = floats_again(gm)
-    return given_floats(compiler(gm, example_inputs), floats, gm)
+    tensors = [holder[name] for holder, name in held]
+    run = GraphCompiler(chosen)(gm, [*example_inputs, *tensors])
+    return given_attributes(given_floats(run, floats, gm.forward), held)
 
 
 def eager_backend(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:

@@ -60,8 +60,8 @@ def _may_raise(numbers: list[fx.Node]) -> bool:
     return False
 
 
-def given_floats(run: Compiled, positions: frozenset[int], gm: fx.GraphModule) -> Compiled:
-    """``run``, which takes floats at ``positions``, for tensors there; ``gm`` itself where one is
+def given_floats(run: Compiled, positions: frozenset[int], eager: Compiled) -> Compiled:
+    """``run``, which takes floats at ``positions``, for tensors there; ``eager`` where one is
     larger than any that symbols stand for, or is not finite."""
 
     def call(*inputs: Any) -> Any:
@@ -69,6 +69,6 @@ def given_floats(run: Compiled, positions: frozenset[int], gm: fx.GraphModule) -
         if all(abs(numbers[i]) <= LARGEST_FLOAT for i in positions):
             return run(*numbers)
         log.emit("eager_graph", reason_kind="graph-input", reason="a float is above 1e38")
-        return gm.forward(*numbers)
+        return eager(*numbers)
 
     return call if positions else run
