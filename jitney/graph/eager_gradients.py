@@ -142,6 +142,9 @@ class EagerGradients:
         return found
 
 
+torch_api.hide_from_dynamo(EagerGradients.gradients)  # autograd calls it where a graph broke
+
+
 def _numbers(gm: fx.GraphModule) -> tuple[int, ...]:
     """The inputs that are no tensors."""
     values = [

@@ -151,3 +151,24 @@ def test_another_backend_says_that_it_differentiates_once() -> None:
     x = torch.ones(2, requires_grad=True)
     (slope,) = torch.autograd.grad(call(x), x, create_graph=True)
     assert_equal(slope.detach(), torch.full((2,), 3.0))
+
+
+def test_gradients_differentiated_between_the_graphs_of_torchs_capture() -> None:
+    """There it looks into Python that autograd calls."""
+
+    def penalty(x: torch.Tensor) -> torch.Tensor:
+        x = x.detach().requires_grad_()
+        (slope,) = torch.autograd.grad(model(x).sum(), x, create_graph=True)
+        return (slope.norm(dim=1) - 1).square().mean()
+
+    torch._dynamo.reset()
+    model = torch.nn.Sequential(torch.nn.Linear(4, 5), torch.nn.Tanh(), torch.nn.Linear(5, 1))
+    compiled = torch.compile(penalty, backend="jitney")
+    for rows in (3, 4, 2):
+        x, found = torch.randn(rows, 4), []
+        for function in (compiled, penalty):
+            loss = function(x)
+            loss.backward()
+            found.append((loss, [p.grad for p in model.parameters()]))
+            model.zero_grad()
+        torch.testing.assert_close(*found)
