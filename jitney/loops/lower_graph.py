@@ -187,7 +187,8 @@ def _call(b: Builder, values: Lowered, live: Liveness) -> Any:
     if isinstance(b.fake, torch.SymInt | int) and not isinstance(b.fake, bool):
         return to_index(b.fake)
     if isinstance(b.fake, torch.SymBool | bool):
-        return None  # guards hold these; no tensor op takes one
+        taken = any(isinstance(user.target, OpOverload) for user in node.users)
+        return bool(b.fake) if taken else None  # guards hold these
     args = tuple(_argument(a, values) for a in node.args)
     kwargs = {key: _argument(a, values) for key, a in node.kwargs.items()}
     if target is getitem:

@@ -1,4 +1,4 @@
-"""Tensors that torch's capture leaves with the graph: what an optimizer's step writes to."""
+"""What torch's capture leaves with its graphs: tensors that an optimizer's step writes to."""
 
 from __future__ import annotations
 
@@ -65,3 +65,17 @@ def test_a_tensor_that_is_written_to_is_not_a_constant() -> None:
         torch.testing.assert_close(total.detach(), torch.full((3,), float(n)))
     assert total.grad is not None
     torch.testing.assert_close(total.grad, torch.full((3,), 3.0))
+
+
+def test_a_truth_value_of_sizes_fills_a_tensor() -> None:
+    """torch's capture gives it as it is, ours as what a guard holds."""
+
+    def f(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        filled = torch.full((2,), x.shape[0] >= 5)
+        return filled, torch.full((2,), x.shape[0] > 3, dtype=torch.float32), x + 1
+
+    torch._dynamo.reset()
+    compiled = torch.compile(f, backend="jitney", dynamic=True)
+    for n in (3, 4, 5, 6, 3):
+        x = torch.ones(n)
+        torch.testing.assert_close(compiled(x), f(x))
