@@ -59,9 +59,10 @@ def refuse_operands(op: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -
 
 @lru_cache(maxsize=4096)
 def _place_of_dims(op: Any) -> int:
-    """Where an op that begins with a tensor has its dimensions; 0 where it has none."""
+    """Where an op that begins with a tensor has its dimensions; 0 where it has none, or begins with
+    a gradient: its dimensions are those of what autograd had."""
     arguments = op._schema.arguments
-    if not arguments or str(arguments[0].type) != "Tensor":
+    if not arguments or str(arguments[0].type) != "Tensor" or arguments[0].name.startswith("grad"):
         return 0
     kinds = [(a.name, "int" in str(a.type)) for a in arguments]
     return next((at for at, kind in enumerate(kinds) if kind in _DIMS), 0)

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 import jitney
 from jitney import torch_api
 from jitney.events import log
+from tests.equal import assert_equal_to_eager
 
 ERRORS = (RuntimeError, IndexError)
 
@@ -230,3 +231,21 @@ def test_gradients_of_what_is_reflected_beyond_a_cut(
     assert torch.equal(
         *(torch.autograd.grad(r.sum(), z)[0] for r, z in ((result, x), (expected, y)))
     )
+
+
+GRADIENTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "select": lambda x: x[..., 0] * 2,
+    "slice": lambda x: x[..., 1:] * 2,
+    "max": lambda x: x.max(-1).values * 2,
+    "unfold": lambda x: x.unfold(-1, 2, 1) * 2,
+}
+
+
+@pytest.mark.parametrize("name", GRADIENTS)
+def test_a_gradient_of_fewer_dimensions_is_compiled(name: str) -> None:
+    """Dimensions beside it are those of the tensor that it is the gradient for."""
+    log.clear()
+    x = torch.randn(2, 4, requires_grad=True)
+    compiled = jitney.compile(GRADIENTS[name], fullgraph=True)
+    assert_equal_to_eager(GRADIENTS[name], compiled, (x,), training=True, calls=1)
+    assert not log.events("eager_graph")
