@@ -192,7 +192,7 @@ class Recorder(torch_api.dispatch_mode_class()):  # type: ignore[misc]
         node = self.node_of(tensor)
         if not torch_api.fake_mode_of(node.meta["val"]):
             with torch_api.dispatch_modes_off():
-                node.meta["val"] = self._fake_mode.from_tensor(tensor.detach())
+                node.meta["val"] = torch_api.fake_of(self._fake_mode, tensor.detach())
         fake: torch.Tensor = node.meta["val"]
         self.track(fake, node)
         return fake

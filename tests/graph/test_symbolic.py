@@ -155,3 +155,13 @@ def test_as_strided_of_a_removed_op_begins_where_its_operand_does():
         for dynamic_sizes in (False, True):
             compiled = jitney.compile(function, dynamic=dynamic_sizes)
             torch.testing.assert_close(compiled(x), function(x))
+
+
+def test_the_sizes_of_a_constant_are_numbers() -> None:
+    """torch's capture found symbols of theirs among its own, and none of its inputs had them."""
+
+    def is_holiday(day: torch.Tensor) -> torch.Tensor:
+        return torch.isin(day % 30, torch.tensor([0, 25]))
+
+    day = torch.arange(5) * 25
+    assert torch.equal(torch.compile(is_holiday, backend="jitney")(day), is_holiday(day))
