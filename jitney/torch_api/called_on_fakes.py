@@ -57,7 +57,7 @@ def _new_in_rows(whole: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
 def _masked_in_place(
     whole: Any, query: Any, key: Any, value: Any, attn_mask: Any = None, *args: Any, **kwargs: Any
 ) -> torch.Tensor:
-    """The mask is added to the scores in place, so it cannot widen their dtype."""
+    """The mask is added to the scores in place, so it cannot have a larger shape than they have."""
     if isinstance(attn_mask, torch.Tensor):
         lead = query.shape[:-2]
         if not kwargs.get("enable_gqa"):
