@@ -1,0 +1,118 @@
+"""A GPU on the CPU: `jitney.compile` makes kernels for a GPU, which Triton's interpreter runs on the
+CPU's memory, launched as a plan says. What differs: eager is the CPU's, and so are library calls."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+import torch
+
+from jitney import gpu_pipeline, graph_pipeline, torch_api
+from jitney.kernels.triton import build_program, gpu_program
+from jitney.kernels.triton.compile_kernels import load_function
+from jitney.kernels.triton.kernel_source import KernelSource
+from jitney.kernels.triton.launch import Launch
+from jitney.kernels.triton.load_binary import Binary, Loaded
+from jitney.loops import lower_graph
+from jitney.loops.index import Atom
+from jitney.loops.lowerings import random
+from jitney.loops.lowerings.registry import Refused
+from jitney.loops.target import Target
+
+#: With few multiprocessors small sizes reach the ways in which large ones are worked on.
+SMALL_GPU = Target("cuda", "a GPU", multiprocessors=4, capability=(9, 0))
+
+
+def pretend_gpu(monkeypatch: pytest.MonkeyPatch, target: Target = SMALL_GPU) -> list[KernelSource]:
+    """From now on graphs are compiled for ``target``. Returns a list that gets every kernel."""
+    sources: list[KernelSource] = []
+
+    class Build:
+        """In place of machine code: the sources themselves, by their number in ``sources``."""
+
+        def __init__(self, *_: Any) -> None:
+            self.binaries: dict[str, Binary] = {}
+
+        def give(self, given: Sequence[KernelSource]) -> None:
+            for source in given:
+                if source.key not in self.binaries:
+                    sources.append(source)
+                    number = str(len(sources) - 1)
+                    self.binaries[source.key] = Binary(number, b"", 0, 4)
+
+        def end(self) -> None:
+            pass
+
+        def finish(self) -> dict[str, Binary]:
+            return self.binaries
+
+    class Table(InterpretedLaunches):
+        def __init__(self, launches: Sequence[Launch], slots: int) -> None:
+            super().__init__(launches, slots, sources)
+
+    def refused(*_: Any) -> Any:
+        raise Refused("eager here draws as a CPU does")
+
+    monkeypatch.setattr(graph_pipeline, "target_of", lambda *_: target)
+    monkeypatch.setattr(lower_graph, "_check_tensors", lambda *given: check_tensors(*given))
+    monkeypatch.setattr(gpu_pipeline, "check_runnable", lambda *_: None)
+    monkeypatch.setattr(random, "_draw", refused)
+    monkeypatch.setattr(build_program, "KernelBuild", Build)
+    monkeypatch.setattr(gpu_program, "LaunchTable", Table)
+    monkeypatch.setattr(gpu_program, "load_binary", lambda b, _: Loaded(int(b.name), 128, 0))
+    monkeypatch.setattr(gpu_program, "_device", lambda _: torch.device("cpu"))
+    monkeypatch.setattr(torch_api, "is_other_gpu", lambda _: False)
+    monkeypatch.setattr(torch_api, "raw_cuda_stream", lambda _: 0)
+    return sources
+
+
+def check_tensors(b: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """`lower_graph._check_tensors` for tensors that say they lie on a CPU."""
+    real = b.target
+    b.target = Target("cpu", "a CPU", 1)
+    try:
+        CHECK(b, args, kwargs)
+    finally:
+        b.target = real
+
+
+CHECK = lower_graph._check_tensors
+
+
+class InterpretedLaunches:
+    """A `LaunchTable` whose launches are runs of Triton's interpreter."""
+
+    def __init__(
+        self, launches: Sequence[Launch], slots: int, sources: Sequence[KernelSource]
+    ) -> None:
+        self.values = (ctypes.c_int64 * (slots + 1))()
+        self.launches = [(one, sources[one.function]) for one in launches]
+        self.sizes: Mapping[Atom, int] = {}
+
+    def set_sizes(self, sizes: Mapping[Atom, int]) -> None:
+        self.sizes = dict(sizes)
+
+    def run(self, first: int, count: int, stream: int) -> None:
+        for launch, source in self.launches[first : first + count]:
+            grid = tuple(size.evaluate(self.sizes) for size in launch.grid)
+            if 0 in grid:
+                continue
+            kernel = load_function(source.text(interpret=True))
+            slots = zip(launch.slots, source.parameters, strict=True)
+            kernel[grid](*[_argument(self.values[slot], one) for slot, one in slots])
+
+
+def _argument(value: int, parameter: Any) -> Any:
+    """What a kernel is given for the 8 bytes of a slot."""
+    if parameter.kind == "pointer":
+        if not value:  # of a tensor without elements
+            return torch.zeros(1, dtype=parameter.dtype)
+        element = (ctypes.c_char * parameter.dtype.itemsize).from_address(value)
+        return torch.frombuffer(element, dtype=parameter.dtype)
+    if parameter.kind == "dim":
+        return value
+    raw = torch.tensor([value]).view(torch.uint8)[: parameter.dtype.itemsize]
+    return raw.view(parameter.dtype).item()
