@@ -4,6 +4,7 @@ CPU's memory, launched as a plan says. What differs: eager is the CPU's, and so 
 from __future__ import annotations
 
 import ctypes
+import pickle
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -27,21 +28,18 @@ SMALL_GPU = Target("cuda", "a GPU", multiprocessors=4, capability=(9, 0))
 
 
 def pretend_gpu(monkeypatch: pytest.MonkeyPatch, target: Target = SMALL_GPU) -> list[KernelSource]:
-    """From now on graphs are compiled for ``target``. Returns a list that gets every kernel."""
+    """From now on graphs are compiled for ``target``. Returns a list that gets what is loaded."""
     sources: list[KernelSource] = []
 
     class Build:
-        """In place of machine code: the sources themselves, by their number in ``sources``."""
+        """In place of machine code: the sources themselves."""
 
         def __init__(self, *_: Any) -> None:
             self.binaries: dict[str, Binary] = {}
 
         def give(self, given: Sequence[KernelSource]) -> None:
             for source in given:
-                if source.key not in self.binaries:
-                    sources.append(source)
-                    number = str(len(sources) - 1)
-                    self.binaries[source.key] = Binary(number, b"", 0, 4)
+                self.binaries[source.key] = Binary(source.name, pickle.dumps(source), 0, 4)
 
         def end(self) -> None:
             pass
@@ -53,6 +51,10 @@ def pretend_gpu(monkeypatch: pytest.MonkeyPatch, target: Target = SMALL_GPU) -> 
         def __init__(self, launches: Sequence[Launch], slots: int) -> None:
             super().__init__(launches, slots, sources)
 
+    def load(binary: Binary, _: torch.device) -> Loaded:
+        sources.append(pickle.loads(binary.code))
+        return Loaded(len(sources) - 1, 128, 0)
+
     def refused(*_: Any) -> Any:
         raise Refused("eager here draws as a CPU does")
 
@@ -62,7 +64,7 @@ def pretend_gpu(monkeypatch: pytest.MonkeyPatch, target: Target = SMALL_GPU) -> 
     monkeypatch.setattr(random, "_draw", refused)
     monkeypatch.setattr(build_program, "KernelBuild", Build)
     monkeypatch.setattr(gpu_program, "LaunchTable", Table)
-    monkeypatch.setattr(gpu_program, "load_binary", lambda b, _: Loaded(int(b.name), 128, 0))
+    monkeypatch.setattr(gpu_program, "load_binary", load)
     monkeypatch.setattr(gpu_program, "_device", lambda _: torch.device("cpu"))
     monkeypatch.setattr(torch_api, "is_other_gpu", lambda _: False)
     monkeypatch.setattr(torch_api, "raw_cuda_stream", lambda _: 0)
