@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 pytest.importorskip("triton")
 
@@ -29,4 +30,30 @@ def test_training_runs_through_kernels_of_a_gpu(kernels: list[object]) -> None:
             for f in (compiled, layer)
         )
         assert_equal(found, wanted)
+    assert kernels
+
+
+class Cache:
+    """Keys and values of the tokens so far, in memory for 16."""
+
+    def __init__(self) -> None:
+        self.keys, self.values, self.filled = torch.zeros(1, 2, 16, 8), torch.zeros(1, 2, 16, 8), 0
+
+
+def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, cache: Cache) -> torch.Tensor:
+    end = cache.filled + k.size(2)
+    cache.keys[:, :, cache.filled : end] = k
+    cache.values[:, :, cache.filled : end] = v
+    cache.filled = end
+    return F.scaled_dot_product_attention(q, cache.keys[:, :, :end], cache.values[:, :, :end])
+
+
+def test_attention_over_the_filled_part_of_a_cache(kernels: list[object]) -> None:
+    ours, eagers = Cache(), Cache()
+    compiled = jitney.compile(attend)
+    for seed in range(5):
+        torch.manual_seed(seed)
+        step = [torch.randn(1, 2, 1, 8) for _ in range(3)]
+        assert_equal(compiled(*step, ours), attend(*step, eagers))
+        assert_equal(ours.keys, eagers.keys)
     assert kernels

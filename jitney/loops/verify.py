@@ -117,6 +117,9 @@ def _check_node(
             raise Broken(f"unknown buffer {name}")
         if name not in written and name not in inside:
             raise Broken(f"{name} is read before it is written")
+    if isinstance(node, ir.Extern):
+        for view in visit.views((node.args, node.kwargs)):
+            _check_view(view, table[view.buffer])
     inner = node.before if isinstance(node, ir.Attention) else (node,)
     around = _Scope(table, set(), assumptions=assumptions)
     for nest in node.nests if isinstance(node, ir.Together) else inner:
@@ -219,6 +222,19 @@ def _check_access(
             fits = 0 <= low and high < size
             if not fits and not stays_inside(where, scope.axes, size, scope.assumptions):
                 raise Broken(f"{buffer}[{where}] reaches {low}..{high} of {size} elements")
+
+
+def _check_view(view: ir.BufferView, buffer: ir.Buffer) -> None:
+    """A library that is handed memory outside of the buffer would read or write it."""
+    if _is_empty(view.shape):
+        return
+    pairs = zip(view.shape, view.strides, strict=True)
+    last = sum(((n - 1) * s for n, s in pairs), view.offset)
+    first, size = view.offset.bounds()[0], _size(buffer)
+    before = first is not None and first < 0 and _is_bounded(view.offset)
+    after = last.is_const and size is not None and last.const >= size
+    if before or after:
+        raise Broken(f"a view of {buffer.name} reaches {view.offset}..{last} of {size} elements")
 
 
 def _is_bounded(where: Index) -> bool:

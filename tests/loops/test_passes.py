@@ -98,6 +98,16 @@ def test_each_breach_is_a_compiler_bug(broken, message):
     assert "t0_nest" in str(raised.value)
 
 
+@pytest.mark.parametrize("start", [index(1), -1 * index(Dim("s", low=0, high=4, hint=2))])
+def test_a_library_is_given_no_memory_outside_of_a_buffer(start):
+    program = chain(3)
+    view = ir.BufferView("t0", (index(8),), (index(1),), start)
+    call = ir.Extern("sort", "aten.sort.default", (view,), (), (), effectful=True)
+    bad = replace(program, nodes=(program.nodes[0], call, *program.nodes[1:]))
+    with pytest.raises(CompilerBug, match="a view of t0 reaches"):
+        verify(bad)
+
+
 def test_overlapping_slots_are_a_compiler_bug():
     program = chain(3)
     slots = (("t0", index(0)), ("t1", index(0)))

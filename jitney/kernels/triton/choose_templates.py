@@ -317,14 +317,16 @@ def _query_key_value(node: Attention) -> tuple[BufferView, BufferView, BufferVie
 
 
 def _final_copies(program: LoopProgram, writers: Counter[str]) -> dict[str, PointwiseNest]:
-    """Copies by what they make, where neither that nor the source is ever written again."""
+    """Copies by what they make, where neither that nor the source is ever written again. What
+    holds values before it is written (an input) is not made by a copy into a part of it."""
     found: dict[str, PointwiseNest] = {}
     for node in program.nodes:
         nest = pointwise(node) if isinstance(node, LoopNest) else None
         if nest is not None and nest.is_copy and writers[nest.store.buffer] == 1:
             (source,) = reads(nest.nest)
             kept = program.buffer(source).kind != "input" or not writers[source]
-            if kept and writers[source] <= 1:
+            made = program.buffer(nest.store.buffer).kind != "input"
+            if made and kept and writers[source] <= 1:
                 found[nest.store.buffer] = nest
     return found
 
