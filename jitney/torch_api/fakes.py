@@ -4,21 +4,43 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
+from functools import lru_cache
 from typing import Any
 
 import torch
 
+from jitney.torch_api.generators import note_generators
 from jitney.torch_api.modes import dispatch_modes_off
+
+
+@lru_cache(maxsize=1)
+def _mode_class() -> type[Any]:
+    """torch's FakeTensorMode, which draws no numbers: where an op tells its result's shape by
+    running alone (`aten.binomial`), it is run on zeros, and on a GPU that moves the generator."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    class QuietFakeTensorMode(FakeTensorMode):
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            if torch.Tag.nondeterministic_seeded not in func.tags:
+                return super().__torch_dispatch__(func, types, args, kwargs)
+            put_back = note_generators()
+            try:
+                return super().__torch_dispatch__(func, types, args, kwargs)
+            finally:
+                put_back()
+
+    return QuietFakeTensorMode
 
 
 def new_fake_mode(values: Iterable[Any] = ()) -> Any:
     """A FakeTensorMode of its own, with the ShapeEnv that knows the symbols among ``values``."""
-    from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
     nodes = [v.node for v in values if isinstance(v, torch.SymInt | torch.SymFloat | torch.SymBool)]
     known = [n.shape_env for n in nodes if getattr(n, "shape_env", None) is not None]
-    return FakeTensorMode(shape_env=known[0] if known else ShapeEnv(), static_shapes=True)
+    return _mode_class()(shape_env=known[0] if known else ShapeEnv(), static_shapes=True)
 
 
 def fake_mode_of(value: Any) -> Any:
@@ -52,11 +74,10 @@ def forget_real_tensors(mode: Any) -> None:
 
 def new_capture_mode() -> tuple[Any, Any]:
     """(FakeTensorMode, ShapeEnv) for one capture: data-dependent sizes and scalars raise."""
-    from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
     shape_env = ShapeEnv(allow_scalar_outputs=False, allow_dynamic_output_shape_ops=False)
-    return FakeTensorMode(shape_env=shape_env, static_shapes=True), shape_env
+    return _mode_class()(shape_env=shape_env, static_shapes=True), shape_env
 
 
 def new_tracing_context(fake_mode: Any) -> Any:
