@@ -299,7 +299,8 @@ class Recorder(torch_api.dispatch_mode_class()):  # type: ignore[misc]
         if isinstance(out, torch.Tensor):
             return self._in_layout_of(wanted, out)
         if isinstance(out, tuple | list):
-            return type(out)(map(self._in_layout_of, wanted, out))
+            # Some decompositions return named tuples, which are not made from one iterable.
+            return tuple(map(self._in_layout_of, wanted, out))
         return out
 
     def _in_layout_of(self, wanted: Any, out: Any) -> Any:

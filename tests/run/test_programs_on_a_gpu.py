@@ -1,0 +1,81 @@
+"""What a GPU alone shows: its generator of random numbers, its library's batch norm, its device as
+the default of everything."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import jitney
+from jitney.events import log
+from tests.equal import assert_equal
+
+pytestmark = pytest.mark.gpu
+
+DRAWS: dict[str, Callable[[Tensor], Any]] = {
+    "gamma": torch._standard_gamma,
+    "two gammas": lambda a: (torch._standard_gamma(a) + torch._standard_gamma(a * 2)).argmax(-1),
+    "Dirichlet": lambda a: torch.distributions.Dirichlet(a).rsample(),
+    "binomial": lambda a: torch.binomial(a * 5, a * 0.2),
+    "Student": lambda a: torch.distributions.StudentT(a + 2).rsample(),
+    "Poisson": lambda a: torch.poisson(a * 3),
+    "uniform numbers, then gamma": lambda a: (torch.rand_like(a) + 1, torch._standard_gamma(a)),
+}
+
+
+@pytest.fixture
+def on_the_gpu() -> Iterator[None]:
+    torch.set_default_device("cuda")
+    try:
+        yield
+    finally:
+        torch.set_default_device(None)
+
+
+def drawn(fn: Callable[[Tensor], Any]) -> list[Any]:
+    """What ``fn`` gives in three calls, the last with another size, and where the generator is."""
+    torch.manual_seed(0)
+    results = [fn(torch.ones(rows, 4, device="cuda") * (1 + rows)) for rows in (3, 3, 5)]
+    return [*results, torch.tensor(torch.cuda.default_generators[0].get_offset())]
+
+
+@pytest.mark.parametrize("name", DRAWS)
+def test_a_compile_draws_no_numbers(name: str) -> None:
+    assert_equal(drawn(jitney.compile(DRAWS[name])), drawn(DRAWS[name]))
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+@pytest.mark.parametrize("layout", ["rows", "channels last", "transposed"])
+def test_batch_norm_in_training(layout: str, frozen: bool) -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.BatchNorm2d(8)).cuda()
+    net[1].requires_grad_(not frozen)
+    x = torch.randn(4, 3, 12, 12, device="cuda")
+    if layout == "channels last":
+        x = x.to(memory_format=torch.channels_last)
+    if layout == "transposed":
+        x = x.transpose(2, 3)
+    x.requires_grad_(not frozen)
+    compiled = jitney.compile(net)
+    log.clear()
+    weights = [p for p in net.parameters() if p.requires_grad]
+    found, wanted = (
+        torch.autograd.grad((f(x) - 1).square().mean(), weights) for f in (compiled, net)
+    )
+    assert_equal(found, wanted)
+    assert not log.events("eager_graph")
+
+
+def test_distinct_elements_with_a_default_device(on_the_gpu: None) -> None:
+    def count(x: Tensor) -> tuple[Any, ...]:
+        runs = torch.unique_consecutive(x)
+        kept, counts = torch.unique_consecutive(x, return_counts=True)
+        return runs * 2, kept, counts, torch.unique(x), F.pad(runs, (0, 1))
+
+    x = torch.tensor([1, 1, 2, 2, 2, 5])
+    assert_equal(jitney.compile(count)(x), count(x))
