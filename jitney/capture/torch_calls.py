@@ -13,6 +13,7 @@ from jitney.capture.forced import forced, forced_keywords
 from jitney.capture.frame import BreakCapture
 from jitney.capture.guard import Kind
 from jitney.capture.source import Function
+from jitney import torch_api
 from jitney.torch_api import names
 
 if TYPE_CHECKING:
@@ -113,7 +114,12 @@ def _is_no_op(owner: Any) -> bool:
 
 
 def _overrides(interpreter: Interpreter, values: Any) -> bool:
-    """Whether an argument has a ``__torch_function__`` of its own; tensors let in are plain."""
+    """Whether an argument has a ``__torch_function__`` of its own; tensors let in are plain.
+
+    To C a default device is an override, too. So a function that asks is not gone on in behind a
+    break: what it calls would ask again, and answer to an overridden call."""
+    if torch_api.function_modes():
+        interpreter.frames[-1].link = None
     force = interpreter.world.force
     return any(
         not isinstance(v, torch.Tensor) and hasattr(type(v), "__torch_function__")
