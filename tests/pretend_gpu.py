@@ -19,7 +19,7 @@ from jitney.kernels.triton.launch import Launch
 from jitney.kernels.triton.load_binary import Binary, Loaded
 from jitney.loops import lower_graph
 from jitney.loops.index import Atom
-from jitney.loops.lowerings import random
+from jitney.loops.lowerings import attention, random
 from jitney.loops.lowerings.registry import Refused
 from jitney.loops.target import Target
 
@@ -62,6 +62,7 @@ def pretend_gpu(monkeypatch: pytest.MonkeyPatch, target: Target = SMALL_GPU) -> 
     monkeypatch.setattr(lower_graph, "_check_tensors", lambda *given: check_tensors(*given))
     monkeypatch.setattr(gpu_pipeline, "check_runnable", lambda *_: None)
     monkeypatch.setattr(random, "_draw", refused)
+    monkeypatch.setattr(attention, "emit_attention", emit_attention)
     monkeypatch.setattr(build_program, "KernelBuild", Build)
     monkeypatch.setattr(gpu_program, "LaunchTable", Table)
     monkeypatch.setattr(gpu_program, "load_binary", load)
@@ -81,7 +82,16 @@ def check_tensors(b: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None
         b.target = real
 
 
+def emit_attention(b: Any, q: Any, k: Any, v: Any, out: Any, logsumexp: Any, *rest: Any) -> None:
+    """`attention.emit_attention`; a GPU's attention leaves what its backward pass needs to the
+    library."""
+    if logsumexp is not None and b.used(1):
+        raise Refused("the backward pass needs what the library saves")
+    ATTENTION(b, q, k, v, out, logsumexp, *rest)
+
+
 CHECK = lower_graph._check_tensors
+ATTENTION = attention.emit_attention
 
 
 class InterpretedLaunches:

@@ -57,3 +57,18 @@ def test_attention_over_the_filled_part_of_a_cache(kernels: list[object]) -> Non
         assert_equal(compiled(*step, ours), attend(*step, eagers))
         assert_equal(ours.keys, eagers.keys)
     assert kernels
+
+
+def test_training_through_attention(kernels: list[object]) -> None:
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(2, 2, 5, 8, requires_grad=True) for _ in range(3))
+
+    def attend() -> torch.Tensor:
+        return torch.nn.functional.scaled_dot_product_attention(q * 2, k, v, is_causal=True).sin()
+
+    found, wanted = (
+        torch.autograd.grad(f().sum(), (q, k, v))
+        for f in (jitney.compile(attend, fullgraph=True), attend)
+    )
+    assert_equal(found, wanted)
+    assert kernels
