@@ -1,5 +1,5 @@
-"""A GPU on the CPU: `jitney.compile` makes kernels for a GPU, which Triton's interpreter runs on the
-CPU's memory, launched as a plan says. What differs: eager is the CPU's, and so are library calls."""
+"""A GPU on the CPU: `jitney.compile` makes kernels for a GPU, which Triton's interpreter runs on
+the CPU's memory, launched as a plan says. Eager and the library's calls are the CPU's."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ from typing import Any
 
 import pytest
 import torch
+import triton
 
 from jitney import gpu_pipeline, graph_pipeline, torch_api
 from jitney.kernels.triton import build_program, gpu_program
 from jitney.kernels.triton.compile_kernels import load_function
+from jitney.kernels.triton.expressions import TYPES
 from jitney.kernels.triton.kernel_source import KernelSource
 from jitney.kernels.triton.launch import Launch
 from jitney.kernels.triton.load_binary import Binary, Loaded
@@ -127,4 +129,7 @@ def _argument(value: int, parameter: Any) -> Any:
     if parameter.kind == "dim":
         return value
     raw = torch.tensor([value]).view(torch.uint8)[: parameter.dtype.itemsize]
-    return raw.view(parameter.dtype).item()
+    number = raw.view(parameter.dtype).numpy()  # the interpreter leaves Python's floats as they are
+    kind = getattr(triton.language, TYPES[parameter.dtype].removeprefix("tl."))
+    handle = triton.runtime.interpreter.TensorHandle(number, kind)
+    return triton.language.tensor(handle, kind)
