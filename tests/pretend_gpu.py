@@ -8,9 +8,11 @@ import pickle
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import triton
+from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
 
 from jitney import gpu_pipeline, graph_pipeline, torch_api
 from jitney.kernels.triton import build_program, gpu_program
@@ -64,6 +66,7 @@ def pretend_gpu(monkeypatch: pytest.MonkeyPatch, target: Target = SMALL_GPU) -> 
     monkeypatch.setattr(lower_graph, "_check_tensors", lambda *given: check_tensors(*given))
     monkeypatch.setattr(gpu_pipeline, "check_runnable", lambda *_: None)
     monkeypatch.setattr(random, "_draw", refused)
+    monkeypatch.setattr(InterpreterBuilder, "create_splat", splat)
     monkeypatch.setattr(attention, "emit_attention", emit_attention)
     monkeypatch.setattr(build_program, "KernelBuild", Build)
     monkeypatch.setattr(gpu_program, "LaunchTable", Table)
@@ -131,5 +134,10 @@ def _argument(value: int, parameter: Any) -> Any:
     raw = torch.tensor([value]).view(torch.uint8)[: parameter.dtype.itemsize]
     number = raw.view(parameter.dtype).numpy()  # the interpreter leaves Python's floats as they are
     kind = getattr(triton.language, TYPES[parameter.dtype].removeprefix("tl."))
-    handle = triton.runtime.interpreter.TensorHandle(number, kind)
-    return triton.language.tensor(handle, kind)
+    return triton.language.tensor(TensorHandle(number, kind), kind)
+
+
+def splat(_: Any, block: Any, number: Any) -> TensorHandle:
+    """`InterpreterBuilder.create_splat`, which takes what compared two floats for a float."""
+    data = number.data.reshape(-1)
+    return TensorHandle(np.full(block.shape, data[0], data.dtype), number.dtype.scalar)
