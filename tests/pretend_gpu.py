@@ -67,6 +67,7 @@ def pretend_gpu(monkeypatch: pytest.MonkeyPatch, target: Target = SMALL_GPU) -> 
     monkeypatch.setattr(gpu_pipeline, "check_runnable", lambda *_: None)
     monkeypatch.setattr(random, "_draw", refused)
     monkeypatch.setattr(InterpreterBuilder, "create_splat", splat)
+    monkeypatch.setattr(InterpreterBuilder, "cast_impl", cast)
     monkeypatch.setattr(attention, "emit_attention", emit_attention)
     monkeypatch.setattr(build_program, "KernelBuild", Build)
     monkeypatch.setattr(gpu_program, "LaunchTable", Table)
@@ -133,7 +134,7 @@ def _argument(value: int, parameter: Any) -> Any:
         return value
     raw = torch.tensor([value]).view(torch.uint8)[: parameter.dtype.itemsize]
     number = raw.view(parameter.dtype).numpy()  # the interpreter leaves Python's floats as they are
-    kind = getattr(triton.language, TYPES[parameter.dtype].removeprefix("tl."))
+    kind = KINDS[parameter.dtype]
     return triton.language.tensor(TensorHandle(number, kind), kind)
 
 
@@ -141,3 +142,21 @@ def splat(_: Any, block: Any, number: Any) -> TensorHandle:
     """`InterpreterBuilder.create_splat`, which takes what compared two floats for a float."""
     data = number.data.reshape(-1)
     return TensorHandle(np.full(block.shape, data[0], data.dtype), number.dtype.scalar)
+
+
+def cast(builder: Any, given: TensorHandle, to: Any) -> TensorHandle:
+    """`InterpreterBuilder.cast_impl`, which cuts bfloat16 off and makes its bits of integers."""
+    before, after = given.dtype.scalar, to.scalar
+    if triton.language.bfloat16 not in (before, after):
+        return CAST(builder, given, to)
+    source = torch.from_numpy(np.array(given.data))
+    if before == triton.language.bfloat16:
+        source = source.view(torch.bfloat16)
+    found = source.to(next(dtype for dtype, kind in KINDS.items() if kind == after))
+    if after == triton.language.bfloat16:
+        found = found.view(torch.uint16)
+    return TensorHandle(found.numpy(), after)
+
+
+CAST = InterpreterBuilder.cast_impl
+KINDS = {dtype: getattr(triton.language, name[3:]) for dtype, name in TYPES.items()}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -82,4 +84,14 @@ def test_numbers_that_change_reach_kernels(kernels: list[object]) -> None:
     x = torch.randn(9) * 9
     for by, more in ((0.1, 3), (1.7, 2**40), (3.3, -5)):
         assert_equal(compiled(x, by, more), weigh(x, by, more))
+    assert kernels
+
+
+def test_bfloat16_is_rounded(kernels: list[object]) -> None:
+    def mix(x: torch.Tensor, n: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return x.bfloat16(), x.double().bfloat16(), n.bfloat16() * 2, x.bfloat16().exp()
+
+    x, n = torch.randn(99) * 3, torch.arange(99) * 1001
+    x[0], x[1] = math.nan, math.inf
+    assert_equal(jitney.compile(mix, fullgraph=True)(x, n), mix(x, n))
     assert kernels
