@@ -6,15 +6,19 @@ from __future__ import annotations
 import ctypes
 import pickle
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 import triton
-from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
+from triton.runtime.errors import InterpreterError
+from triton.runtime.interpreter import InterpreterBuilder, TensorHandle, interpreter_builder
 
 from jitney import gpu_pipeline, graph_pipeline, torch_api
+from jitney.capture import operators
+from jitney.errors import LeftToEager
 from jitney.kernels.triton import build_program, gpu_program
 from jitney.kernels.triton.compile_kernels import load_function
 from jitney.kernels.triton.expressions import TYPES
@@ -63,9 +67,12 @@ def pretend_gpu(monkeypatch: pytest.MonkeyPatch, target: Target = SMALL_GPU) -> 
         raise Refused("eager here draws as a CPU does")
 
     monkeypatch.setattr(graph_pipeline, "target_of", lambda *_: target)
+    monkeypatch.setattr(operators, "assert_valid", lambda *_: False)  # what a GPU would not survive
     monkeypatch.setattr(lower_graph, "_check_tensors", lambda *given: check_tensors(*given))
     monkeypatch.setattr(gpu_pipeline, "check_runnable", lambda *_: None)
     monkeypatch.setattr(random, "_draw", refused)
+    asserts = replace(interpreter_builder.options, debug=True, sanitize_overflow=False)
+    monkeypatch.setattr(interpreter_builder, "options", asserts)
     monkeypatch.setattr(InterpreterBuilder, "create_splat", splat)
     monkeypatch.setattr(InterpreterBuilder, "cast_impl", cast)
     monkeypatch.setattr(attention, "emit_attention", emit_attention)
@@ -120,7 +127,13 @@ class InterpretedLaunches:
                 continue
             kernel = load_function(source.text(interpret=True))
             slots = zip(launch.slots, source.parameters, strict=True)
-            kernel[grid](*[_argument(self.values[slot], one) for slot, one in slots])
+            given = [_argument(self.values[slot], one) for slot, one in slots]
+            try:
+                kernel[grid](*given)
+            except InterpreterError as error:
+                if "AssertionError" not in str(error):
+                    raise
+                raise LeftToEager("an assertion failed, with which a GPU ends") from error
 
 
 def _argument(value: int, parameter: Any) -> Any:
