@@ -211,13 +211,13 @@ class ReductionEmitter(TileEmitter):
 
     def _identity(self, result: Reduction) -> str:
         dtype = result.value.dtype
+        if dtype == torch.bool:  # in words: beside a number `tl.where` makes numbers of them
+            return str(result.op in ("all", "min", "argmin", "prod"))
         if result.op in _IDENTITY:
             return literal(_IDENTITY[result.op], dtype)
         low = result.op.endswith("max")
         if dtype.is_floating_point:
             return 'float("-inf")' if low else 'float("inf")'
-        if dtype == torch.bool:
-            return "0" if low else "1"
         info = torch.iinfo(dtype)
         return str(info.min if low else info.max)
 

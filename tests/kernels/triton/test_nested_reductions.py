@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import pytest
 import torch
 
@@ -27,3 +29,19 @@ def test_reductions_of_reductions(name: str, shape: tuple[int, ...]) -> None:
     assert not externs(program)
     (got,) = run_kernels(program, constants, (x,))
     torch.testing.assert_close(got, REDUCTIONS[name](x), rtol=1e-4, atol=1e-4)
+
+
+def test_what_reduces_truth_values_is_a_truth_value() -> None:
+    """Triton takes numbers as the condition of `tl.where` for now, and warns."""
+
+    def choose(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        equal = x == y
+        some, every = equal.any(1), equal.all(1)
+        return torch.where(some, x.sum(1), y.sum(1)), torch.where(~every, x.sum(1), -y.sum(1))
+
+    x, y = torch.arange(12).view(4, 3) % 2, torch.arange(12).view(4, 3) % 4 % 3
+    program, constants = gpu_program(choose, x, y)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = run_kernels(program, constants, (x, y))
+    torch.testing.assert_close(found, list(choose(x, y)))
