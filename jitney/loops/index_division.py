@@ -50,6 +50,10 @@ def floor_div(a: Index, b: Index) -> Index:
     inner = bare_atom(a)
     if isinstance(inner, FloorDiv) and b.is_const and inner.denominator.is_const:
         return floor_div(inner.numerator, inner.denominator * b)
+    if isinstance(inner, Mod) and not b.is_const:  # the bounds of a remainder are known
+        times, over = split_multiple(inner.denominator, b)
+        if times is not None and over == index(0):
+            return modulo(floor_div(inner.numerator, b), times)
     return index(FloorDiv(a, b))
 
 

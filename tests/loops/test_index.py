@@ -233,3 +233,12 @@ def test_parts_of_rows_whose_number_is_rounded_up() -> None:
     shared = (row, head)
     assert same_iteration(written, (*shared, part, place), read, shared)
     assert not same_iteration(written, (*shared, part, place), read + parts * 64, shared)
+
+
+def test_a_part_of_a_remainder_is_a_remainder_within_bounds() -> None:
+    size, at = Dim("s"), Axis("at", index(1 << 40))
+    plane = index(size) * index(size)
+    channel = index(at) % (3 * plane) // plane
+    assert channel == index(at) // plane % 3
+    for n, x in itertools.product((1, 2, 5), range(90)):
+        assert channel.evaluate({size: n, at: x}) == x % (3 * n * n) // (n * n)
