@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from jitney import torch_api
 from jitney.capture import function_calls, leaves, state
 from jitney.capture.forced import forced, forced_keywords
 from jitney.capture.frame import BreakCapture
 from jitney.capture.guard import Kind
 from jitney.capture.source import Function
-from jitney import torch_api
 from jitney.torch_api import names
 
 if TYPE_CHECKING:
