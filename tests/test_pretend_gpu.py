@@ -95,3 +95,22 @@ def test_bfloat16_is_rounded(kernels: list[object]) -> None:
     x[0], x[1] = math.nan, math.inf
     assert_equal(jitney.compile(mix, fullgraph=True)(x, n), mix(x, n))
     assert kernels
+
+
+def test_errors_are_eagers(kernels: list[object], monkeypatch: pytest.MonkeyPatch) -> None:
+    # `torch.compile`, once used, turns validation off for the process.
+    monkeypatch.setattr(torch.distributions.Distribution, "_validate_args", True)
+
+    def pick(x: torch.Tensor, i: torch.Tensor) -> torch.Tensor:
+        return x[i] * 2
+
+    def density(x: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+        return torch.distributions.Normal(0.0, scale).log_prob(x)
+
+    x = torch.randn(5)
+    for function, good, bad in ((pick, [1, 4], [1, 7]), (density, 2.0, -1.0)):
+        compiled = jitney.compile(function)
+        assert_equal(compiled(x, torch.tensor(good)), function(x, torch.tensor(good)))
+        with pytest.raises((IndexError, ValueError), match="index 7|Expected parameter scale"):
+            compiled(x, torch.tensor(bad))
+    assert kernels

@@ -74,7 +74,7 @@ def test_a_mask_does_not_widen_attention(training: bool, dynamic: bool | None) -
 
 
 @pytest.mark.parametrize("dynamic", [None, True])
-@pytest.mark.parametrize("mode", ["nearest", "bilinear"])
+@pytest.mark.parametrize("mode", ["nearest", "bilinear", "bicubic"])
 def test_an_image_is_resampled_to_one_that_has_elements(mode: str, dynamic: bool | None) -> None:
     def resampled(x: torch.Tensor, n: int) -> Any:
         try:
