@@ -66,7 +66,7 @@ def test_training_through_attention(kernels: list[object]) -> None:
     q, k, v = (torch.randn(2, 2, 5, 8, requires_grad=True) for _ in range(3))
 
     def attend() -> torch.Tensor:
-        return torch.nn.functional.scaled_dot_product_attention(q * 2, k, v, is_causal=True).sin()
+        return F.scaled_dot_product_attention(q * 2, k, v, is_causal=True).sin()
 
     found, wanted = (
         torch.autograd.grad(f().sum(), (q, k, v))
