@@ -75,6 +75,8 @@ def pretend_gpu(monkeypatch: pytest.MonkeyPatch, target: Target = SMALL_GPU) -> 
     monkeypatch.setattr(interpreter_builder, "options", asserts)
     monkeypatch.setattr(InterpreterBuilder, "create_splat", splat)
     monkeypatch.setattr(InterpreterBuilder, "cast_impl", cast)
+    monkeypatch.setattr(InterpreterBuilder, "binary_op", of_two)
+    monkeypatch.setattr(InterpreterBuilder, "create_dot", dot)
     monkeypatch.setattr(attention, "emit_attention", emit_attention)
     monkeypatch.setattr(build_program, "KernelBuild", Build)
     monkeypatch.setattr(gpu_program, "LaunchTable", Table)
@@ -171,5 +173,26 @@ def cast(builder: Any, given: TensorHandle, to: Any) -> TensorHandle:
     return TensorHandle(found.numpy(), after)
 
 
+def of_two(builder: Any, left: TensorHandle, right: TensorHandle, op: Any) -> TensorHandle:
+    """`InterpreterBuilder.binary_op`, which computes and compares the bits of bfloat16."""
+    kind = left.dtype.scalar
+    if kind != triton.language.bfloat16:
+        return OF_TWO(builder, left, right, op)
+    wide = (cast(builder, one, triton.language.float32).data for one in (left, right))
+    found = op(*wide)
+    if found.dtype == np.bool_:
+        return TensorHandle(found, triton.language.int1)
+    return cast(builder, TensorHandle(found, triton.language.float32), kind)
+
+
+def dot(builder: Any, left: TensorHandle, right: TensorHandle, *rest: Any) -> TensorHandle:
+    """`InterpreterBuilder.create_dot`, which multiplies the bits of bfloat16."""
+    if left.dtype.scalar == triton.language.bfloat16:
+        left, right = (cast(builder, one, triton.language.float32) for one in (left, right))
+    return DOT(builder, left, right, *rest)
+
+
 CAST = InterpreterBuilder.cast_impl
+DOT = InterpreterBuilder.create_dot
+OF_TWO = InterpreterBuilder.binary_op
 KINDS = {dtype: getattr(triton.language, name[3:]) for dtype, name in TYPES.items()}

@@ -11,16 +11,17 @@ import torch.nn.functional as F
 pytest.importorskip("triton")
 
 import jitney
+from jitney.kernels.triton.kernel_source import KernelSource
 from tests.equal import assert_equal
 from tests.pretend_gpu import pretend_gpu
 
 
 @pytest.fixture
-def kernels(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+def kernels(monkeypatch: pytest.MonkeyPatch) -> list[KernelSource]:
     return pretend_gpu(monkeypatch)
 
 
-def test_training_runs_through_kernels_of_a_gpu(kernels: list[object]) -> None:
+def test_training_runs_through_kernels_of_a_gpu(kernels: list[KernelSource]) -> None:
     torch.manual_seed(0)
     layer = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.GELU(), torch.nn.LayerNorm(16))
     compiled = jitney.compile(layer)
@@ -50,7 +51,7 @@ def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, cache: Cache) -> t
     return F.scaled_dot_product_attention(q, cache.keys[:, :, :end], cache.values[:, :, :end])
 
 
-def test_attention_over_the_filled_part_of_a_cache(kernels: list[object]) -> None:
+def test_attention_over_the_filled_part_of_a_cache(kernels: list[KernelSource]) -> None:
     ours, eagers = Cache(), Cache()
     compiled = jitney.compile(attend)
     for seed in range(5):
@@ -61,7 +62,7 @@ def test_attention_over_the_filled_part_of_a_cache(kernels: list[object]) -> Non
     assert kernels
 
 
-def test_training_through_attention(kernels: list[object]) -> None:
+def test_training_through_attention(kernels: list[KernelSource]) -> None:
     torch.manual_seed(0)
     q, k, v = (torch.randn(2, 2, 5, 8, requires_grad=True) for _ in range(3))
 
@@ -76,7 +77,7 @@ def test_training_through_attention(kernels: list[object]) -> None:
     assert kernels
 
 
-def test_numbers_that_change_reach_kernels(kernels: list[object]) -> None:
+def test_numbers_that_change_reach_kernels(kernels: list[KernelSource]) -> None:
     def weigh(x: torch.Tensor, by: float, more: int) -> torch.Tensor:
         return x.clamp(-by, by) + x.long() * more
 
@@ -87,7 +88,7 @@ def test_numbers_that_change_reach_kernels(kernels: list[object]) -> None:
     assert kernels
 
 
-def test_bfloat16_is_rounded(kernels: list[object]) -> None:
+def test_bfloat16_is_rounded(kernels: list[KernelSource]) -> None:
     def mix(x: torch.Tensor, n: torch.Tensor) -> tuple[torch.Tensor, ...]:
         return x.bfloat16(), x.double().bfloat16(), n.bfloat16() * 2, x.bfloat16().exp()
 
@@ -97,7 +98,26 @@ def test_bfloat16_is_rounded(kernels: list[object]) -> None:
     assert kernels
 
 
-def test_errors_are_eagers(kernels: list[object], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bfloat16_is_compared_by_value(kernels: list[KernelSource]) -> None:
+    def compare(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return x.bool(), x.logical_not(), x.count_nonzero(), x == x.flip(0)
+
+    x = torch.tensor([0.0, -0.0, math.nan, -math.inf, 1e-40, 0.0]).bfloat16()
+    assert_equal(jitney.compile(compare, fullgraph=True)(x), compare(x))
+    assert kernels
+
+
+def test_a_product_of_bfloat16(kernels: list[KernelSource]) -> None:
+    x, w = torch.randn(2, 64, 64).bfloat16()
+
+    def multiply() -> torch.Tensor:
+        return torch.relu(x @ w.t())
+
+    assert_equal(jitney.compile(multiply, fullgraph=True)(), multiply())
+    assert any("tl.dot" in one.text(interpret=True) for one in kernels)
+
+
+def test_errors_are_eagers(kernels: list[KernelSource], monkeypatch: pytest.MonkeyPatch) -> None:
     # `torch.compile`, once used, turns validation off for the process.
     monkeypatch.setattr(torch.distributions.Distribution, "_validate_args", True)
 
