@@ -77,6 +77,7 @@ def pretend_gpu(monkeypatch: pytest.MonkeyPatch, target: Target = SMALL_GPU) -> 
     monkeypatch.setattr(InterpreterBuilder, "cast_impl", cast)
     monkeypatch.setattr(InterpreterBuilder, "binary_op", of_two)
     monkeypatch.setattr(InterpreterBuilder, "create_dot", dot)
+    monkeypatch.setattr(InterpreterBuilder, "create_atomic_rmw", add_to)
     monkeypatch.setattr(attention, "emit_attention", emit_attention)
     monkeypatch.setattr(build_program, "KernelBuild", Build)
     monkeypatch.setattr(gpu_program, "LaunchTable", Table)
@@ -192,6 +193,21 @@ def dot(builder: Any, left: TensorHandle, right: TensorHandle, *rest: Any) -> Te
     return DOT(builder, left, right, *rest)
 
 
+def add_to(builder: Any, kind: Any, at: TensorHandle, more: TensorHandle, *rest: Any) -> Any:
+    """`InterpreterBuilder.create_atomic_rmw`, which does not know bfloat16."""
+    if more.dtype.scalar != triton.language.bfloat16:
+        return ADD_TO(builder, kind, at, more, *rest)
+    before = np.zeros_like(more.data)
+    for place in np.argwhere(rest[0].data):
+        where = tuple(place)
+        element = (ctypes.c_char * 2).from_address(int(at.data[where]))
+        memory = torch.frombuffer(element, dtype=torch.bfloat16)
+        before[where] = memory.view(torch.uint16).numpy()[0]
+        memory += torch.from_numpy(more.data[where].reshape(1)).view(torch.bfloat16)
+    return TensorHandle(before, more.dtype.scalar)
+
+
+ADD_TO = InterpreterBuilder.create_atomic_rmw
 CAST = InterpreterBuilder.cast_impl
 DOT = InterpreterBuilder.create_dot
 OF_TWO = InterpreterBuilder.binary_op

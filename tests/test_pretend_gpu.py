@@ -117,6 +117,15 @@ def test_a_product_of_bfloat16(kernels: list[KernelSource]) -> None:
     assert any("tl.dot" in one.text(interpret=True) for one in kernels)
 
 
+def test_sums_of_bfloat16_in_memory(kernels: list[KernelSource]) -> None:
+    def collect(rows: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
+        return torch.zeros(4, 3, dtype=rows.dtype).index_add(0, at, rows)
+
+    rows, at = torch.randint(9, (8, 3)).bfloat16(), torch.tensor([1, 3, 1, 1, 0, 3, 3, 3])
+    assert_equal(jitney.compile(collect, fullgraph=True)(rows, at), collect(rows, at))
+    assert any("atomic_add" in one.text(interpret=True) for one in kernels)
+
+
 def test_errors_are_eagers(kernels: list[KernelSource], monkeypatch: pytest.MonkeyPatch) -> None:
     # `torch.compile`, once used, turns validation off for the process.
     monkeypatch.setattr(torch.distributions.Distribution, "_validate_args", True)
