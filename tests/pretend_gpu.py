@@ -73,11 +73,8 @@ def pretend_gpu(monkeypatch: pytest.MonkeyPatch, target: Target = SMALL_GPU) -> 
     monkeypatch.setattr(random, "_draw", refused)
     asserts = replace(interpreter_builder.options, debug=True, sanitize_overflow=False)
     monkeypatch.setattr(interpreter_builder, "options", asserts)
-    monkeypatch.setattr(InterpreterBuilder, "create_splat", splat)
-    monkeypatch.setattr(InterpreterBuilder, "cast_impl", cast)
-    monkeypatch.setattr(InterpreterBuilder, "binary_op", of_two)
-    monkeypatch.setattr(InterpreterBuilder, "create_dot", dot)
-    monkeypatch.setattr(InterpreterBuilder, "create_atomic_rmw", add_to)
+    for name, function in MENDED.items():
+        monkeypatch.setattr(InterpreterBuilder, name, function)
     monkeypatch.setattr(attention, "emit_attention", emit_attention)
     monkeypatch.setattr(build_program, "KernelBuild", Build)
     monkeypatch.setattr(gpu_program, "LaunchTable", Table)
@@ -212,3 +209,11 @@ CAST = InterpreterBuilder.cast_impl
 DOT = InterpreterBuilder.create_dot
 OF_TWO = InterpreterBuilder.binary_op
 KINDS = {dtype: getattr(triton.language, name[3:]) for dtype, name in TYPES.items()}
+#: What Triton's interpreter does otherwise than a GPU.
+MENDED = {
+    "create_splat": splat,
+    "cast_impl": cast,
+    "binary_op": of_two,
+    "create_dot": dot,
+    "create_atomic_rmw": add_to,
+}

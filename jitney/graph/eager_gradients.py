@@ -90,7 +90,11 @@ class EagerGradients:
             values = self._values(given, saved)
             fed = [self._fed(i, values[i]) for i in range(self._facts.input_count)]
             with self._ambient.restored(), _generators(given.random):
+                before = torch_api.versions([fed[i] for i in wanted])
                 outputs = flat(self._gm.forward(*fed))
+            now = torch_api.versions([fed[i] for i in wanted])
+            if tuple(before) != tuple(now):  # `unsqueeze_` of a part of it
+                raise CannotRepeat("an input that requires grad was changed in place")
             results = self._results(outputs, tangents)
         return torch.autograd.grad(
             [results[i] for i in tangents],

@@ -172,3 +172,22 @@ def test_gradients_differentiated_between_the_graphs_of_torchs_capture() -> None
             found.append((loss, [p.grad for p in model.parameters()]))
             model.zero_grad()
         torch.testing.assert_close(*found)
+
+
+def test_a_part_of_an_input_takes_another_shape_in_place() -> None:
+    """The input is not written to, but autograd makes its history anew."""
+
+    def join(x: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
+        part = z[:1]
+        joined = torch.stack([z, x], -1).sort(-2)[0]
+        part.unsqueeze_(0)
+        return joined
+
+    x, z = torch.tensor([1.0, 3.0], requires_grad=True), torch.tensor([2.0, 5.0]).requires_grad_()
+    weights = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
+    inputs = x * 1, z * 1  # alive, so that the graph can run once more
+    found, wanted = (
+        torch.autograd.grad(f(*inputs), (x, z), weights, create_graph=True, allow_unused=True)
+        for f in (jitney.compile(join, fullgraph=True), join)
+    )
+    assert all(map(torch.equal, found, wanted))
