@@ -9,7 +9,7 @@ single nest. Runs before `plan_memory`, which must see a group's buffers as aliv
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable
 from dataclasses import dataclass, field, replace
 
 from jitney.loops.decision import Decision, no, yes
@@ -30,7 +30,7 @@ SMALL = 128
 def group_launches(program: LoopProgram) -> LoopProgram:
     """``program`` with independent nests joined; nodes keep an order that respects every use."""
     groups: list[_Group] = []
-    alike = _alike_nests(program.nodes)
+    alike = _alike_nests(program)
     for node in program.nodes:
         home = _home(groups[_first_allowed(groups, node) :], node, alike.get(node.name))
         if home is None:
@@ -39,9 +39,12 @@ def group_launches(program: LoopProgram) -> LoopProgram:
     return replace(program, nodes=tuple(g.node() for g in groups))
 
 
-def _alike_nests(nodes: Sequence[Node]) -> dict[str, Hashable]:
-    """What nests do, by name, of which more than `MOST` in the program do the same."""
-    nests = [n for n in nodes if isinstance(n, LoopNest)]
+def _alike_nests(program: LoopProgram) -> dict[str, Hashable]:
+    """What nests do, by name, of which more than `MOST` in the program do the same. None that
+    fills memory of the program's own: that of all in a launch would be alive at once."""
+    own = {b.name for b in program.buffers if b.kind in ("temp", "large")}
+    nests = [n for n in program.nodes if isinstance(n, LoopNest)]
+    nests = [n for n in nests if _is_small(n) or own.isdisjoint(writes(n))]
     outlines = {n.name: (tuple(a.extent for a in n.axes), len(body_exprs(n.body))) for n in nests}
     common = Counter(outlines.values())
     found = {n.name: likeness(n) for n in nests if common[outlines[n.name]] > MOST}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import reduce
 
 import torch
@@ -88,6 +89,14 @@ def test_many_that_do_the_same_wait_for_each_other() -> None:
     verify(after)
     assert [len(names) for names in groups_of(after)] == [MOST_ALIKE, MOST_ALIKE, 3, 3]
     assert_same_results(before, after)
+
+
+def test_memory_of_the_programs_own_is_not_alive_for_many() -> None:
+    written = steps_of_an_optimizer(MOST_ALIKE, 4096)
+    kept = [replace(b, kind="temp") if b.kind == "output" else b for b in written.buffers]
+    numbers, *large = groups_of(group_launches(replace(written, buffers=tuple(kept), outputs=())))
+    assert len(numbers) == MOST_ALIKE
+    assert max(map(len, large)) == MOST
 
 
 def test_a_launch_takes_so_many_buffers() -> None:
