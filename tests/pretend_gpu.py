@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 import triton
+from triton._C.libtriton.ir import ATOMIC_OP
 from triton.runtime.errors import InterpreterError
 from triton.runtime.interpreter import InterpreterBuilder, TensorHandle, interpreter_builder
 
@@ -141,14 +142,18 @@ def _argument(value: int, parameter: Any) -> Any:
     if parameter.kind == "pointer":
         if not value:  # of a tensor without elements
             return torch.zeros(1, dtype=parameter.dtype)
-        element = (ctypes.c_char * parameter.dtype.itemsize).from_address(value)
-        return torch.frombuffer(element, dtype=parameter.dtype)
+        return _element(value, parameter.dtype)
     if parameter.kind == "dim":
         return value
     raw = torch.tensor([value]).view(torch.uint8)[: parameter.dtype.itemsize]
     number = raw.view(parameter.dtype).numpy()  # the interpreter leaves Python's floats as they are
     kind = KINDS[parameter.dtype]
     return triton.language.tensor(TensorHandle(number, kind), kind)
+
+
+def _element(address: int, dtype: torch.dtype) -> torch.Tensor:
+    """The element of ``dtype`` in memory at ``address``: a tensor of one."""
+    return torch.frombuffer((ctypes.c_char * dtype.itemsize).from_address(address), dtype=dtype)
 
 
 def splat(_: Any, block: Any, number: Any) -> TensorHandle:
@@ -190,15 +195,16 @@ def dot(builder: Any, left: TensorHandle, right: TensorHandle, *rest: Any) -> Te
     return DOT(builder, left, right, *rest)
 
 
-def add_to(builder: Any, kind: Any, at: TensorHandle, more: TensorHandle, *rest: Any) -> Any:
+def add_to(
+    builder: Any, kind: Any, at: TensorHandle, more: TensorHandle, mask: TensorHandle, *rest: Any
+) -> TensorHandle:
     """`InterpreterBuilder.create_atomic_rmw`, which does not know bfloat16."""
     if more.dtype.scalar != triton.language.bfloat16:
-        return ADD_TO(builder, kind, at, more, *rest)
+        return ADD_TO(builder, kind, at, more, mask, *rest)
+    assert kind == ATOMIC_OP.FADD, kind  # bfloat16 has no other
     before = np.zeros_like(more.data)
-    for place in np.argwhere(rest[0].data):
-        where = tuple(place)
-        element = (ctypes.c_char * 2).from_address(int(at.data[where]))
-        memory = torch.frombuffer(element, dtype=torch.bfloat16)
+    for where in map(tuple, np.argwhere(mask.data)):
+        memory = _element(int(at.data[where]), torch.bfloat16)
         before[where] = memory.view(torch.uint16).numpy()[0]
         memory += torch.from_numpy(more.data[where].reshape(1)).view(torch.bfloat16)
     return TensorHandle(before, more.dtype.scalar)

@@ -89,16 +89,16 @@ class EagerGradients:
         with torch.enable_grad():
             values = self._values(given, saved)
             fed = [self._fed(i, values[i]) for i in range(self._facts.input_count)]
+            sources = [fed[i] for i in wanted]
+            before = torch_api.versions(sources)
             with self._ambient.restored(), _generators(given.random):
-                before = torch_api.versions([fed[i] for i in wanted])
                 outputs = flat(self._gm.forward(*fed))
-            now = torch_api.versions([fed[i] for i in wanted])
-            if tuple(before) != tuple(now):  # `unsqueeze_` of a part of it
+            if torch_api.versions(sources) != before:  # another shape for a view: a new history
                 raise CannotRepeat("an input that requires grad was changed in place")
             results = self._results(outputs, tangents)
         return torch.autograd.grad(
             [results[i] for i in tangents],
-            [fed[i] for i in wanted],
+            sources,
             list(tangents.values()),
             create_graph=create_graph,
             allow_unused=True,
