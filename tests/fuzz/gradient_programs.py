@@ -79,7 +79,7 @@ class GradientProgram:
         made: Callable[..., Any] = names["program"]
         return made
 
-    def given(self, number: int) -> tuple[list[Tensor], list[Tensor]]:
+    def given(self, number: int, device: str) -> tuple[list[Tensor], list[Tensor]]:
         """What gradients are taken of, and the tensors of one call."""
         generator = torch.Generator().manual_seed(number)
         call = self.calls[number]
@@ -87,8 +87,8 @@ class GradientProgram:
         leaves, inputs = [], []
         for spec, kind, dtype in zip(self.shapes, self.kinds, call.dtypes, strict=True):
             shape = tuple(sizes[s] if isinstance(s, str) else s for s in spec)
-            made = torch.randint(-2, 4, shape, generator=generator)
-            made = (made.abs() if dtype is torch.uint8 else made).to(dtype)
+            made = torch.randint(-2, 4, shape, generator=generator, device="cpu")
+            made = (made.abs() if dtype is torch.uint8 else made).to(device, dtype)
             if dtype.is_complex:
                 made = made * (1 + 1j)
             if kind != "none" and (dtype.is_floating_point or dtype.is_complex):
@@ -97,12 +97,18 @@ class GradientProgram:
             inputs.append(made)
         if self.alias:
             inputs[1] = eval(self.alias, {"x": inputs[0]})
-        mask = torch.randint(0, 2, inputs[0].shape, generator=generator) > 0
-        return leaves, [*inputs, mask, torch.randint(0, 2, (call.sizes[0],), generator=generator)]
+        shapes = (inputs[0].shape, (call.sizes[0],))
+        mask, indices = (
+            torch.randint(0, 2, shape, generator=generator, device="cpu").to(device)
+            for shape in shapes
+        )
+        return leaves, [*inputs, mask > 0, indices]
 
-    def seen(self, function: Callable[..., Any], number: int) -> dict[str, Any]:
+    def seen(
+        self, function: Callable[..., Any], number: int, device: str = "cpu"
+    ) -> dict[str, Any]:
         """What the caller of call ``number`` sees, by what it is."""
-        leaves, inputs = self.given(number)
+        leaves, inputs = self.given(number, device)
         told: list[Tensor] = []
         for t in inputs if self.hooks else ():
             if t.requires_grad:
@@ -129,7 +135,7 @@ class GradientProgram:
             return {}
         if self.way == "some":
             some = some[::2]
-        weights = [(torch.arange(r.numel()) % 3 - 1).to(r.dtype).view(r.shape) for r in some]
+        weights = [(torch.arange(r.numel()) % 3 - 1).to(r).view(r.shape) for r in some]
         if self.way == "each":
             pairs = zip(some, weights, strict=True)
             each = [
@@ -273,9 +279,10 @@ def _is_spread(fact: tuple[str, Any]) -> bool:
 _TOLD = ("to differentiate twice a function", "modified by an inplace operation")
 
 
-def check(seed: int, length: int, calls: int, ways: int = 0) -> bool:
-    """Holds one program, compiled once, against eager at all its calls; whether there was a graph
-    to compile."""
+def check(seed: int, length: int, calls: int, ways: int = 0, device: str = "cpu") -> bool:
+    """Holds one program, compiled once, against eager at all its calls on ``device``, where its
+    new tensors are made, too; whether there was a graph to compile."""
+    torch.set_default_device(None)
     program = gradient_program(seed, length, calls, ways > 0)
     jitney.reset()
     log.clear()
@@ -283,10 +290,12 @@ def check(seed: int, length: int, calls: int, ways: int = 0) -> bool:
     dynamic = (True, None, True, False)[seed % 4]
     options = {"eager_on_bug": False, "verify": True, "recompile_limit": 64}
     compiled = jitney.compile(function, dynamic=dynamic, options=options)
+    torch.set_default_device(None if device == "cpu" else device)
     for number in range(calls):
         where = f"call {number}, dynamic={dynamic}, of\n{program.text()}\n{program}"
         try:
-            found = differences(program.seen(compiled, number), program.seen(function, number))
+            eager = program.seen(function, number, device)
+            found = differences(program.seen(compiled, number, device), eager)
         except Exception as error:
             if any(told in str(error) for told in _TOLD):
                 return True

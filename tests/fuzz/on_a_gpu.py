@@ -1,6 +1,6 @@
 """Random programs of the other modules on a GPU, one for each seed, against eager there.
 
-python -m tests.fuzz.on_a_gpu exact|shape|view [--seed N] [--count N] [--seconds S]
+python -m tests.fuzz.on_a_gpu exact|shape|view|slice|gradient [--seed N] [--count N] [--seconds S]
 """
 
 from __future__ import annotations
@@ -9,7 +9,13 @@ import os
 import sys
 
 from jitney.events import log
-from tests.fuzz import exact_programs, test_shape_programs, test_view_programs
+from tests.fuzz import (
+    exact_programs,
+    gradient_programs,
+    slice_programs,
+    test_shape_programs,
+    test_view_programs,
+)
 from tests.fuzz.command_line import run_seeds
 from tests.fuzz.shape_programs import shape_program
 from tests.fuzz.view_programs import view_program
@@ -40,6 +46,17 @@ def view(seed: int, length: int) -> int:
     return len(log.events("program"))
 
 
+def slice_(seed: int, length: int) -> int:
+    """Slices of larger tensors, of changing sizes."""
+    return slice_programs.check(seed, length, 5, "cuda")
+
+
+def gradient(seed: int, length: int) -> int:
+    """Views and writes with gradients, once or twice, each other program in all its ways."""
+    return gradient_programs.check(seed, length, 4, seed % 2, "cuda")
+
+
 if __name__ == "__main__":
     os.environ.setdefault("JITNEY_EAGER_ON_BUG", "0")
-    run_seeds({"exact": exact, "shape": shape, "view": view}[sys.argv.pop(1)], __doc__, length=6)
+    kinds = {"exact": exact, "shape": shape, "view": view, "slice": slice_, "gradient": gradient}
+    run_seeds(kinds[sys.argv.pop(1)], __doc__, length=6)

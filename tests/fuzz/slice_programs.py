@@ -66,14 +66,14 @@ class SliceProgram:
         made: Callable[..., Any] = names["program"]
         return made
 
-    def given(self, number: int) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
+    def given(self, number: int, device: str) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
         """The tensors that gradients are taken of, the whole tensors, and the inputs."""
         call = self.calls[number]
         generator = torch.Generator().manual_seed(number)
         sizes = call.named_sizes()
         space = max(SPACE, 100 + sum(part.elements(sizes) for part in call.parts))
-        leaves = [torch.randint(-8, 9, (space,), generator=generator) for _ in range(3)]
-        leaves = [leaf.to(self.dtype) for leaf in leaves]
+        made = torch.randint(-8, 9, (3, space), generator=generator, device="cpu")
+        leaves = [row.to(device, self.dtype, copy=True) for row in made]
         bases = leaves
         if self.grads == "whole":
             leaves = [leaf.requires_grad_() for leaf in leaves]
@@ -90,9 +90,11 @@ class SliceProgram:
             leaves = [made for made in inputs if made.is_leaf and made.requires_grad]
         return leaves if self.grads != "none" else [], bases, inputs
 
-    def seen(self, function: Callable[..., Any], number: int) -> dict[str, Any]:
+    def seen(
+        self, function: Callable[..., Any], number: int, device: str = "cpu"
+    ) -> dict[str, Any]:
         """What the caller of call ``number`` sees, by what it is."""
-        leaves, bases, inputs = self.given(number)
+        leaves, bases, inputs = self.given(number, device)
         versions = [t._version for t in inputs]
         call = self.calls[number]
         with torch.no_grad() if call.off else contextlib.nullcontext():
@@ -118,7 +120,7 @@ class SliceProgram:
         some = [r for r in results if r.requires_grad]
         if not some or self.grads == "none":
             return {}
-        weights = [torch.arange(r.numel(), dtype=r.dtype).remainder(5).view(r.shape) for r in some]
+        weights = [(torch.arange(r.numel()) % 5).to(r).view(r.shape) for r in some]
         torch.autograd.backward(some, weights)
         return {f"gradient {i}": leaf.grad for i, leaf in enumerate(leaves)}
 
@@ -229,9 +231,10 @@ def _runs(program: SliceProgram) -> bool:
     return True
 
 
-def check(seed: int, length: int, calls: int) -> bool:
-    """Holds one program, compiled once, against eager at all its calls; whether there was a graph
-    to compile."""
+def check(seed: int, length: int, calls: int, device: str = "cpu") -> bool:
+    """Holds one program, compiled once, against eager at all its calls on ``device``, where its
+    new tensors are made, too; whether there was a graph to compile."""
+    torch.set_default_device(None)
     program = slice_program(seed, length, calls)
     jitney.reset()
     log.clear()
@@ -239,10 +242,12 @@ def check(seed: int, length: int, calls: int) -> bool:
     dynamic = (True, None, True, None, False)[seed % 5]
     options = {"eager_on_bug": False, "verify": True, "recompile_limit": 64}
     compiled = jitney.compile(function, dynamic=dynamic, options=options)
+    torch.set_default_device(None if device == "cpu" else device)
     for number in range(calls):
         where = f"call {number}, dynamic={dynamic}, of\n{program.text()}\n{program}"
         try:
-            found = differences(program.seen(compiled, number), program.seen(function, number))
+            eager = program.seen(function, number, device)
+            found = differences(program.seen(compiled, number, device), eager)
         except Exception as error:
             error.add_note(where)
             raise
