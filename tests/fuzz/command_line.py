@@ -33,5 +33,7 @@ def run_seeds(check: Callable[..., int], description: str | None, **numbers: int
             bad += 1
             print(f"seed {seed}: {type(error).__name__}: {str(error).strip()[:600]}")
             print("", *getattr(error, "__notes__", ()), sep="  ", flush=True)
+            if "device-side assert" in str(error):
+                break  # the process has lost its GPU
     print(f"{bad} of {count} programs differ, {compiled} of the others were compiled")
     sys.exit(bool(bad) or not compiled)
