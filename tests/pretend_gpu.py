@@ -19,7 +19,7 @@ from triton.runtime.interpreter import InterpreterBuilder, TensorHandle, interpr
 
 from jitney import gpu_pipeline, graph_pipeline, torch_api
 from jitney.capture import operators
-from jitney.errors import LeftToEager
+from jitney.graph import fold_constants
 from jitney.kernels.triton import build_program, gpu_program
 from jitney.kernels.triton.compile_kernels import load_function
 from jitney.kernels.triton.expressions import TYPES
@@ -70,6 +70,7 @@ def pretend_gpu(monkeypatch: pytest.MonkeyPatch, target: Target = SMALL_GPU) -> 
     monkeypatch.setattr(graph_pipeline, "target_of", lambda *_: target)
     monkeypatch.setattr(operators, "assert_valid", lambda *_: False)  # what a GPU would not survive
     monkeypatch.setattr(lower_graph, "_check_tensors", lambda *given: check_tensors(*given))
+    monkeypatch.setattr(fold_constants, "_on_cpu", lambda _: False)
     monkeypatch.setattr(gpu_pipeline, "check_runnable", lambda *_: None)
     monkeypatch.setattr(random, "_draw", refused)
     asserts = replace(interpreter_builder.options, debug=True, sanitize_overflow=False)
@@ -108,6 +109,10 @@ CHECK = lower_graph._check_tensors
 ATTENTION = attention.emit_attention
 
 
+class GpuLost(BaseException):
+    """A device assertion. None of Jitney's handlers sees one on a GPU, which is lost then."""
+
+
 class InterpretedLaunches:
     """A `LaunchTable` whose launches are runs of Triton's interpreter."""
 
@@ -134,7 +139,7 @@ class InterpretedLaunches:
             except InterpreterError as error:
                 if "AssertionError" not in str(error):
                     raise
-                raise LeftToEager("an assertion failed, with which a GPU ends") from error
+                raise GpuLost("an assertion failed, with which a GPU ends") from error
 
 
 def _argument(value: int, parameter: Any) -> Any:

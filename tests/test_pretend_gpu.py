@@ -13,7 +13,7 @@ pytest.importorskip("triton")
 import jitney
 from jitney.kernels.triton.kernel_source import KernelSource
 from tests.equal import assert_equal
-from tests.pretend_gpu import pretend_gpu
+from tests.pretend_gpu import GpuLost, pretend_gpu
 
 
 @pytest.fixture
@@ -126,20 +126,53 @@ def test_sums_of_bfloat16_in_memory(kernels: list[KernelSource]) -> None:
     assert any("atomic_add" in one.text(interpret=True) for one in kernels)
 
 
+def test_an_index_out_of_range_ends_a_gpu(kernels: list[KernelSource]) -> None:
+    def pick(x: torch.Tensor, i: torch.Tensor) -> torch.Tensor:
+        return x[i] * 2
+
+    x, compiled = torch.randn(5), jitney.compile(pick)
+    assert_equal(compiled(x, torch.tensor([1, 4])), pick(x, torch.tensor([1, 4])))
+    with pytest.raises(GpuLost):
+        compiled(x, torch.tensor([1, 7]))
+    assert kernels
+
+
 def test_errors_are_eagers(kernels: list[KernelSource], monkeypatch: pytest.MonkeyPatch) -> None:
     # `torch.compile`, once used, turns validation off for the process.
     monkeypatch.setattr(torch.distributions.Distribution, "_validate_args", True)
 
-    def pick(x: torch.Tensor, i: torch.Tensor) -> torch.Tensor:
-        return x[i] * 2
-
     def density(x: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
         return torch.distributions.Normal(0.0, scale).log_prob(x)
 
-    x = torch.randn(5)
-    for function, good, bad in ((pick, [1, 4], [1, 7]), (density, 2.0, -1.0)):
-        compiled = jitney.compile(function)
-        assert_equal(compiled(x, torch.tensor(good)), function(x, torch.tensor(good)))
-        with pytest.raises((IndexError, ValueError), match="index 7|Expected parameter scale"):
-            compiled(x, torch.tensor(bad))
+    x, compiled = torch.randn(5), jitney.compile(density)
+    assert_equal(compiled(x, torch.tensor(2.0)), density(x, torch.tensor(2.0)))
+    with pytest.raises(ValueError, match="Expected parameter scale"):
+        compiled(x, torch.tensor(-1.0))
+    assert kernels
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_an_index_into_rows_that_are_none(dynamic: bool, kernels: list[KernelSource]) -> None:
+    """Where nothing is read or written, eager checks no index on a GPU."""
+
+    def columns(x: torch.Tensor, y: torch.Tensor, rows: int) -> tuple[torch.Tensor, ...]:
+        i = torch.arange(y.shape[0])
+        few = x[rows:]
+        wide = few.gather(1, i.expand(few.shape[0], -1))
+        return few[:, i], wide, few.index_fill(1, i, 2.0), few.index_put((i[:0], i[:0]), y[:0])
+
+    compiled = jitney.compile(columns, dynamic=dynamic, options={"verify": True})
+    for rows, size in ((1, 3), (2, 4), (4, 9), (4, 8)):
+        x, y = torch.randn(4, 5), torch.randn(size)
+        assert_equal(compiled(x, y, rows), columns(x, y, rows))
+    assert kernels
+
+
+def test_a_second_fusion_gives_names_of_its_own(kernels: list[KernelSource]) -> None:
+    def averaged(x: torch.Tensor) -> torch.Tensor:
+        return -x.index_reduce(0, torch.arange(x.shape[0]) % 2, x, "mean")
+
+    x = torch.randn(2)
+    compiled = jitney.compile(averaged, options={"verify": True, "eager_on_bug": False})
+    assert_equal(compiled(x), averaged(x))
     assert kernels

@@ -7,13 +7,33 @@ way.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Iterator
 
 from jitney.events import log
 from jitney.loops import ir, visit
 from jitney.loops.decision import Decision, no, yes
 
 HOLE = -1  # where a node stood that is gone
+
+
+def _names(nodes: Iterable[ir.Node]) -> Iterator[str]:
+    """What the nodes bind, and the axes they run over."""
+    for node in nodes:
+        if isinstance(node, ir.Gemm):
+            bodies = [node.row_prologue + node.epilogue]
+        else:
+            nests = node.before if isinstance(node, ir.Attention) else (node,)
+            bodies = [nest.body for nest in nests if isinstance(nest, ir.LoopNest)]
+        for body in bodies:
+            yield from visit.bound_names(body)
+            yield from (axis.name for axis in visit.inner_axes(body))
+
+
+def _number(name: str) -> int:
+    """Of a name that an earlier fusion of the program gave (`FusionState.fresh`)."""
+    given = re.search(r"_f_(\d+)$", name)
+    return int(given[1]) if given else 0
 
 
 class FusionState:
@@ -34,7 +54,7 @@ class FusionState:
         self.writes: dict[int, tuple[str, ...]] = {}
         self.kept = visit.returned(program.outputs)
         self.kept |= {b.name for b in program.buffers if b.kind != "temp"}
-        self._fresh = 0
+        self._fresh = max(map(_number, _names(program.nodes)), default=0)
         self._link(program.nodes)
 
     def _link(self, nodes: Iterable[ir.Node]) -> None:

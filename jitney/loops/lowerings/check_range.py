@@ -7,6 +7,8 @@ before anything uses the index; on a GPU the kernel ends in a device assertion, 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
 from jitney.loops import visit
@@ -18,23 +20,30 @@ from jitney.loops.lowerings.strided import StridedTensor
 
 
 def check_range(
-    b: Builder, positions: StridedTensor, size: Index, wraps: bool, ignored: int | None = None
+    b: Builder,
+    positions: StridedTensor,
+    size: Index,
+    wraps: bool,
+    touched: Sequence[Index],
+    ignored: int | None = None,
 ) -> None:
     """Emits the check that positions along a dimension of ``size`` are in range.
 
-    ``wraps``: negative ones count from the end. ``ignored``: a position that need not be. None in
-    a backward graph, whose forward graph has checked; none for constants that are in range, or what
-    an earlier check has covered.
+    ``wraps``: negative ones count from the end. ``touched``: the shape of what is read or written;
+    where it is none, eager's kernels on a GPU check nothing. ``ignored``: a position that need not
+    be. No check in a backward graph, whose forward graph has checked; none for constants that are
+    in range, or what an earlier check has covered.
     """
     if b.node.meta.get("backward") or _is_constant_in_range(b, positions, size, wraps):
         return
     distinct = [index(1) if s == index(0) else n
                 for n, s in zip(positions.shape, positions.strides, strict=True)]  # fmt: skip
-    key = (positions.as_view(), size, wraps, ignored)
+    none_if_zero = () if b.target.kind == "cpu" else tuple(n for n in touched if n not in distinct)
+    key = (positions.as_view(), size, wraps, ignored, none_if_zero)
     if _is_checked(b, key, positions.buffer):
         return
     axes, position = b.axes(distinct, "c")
-    if any(axis.extent.is_const and axis.extent.const == 0 for axis in axes):
+    if any(n.is_const and n.const == 0 for n in (*(axis.extent for axis in axes), *none_if_zero)):
         return
     value = cast(positions.load(position), torch.int64)
     extent = index_expr(size)
@@ -42,6 +51,9 @@ def check_range(
     outside = apply("or", apply("lt", value, low), apply("ge", value, extent))
     if ignored is not None:
         outside = apply("and", outside, apply("ne", value, const(ignored, torch.int64)))
+    for n in none_if_zero:
+        if not n.is_const:
+            outside = apply("and", outside, apply("ne", index_expr(n), const(0, torch.int64)))
     name = b.checks[key] = b.check()
     if b.target.kind == "cuda":
         b.emit(axes, (Store(name, index(0), outside, mode="assert"),))

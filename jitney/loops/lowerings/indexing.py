@@ -71,13 +71,13 @@ def _source(
     return tuple(lets), tuple(position)
 
 
-def _check(b: Builder, x: StridedTensor, how: Advanced) -> None:
+def _check(b: Builder, x: StridedTensor, how: Advanced, touched: Sequence[Index]) -> None:
     """Checks advanced indices, but where the op promises that they are in range."""
     if b.node.target in (aten._unsafe_index.Tensor, aten._unsafe_index_put.default):
         return
     wraps = b.node.target not in (aten.embedding.default, aten.index_select.default)
     for dim, positions in how.indices:
-        check_range(b, positions, x.shape[dim], wraps)
+        check_range(b, positions, x.shape[dim], wraps, touched)
 
 
 def _parted(how: Advanced, position: Position) -> tuple[Position, Position]:
@@ -91,8 +91,8 @@ def gather_elements(
     b: Builder, x: StridedTensor, indices: Sequence[StridedTensor | None]
 ) -> StridedTensor:
     how = _advanced(x, indices)
-    _check(b, x, how)
     out = b.allocate()
+    _check(b, x, how, out.shape)
     axes, position = b.axes(out.shape, strides=out.strides)
     if _nothing_to_read(x, out):
         return out
@@ -123,11 +123,11 @@ def put_elements(
     if len(masks) == 1 and masks[0].dtype is torch.bool and values.ndim == 0 and not accumulate:
         return _put_masked(b, x, list(indices), values)
     how = _advanced(x, indices)
-    _check(b, x, how)
-    mode = "add" if accumulate else "set"
-    out = collector(b, x, mode) if accumulate else b.own(x)
     sizes = [x.shape[d] for d in how.plain]
     shape = [*sizes[: how.at], *how.shape, *sizes[how.at :]]
+    _check(b, x, how, shape)
+    mode = "add" if accumulate else "set"
+    out = collector(b, x, mode) if accumulate else b.own(x)
     axes, position = b.axes(shape)
     chosen, rest = _parted(how, position)
     if nothing_to_write(x, shape):
@@ -207,7 +207,7 @@ def moved(
 ) -> tuple[Position, tuple[Let, ...]]:
     """``position`` with its entry along ``dim`` loaded from ``positions``."""
     dim %= max(x.ndim, 1)
-    check_range(b, positions, x.shape[dim], wraps=False)
+    check_range(b, positions, x.shape[dim], wraps=False, touched=positions.shape)
     at = positions.load(position if positions.ndim else ())
     lets, value = b.let_index(at, x.shape[dim], f"{b.node.name}_at")
     return (*position[:dim], value, *position[dim + 1 :]), lets

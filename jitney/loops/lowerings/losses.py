@@ -67,7 +67,8 @@ def nll_loss(
     if any(size.is_const and size.const == 0 for size in x.shape):
         raise Refused("a loss of nothing")
     shape = target.shape if target.ndim else (index(1),)
-    check_range(b, target, x.shape[_class_dim(x)], wraps=False, ignored=ignore_index)
+    classes = x.shape[_class_dim(x)]
+    check_range(b, target, classes, wraps=False, touched=shape, ignored=ignore_index)
     reduced = reduction != NONE or x.ndim == 1
     axes, at = b.axes(shape, "r" if reduced else "i")
     lets, value, factor = _weighted(b, x, target, weight, ignore_index, at)

@@ -208,7 +208,7 @@ def _put_rows(
     shape = (*x.shape[:dim], positions.shape[0], *x.shape[dim + 1 :])
     if nothing_to_write(x, shape):
         return result
-    check_range(b, positions, x.shape[dim], b.node.target in _FILLS)
+    check_range(b, positions, x.shape[dim], b.node.target in _FILLS, shape)
     axes, position = b.axes(shape)
     lets, at = b.let_index(positions.load((position[dim],)), x.shape[dim], f"{b.node.name}_at")
     target = (*position[:dim], at, *position[dim + 1 :])
