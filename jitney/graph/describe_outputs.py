@@ -93,11 +93,11 @@ class _Outputs:
             return Input(self.inputs[id(output)])
         if not torch_api.lie_alike(output, self.layer.value(output)):
             raise Unsupported("layout", "a write gave a tensor that has views other strides")
+        if self._is_of_detached(output):
+            return self._view_of_output(output)
         root = self._root_node(output)
         if root in self.input_nodes:
             index = self.input_nodes[root]
-            if self._is_of_detached(output):
-                return self._view_of_output(output, root)
             return self._view(Input(index), self.fed[index], output, root)
         group = self.sharers[root]
         if len(group) == 1 and not _is_without_grad(output):
@@ -129,18 +129,22 @@ class _Outputs:
         return View(base, steps, detached, uncounted, torch_api.grad_mode_of(output))
 
     def _is_of_detached(self, output: torch.Tensor) -> bool:
-        """Whether ``output`` is a view of another one, which is an input detached."""
+        """Whether ``output`` is a view of another one, which autograd takes for a tensor of its own
+        (an input detached)."""
         base = output._base
-        known = id(base) in self.positions and id(base) not in self.inputs
-        return base is not None and known and not output.requires_grad and not base.requires_grad
+        if base is None or id(base) not in self.positions or id(base) in self.inputs:
+            return False
+        if output.requires_grad or base.requires_grad:
+            return False
+        return self._is_taken_of(output, base)
 
-    def _view_of_output(self, output: torch.Tensor, root: fx.Node) -> View:
+    def _view_of_output(self, output: torch.Tensor) -> View:
         base = output._base
         assert base is not None
+        steps = self._steps(output, self.recorder.node_of(self.layer.value(base)))
         uncounted = not torch_api.counts_with(output, base)
         place = Repeat(self.positions[id(base)])
-        grad = torch_api.grad_mode_of(output)
-        return View(place, self._steps(output, root), False, uncounted, grad)
+        return View(place, steps, False, uncounted, torch_api.grad_mode_of(output))
 
     def _own_result(self, output: torch.Tensor) -> Result:
         value = self.layer.value(output)

@@ -173,11 +173,14 @@ def _written_by_the_caller(tensors: list[Tensor], seed: int) -> list[Any]:
 
 
 def view_program(seed: int, length: int, calls: int) -> ViewProgram:
-    """A random program of ``length`` steps."""
+    """A random program of ``length`` steps. Those of odd seeds are chains in the main, of which the
+    caller gets several links."""
     draw, steps, count = random.Random(seed), [], 3
     for _ in range(length):
         kind, off = draw.random(), draw.random() < 0.2
         operands = draw.randrange(count), draw.randrange(count)
+        if seed % 2 and draw.random() < 0.7:
+            operands = draw.randrange(max(count - 2, 0), count), operands[1]
         if kind < 0.5:
             steps.append(Step(draw.choice(sorted(VIEWS)), operands[:1], off))
             count += 1
@@ -185,6 +188,7 @@ def view_program(seed: int, length: int, calls: int) -> ViewProgram:
             steps.append(Step(draw.choice(sorted(WRITES)), operands, off))
         else:
             steps.append(Step("break", (), off))
-    results = tuple(draw.sample(range(count), min(count, draw.randint(1, 4))))
+    most = draw.randint(1, 4) + 4 * (seed % 2)
+    results = tuple(draw.sample(range(count), min(count, most)))
     layouts = tuple(draw.randrange(len(LAYOUTS)) for _ in range(calls))
     return ViewProgram(seed, tuple(steps), results, layouts)

@@ -71,6 +71,23 @@ def test_views_of_a_detached_input_are_written_with_it(f: Any, dynamic: bool) ->
     assert seen[1:] == [seen[0]] * 2
 
 
+@pytest.mark.parametrize("f", [
+    lambda y: (y, y.t()), lambda y: (y[1:], y), lambda y: (y[None], y, y[1:].t()),
+])  # fmt: skip
+@pytest.mark.parametrize("given", [
+    lambda x: x.t().detach(), lambda x: x[1:].data, lambda x: x[None].data[0], lambda x: x.detach(),
+])  # fmt: skip
+def test_views_of_a_detached_view(f: Any, given: Any) -> None:
+    def call(x: torch.Tensor) -> Any:
+        return f(given(x))
+
+    x = torch.arange(12.0).view(3, 4)
+    found, wanted = jitney.compile(call)(x), call(x)
+    for ours, eagers in zip(found, wanted, strict=True):
+        assert torch.equal(ours, eagers) and ours.stride() == eagers.stride()
+        assert ours.data_ptr() == eagers.data_ptr()
+
+
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_a_view_without_grad_of_what_is_let_go_of_says_that_it_requires_grad(dynamic: bool) -> None:
     def f(p: torch.Tensor) -> torch.Tensor:
