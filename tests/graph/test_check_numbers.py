@@ -68,7 +68,8 @@ def test_a_number_that_does_not_fit_raises(name: str, dtype: torch.dtype) -> Non
         for compiled in (changing, lambda x, _, fixed=fixed: fixed(x)):
             got, raised = outcome(compiled, x, number)
             assert raised == error, number
-            torch.testing.assert_close(got, wanted, rtol=0, atol=0, equal_nan=True)
+            rounding = 2e-7 if name == "product" and dtype is torch.float32 else 0
+            torch.testing.assert_close(got, wanted, rtol=rounding, atol=0, equal_nan=True)
 
 
 def test_numbers_that_fit_are_no_constants() -> None:
