@@ -93,8 +93,9 @@ class _Outputs:
             return Input(self.inputs[id(output)])
         if not torch_api.lie_alike(output, self.layer.value(output)):
             raise Unsupported("layout", "a write gave a tensor that has views other strides")
-        if self._is_of_detached(output):
-            return self._view_of_output(output)
+        base_output = self._base_among_outputs(output)
+        if base_output is not None:
+            return self._view_of_output(output, base_output)
         root = self._root_node(output)
         if root in self.input_nodes:
             index = self.input_nodes[root]
@@ -128,19 +129,17 @@ class _Outputs:
         uncounted = not output.requires_grad and not torch_api.counts_with(output, owner)
         return View(base, steps, detached, uncounted, torch_api.grad_mode_of(output))
 
-    def _is_of_detached(self, output: torch.Tensor) -> bool:
-        """Whether ``output`` is a view of another one, which autograd takes for a tensor of its own
-        (an input detached)."""
+    def _base_among_outputs(self, output: torch.Tensor) -> torch.Tensor | None:
+        """The output that ``output`` is a view of, if autograd takes that one for a tensor of its
+        own (an input detached)."""
         base = output._base
         if base is None or id(base) not in self.positions or id(base) in self.inputs:
-            return False
-        if output.requires_grad or base.requires_grad:
-            return False
-        return self._is_taken_of(output, base)
+            return None
+        if output.requires_grad or base.requires_grad or not self._is_taken_of(output, base):
+            return None
+        return base
 
-    def _view_of_output(self, output: torch.Tensor) -> View:
-        base = output._base
-        assert base is not None
+    def _view_of_output(self, output: torch.Tensor, base: torch.Tensor) -> View:
         steps = self._steps(output, self.recorder.node_of(self.layer.value(base)))
         uncounted = not torch_api.counts_with(output, base)
         place = Repeat(self.positions[id(base)])
