@@ -9,6 +9,11 @@ import time
 from collections.abc import Callable
 
 
+def has_lost_its_gpu(error: Exception) -> bool:
+    """Whether nothing can run there in this process any more."""
+    return "CUDA error" in str(error)
+
+
 def run_seeds(check: Callable[..., int], description: str | None, **numbers: int) -> None:
     """Calls ``check(seed, **numbers)`` for each seed asked for, ``numbers`` being options of the
     command line with their defaults, and prints what it raised. ``check`` gives whether its program
@@ -33,7 +38,7 @@ def run_seeds(check: Callable[..., int], description: str | None, **numbers: int
             bad += 1
             print(f"seed {seed}: {type(error).__name__}: {str(error).strip()[:600]}")
             print("", *getattr(error, "__notes__", ()), sep="  ", flush=True)
-            if "device-side assert" in str(error):
-                break  # the process has lost its GPU
+            if has_lost_its_gpu(error):
+                break
     print(f"{bad} of {count} programs differ, {compiled} of the others were compiled")
     sys.exit(bool(bad) or not compiled)

@@ -16,7 +16,7 @@ from tests.fuzz import (
     test_shape_programs,
     test_view_programs,
 )
-from tests.fuzz.command_line import run_seeds
+from tests.fuzz.command_line import has_lost_its_gpu, run_seeds
 from tests.fuzz.shape_programs import shape_program
 from tests.fuzz.view_programs import view_program
 
@@ -34,8 +34,8 @@ def shape(seed: int, length: int) -> int:
         try:
             program(*program.inputs(number, "cuda"))
         except (RuntimeError, TypeError, IndexError, ValueError) as error:
-            if "device-side assert" in str(error):
-                raise  # by a program before this one
+            if has_lost_its_gpu(error):
+                raise  # eager, which may: torch 2.11's attention of memory that is not aligned
             return 0
     test_shape_programs.check(program, (True, None)[seed % 2], "cuda")
     return len(log.events("program"))

@@ -108,6 +108,15 @@ def test_a_library_is_given_no_memory_outside_of_a_buffer(start):
         verify(bad)
 
 
+def test_a_start_that_only_its_bounds_put_before_a_buffer_is_a_library_s():
+    s = Dim("s", low=0, high=4, hint=2)
+    program = chain(3)
+    half = ir.BufferView("t0", (index(1),), (index(1),), index(s) - index(s) // 2)
+    call = ir.Extern("sort", "aten.sort.default", (half,), (), (), effectful=True)
+    assert half.offset.bounds()[0] < 0
+    verify(replace(program, nodes=(program.nodes[0], call, *program.nodes[1:])))
+
+
 def test_overlapping_slots_are_a_compiler_bug():
     program = chain(3)
     slots = (("t0", index(0)), ("t1", index(0)))
