@@ -103,6 +103,8 @@ class _Outputs:
         group = self.sharers[root]
         if len(group) == 1 and not _is_without_grad(output):
             return self._own_result(output)
+        if root.op == "get_attr":
+            raise Unsupported("shared-outputs", "outputs share the memory of a constant")
         holder = self._holder(group, root)
         root = self.recorder.node_of(self.layer.value(holder))
         base = self.results.add(root, holder)
@@ -147,11 +149,9 @@ class _Outputs:
 
     def _own_result(self, output: torch.Tensor) -> Result:
         value = self.layer.value(output)
-        node = self.recorder.node_of(value)
-        if node.op == "get_attr":
+        if self._root_node(output).op == "get_attr":
             value = torch.clone(value)
-            node = self.recorder.node_of(value)
-        return self.results.add(node, output)
+        return self.results.add(self.recorder.node_of(value), output)
 
     def _holder(self, group: list[torch.Tensor], root: fx.Node) -> torch.Tensor:
         """The tensor of the user's graph that owns the memory the group shares."""

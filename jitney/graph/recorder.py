@@ -40,7 +40,7 @@ class OpKind(Enum):
 
     PLAIN = "plain"
     VIEW = "view"  # results share the first tensor argument's memory
-    ALIAS = "alias"  # a view that is the tensor itself: detach, alias, lift_fresh
+    ALIAS = "alias"  # a view that is the tensor itself: detach, alias
     IN_PLACE = "in_place"  # writes its first argument and returns it
     MUTATES = "mutates"  # writes in any other way
     COMPOSITE = "composite"
@@ -52,7 +52,9 @@ class OpKind(Enum):
 _REAL = (torch.Tensor, torch.nn.Parameter)
 _AS_STRIDED = torch.ops.aten.as_strided.default
 _DETACH = torch.ops.aten.detach.default
-_ALIASES = ("aten.detach.default", "aten.alias.default", "aten.lift_fresh.default")
+_ALIASES = ("aten.detach.default", "aten.alias.default")
+_LIFT = torch.ops.aten.lift_fresh.default
+_LIFT_COPY = torch.ops.aten.lift_fresh_copy.default
 _BATCH_NORMS = ("aten.native_batch_norm.default", "aten._native_batch_norm_legit.default")
 
 
@@ -238,6 +240,7 @@ class Recorder(torch_api.dispatch_mode_class()):  # type: ignore[misc]
         kwargs = torch_api.naming_gpu(kwargs or {})
         if any(type(a) in _REAL or type(a) is list for a in args):
             args = tuple(self._faked(a) for a in args)
+        func = _LIFT_COPY if func is _LIFT else func  # every call has a tensor of its own
         kind = op_kind(func)
         ask_eager(func, args, kwargs)
         check_ranges(func, args, kwargs)

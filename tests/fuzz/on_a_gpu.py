@@ -1,6 +1,6 @@
 """Random programs of the other modules on a GPU, one for each seed, against eager there.
 
-python -m tests.fuzz.on_a_gpu exact|shape|view|slice|gradient [--seed N] [--count N] [--seconds S]
+python -m tests.fuzz.on_a_gpu exact|shape|view|slice|gradient|code [--seed N] [--count N] [--seconds S]
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import sys
 
 from jitney.events import log
 from tests.fuzz import (
+    code_programs,
     exact_programs,
     gradient_programs,
     slice_programs,
@@ -58,7 +59,13 @@ def gradient(seed: int, length: int) -> int:
     return gradient_programs.check(seed, length, 4, seed % 2, "cuda")
 
 
+def code(seed: int, length: int) -> int:
+    """Python around tensors: branches, handlers, containers, objects and breaks."""
+    return code_programs.check(seed, length, device="cuda")
+
+
 if __name__ == "__main__":
     os.environ.setdefault("JITNEY_EAGER_ON_BUG", "0")
     kinds = {"exact": exact, "shape": shape, "view": view, "slice": slice_, "gradient": gradient}
+    kinds["code"] = code
     run_seeds(kinds[sys.argv.pop(1)], __doc__, length=6)
