@@ -94,7 +94,7 @@ STATEMENTS = (
     "for {u_i}, {u} in enumerate({l}[:3]):\n    ...\nelse:\n    ...",
     "for {u_k}, {u} in list({d}.items()):\n    ...", "for {u}, {u2} in zip({l}[:3], {l}):\n    ...",
     "for {u} in parts({t}, state.log):\n    ...", "for {u} in list({d}.values())[:2]:\n    ...",
-    "{left} = 3\nwhile {left} > 0 and {c}:\n    {left} -= 1\n    ...",
+    "{left} = 3\nwhile {left} > 0 and ({c}):\n    {left} -= 1\n    ...",
     "try:\n    ...\nexcept (ValueError, ZeroDivisionError) as {e}:\n"
     "    state.log.append(str({e}))\n    ...",
     "try:\n    ...\nexcept KeyError:\n    ...\nelse:\n    ...",

@@ -1,6 +1,7 @@
 """Random programs of the other modules on a GPU, one for each seed, against eager there.
 
-python -m tests.fuzz.on_a_gpu exact|shape|view|slice|gradient|code [--seed N] [--count N] [--seconds S]
+python -m tests.fuzz.on_a_gpu exact|shape|view|slice|gradient|code [--seed N] [--count N]
+    [--seconds S]
 """
 
 from __future__ import annotations
