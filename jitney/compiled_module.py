@@ -53,7 +53,10 @@ class CompiledModule(torch.nn.Module):
     def _set_forward(self, value: Any) -> None:
         self._orig_mod.forward = value
 
-    forward: Any = OfInstances(_forward, _set_forward)
+    def _del_forward(self) -> None:
+        del self._orig_mod.forward
+
+    forward: Any = OfInstances(_forward, _set_forward, _del_forward)
 
     @functools.wraps(torch.nn.Module.load_state_dict)  # the original's: what it raises names it
     def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:  # type: ignore[override]
@@ -107,7 +110,7 @@ def call_module(
     ``__call__`` of its own, else its ``__call__``; in eager where backward hooks of the old kind
     are to see the node that autograd makes for its result."""
     function: Any = type(module).__call__
-    plain = function is torch.nn.Module.__call__
+    plain = function is modules.CALL
     if not plain or _has_hooks(module.__dict__) or modules.has_global_hooks():
         if isinstance(function, FunctionType) and not modules.hooks_nodes(module):
             return session.compiled(function, module).wrap(function)(module, *args, **kwargs)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import builtins
 import logging
+import sys
 import types
+import warnings
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -64,7 +67,7 @@ def generic_set(
     interpreter: Interpreter, owner: Any, name: str, value: Any, site: Frame | None = None
 ) -> None:
     """``object.__setattr__``."""
-    _refuse_told(interpreter, owner, name)
+    _refuse_told(interpreter, owner, name, value)
     cls = type(owner)
     found = look_up(interpreter, cls, name)
     if found is not ABSENT and is_data(interpreter, found):
@@ -92,11 +95,15 @@ def generic_set(
 
 
 #: What records, which are told once the graph has run, go through.
+_TOLD_BY = ("stdout", "stderr", "showwarning")
 _TELLING = (logging.Filterer, logging.Filter, logging.Formatter, logging.Manager)
 
 
-def _refuse_told(interpreter: Interpreter, owner: Any, name: str) -> None:
-    """Breaks where records, put off, would be told by what comes later."""
+def _refuse_told(interpreter: Interpreter, owner: Any, name: str, value: Any = ABSENT) -> None:
+    """Breaks where records or texts, put off, would be told by what comes later."""
+    told = owner is builtins or (owner is sys or owner is warnings) and name in _TOLD_BY
+    if told and getattr(owner, name, ABSENT) is not value:
+        raise BreakCapture("module-attribute", f"{owner.__name__}.{name} is replaced")
     if isinstance(owner, _TELLING) and not interpreter.is_owned(owner):
         raise BreakCapture("logging", f"{name} of a {type(owner).__name__} changes")
 

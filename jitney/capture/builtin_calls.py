@@ -35,6 +35,7 @@ from jitney.capture.guard import ABSENT, Kind
 from jitney.capture.lookups import look_up
 from jitney.capture.special_methods import hook_of
 from jitney.capture.symbols import SYMBOLS, concrete, counted
+from jitney.capture.told_later import refuse_own_code
 from jitney.capture.tracebacks import traceback_of
 
 if TYPE_CHECKING:
@@ -316,6 +317,7 @@ def _filters_mutated(interpreter: Interpreter, function: Any, args: Any, *_: Any
 
 @builtin(warnings.warn)
 def _warn(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Any) -> None:
+    refuse_own_code(interpreter, deferred.warns_by_own_code, "warning")
     values = forced(interpreter, args)
     keywords = forced_keywords(interpreter, kwargs)
     given = dict(zip(("message", "category", "stacklevel", "source"), values), **keywords)
@@ -477,13 +479,15 @@ def _dir(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: 
 @builtin(builtins.print)
 def _print(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Any) -> None:
     keywords = forced_keywords(interpreter, kwargs)
-    if keywords.keys() - _OF_PRINT or not all(
+    if keywords.keys() - {"sep", "end", "file", "flush"} or not all(
         isinstance(keywords.get(name), str | None) for name in ("sep", "end")
     ):
         raise BreakCapture("arguments", "print is given what it does not take")
     for name in ("write", "flush"):
         if hook_of(interpreter, keywords.get("file"), name) is not None:
             raise BreakCapture("print", "print calls the program's own code")
+    if keywords.get("file") is None:
+        refuse_own_code(interpreter, deferred.prints_by_own_code, "print")
     rows = (frame.program.handler_at(frame.index - 1) for frame in interpreter.frames)
     if keywords.get("file") not in (None, sys.stdout, sys.stderr) and any(rows):
         raise BreakCapture("print", "what print raises may be handled")
@@ -493,6 +497,3 @@ def _print(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site
             value = operators.text(interpreter, interpreter.world.force(value), "__str__", str)
         texts.append(value)
     interpreter.deferred.append((print, tuple(texts), keywords))
-
-
-_OF_PRINT = {"sep", "end", "file", "flush"}

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from jitney.capture import callbacks, operators, subscripts, tensor_attributes
+from jitney.capture import callbacks, operators, subscripts
 from jitney.capture.answers import checked
 from jitney.capture.builtin_calls import Handler
 from jitney.capture.forced import forced, forced_keywords
@@ -19,7 +19,7 @@ from jitney.capture.frame import BreakCapture, Frame, Raised, Unread
 from jitney.capture.functions import cell_get
 from jitney.capture.generators import Callback, FrameGenerator, Predicate
 from jitney.capture.guard import ABSENT
-from jitney.capture.lookups import type_lookup
+from jitney.capture.lookups import tensor_class, type_lookup
 from jitney.capture.present_arguments import call_native
 from jitney.capture.special_methods import hook_of
 from jitney.capture.symbols import (
@@ -65,7 +65,7 @@ def _type(interpreter: Interpreter, cls: Any, args: Any, kwargs: Any, site: Any)
         raise BreakCapture("class-statement", "a class is made")
     value = interpreter.world.force(args[0])
     if isinstance(value, torch.Tensor):
-        return tensor_attributes.class_of(value)
+        return tensor_class(value)
     if isinstance(value, SYMBOLS):
         return NUMBERS[type(value)]
     if isinstance(value, FrameGenerator):

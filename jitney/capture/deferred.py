@@ -99,6 +99,26 @@ def asking_for_own_code(logger: logging.Logger, level: int) -> functools.partial
     return functools.partial(runs_own_code, logger, level)
 
 
+def prints_by_own_code() -> bool:
+    """Whether what is printed to ``sys.stdout`` goes through code of the program's, or raises."""
+    stream = sys.stdout
+    if stream is None:
+        return False
+    tool = type(stream).__module__.split(".")[0] in _TERMINALS
+    return getattr(stream, "closed", False) is True or not (tool or _is_of_c(stream))
+
+
+#: Packages whose streams write on to a terminal or a notebook.
+_TERMINALS = ("ipykernel", "colorama", "_pytest")
+
+
+def warns_by_own_code() -> bool:
+    """Whether warnings are shown by code of the program's. (A list of `catch_warnings` is read
+    once the call is over.)"""
+    shows = getattr(warnings.showwarning, "__module__", "")
+    return shows not in ("warnings", "_py_warnings", "logging")
+
+
 def is_error(category: type) -> bool:
     """Whether a filter may turn warnings of this category into exceptions."""
     read = getattr(warnings, "_get_filters", lambda: warnings.filters)  # Python >= 3.14

@@ -96,8 +96,9 @@ def becomes_error(vm: Interpreter, category: Any) -> bool:
     assumes that none does where none does now."""
     world = vm.world
     shadow = world.dicts.get(id(warnings.__dict__))
-    if not isinstance(category, type) or (shadow is not None and "filters" in shadow.inside):
-        return True  # the frame itself may have changed them
+    is_known = isinstance(category, type) and issubclass(category, Warning)
+    if not is_known or (shadow is not None and "filters" in shadow.inside):
+        return True  # it may be none, or the frame itself may have changed them
     if deferred.is_error(category):
         return True
     asked = Referent(Fixed(deferred.asking(category)))

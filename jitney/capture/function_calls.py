@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import os
 import re
 import sys
 import types
@@ -30,8 +31,9 @@ from jitney.capture.functions import cell_get
 from jitney.capture.guard import Kind
 from jitney.capture.lookups import look_up
 from jitney.capture.questions import place_of
-from jitney.capture.source import Fixed, Referent
+from jitney.capture.source import Function
 from jitney.capture.symbols import SYMBOLS
+from jitney.capture.told_later import refuse_own_code
 from jitney.capture.tracebacks import traceback_of
 from jitney.capture.world import is_identity
 from jitney.torch_api import flex_attention, modules, names
@@ -162,13 +164,12 @@ def _refuse_own_code(interpreter: Interpreter, logger: logging.Logger, level: in
     """Breaks where a record would be told to code of the program's: the frame may read its state.
     Assumes that it is not where it is not now."""
     world = interpreter.world
-    if interpreter.is_owned(logger) or deferred_calls.runs_own_code(logger, level):
-        raise BreakCapture("logging", "a handler or filter of the program's would be told later")
+    if interpreter.is_owned(logger):
+        raise BreakCapture("logging", "a logger of the program's own would be told later")
     source = world.source_of(logger)
     if source is not None:
         world.guard(Kind.IS, source, logger)
-    asked = Referent(Fixed(deferred_calls.asking_for_own_code(logger, level)))
-    world.guard(Kind.EQUALS, asked, False)
+    refuse_own_code(interpreter, deferred_calls.asking_for_own_code(logger, level), "logging")
 
 
 _LEVELS = {
@@ -191,9 +192,11 @@ def _finds_callers(logger: Any) -> bool:
 
 
 def _place_of(interpreter: Interpreter, level: Any) -> tuple[str, int, str]:
-    """File, line and function of the ``level``-th frame that logs, itself the first; of the
-    outermost one that is captured where it is further out."""
-    frames = interpreter.frames
+    """File, line and function of the ``level``-th frame that logs, itself the first, those of
+    `logging` aside; of the outermost one that is captured where it is further out."""
+    inside = os.path.normcase(logging.addLevelName.__code__.co_filename)
+    frames = [f for f in interpreter.frames if os.path.normcase(f.code.co_filename) != inside]
+    frames = frames or interpreter.frames
     frame = frames[-min(max(int(level), 1), len(frames))]
     return frame.code.co_filename, frame.current.line, frame.code.co_name
 
@@ -276,6 +279,26 @@ def _attention_fastpath(
         if interpreter.world.force(mask) is not None:
             return interpreter.call_python(function, args, kwargs, None)
     return False
+
+
+def _default_device(interpreter: Interpreter, *rest: Any) -> torch.device:
+    """``torch.get_default_device``: the one that every capture guards."""
+    device = torch_api.read_state("default_device")
+    if device is None:
+        return torch.device("cpu")
+    if device.type == "cuda" and device.index is None:
+        interpreter.recorder.gpu_asked = True
+        return torch.device("cuda", torch.cuda.current_device())
+    found: torch.device = device
+    return found
+
+
+def _has_process_group(interpreter: Interpreter, function: Any, *rest: Any) -> bool:
+    """``torch.distributed.is_initialized``."""
+    value: bool = interpreter.native(function)
+    asked = (names.HAS_PROCESS_GROUP, value)
+    interpreter.world.guard(Kind.STATE, Function(), asked, names.HAS_PROCESS_GROUP)
+    return value
 
 
 def _is_compiling(interpreter: Interpreter, *rest: Any) -> bool:
@@ -386,6 +409,8 @@ HANDLERS: dict[str, Handler] = {
     "torch.nn.attention.sdpa_kernel": _attention_kinds,
     names.COMPILED_MODULE_GETATTR: _interpreted,
     "torch.compiler.is_compiling": _is_compiling,
+    "torch.get_default_device": _default_device,
+    "torch.distributed.distributed_c10d.is_initialized": _has_process_group,
     "torch.backends.mha.get_fastpath_enabled": _attention_fastpath,
     "torch.utils.checkpoint.checkpoint": checkpoints.call_checkpoint,
     "torch.autograd.function.Function.apply": autograd_functions.apply,

@@ -8,7 +8,11 @@ import functools
 import types
 from typing import TYPE_CHECKING, Any
 
+import torch
+
+from jitney import torch_api
 from jitney.capture.class_flags import is_heap_type
+from jitney.capture.frame import BreakCapture
 from jitney.capture.guard import ABSENT, Kind
 from jitney.capture.source import Attr, Fixed
 
@@ -32,6 +36,26 @@ def look_up(interpreter: Interpreter, cls: type, name: str) -> Any:
         if type(found) is types.FunctionType:
             know_function(interpreter, found)
     return found
+
+
+def tensor_class(fake: Any) -> type:
+    """``type(tensor)`` as eager would answer for the tensor behind a fake."""
+    return torch.nn.Parameter if isinstance(fake, torch.nn.Parameter) else torch.Tensor
+
+
+def guard_tensor_class(interpreter: Interpreter, fake: Any, name: str) -> None:
+    """Guards what ``name`` is on the class of a tensor; breaks where an operator was replaced,
+    which is captured as torch has it."""
+    cls = tensor_class(fake)
+    found = type_lookup(cls, name)
+    if found is not _OPERATORS[cls].get(name, found):
+        raise BreakCapture("tensor-operator", f"{name} of {cls.__name__} was replaced")
+    interpreter.world.guard(Kind.CLASS_ATTR, Fixed(cls), (name, found), name)
+
+
+_OPERATORS: dict[type, dict[str, object]] = {
+    cls: torch_api.special_methods(cls) for cls in (torch.Tensor, torch.nn.Parameter)
+}
 
 
 def look_up_own(interpreter: Interpreter, cls: type, name: str) -> Any:

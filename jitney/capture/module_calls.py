@@ -32,10 +32,10 @@ def call_module(
         original = interpreter.world.force(interpreter.get_attr(module, "_orig_mod"))
         return call_module(interpreter, original, args, kwargs, site)
     found = look_up(interpreter, cls, "__call__")
-    if found is not torch.nn.Module.__call__ or _has_hooks(interpreter, module):
+    if found is not modules.CALL or _has_hooks(interpreter, module):
         check_hooks(interpreter, module)
         target = found
-        if found is torch.nn.Module.__call__:
+        if found is modules.CALL:
             target = getattr(torch.nn.Module, modules.CALL_WITH_HOOKS)
         return interpreter.call_python(
             target, (module, *args), kwargs, "push" if site is not None else None

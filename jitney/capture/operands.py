@@ -11,7 +11,7 @@ import torch
 
 from jitney.capture.frame import BreakCapture
 from jitney.capture.guard import ABSENT
-from jitney.capture.lookups import look_up, type_lookup
+from jitney.capture.lookups import guard_tensor_class, look_up, type_lookup
 from jitney.capture.special_methods import class_of, hook_of, type_name
 from jitney.capture.symbols import concrete
 
@@ -39,6 +39,16 @@ def of_operator(
             if own is not look_up(interpreter, cls, swapped):
                 attempts.reverse()
     return attempts
+
+
+def guard_tensors(
+    interpreter: Interpreter, left: Any, right: Any, name: str, swapped: str = ""
+) -> None:
+    """Guards what tensors among the operands are asked."""
+    if isinstance(left, torch.Tensor):
+        guard_tensor_class(interpreter, left, name)
+    elif isinstance(right, torch.Tensor):
+        guard_tensor_class(interpreter, right, swapped)
 
 
 def of_comparison(left: Any, right: Any, name: str, swapped: str) -> list[Attempt]:

@@ -78,8 +78,10 @@ def binary(interpreter: Interpreter, symbol: str, left: Any, right: Any) -> Any:
         return _native(interpreter, BINARY[symbol.rstrip("=")][0], left, right)
     function, name = BINARY[symbol.rstrip("=")]
     function = INPLACE[symbol.rstrip("=")] if inplace else function
+    operands.guard_tensors(interpreter, left, right, f"__{name}__", f"__r{name}__")
     attempts = operands.of_operator(interpreter, left, right, f"__{name}__", f"__r{name}__")
     if inplace:
+        operands.guard_tensors(interpreter, left, None, f"__i{name}__")
         attempts.insert(0, (left, right, f"__i{name}__"))
     if function in _FORMATS and (late := late_texts.filled(interpreter, left, right)) is not None:
         return late
@@ -168,6 +170,7 @@ def _is_root(base: Any, exponent: Any) -> bool:
 def compare(interpreter: Interpreter, symbol: str, left: Any, right: Any) -> Any:
     """``left symbol right`` for the six comparisons."""
     function, name, swapped = COMPARE[symbol]
+    operands.guard_tensors(interpreter, left, right, name, swapped)
     attempts = operands.of_comparison(left, right, name, swapped)
     if not operands.are_python(interpreter, attempts):
         return _compare_native(interpreter, symbol, left, right)
@@ -230,6 +233,7 @@ def is_or_equals(interpreter: Interpreter, left: Any, right: Any) -> bool:
 
 def unary(interpreter: Interpreter, name: str, value: Any) -> Any:
     """``neg``, ``pos``, ``invert``."""
+    operands.guard_tensors(interpreter, value, None, f"__{name}__")
     hook = hook_of(interpreter, value, f"__{name}__")
     if hook is not None:
         return interpreter.call(hook, (value,), {}, None)

@@ -42,7 +42,9 @@ PURE_OBJECT = frozenset(
 IMPURE = frozenset(
     """_operator.attrgetter _operator.methodcaller _abc._abc_register
     _abc._reset_registry datetime.date.today
-    datetime.datetime.today datetime.datetime.now datetime.datetime.utcnow""".split()
+    datetime.datetime.today datetime.datetime.now datetime.datetime.utcnow
+    datetime.date.fromtimestamp datetime.datetime.fromtimestamp datetime.datetime.timestamp
+    datetime.datetime.astimezone""".split()
 )
 
 # Types whose C methods only touch the object itself.
@@ -122,7 +124,6 @@ NATIVE_FUNCTIONS = {
     "torch.backends.mps.is_available": "devices of the process",
     "torch.amp.autocast_mode.is_autocast_available": "devices of the process",
     "torch.distributed.is_available": "how torch was built",
-    "torch.distributed.distributed_c10d.is_initialized": "set before training starts",
     "enum.Enum.__hash__": "by name",
     "enum.EnumType.__iter__": "members do not change",
     "enum.EnumType.__len__": "members do not change",

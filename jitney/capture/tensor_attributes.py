@@ -5,22 +5,14 @@ from __future__ import annotations
 import types
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from jitney import torch_api
 from jitney.capture.frame import BreakCapture, Raised
 from jitney.capture.guard import ABSENT, Kind
+from jitney.capture.lookups import guard_tensor_class, tensor_class
 from jitney.capture.source import Attr, DictItem
 
 if TYPE_CHECKING:
     from jitney.capture.interpret import Interpreter
-
-
-def class_of(fake: Any) -> type:
-    """``type(tensor)`` as eager would answer for the tensor behind a fake."""
-    if isinstance(fake, torch.nn.Parameter):
-        return torch.nn.Parameter
-    return torch.Tensor
 
 
 #: What no guard on a tensor says of it, and its fake does not know: its place in autograd's graph.
@@ -34,8 +26,9 @@ _OF_OBJECTS = frozenset(("_cdata", "_python_dispatch", "__weakref__", "__getstat
 def get(interpreter: Interpreter, fake: Any, name: str) -> Any:
     """``tensor.name``."""
     if name == "__class__":
-        return class_of(fake)
-    found = getattr(class_of(fake), name, ABSENT)  # a parameter has some of its own
+        return tensor_class(fake)
+    found = getattr(tensor_class(fake), name, ABSENT)  # a parameter has some of its own
+    guard_tensor_class(interpreter, fake, name)
     if found is ABSENT:
         return _python_attribute(interpreter, fake, name)
     if name in _OF_OBJECTS:
@@ -83,7 +76,7 @@ def _python_attribute(interpreter: Interpreter, fake: Any, name: str) -> Any:
         if name in namespace:
             return world.read_lazy(namespace[name], DictItem(place, name))
         world.guard(Kind.NO_KEY, place, name, name)
-    cls = class_of(fake).__name__
+    cls = tensor_class(fake).__name__
     raise Raised(AttributeError(f"{cls!r} object has no attribute {name!r}"))
 
 

@@ -110,7 +110,7 @@ def _trace(
         stack.enter_context(torch_api.python_dispatcher() if symbolic else nullcontext())
         stack.enter_context(fake_mode)
         with RememberedFakes(fake_mode):
-            fakes = [v.detach() if isinstance(v, torch.Tensor) else v for v in given]
+            fakes = [_detached(v) if isinstance(v, torch.Tensor) else v for v in given]
         trace = _Trace(_feed(given, fakes, recorder, layer, stack))
         outputs = _run(gm, trace, recorder, layer)
         rules = describe_outputs(outputs, trace.fed, recorder, layer, results)
@@ -118,6 +118,13 @@ def _trace(
         gradients = differentiate(trace.leaves, results, recorder, layer, fake_mode)
     region = join_region(recorder, len(given), rules, results, mutations, copies, gradients)
     return replace(region, facts=replace(region.facts, grad_enabled=grad_enabled))
+
+
+def _detached(given: torch.Tensor) -> torch.Tensor:
+    """An alias without grad: of a leaf that is a view a view, since those of it that are taken
+    without grad do not require grad, as those of others do."""
+    is_view = given.requires_grad and given.is_leaf and given._is_view()
+    return torch.ops.aten.alias(given.detach()) if is_view else given.detach()
 
 
 def _fake_inputs(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> tuple[tuple[Any, ...], Any]:

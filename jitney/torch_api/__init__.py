@@ -203,6 +203,7 @@ from jitney.torch_api.tensors import (
     overlaps,
     refuses_writes,
     span,
+    special_methods,
     tensor_at,
     versions,
 )
@@ -372,6 +373,7 @@ __all__ = [
     "shape_assumptions",
     "shape_expression_names",
     "span",
+    "special_methods",
     "recurrent_op",
     "refuse",
     "refuse_operands",

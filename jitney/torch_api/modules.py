@@ -13,8 +13,10 @@ HOOKS_MODULE = "torch.nn.modules.module"
 HOOKS_ON_NODES = ("_backward_hooks", "_is_full_backward_hook")
 HOOKS_OF_ERRORS = "_forward_hooks_always_called"  # which hooks run after an error too
 CALL_WITH_HOOKS = "_call_impl"  # what ``nn.Module.__call__`` comes to
+CALL = torch.nn.Module._wrapped_call_impl  # ``__call__``, in whose place a program may put another
 
 __all__ = [
+    "CALL",
     "CALL_WITH_HOOKS",
     "GLOBAL_HOOKS",
     "HOOKS",

@@ -46,6 +46,9 @@ SETTINGS = frozenset(
     deterministic_algorithms_warn_only""".split()
 )
 
+# As these, of the names that users know.
+HAS_PROCESS_GROUP = "torch.distributed.is_initialized"
+
 # C functions of one argument that change what one of the `SETTINGS` reads: its name.
 SETTERS = {
     "torch._C._set_sdp_priority_order": "torch._C._get_sdp_priority_order",
