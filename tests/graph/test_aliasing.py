@@ -352,3 +352,24 @@ def test_write_keeps_the_strides_of_what_has_views() -> None:
     for actual, expected in zip(jitney.compile(function)(x), function(x)):
         torch.testing.assert_close(actual, expected)
         assert actual.stride() == expected.stride()
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("leaf_is_view", [False, True])
+def test_a_view_without_grad_of_a_leaf_that_is_a_view(leaf_is_view: bool, dynamic: bool) -> None:
+    """Autograd asks the base of a view taken without grad whether it requires grad."""
+
+    def f(w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        with torch.no_grad():
+            turned = w.t()
+        return turned * 3, w * 2
+
+    def gradient(call: Any) -> Any:
+        whole = torch.arange(16.0)
+        w = (whole.view(4, 4) if leaf_is_view else whole.view(4, 4).clone()).requires_grad_()
+        first, second = call(w)
+        (first.sum() + second.sum()).backward()
+        assert first.requires_grad is not leaf_is_view
+        return w.grad
+
+    assert torch.equal(gradient(jitney.compile(f, dynamic=dynamic)), gradient(f))
