@@ -5,12 +5,12 @@ defaults and attributes are read with guards too."""
 from __future__ import annotations
 
 import functools
+import os
 import types
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from jitney import torch_api
 from jitney.capture.class_flags import is_heap_type
 from jitney.capture.frame import BreakCapture
 from jitney.capture.guard import ABSENT, Kind
@@ -43,19 +43,26 @@ def tensor_class(fake: Any) -> type:
     return torch.nn.Parameter if isinstance(fake, torch.nn.Parameter) else torch.Tensor
 
 
-def guard_tensor_class(interpreter: Interpreter, fake: Any, name: str) -> None:
-    """Guards what ``name`` is on the class of a tensor; breaks where an operator was replaced,
-    which is captured as torch has it."""
+def guard_tensor_class(interpreter: Interpreter, fake: Any, name: str) -> Any:
+    """What ``name`` is on the class of a tensor. Leaves a guard."""
     cls = tensor_class(fake)
     found = type_lookup(cls, name)
-    if found is not _OPERATORS[cls].get(name, found):
-        raise BreakCapture("tensor-operator", f"{name} of {cls.__name__} was replaced")
     interpreter.world.guard(Kind.CLASS_ATTR, Fixed(cls), (name, found), name)
+    return found
 
 
-_OPERATORS: dict[type, dict[str, object]] = {
-    cls: torch_api.special_methods(cls) for cls in (torch.Tensor, torch.nn.Parameter)
-}
+def guard_tensor_operator(interpreter: Interpreter, fake: Any, name: str) -> None:
+    """Guards that an operator of tensors is torch's, as it is captured; breaks where it is not."""
+    found = guard_tensor_class(interpreter, fake, name)
+    if type(found) is types.FunctionType:
+        is_torchs = found.__code__.co_filename.startswith(_OF_TORCH)
+    else:
+        is_torchs = found is ABSENT or isinstance(found, C_METHODS)
+    if not is_torchs:
+        raise BreakCapture("tensor-operator", f"{name} of tensors was replaced")
+
+
+_OF_TORCH = os.path.dirname(torch.__file__) + os.sep
 
 
 def look_up_own(interpreter: Interpreter, cls: type, name: str) -> Any:

@@ -11,7 +11,7 @@ import torch
 
 from jitney.capture.frame import BreakCapture
 from jitney.capture.guard import ABSENT
-from jitney.capture.lookups import guard_tensor_class, look_up, type_lookup
+from jitney.capture.lookups import guard_tensor_operator, look_up, type_lookup
 from jitney.capture.special_methods import class_of, hook_of, type_name
 from jitney.capture.symbols import concrete
 
@@ -46,9 +46,9 @@ def guard_tensors(
 ) -> None:
     """Guards what tensors among the operands are asked."""
     if isinstance(left, torch.Tensor):
-        guard_tensor_class(interpreter, left, name)
+        guard_tensor_operator(interpreter, left, name)
     elif isinstance(right, torch.Tensor):
-        guard_tensor_class(interpreter, right, swapped)
+        guard_tensor_operator(interpreter, right, swapped)
 
 
 def of_comparison(left: Any, right: Any, name: str, swapped: str) -> list[Attempt]:

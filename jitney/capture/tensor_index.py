@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from jitney.capture.lookups import guard_tensor_class
+from jitney.capture.lookups import guard_tensor_operator
 
 if TYPE_CHECKING:
     from jitney.capture.interpret import Interpreter
@@ -18,7 +18,7 @@ _WHOLE = slice(None)
 
 def get_tensor(vm: Interpreter, tensor: torch.Tensor, index: Any) -> Any:
     """``tensor[index]``, recorded."""
-    guard_tensor_class(vm, tensor, "__getitem__")
+    guard_tensor_operator(vm, tensor, "__getitem__")
     if vm.recorder.gathers and _is_of_positions(index):
         return _gathered(vm, tensor, index)
     view = _selected(vm, tensor, index)
@@ -43,7 +43,7 @@ def _gathered(vm: Interpreter, tensor: torch.Tensor, index: Any) -> Any:
 
 def set_tensor(vm: Interpreter, tensor: torch.Tensor, index: Any, value: Any) -> None:
     """``tensor[index] = value``, recorded."""
-    guard_tensor_class(vm, tensor, "__setitem__")
+    guard_tensor_operator(vm, tensor, "__setitem__")
     view = _selected(vm, tensor, index)
     if view is None:
         vm.torch_call(operator.setitem, tensor, index, value)

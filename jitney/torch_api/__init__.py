@@ -203,7 +203,6 @@ from jitney.torch_api.tensors import (
     overlaps,
     refuses_writes,
     span,
-    special_methods,
     tensor_at,
     versions,
 )
@@ -373,7 +372,6 @@ __all__ = [
     "shape_assumptions",
     "shape_expression_names",
     "span",
-    "special_methods",
     "recurrent_op",
     "refuse",
     "refuse_operands",

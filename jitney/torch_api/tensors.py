@@ -25,12 +25,6 @@ def is_tensor_subclass(value: torch.Tensor) -> bool:
 data_of = torch._C._autograd._get_data_attr  # type: ignore[attr-defined]
 
 
-def special_methods(cls: type) -> dict[str, object]:
-    """What is found on a class under names between underscores, as it is now."""
-    found = {name: value for base in cls.__mro__[::-1] for name, value in vars(base).items()}
-    return {name: value for name, value in found.items() if name[:2] == "__" == name[-2:]}
-
-
 def lacks_memory(tensor: torch.Tensor) -> bool:
     """Whether there is nothing to read at the address that ``tensor`` gives: it is a wrapper of a
     functorch transform, or the zeros that forward-mode differentiation uses for a tangent it does
