@@ -94,8 +94,8 @@ def generic_set(
     dict_set(interpreter, owner, name, value)
 
 
-#: What records, which are told once the graph has run, go through.
-_TOLD_BY = ("stdout", "stderr", "showwarning")
+#: What prints, warnings and records, which are told once the graph has run, go through.
+_TOLD_BY = ("stdout", "stderr", "showwarning")  # of `sys` and `warnings`
 _TELLING = (logging.Filterer, logging.Filter, logging.Formatter, logging.Manager)
 
 

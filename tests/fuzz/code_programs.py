@@ -9,8 +9,8 @@ one, what the objects given and the module's globals hold, and gradients.
 
 from __future__ import annotations
 
-import contextlib
 import linecache
+import os
 import random
 import sys
 import types
@@ -214,8 +214,5 @@ def check(seed: int, length: int = 8, calls: int = 6, device: str = "cpu") -> in
 
 
 if __name__ == "__main__":
-    import os
-
     os.environ.setdefault("JITNEY_EAGER_ON_BUG", "0")
-    with contextlib.suppress(KeyboardInterrupt):
-        run_seeds(check, __doc__, length=8)
+    run_seeds(check, __doc__, length=8)
