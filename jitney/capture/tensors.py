@@ -39,6 +39,8 @@ class Tensors:
             raise BreakCapture("tensor-layout", f"{source} is not a dense strided tensor")
         if torch_api.is_forbidden(real):
             raise BreakCapture("forbidden-view", f"{source} is a view whose base was written to")
+        if torch_api.has_left_its_base(real):
+            raise BreakCapture("moved-view", f"{source} is a view of what has other memory by now")
         try:
             fake = self._fake(real, source)
         except (BreakCapture, UserError):

@@ -63,6 +63,12 @@ def is_forbidden(tensor: torch.Tensor) -> bool:
     return False
 
 
+def has_left_its_base(view: torch.Tensor) -> bool:
+    """Whether a view was given memory other than its base's since (`set_`, `.data = …`)."""
+    base = view._base
+    return base is not None and base.untyped_storage()._cdata != view.untyped_storage()._cdata
+
+
 def grad_mode_of(view: torch.Tensor) -> bool | None:
     """The grad mode that a view was taken in; None for what is none, or of inference mode."""
     if not view._is_view() or _creation(view) == "INFERENCE_MODE":

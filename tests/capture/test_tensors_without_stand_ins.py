@@ -27,3 +27,18 @@ def test_a_view_whose_base_has_another_shape_by_now() -> None:
     log.clear()
     assert torch.equal(jitney.compile(f, backend="eager")(view), f(view))
     assert not log.events("capture_bug")
+
+
+def moved(y: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
+    y.set_(z.detach())
+    y.add_(1)
+    return z * 1
+
+
+def test_a_view_that_has_left_its_base() -> None:
+    log.clear()
+    compiled = jitney.compile(moved)
+    for view in (torch.zeros(1).view(-1), torch.zeros(2)[1:]):
+        given = torch.tensor([2.0])
+        assert compiled(view, given).item() == given.item() == view.item() == 3
+    assert not log.events("capture_bug")
