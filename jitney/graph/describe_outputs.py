@@ -180,7 +180,8 @@ class _Outputs:
 
     def _is_taken_of(self, view: torch.Tensor, base: torch.Tensor) -> bool:
         taken = _seen_through(self.recorder.node_of(self.layer.value(view)))
-        return self.recorder.node_of(self.layer.value(base)) in taken
+        node = self.recorder.node_of(self.layer.value(base))
+        return any(_is_alike(step, node) for step in taken)
 
     def _root_node(self, output: torch.Tensor) -> fx.Node:
         """What the output is a view of: an input's value (itself a view, where functionalization
@@ -194,7 +195,7 @@ class _Outputs:
         """The view ops from ``root`` to ``output``, in order."""
         steps: list[ViewStep] = []
         node = self.recorder.node_of(self.layer.value(output))
-        while node is not root:
+        while not _is_alike(node, root):
             taken = node.meta.get("part")
             item = None if taken is None else taken.position
             if node.target is operator.getitem:
@@ -225,6 +226,17 @@ def _seen_through(node: Any) -> Iterator[fx.Node]:
     while _is_view_step(node):
         node = node.args[0]
         yield node
+
+
+def _is_alike(one: fx.Node, other: fx.Node) -> bool:
+    """Whether they are one view: functionalization takes views anew after a write."""
+    while one is not other:
+        if not _is_view_step(one) or (one.target, one.kwargs) != (other.target, other.kwargs):
+            return False
+        if one.args[1:] != other.args[1:] or one.meta.get("part") != other.meta.get("part"):
+            return False
+        one, other = one.args[0], other.args[0]  # type: ignore[assignment]
+    return True
 
 
 def _is_without_grad(view: torch.Tensor) -> bool:

@@ -373,3 +373,24 @@ def test_a_view_without_grad_of_a_leaf_that_is_a_view(leaf_is_view: bool, dynami
         return w.grad
 
     assert torch.equal(gradient(jitney.compile(f, dynamic=dynamic)), gradient(f))
+
+
+def test_a_view_of_a_detached_part_is_one_where_views_are_taken_anew() -> None:
+    """Behind a write through `detach` functionalization takes every view from its base again."""
+
+    def f(y: torch.Tensor, p: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        copy = y.clone()
+        with torch.no_grad():
+            p.add_(1)
+        torch.add(copy.detach(), 1, out=copy.detach())
+        part = p[::2].detach()
+        return copy, part, part.unfold(0, 1, 1)
+
+    found = []
+    for call in (jitney.compile(f), f):
+        weight = torch.tensor(2.0, requires_grad=True)
+        _, part, view = call(torch.ones(4, 3), torch.nn.Parameter(torch.ones(4, 3)))
+        part.mul_(weight)
+        assert view._base is part
+        found.append(torch.autograd.grad(view.sum(), weight))
+    assert found[0] == found[1]
