@@ -196,7 +196,10 @@ def code_program(seed: int, length: int, calls: int, device: str = "cpu") -> Cod
 
 def check(seed: int, length: int = 8, calls: int = 6, device: str = "cpu") -> int:
     """Compares one program with eager: how many of its graphs were compiled."""
-    program = code_program(seed, length, calls, device)
+    try:
+        program = code_program(seed, length, calls, device)
+    except SyntaxError:  # `:=` in what a comprehension iterates over
+        return 0
     expected = program.side(lambda function: function)
     jitney.reset()
     log.clear()
