@@ -1,4 +1,4 @@
-"""Bounds of an index, shown for a few values of its symbol at a time.
+"""Bounds of an index, for a few values of its symbol at a time.
 
 Ordinary bounds know the range of a symbol, but not what two places have in common: ``s * (8 // s)``
 is at most 8, but with ``2 <= s`` they find no upper end. They do for a single value of ``s``, or
@@ -25,6 +25,28 @@ def stays_inside(
     values of its one symbol that ``assumptions`` allow. False where it has several, or none."""
     around = tuple(sorted(axes, key=lambda axis: axis.name))
     return _stays_inside(where, around, size, tuple(assumptions))
+
+
+def begins_before(start: Index, shape: Sequence[Index], assumptions: Sequence[Assumption]) -> bool:
+    """Whether ``start`` of a view is known to be negative: at likely sizes, or at one of the first
+    values of its one symbol that ``assumptions`` allow and that leave ``shape`` elements."""
+    least = start.bounds()[0]
+    if least is None or least >= 0:
+        return False
+    if start.hint() < 0:
+        return True
+    dims = _dims(start)
+    if len(dims) != 1:
+        return False
+    (dim,) = dims
+    told = [a for a in assumptions if _dims(a.value) == {dim}]
+    last = dim.low + MOST_CASES if dim.high is None else min(dim.high + 1, dim.low + MOST_CASES)
+    for value in range(dim.low, last):
+        case = {dim: index(value)}
+        if start.substitute(case).hint() < 0 and not _excluded(case, told):
+            if all(size.substitute(case) != Index() for size in shape):
+                return True
+    return False
 
 
 @lru_cache(maxsize=1024)

@@ -26,7 +26,7 @@ from jitney.events import log
 from jitney.loops import ir, visit
 from jitney.loops.index import Axis, Dim, Index, Value
 from jitney.loops.print_program import expr_text, node_lines, program_lines
-from jitney.loops.reach_by_cases import stays_inside
+from jitney.loops.reach_by_cases import begins_before, stays_inside
 from jitney.loops.verify_order import where_iterations_meet
 
 _FREE_OPERANDS = ("cast", "bitcast", "philox_uniform", "philox_normal", "philox_bits", *ir.RUNNING)
@@ -119,7 +119,7 @@ def _check_node(
             raise Broken(f"{name} is read before it is written")
     if isinstance(node, ir.Extern):
         for view in visit.views((node.args, node.kwargs)):
-            _check_view(view, table[view.buffer])
+            _check_view(view, table[view.buffer], assumptions)
     inner = node.before if isinstance(node, ir.Attention) else (node,)
     around = _Scope(table, set(), assumptions=assumptions)
     for nest in node.nests if isinstance(node, ir.Together) else inner:
@@ -224,14 +224,16 @@ def _check_access(
                 raise Broken(f"{buffer}[{where}] reaches {low}..{high} of {size} elements")
 
 
-def _check_view(view: ir.BufferView, buffer: ir.Buffer) -> None:
+def _check_view(
+    view: ir.BufferView, buffer: ir.Buffer, assumptions: tuple[ir.Assumption, ...]
+) -> None:
     """A library that is handed memory outside of the buffer would read or write it."""
     if _is_empty(view.shape):
         return
     pairs = zip(view.shape, view.strides, strict=True)
     last = sum(((n - 1) * s for n, s in pairs), view.offset)
-    first, size = view.offset.bounds()[0], _size(buffer)
-    before = first is not None and first < 0 and view.offset.hint() < 0  # s - s // 2 isn't
+    size = _size(buffer)
+    before = begins_before(view.offset, view.shape, assumptions)  # s - s // 2 does not
     after = last.is_const and size is not None and last.const >= size
     if before or after:
         raise Broken(f"a view of {buffer.name} reaches {view.offset}..{last} of {size} elements")

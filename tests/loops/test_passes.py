@@ -98,7 +98,14 @@ def test_each_breach_is_a_compiler_bug(broken, message):
     assert "t0_nest" in str(raised.value)
 
 
-@pytest.mark.parametrize("start", [index(1), -1 * index(Dim("s", low=0, high=4, hint=2))])
+@pytest.mark.parametrize(
+    "start",
+    [
+        index(1),
+        -1 * index(Dim("s", low=0, high=4, hint=2)),
+        index(Dim("s", low=0, high=4, hint=2)) - 1,  # at 0 alone
+    ],
+)
 def test_a_library_is_given_no_memory_outside_of_a_buffer(start):
     program = chain(3)
     view = ir.BufferView("t0", (index(8),), (index(1),), start)
