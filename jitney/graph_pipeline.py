@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from jitney import cpu_pipeline, gpu_pipeline, torch_api
+from jitney import torch_api
 from jitney.events import log
 from jitney.graph.device_of_graph import device_of_graph
 from jitney.graph.split_host_numbers import SplitGraph, split_host_numbers
@@ -52,7 +52,7 @@ def start_both(split: SplitGraph, options: Any) -> Callable[[], BuiltGraph]:
 
 
 def _start(gm: torch.fx.GraphModule, target: Target, options: Any) -> Callable[[], BuiltGraph]:
-    backend = gpu_pipeline if target.kind == "cuda" else cpu_pipeline
+    backend = _backend_of(target)
     if log.heard:
         log.emit("graph", stage="aten", code=gm.code)
     with log.stage("lower"):
@@ -77,6 +77,17 @@ def _start(gm: torch.fx.GraphModule, target: Target, options: Any) -> Callable[[
             return BuiltGraph(code(), constants, counts, stored, checks, early)
 
     return finish
+
+
+def _backend_of(target: Target) -> Any:
+    """The module that compiles for the target; not imported before, as a warm start needs none."""
+    if target.kind == "cuda":
+        from jitney import gpu_pipeline
+
+        return gpu_pipeline
+    from jitney import cpu_pipeline
+
+    return cpu_pipeline
 
 
 def target_of(gm: torch.fx.GraphModule, options: Any = None) -> Target:
