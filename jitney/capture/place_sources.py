@@ -116,10 +116,9 @@ class Arming:
         """A change of the class or a base, or other bases, undoes the arm."""
         if ("class", cls) not in self._done:
             self._done.add(("class", cls))
-            bases = layouts.slot_address(cls, "__mro__") if is_heap_type(cls) else None
-            if bases is not None:
+            if is_heap_type(cls):
                 self.keep.append(cls.__mro__)
-                self.word(bases, id(cls.__mro__))
+                self.word(id(cls) + layouts.CLASS_MRO, id(cls.__mro__))
             for base in cls.__mro__:
                 members = layouts.class_dict(base)
                 if members is not None:
