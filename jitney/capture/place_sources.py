@@ -204,8 +204,9 @@ class Arming:
         with a ``__del__``; of anything else the identity is checked, which makes it stable."""
         cls = type(value)  # an object may run the program's code to say another one
         varies = issubclass(cls, torch.Tensor) or cls in (*CONTAINERS, *SCALARS, CellType)
-        varies = varies or hasattr(cls, "__next__") and not is_heap_type(cls)
-        varies = varies or hasattr(cls, "__del__") or issubclass(cls, AbstractContextManager)
+        varies = varies or not is_heap_type(cls) and hasattr(cls, "__next__")
+        varies = varies or any("__del__" in base.__dict__ for base in cls.__mro__)
+        varies = varies or issubclass(cls, AbstractContextManager)
         if varies and not isinstance(value, torch.nn.Parameter):
             return Place(value, slot, fixed=False)
         self.add(Op.IS, slot, id(value))

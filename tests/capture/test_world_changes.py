@@ -4,13 +4,16 @@ the same is taken apart, classes get other bases."""
 from __future__ import annotations
 
 import collections
+import dataclasses
 import types
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+import jitney
 from tests.capture.changing_world import Program, Programs, check_changes
+from tests.capture.run_capture import X
 
 PROGRAMS = Programs()
 
@@ -199,6 +202,53 @@ def functions_of_one_code_are_compared() -> tuple[Any, ...]:
         return x * (2 if held[0] is held[1] else 3)
 
     return f, lambda: held.__setitem__(1, one), lambda: held.__setitem__(1, other)
+
+
+@PROGRAMS
+def a_class_becomes_a_dataclass() -> tuple[Any, ...]:
+    class Base:
+        pass
+
+    class Child(Base):
+        pass
+
+    @dataclasses.dataclass
+    class Pair:
+        one: int = 1
+        two: int = 2
+
+    child: Any = Child()
+
+    def f(x: Any) -> Any:
+        if not dataclasses.is_dataclass(child):
+            return x * 3
+        return x * len(dataclasses.fields(child))
+
+    def become(fields: Any) -> Callable[[], None]:
+        return lambda: setattr(Base, "__dataclass_fields__", fields)
+
+    first = {"one": Pair.__dataclass_fields__["one"]}
+    return f, become(Pair.__dataclass_fields__), become(first)
+
+
+def test_a_metaclass_is_not_asked_by_guards() -> None:
+    asked = []
+
+    class Meta(type):
+        pass
+
+    class Owner(metaclass=Meta):
+        v = 1
+
+    def f(x: Any, owner: Any) -> Any:
+        return x * owner.v
+
+    compiled, owner = jitney.compile(f, backend="eager"), Owner()
+    compiled(X, owner)
+    Meta.__getattr__ = lambda cls, name: asked.append(name)  # type: ignore[attr-defined]
+    for _ in range(4):
+        compiled(X, owner)
+    assert not asked
 
 
 @pytest.mark.parametrize("program", PROGRAMS)

@@ -49,6 +49,8 @@ class Snapshot:
             return kind.__name__, ADDRESS.sub("0x", repr(value))
         if isinstance(value, np.generic):
             return kind.__name__, repr(value)
+        if kind in (slice, range):
+            return kind.__name__, ADDRESS.sub("0x", repr(value))
         if kind in (tuple, torch.Size):  # which of equal ones it is, is no promise
             return kind.__name__, [self.of(part) for part in value]
         if id(value) in self.met:
