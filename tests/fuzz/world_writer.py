@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import re
 
@@ -86,8 +87,12 @@ class WorldWriter:
         return text
 
     def change(self) -> str:
-        """One change of the world, as a statement."""
-        return self.fill(self.about_them(changes.CHANGES))
+        """One change of the world, as a statement; not one to what is no place."""
+        while True:
+            text = self.fill(self.about_them(changes.CHANGES))
+            with contextlib.suppress(SyntaxError):
+                compile(outside(text), "change", "exec")
+                return text
 
     def steps(self, count: int) -> tuple[str, ...]:
         """Calls, often several, with changes between them; some are taken back."""
