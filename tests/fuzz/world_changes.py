@@ -218,7 +218,7 @@ CHANGES = (
     "{t}.data = {t}.data", "T1 = T1.clone()", "T3 = nn.Parameter(T3.detach().clone())",
     "{t}.resize_(2)",
     "{t}.__class__ = nn.Parameter", "{t}.detach().zero_()", "{t}.detach().unsqueeze_(0)",
-    "{t}.t_()", "{t}.set_(torch.ones(3))", "{t}.swap_ = 1", 
+    "{t}.t_()", "{t}.set_(torch.ones(3))", "{t}.swap_ = 1",
     "{t}.grad.add_(1)",
     # modules
     "{m}.train()", "{m}.eval()", "net.eval()", "net.train()", "{m}.training = {S}", "{m}.by = {S}",
