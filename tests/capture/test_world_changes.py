@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import functools
 import types
 from collections.abc import Callable
 from typing import Any
@@ -202,6 +203,28 @@ def functions_of_one_code_are_compared() -> tuple[Any, ...]:
         return x * (2 if held[0] is held[1] else 3)
 
     return f, lambda: held.__setitem__(1, one), lambda: held.__setitem__(1, other)
+
+
+@PROGRAMS
+def a_cached_property_that_was_not_told_its_name() -> tuple[Any, ...]:
+    class Owner:
+        @functools.cached_property
+        def v(self) -> int:
+            return 2
+
+    owner: Any = Owner()
+
+    def f(x: Any) -> Any:
+        try:
+            return x * owner.v
+        except TypeError:
+            return x * 7
+
+    def become() -> None:
+        del owner.v
+        Owner.v = functools.cached_property(lambda self: 3)  # type: ignore[assignment]
+
+    return f, become
 
 
 @PROGRAMS
