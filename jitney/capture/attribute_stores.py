@@ -120,6 +120,7 @@ def _set_slot(interpreter: Interpreter, found: Any, owner: Any, name: str, value
     if known is None or of_c:  # C code reads it, too
         interpreter.native(found.__set__, owner, value)
     if known is not None:
+        interpreter.world.written.add(known.source)
         interpreter.world.slots[id(owner), name] = (value, owner)
 
 

@@ -221,10 +221,10 @@ def bind(
         return _class_value(interpreter, found.__func__, cls, name)
     if kind is classmethod:
         return _class_method(interpreter, found, cls, name)
-    if kind is functools.cached_property:
+    if kind is functools.cached_property and found.attrname == name:
         interpreter.world.read(found.func, Fixed(found.func))
         value = interpreter.call(found.func, (owner,), {}, None)
-        dict_set(interpreter, owner, found.attrname or name, interpreter.world.force(value))
+        dict_set(interpreter, owner, name, interpreter.world.force(value))
         return value
     if is_python(getter):
         return interpreter.call(getter, (let_in(interpreter, found), owner, cls), {}, site)

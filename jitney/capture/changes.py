@@ -59,20 +59,16 @@ def _targets(effects: list[r.Effect]) -> list[Source]:
 
 
 def guard_apart(vm: Interpreter, changed: list[Source]) -> None:
-    """Containers and objects that were changed stay distinct from the others of their types."""
+    """Containers and objects that were changed, even if they are as they were again, stay distinct
+    from the others of their types."""
+    changed = [*changed, *vm.world.written]
     known = list(vm.world.outside.values())
     owners = {s.base for s in changed if _is_namespace(s) and isinstance(s, Attr)}
     containers = {s for s in changed if not _is_namespace(s)}
     types = {type(k.original) for k in known if k.source in owners | containers}
     for cls in types:
-        alike = [
-            k.source
-            for k in known
-            if type(k.original) is cls
-            and not isinstance(k.source, Fixed)
-            and not _is_namespace(k.source)
-        ]
-        if len(alike) > 1:
+        alike = [k.source for k in known if type(k.original) is cls and not _is_namespace(k.source)]
+        if len(alike) > 1 and not all(isinstance(source, Fixed) for source in alike):
             vm.world.guard(Kind.DISTINCT, alike[0], tuple(alike), cls)
 
 

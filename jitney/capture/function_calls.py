@@ -28,7 +28,7 @@ from jitney.capture.callbacks import TEXTS
 from jitney.capture.forced import forced, forced_keywords
 from jitney.capture.frame import CALLER, OPTIMIZER, BreakCapture, Frame, Restart, Unread
 from jitney.capture.functions import cell_get
-from jitney.capture.guard import Kind
+from jitney.capture.guard import ABSENT, Kind
 from jitney.capture.lookups import look_up
 from jitney.capture.questions import place_of
 from jitney.capture.source import Function
@@ -105,6 +105,12 @@ def native(
         raise BreakCapture("callback", f"re.{function.__name__} would call back into Python")
     if any(isinstance(value, re.RegexFlag) and value & re.DEBUG for value in values):
         raise BreakCapture("output", f"re.{function.__name__} prints what it compiles")
+    if function.__module__ == "dataclasses":  # it reads a class, be it that of an instance
+        for value in (*values, *keywords.values()):
+            cls = value if isinstance(value, type) else type(value)
+            look_up(interpreter, cls, "__dataclass_fields__")
+            if look_up(interpreter, type(cls), "__getattr__") is not ABSENT:
+                raise BreakCapture("callback", f"a class is asked of {type(cls).__qualname__}")
     return interpreter.native(function, *values, **keywords)
 
 

@@ -65,8 +65,9 @@ def know_cells(interpreter: Interpreter, closure: tuple[CellType, ...], source: 
     """Lets in the cells of a function that existed before the frame."""
     world = interpreter.world
     for i, cell in enumerate(closure):
-        if id(cell) not in world.inside:
-            world.know(cell, cell, Item(Attr(source, "__closure__"), i))
+        place = Item(Attr(source, "__closure__"), i)
+        if not world.is_known(cell, place):
+            world.know(cell, cell, place)
 
 
 def cell_get(interpreter: Interpreter, cell: CellType) -> Any:

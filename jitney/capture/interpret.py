@@ -190,6 +190,7 @@ class Interpreter:
                 if id(value) in self.world.opaque:
                     reason = f"C code looks into a {type(value).__name__} from outside the frame"
                     raise BreakCapture("opaque-object", reason)
+        self.world.called(function, args)
         try:
             with self.recorder.mode:
                 return function(*args, **kwargs)

@@ -24,6 +24,7 @@ LIST_ITEMS = 24  # of a list, a pointer to them
 DICT_VERSION = 24  # changes with every store into the dict: see `count_stores`, `watch_dicts`
 _DICT_VALUES = 40  # of a dict that shares its keys with others, a pointer; else NULL
 CELL_CONTENTS = 16
+CLASS_MRO = 344  # of a class that Python code made
 FLOAT_VALUE = 16
 BYTES_DATA = 32
 _MEMBER = 40  # PyMemberDescrObject.d_member
@@ -120,6 +121,7 @@ def verified() -> bool:
         (id(marker) + OB_TYPE, id(object)),
         (id(pair) + SEQUENCE_SIZE, 2),
         (id(cell) + CELL_CONTENTS, id(marker)),
+        (id(Sample) + CLASS_MRO, id(Sample.__mro__)),
         (slot_address(slotted, "b") or id(None), id(marker)),
         *((id(function) + o, id(getattr(function, n))) for n, o in FUNCTION_PARTS.items()),
     ]

@@ -21,7 +21,7 @@ from jitney.capture.generators import FrameGenerator, IndexIterator, MethodItera
 from jitney.capture.guard import ABSENT
 from jitney.capture.known_values import known_truth
 from jitney.capture.lookups import look_up, type_lookup
-from jitney.capture.special_methods import hook_of, is_tensorish, type_name
+from jitney.capture.special_methods import OF_IDENTITY, hook_of, is_tensorish, type_name
 from jitney.capture.special_numbers import special_result
 from jitney.capture.symbols import SYMBOLS, concrete, concrete_key, exact_operands, rounded_operands
 from jitney.capture.validation import assert_valid
@@ -203,10 +203,10 @@ def _compare_native(interpreter: Interpreter, symbol: str, left: Any, right: Any
 
 
 def _is_identity(interpreter: Interpreter, value: Any) -> bool:
-    """Whether an object is equal only to itself."""
+    """Whether an object is equal only to itself, or a method only to one of the same object."""
     if is_tensorish(value):
         return False
-    return look_up(interpreter, type(value), "__eq__") is object.__eq__
+    return look_up(interpreter, type(value), "__eq__") in OF_IDENTITY
 
 
 def _refuse_comparing(interpreter: Interpreter, left: Any, right: Any) -> None:

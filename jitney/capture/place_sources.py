@@ -116,10 +116,9 @@ class Arming:
         """A change of the class or a base, or other bases, undoes the arm."""
         if ("class", cls) not in self._done:
             self._done.add(("class", cls))
-            bases = layouts.slot_address(cls, "__mro__") if is_heap_type(cls) else None
-            if bases is not None:
+            if is_heap_type(cls):
                 self.keep.append(cls.__mro__)
-                self.word(bases, id(cls.__mro__))
+                self.word(id(cls) + layouts.CLASS_MRO, id(cls.__mro__))
             for base in cls.__mro__:
                 members = layouts.class_dict(base)
                 if members is not None:
@@ -205,8 +204,9 @@ class Arming:
         with a ``__del__``; of anything else the identity is checked, which makes it stable."""
         cls = type(value)  # an object may run the program's code to say another one
         varies = issubclass(cls, torch.Tensor) or cls in (*CONTAINERS, *SCALARS, CellType)
-        varies = varies or hasattr(cls, "__next__") and not is_heap_type(cls)
-        varies = varies or hasattr(cls, "__del__") or issubclass(cls, AbstractContextManager)
+        varies = varies or not is_heap_type(cls) and hasattr(cls, "__next__")
+        varies = varies or any("__del__" in base.__dict__ for base in cls.__mro__)
+        varies = varies or issubclass(cls, AbstractContextManager)
         if varies and not isinstance(value, torch.nn.Parameter):
             return Place(value, slot, fixed=False)
         self.add(Op.IS, slot, id(value))

@@ -96,11 +96,14 @@ class DictShadow:
         world.note(DictItem(self.source, key))
         if not self.seeded and key not in self.initial and key not in self.missing:
             self.get(world, key)
+        if _is_other(dict.get(self.inside, key, ABSENT), value):
+            world.written.add(self.source)
         dict.__setitem__(self.inside, key, value)
 
     def delete(self, world: World, key: Any) -> None:
         """Deletes from the shadow; KeyError is the caller's to raise."""
         self.get(world, key)
+        world.written.add(self.source)
         dict.__delitem__(self.inside, key)
         self.moved.add(key)
 
@@ -158,6 +161,14 @@ class DictShadow:
         dict.clear(self.inside)
         for key, value in content.items():
             _set_item(self.inside, key, value)
+
+
+def _is_other(before: Any, value: Any) -> bool:
+    """Whether a store changes something; before may not have been looked at yet."""
+    if type(before) is Lazy:
+        raw = before.value
+        return type(raw) is not type(value) or not is_plain_key(raw) or raw != value
+    return before is not value
 
 
 def _set_item(target: dict[Any, Any], key: Any, value: Any) -> None:
@@ -260,4 +271,5 @@ class CellShadow:
     def set(self, world: World, value: Any) -> None:
         """Stores; ABSENT empties the cell."""
         world.note(self.source)
+        world.written.add(self.source)
         self.contents, self.changed = value, True

@@ -3,6 +3,7 @@ their answers."""
 
 from __future__ import annotations
 
+from types import MethodType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 
 #: Python classes that stand for C code's.
 OURS = (FrameGenerator, IndexIterator, MethodIterator, Callback)
+#: How objects that are equal only to themselves, and methods, compare.
+OF_IDENTITY = (object.__eq__, MethodType.__eq__)
 
 
 def is_tensorish(value: Any) -> bool:

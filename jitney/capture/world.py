@@ -68,7 +68,17 @@ IMMUTABLE: tuple[type, ...] = (
 LAZY = frozenset({*scalars.SCALAR_TYPES, list, dict, collections.OrderedDict})
 PROXIES = (weakref.ProxyType, weakref.CallableProxyType)
 _TIMES = (datetime.datetime, datetime.time)
+_BY_CODE = (Local, CellContents, Item)  # where functions are told by their code
 CONTAINERS = (list, dict, set, frozenset, collections.deque)
+#: Functions and methods of C code that write to containers.
+WRITING = frozenset([
+    "__delitem__", "__iadd__", "__iand__", "__imul__", "__init__", "__ior__", "__isub__",
+    "__ixor__", "__setitem__", "add", "append", "appendleft", "clear", "delitem",
+    "difference_update", "discard", "extend", "extendleft", "heapify", "heappop", "heappush",
+    "heappushpop", "heapreplace", "iadd", "iand", "imul", "insert", "intersection_update", "ior",
+    "isub", "ixor", "move_to_end", "pop", "popitem", "popleft", "remove", "reverse", "rotate",
+    "setdefault", "setitem", "sort", "symmetric_difference_update", "update",
+])  # fmt: skip
 ITERATORS = (types.GeneratorType, types.AsyncGeneratorType, types.CoroutineType)
 
 
@@ -106,6 +116,7 @@ class World:
         self.cells_read: list[tuple[types.CellType, Any]] = []  # of the frame's own
         self.plain_keys: dict[int, tuple[Any, ...]] = {}  # of numbers and texts alone, by id
         self.keys: dict[int, Source] = {}  # of what was hashed by what it is, by id
+        self.written: set[Source] = set()  # what was changed, even if it is as it was again
 
     # ------------------------------------------------------------ guards
 
@@ -171,6 +182,13 @@ class World:
         """The source of an object that existed before; None for one made in the frame."""
         known = self.inside.get(id(inside))
         return known.source if known is not None else None
+
+    def is_known(self, value: Any, source: Source) -> bool:
+        """Whether the object has been let in; if so, ``source`` must lead to it in later calls."""
+        known = self.outside.get(id(value))
+        if known is not None:
+            self._again(known, source)
+        return known is not None
 
     def _again(self, known: Known, source: Source) -> None:
         self.note(known.source)
@@ -239,10 +257,11 @@ class World:
         return self.know(value, fake, source).inside
 
     def _function(self, value: types.FunctionType, source: Source) -> Any:
-        if isinstance(source, Local | CellContents | Item):
+        if isinstance(source, _BY_CODE):
             # Closures are often made anew for every call: their code and cells decide.
             self.guard(Kind.TYPE, source, types.FunctionType)
             self.guard(Kind.IS, Attr(source, "__code__"), value.__code__)
+            self.guard(Kind.IS, Attr(source, "__globals__"), value.__globals__)
         elif not isinstance(source, Fixed):
             self.guard(Kind.IS, source, value)
         return self.know(value, value, source).inside
@@ -298,18 +317,32 @@ class World:
         if left is not None and right is not None:
             self.sized_calls.refuse(left)
             self.sized_calls.refuse(right)
+        if type(left) is type(right) is types.MethodType:
+            self.compared(left.__self__, right.__self__)
         one, other = self.inside.get(id(left)), self.inside.get(id(right))
         if one is None or other is None:
             return
-        if is_identity(left) or isinstance(left, types.FunctionType):
-            return
         pair = (one.source, other.source)
+        by_code = any(isinstance(source, _BY_CODE) for source in pair)
+        if is_identity(left) or isinstance(left, types.FunctionType) and not by_code:
+            return
         self.guard(Kind.DISTINCT, pair[0], pair, pair)
+
+    def called(self, function: Any, args: tuple[Any, ...]) -> None:
+        """Notes what a function of C code may write to."""
+        if getattr(function, "__name__", None) in WRITING:
+            owner = getattr(function, "__self__", None)
+            if (owner is None or isinstance(owner, types.ModuleType)) and args:
+                owner = args[0]
+            known = self.inside.get(id(owner))
+            if known is not None:
+                self.written.add(known.source)
 
     def hashed(self, values: Iterable[Any]) -> None:
         """Notes that ``values`` are used as keys, or compared by C code: those known objects that
         are equal only to themselves must stay distinct."""
         for value in values:
+            value = value.__self__ if type(value) is types.MethodType else value
             known = self.inside.get(id(value))
             if known is None or is_identity(value):
                 continue
@@ -387,9 +420,9 @@ class World:
             raise BreakCapture("c-attributes", f"an attribute of a {type(owner).__qualname__}")
         if known is None or raw is None:
             return raw
-        shadow = self.dicts.get(id(raw))
-        if shadow is None:
-            shadow = self.dict_shadow(raw, Attr(known.source, "__dict__"))
+        shadow, source = self.dicts.get(id(raw)), Attr(known.source, "__dict__")
+        if shadow is None or shadow.source != source and not isinstance(owner, types.ModuleType):
+            shadow = self.dict_shadow(raw, source)
         return shadow
 
     def cell(self, cell: types.CellType) -> shadows.CellShadow | None:
