@@ -23,23 +23,24 @@ def process_as_it_was(modules: dict[str, types.ModuleType]) -> Iterator[None]:
     environment = dict(os.environ)
     sys.modules.update(modules)
     sys.modules["world_x"] = types.SimpleNamespace(v=1)  # type: ignore[assignment]
-    try:
-        with torch.autocast("cpu", enabled=False):
+    with torch.backends.__allow_nonbracketed_mutation():  # torch's testing library forbids it
+        try:
+            with torch.autocast("cpu", enabled=False):
+                torch.set_autocast_enabled("cpu", False)
+                yield
+        finally:
+            for names, before in zip(owners, kept):
+                for name in [name for name in names if name not in before]:
+                    del names[name]
+            for name in (*modules, "world_x"):
+                sys.modules.pop(name, None)
+            os.environ.clear()
+            os.environ.update(environment)
+            if "extra" in vars(torch.nn.Module):
+                del torch.nn.Module.extra
+            torch.set_grad_enabled(True)
             torch.set_autocast_enabled("cpu", False)
-            yield
-    finally:
-        for names, before in zip(owners, kept):
-            for name in [name for name in names if name not in before]:
-                del names[name]
-        for name in (*modules, "world_x"):
-            sys.modules.pop(name, None)
-        os.environ.clear()
-        os.environ.update(environment)
-        if "extra" in vars(torch.nn.Module):
-            del torch.nn.Module.extra
-        torch.set_grad_enabled(True)
-        torch.set_autocast_enabled("cpu", False)
-        torch.set_default_dtype(torch.float32)
-        torch.use_deterministic_algorithms(False)
-        torch.set_float32_matmul_precision("highest")
-        torch.backends.cudnn.benchmark = False
+            torch.set_default_dtype(torch.float32)
+            torch.use_deterministic_algorithms(False)
+            torch.set_float32_matmul_precision("highest")
+            torch.backends.cudnn.benchmark = False
