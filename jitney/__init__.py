@@ -59,4 +59,9 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module 'jitney' has no attribute {name!r}")
 
 
+def __dir__() -> list[str]:
+    """What there is to import, for completion."""
+    return sorted(__all__)
+
+
 listeners.install()

@@ -209,6 +209,7 @@ def disable(function: Any = None, recursive: bool = True, *, reason: str | None 
     return eager
 
 
+@disable
 def reset() -> None:
     """Forgets everything compiled in this process, and frees memory kept for results."""
     for session in list(_sessions):
