@@ -321,30 +321,8 @@ def test_stances(events):
         jitney.set_stance("fast")
 
 
-@pytest.mark.timeout(60)
-@pytest.mark.parametrize("of", [lambda: jitney.reset, lambda: lambda: jitney.reset()])
-def test_reset_within_a_compiled_function(of):
-    def f(x, forget):
-        y = x * 2
-        forget()
-        return y + 1
-
-    compiled = jitney.compile(f, backend="eager")
-    for size in (2, 3):
-        assert compiled(torch.ones(size), of()).tolist() == [3.0] * size
-
-
 def test_completion_offers_the_api():
     assert {"compile", "reset", "explain"} <= set(dir(jitney))
-
-
-def test_reset_forgets(events):
-    compiled = jitney.compile(lambda x: x + 1, backend="eager")
-    for _ in range(3):
-        compiled(torch.ones(2))
-    jitney.reset()
-    compiled(torch.ones(2))
-    assert len(of(events, "entry")) == 2
 
 
 def test_our_frames_stay_out_of_tracebacks():
