@@ -165,7 +165,7 @@ CHANGES = (
     "sys.modules.pop('world_x', 0)", "other = types.SimpleNamespace(**vars(other))",
     "math.extra = {S}",
     "from_import = lambda: {S}", "globals().update(G1={S})", "globals()['G3'] = {S}",
-    "weak = lambda v: {n}", "helper_num = num", "F_ = {F}", "G_ = Color", "torch.relu_ = {n}",
+    "weak = lambda v: {n}", "helper_num = num", "F_ = {F}", "G_ = Color", "torch.of_world = {n}",
     "array_ = __import__('array').array",
     # lists
     "{l}.append({S})", "{l}.pop()", "{l}[0] = {S}", "{l}[{n}] = {S}", "{l}.reverse()",

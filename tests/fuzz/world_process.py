@@ -32,6 +32,7 @@ def process_as_it_was(modules: dict[str, types.ModuleType]) -> Iterator[None]:
             for names, before in zip(owners, kept):
                 for name in [name for name in names if name not in before]:
                     del names[name]
+                names.update(before)
             for name in (*modules, "world_x"):
                 sys.modules.pop(name, None)
             os.environ.clear()
