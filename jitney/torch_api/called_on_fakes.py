@@ -14,6 +14,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from jitney.torch_api.ops import OpOverload, OpOverloadPacket
 from jitney.torch_api.optimizers import FUSED
 from jitney.torch_api.recurrent import LAYERED
 from jitney.torch_api.tensors import bump_versions
@@ -23,8 +24,7 @@ from jitney.torch_api.view_strides import lies_in_rows
 def called_on_fakes(func: Any) -> Any:
     """The function that gives for fake tensors what ``func`` gives for real ones, layout
     included."""
-    is_plain = isinstance(func, BuiltinFunctionType | FunctionType)
-    return _IN_PLACE_OF.get(func, func) if is_plain else func
+    return _IN_PLACE_OF.get(func, func) if isinstance(func, _PLAIN) else func
 
 
 def without_default_generator(func: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -69,12 +69,33 @@ def _masked_in_place(
     return out
 
 
-def _resampled(whole: Any, x: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
-    """A batch may be empty, images may not; torch's Python forms ask nothing."""
-    out: torch.Tensor = whole(x, *args, **kwargs)
-    if any(n == 0 for n in (*x.shape[1:], *out.shape[1:])):
+def _resampled(whole: Any, input: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
+    """A batch may be empty, images may not; torch's Python forms ask nothing.
+
+    For symbolic sizes torch takes the op apart, and weighs bytes otherwise than its own kernel.
+    """
+    out: torch.Tensor = whole(input, *args, **kwargs)
+    sizes = (*input.shape[1:], *out.shape[1:])
+    if any(n == 0 for n in sizes):
         raise RuntimeError("an image without elements")
+    symbolic = any(isinstance(n, torch.SymInt) for n in (input.shape[0], *sizes))
+    if symbolic and input.dtype is torch.uint8 and _is_weighed(whole, *args, **kwargs):
+        raise RuntimeError("bytes are interpolated by eager alone where sizes are symbolic")
     return out
+
+
+def _is_weighed(
+    whole: Any,
+    size: Any = None,
+    scale_factor: Any = None,
+    mode: Any = "nearest",
+    *_: Any,
+    **kw: Any,
+) -> bool:
+    """Whether torch computes elements from several itself, in ``whole(input, …)``; all arguments
+    as `F.interpolate` takes them."""
+    named = mode if whole in (F.interpolate, F.upsample) else str(whole)
+    return "nearest" not in named and "_aa" not in named and not kw.get("antialias")
 
 
 def _unravelled(whole: Any, indices: Any, shape: Any) -> Any:
@@ -100,13 +121,17 @@ def _each(how: Callable[..., Any], *functions: Any) -> dict[Any, Callable[..., A
     return {whole: partial(how, whole) for whole in functions}
 
 
+_PLAIN = BuiltinFunctionType | FunctionType | OpOverload | OpOverloadPacket
+_SAMPLERS = [name for name in vars(torch._C._nn) if "upsample_" in name]
+_SAMPLING_OPS = [getattr(torch.ops.aten, name) for name in _SAMPLERS]
 _IN_PLACE_OF: dict[Any, Callable[..., Any]] = {
     **LAYERED,
     **dict.fromkeys(FUSED, _written),
     **_each(_without_gradient_in_rows, torch.max_pool1d, F.max_pool1d),
     **_each(_new_in_rows, torch.rrelu, F.rrelu),
     **_each(_resampled, F.interpolate, F.upsample, F.upsample_nearest, F.upsample_bilinear),
-    **_each(_resampled, *(f for name, f in vars(torch._C._nn).items() if "upsample_" in name)),
+    **_each(_resampled, *(getattr(torch._C._nn, name) for name in _SAMPLERS), *_SAMPLING_OPS),
+    **_each(_resampled, *(getattr(op, o) for op in _SAMPLING_OPS for o in op.overloads())),
     **_each(_unravelled, torch.unravel_index),
     **_each(_masked_in_place, F.scaled_dot_product_attention),
 }

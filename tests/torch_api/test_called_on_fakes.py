@@ -102,3 +102,35 @@ def test_places_among_more_than_32_bits_tell(dynamic: bool | None) -> None:
     compiled, x = jitney.compile(placed, dynamic=dynamic), torch.tensor([5, 1 << 33, 1 << 40])
     for n in (1 << 20, 7, 1 << 31, 1 << 30, 7):
         assert str(compiled(x, n)) == str(placed(x, n))
+
+
+IMAGES_OF_BYTES = {
+    "bilinear": lambda x: F.interpolate(x, scale_factor=2, mode="bilinear"),
+    "corners": lambda x: F.interpolate(x, (x.shape[2] + 5, 7), None, "bilinear", True),
+    "bicubic": lambda x: F.interpolate(x, size=(x.shape[2] - 2, 7), mode="bicubic"),
+    "upsample": lambda x: F.upsample(x, None, 2, "bicubic"),
+    "module": torch.nn.UpsamplingBilinear2d(scale_factor=2),
+    "op": lambda x: torch.ops.aten.upsample_bilinear2d(x, [x.shape[2] * 2, 9], False),
+    "overload": lambda x: torch.ops.aten.upsample_bicubic2d.vec(x, None, False, [2.0, 2.0]),
+    "torch._C._nn": lambda x: torch._C._nn.upsample_bilinear2d(x, [x.shape[2] * 2, 9], False),
+}
+IN_ONE_GRAPH = {
+    "nearest": lambda x: F.interpolate(x, scale_factor=2),
+    "exact": lambda x: F.interpolate(x, (x.shape[2] + 3, 5), mode="nearest-exact"),
+    "antialias": lambda x: F.interpolate(x, (x.shape[2] - 3, 5), mode="bicubic", antialias=True),
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*upsample. is deprecated")
+@pytest.mark.parametrize("name", [*IMAGES_OF_BYTES, *IN_ONE_GRAPH])
+@pytest.mark.parametrize("through", [None, "torch"])
+def test_images_of_bytes_of_symbolic_sizes(name: str, through: str | None) -> None:
+    resampled = {**IMAGES_OF_BYTES, **IN_ONE_GRAPH}[name]
+    whole = name in IN_ONE_GRAPH
+    if through:
+        compiled = torch.compile(resampled, backend="jitney", dynamic=True)
+    else:
+        compiled = jitney.compile(resampled, dynamic=True, fullgraph=whole)
+    for n, h, w in ((1, 7, 9), (2, 8, 12), (1, 11, 10)):
+        x = torch.randint(0, 256, (n, 3, h, w), dtype=torch.uint8)
+        assert torch.equal(compiled(x), resampled(x))
