@@ -13,7 +13,7 @@ from jitney.graph.check_values import binary_cross_entropy, unpooled
 from jitney.graph.recorder import Decompositions
 
 aten = torch.ops.aten
-MEAN = 1  # torch's number for `reduction`
+NONE, MEAN = 0, 1  # torch's numbers for `reduction`
 
 
 def _copies_of(view: Callable[..., Any]) -> Callable[..., Any]:
@@ -90,6 +90,38 @@ def soft_margin_loss_backward(
     return (slope / x.numel() if reduction == MEAN else slope) * grad
 
 
+def multi_margin_loss(
+    x: torch.Tensor,
+    target: torch.Tensor,
+    p: float = 1,
+    margin: float = 1,
+    weight: torch.Tensor | None = None,
+    reduction: int = MEAN,
+) -> torch.Tensor:
+    """``sum_c max(0, margin - x[target] + x[c]) ** p / C``, c not the target. torch's decomposition
+    counts what is NaN, which eager leaves out, and gives a row of scores more dimensions."""
+    excess, chosen, wanted = _margins(x, target, margin)
+    rows, count = excess.shape
+    fits = target.dim() < 2 and target.numel() == rows and (weight is None or len(weight) == count)
+    if not (p in (1, 2) and x.dim() < 3 and count and fits):
+        raise RuntimeError("scores, targets and weights that do not fit each other")
+    loss = torch.where((excess > 0) & ~chosen, excess if p == 1 else excess * excess, 0)
+    if weight is not None:
+        loss = loss * weight[wanted]
+    if reduction == NONE:
+        return loss.mean(1).reshape(target.shape)
+    return loss.mean() if reduction == MEAN else loss.sum() / count
+
+
+def _margins(
+    x: torch.Tensor, target: torch.Tensor, margin: float
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """By row and class: ``margin - x[target] + x[c]``, whether c is the target; the target."""
+    rows, wanted = torch.atleast_2d(x), target.reshape(-1, 1)
+    chosen = torch.arange(rows.shape[1], device=x.device) == wanted
+    return margin - rows.gather(1, wanted) + rows, chosen, wanted
+
+
 def multi_margin_loss_backward(
     grad: torch.Tensor,
     x: torch.Tensor,
@@ -100,17 +132,14 @@ def multi_margin_loss_backward(
     reduction: int = MEAN,
 ) -> torch.Tensor:
     """The derivative of ``sum_c max(0, margin - x[target] + x[c]) ** p / C``, c not the target."""
-    rows = x if x.dim() == 2 else x.reshape(1, -1)
-    count = rows.shape[1]
-    wanted = target.reshape(-1, 1)
-    chosen = torch.arange(count, device=x.device) == wanted
-    excess = margin - rows.gather(1, wanted) + rows
-    slope = (excess > 0).to(x.dtype) if p == 1 else 2 * torch.clamp_min(excess, 0)
+    excess, chosen, wanted = _margins(x, target, margin)
+    rows, count = excess.shape
+    slope = torch.where(excess > 0, 1 if p == 1 else 2 * excess, 0).to(x.dtype)
     if weight is not None:
         slope = slope * weight[wanted]
     slope = slope.masked_fill(chosen, 0)
     slope = torch.where(chosen, -slope.sum(1, keepdim=True), slope) / count
-    slope = slope / rows.shape[0] if reduction == MEAN else slope
+    slope = slope / rows if reduction == MEAN else slope
     return (slope * grad.reshape(-1, 1)).reshape(x.shape)
 
 
@@ -193,6 +222,7 @@ OWN: Decompositions = {
     aten.log_sigmoid_forward.default: log_sigmoid_forward,
     aten._weight_norm_interface.default: weight_norm_interface,
     aten.soft_margin_loss_backward.default: soft_margin_loss_backward,
+    aten.multi_margin_loss.default: multi_margin_loss,
     aten.multi_margin_loss_backward.default: multi_margin_loss_backward,
     aten.binary_cross_entropy.default: binary_cross_entropy,
     aten.max_unpool2d.default: max_unpool2d,

@@ -94,3 +94,43 @@ def test_a_split_of_nothing(training: bool, dynamic: bool) -> None:
     for width in (3, 5, 3):
         x = torch.randn(2, width, requires_grad=training)
         assert_equal_to_eager(rest, compiled, (x,), training=training)
+
+
+def _scores(*shape: int) -> torch.Tensor:
+    """With a NaN in each row, and infinities in the first."""
+    scores = torch.randn(shape)
+    scores[..., 1] = torch.nan
+    scores.view(-1)[2:4] = torch.tensor([torch.inf, -torch.inf])
+    return scores
+
+
+MARGINS = {
+    "rows": lambda n: (_scores(n, n + 4), torch.randint(0, n + 4, (n,))),
+    "row": lambda n: (torch.randn(n + 4), torch.tensor(2)),
+    "row and a list": lambda n: (torch.randn(n + 4), torch.tensor([2])),
+    "one row": lambda n: (_scores(1, n + 4), torch.tensor(2)),
+    "too few labels": lambda n: (torch.randn(n, 4), torch.zeros(n - 1, dtype=torch.int64)),
+    "labels in rows": lambda n: (torch.randn(n, 4), torch.zeros(n, 1, dtype=torch.int64)),
+    "three dimensions": lambda n: (torch.randn(1, n, 4), torch.zeros(n, dtype=torch.int64)),
+}
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
+@pytest.mark.parametrize("given", MARGINS)
+def test_margins_of_what_is_not_a_number(given: str, reduction: str, dynamic: bool | None) -> None:
+    """Eager leaves them out."""
+
+    def losses(x: torch.Tensor, target: torch.Tensor, weight: torch.Tensor) -> tuple[Any, ...]:
+        options: dict[str, Any] = {"reduction": reduction}
+        plain = F.multi_margin_loss(x, target, **options)
+        return plain, F.multi_margin_loss(x, target, 2, 0.3, weight, **options)
+
+    compiled = jitney.compile(losses, dynamic=dynamic)
+    for n in (3, 5):
+        x, target = MARGINS[given](n)
+        weight = torch.rand(x.shape[-1])
+        assert_equal_to_eager(losses, compiled, (x, target, weight))
+        assert_equal_to_eager(losses, compiled, (x.requires_grad_(), target, weight), True)
+        with pytest.raises(RuntimeError):
+            compiled(x.detach(), target, weight[1:])
