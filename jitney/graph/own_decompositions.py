@@ -105,9 +105,9 @@ def multi_margin_loss(
     fits = target.dim() < 2 and target.numel() == rows and (weight is None or len(weight) == count)
     if not (p in (1, 2) and x.dim() < 3 and count and fits):
         raise RuntimeError("scores, targets and weights that do not fit each other")
-    loss = torch.where((excess > 0) & ~chosen, excess if p == 1 else excess * excess, 0)
-    if weight is not None:
-        loss = loss * weight[wanted]
+    loss = excess if p == 1 else excess * excess
+    loss = loss if weight is None else loss * weight[wanted]
+    loss = torch.where((excess > 0) & ~chosen, loss, 0)
     if reduction == NONE:
         return loss.mean(1).reshape(target.shape)
     return loss.mean() if reduction == MEAN else loss.sum() / count
@@ -134,13 +134,10 @@ def multi_margin_loss_backward(
     """The derivative of ``sum_c max(0, margin - x[target] + x[c]) ** p / C``, c not the target."""
     excess, chosen, wanted = _margins(x, target, margin)
     rows, count = excess.shape
-    slope = torch.where(excess > 0, 1 if p == 1 else 2 * excess, 0).to(x.dtype)
-    if weight is not None:
-        slope = slope * weight[wanted]
-    slope = slope.masked_fill(chosen, 0)
-    slope = torch.where(chosen, -slope.sum(1, keepdim=True), slope) / count
-    slope = slope / rows if reduction == MEAN else slope
-    return (slope * grad.reshape(-1, 1)).reshape(x.shape)
+    slope = grad.reshape(-1, 1) / (count * rows if reduction == MEAN else count)
+    slope = slope if weight is None else slope * weight[wanted]
+    slope = torch.where((excess > 0) & ~chosen, slope if p == 1 else 2 * slope * excess, 0)
+    return torch.where(chosen, -slope.sum(1, keepdim=True), slope).reshape(x.shape)
 
 
 def max_unpool2d(x: torch.Tensor, places: torch.Tensor, size: Sequence[int]) -> torch.Tensor:

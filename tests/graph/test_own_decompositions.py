@@ -130,6 +130,7 @@ def test_margins_of_what_is_not_a_number(given: str, reduction: str, dynamic: bo
     for n in (3, 5):
         x, target = MARGINS[given](n)
         weight = torch.rand(x.shape[-1])
+        weight[0] = torch.nan
         assert_equal_to_eager(losses, compiled, (x, target, weight))
         assert_equal_to_eager(losses, compiled, (x.requires_grad_(), target, weight), True)
         with pytest.raises(RuntimeError):
