@@ -140,6 +140,14 @@ def multi_margin_loss_backward(
     return torch.where(chosen, -slope.sum(1, keepdim=True), slope).reshape(x.shape)
 
 
+def smooth_l1_loss_backward(
+    grad: torch.Tensor, x: torch.Tensor, target: torch.Tensor, reduction: int, beta: float
+) -> torch.Tensor:
+    """torch's decomposition, which takes the sign of NaN for 0."""
+    torchs = torch_api.decomposition_of(aten.smooth_l1_loss_backward.default)
+    return torch.where((x - target).isnan(), torch.nan, torchs(grad, x, target, reduction, beta))
+
+
 def max_unpool2d(x: torch.Tensor, places: torch.Tensor, size: Sequence[int]) -> torch.Tensor:
     """torch's decomposition, with the channels last where eager keeps them so (on a CPU)."""
     out = unpooled(aten.max_unpool2d.default)(x, places, size)
@@ -221,6 +229,7 @@ OWN: Decompositions = {
     aten.soft_margin_loss_backward.default: soft_margin_loss_backward,
     aten.multi_margin_loss.default: multi_margin_loss,
     aten.multi_margin_loss_backward.default: multi_margin_loss_backward,
+    aten.smooth_l1_loss_backward.default: smooth_l1_loss_backward,
     aten.binary_cross_entropy.default: binary_cross_entropy,
     aten.max_unpool2d.default: max_unpool2d,
     aten.max_unpool3d.default: unpooled(aten.max_unpool3d.default),

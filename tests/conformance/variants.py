@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -14,6 +15,7 @@ import jitney
 from tests.equal import fresh
 
 SEED = 1
+_SPECIAL = (math.nan, 1.0, math.inf, -0.0, -math.inf, -1.0, 0.0)
 
 
 def jitney_compile(
@@ -111,6 +113,20 @@ def expanded(sample: Any) -> Iterator[Any]:
     yield with_tensors(sample, spread)
 
 
+def special(sample: Any) -> Iterator[Any]:
+    """Every third or fourth element of a float tensor is the next of `_SPECIAL`."""
+
+    def spotted(tensor: torch.Tensor) -> torch.Tensor:
+        if not tensor.is_floating_point() or not tensor.numel():
+            return tensor
+        made = tensor.detach().clone(memory_format=torch.contiguous_format)
+        spots = made.view(-1)[:: 3 if made.numel() % 3 else 4]
+        spots.copy_(torch.tensor(_SPECIAL).repeat(len(spots))[: len(spots)])
+        return made
+
+    yield with_tensors(sample, spotted)
+
+
 def in_turn(sample: Any) -> Iterator[Any]:
     """The sample with one thing after the other changed: strides, dtype, gradients; then again."""
     yield sample
@@ -162,6 +178,17 @@ VARIANTS = {name: Variant(name, getattr(torch, name)) for name in DTYPES} | {
     "expanded": Variant("float32 tensors with a stride of zero", forms=expanded),
     "dynamic": Variant(
         "float32, dynamic=True", compile_=partial(jitney_compile, dynamic=True)
+    ),
+    **{
+        f"dynamic_{name}": Variant(
+            f"{name}, dynamic=True", getattr(torch, name),
+            compile_=partial(jitney_compile, dynamic=True),
+        )
+        for name in DTYPES[1:]
+    },
+    "special": Variant(
+        "float32 with NaN, infinities and zeros of both signs among the elements (of which eager's "
+        "answer may depend on where they stand)", forms=special,
     ),
     "frozen": Variant(
         "float32, operands held by a frozen module", compile_=compile_frozen, gradients=False

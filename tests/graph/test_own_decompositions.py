@@ -135,3 +135,17 @@ def test_margins_of_what_is_not_a_number(given: str, reduction: str, dynamic: bo
         assert_equal_to_eager(losses, compiled, (x.requires_grad_(), target, weight), True)
         with pytest.raises(RuntimeError):
             compiled(x.detach(), target, weight[1:])
+
+
+@pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+def test_the_slope_of_a_smooth_loss_where_there_is_none(dtype: torch.dtype, reduction: str) -> None:
+    """torch's decomposition gives 0 where eager's gradient is NaN."""
+
+    def loss(x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        return F.smooth_l1_loss(x, target, reduction=reduction, beta=0.5)
+
+    x = torch.tensor([torch.nan, torch.inf, torch.inf, 1, 0.25, 0.5, -0.5, -3], dtype=dtype)
+    target = torch.tensor([0, torch.inf, 1, torch.nan, 0, 0, 0, -torch.inf], dtype=dtype)
+    compiled = jitney.compile(loss, fullgraph=True)
+    assert_equal_to_eager(loss, compiled, (x.requires_grad_(), target), training=True)
