@@ -117,7 +117,8 @@ def special(sample: Any) -> Iterator[Any]:
     """Every third or fourth element of a float tensor is the next of `_SPECIAL`."""
 
     def spotted(tensor: torch.Tensor) -> torch.Tensor:
-        if not tensor.is_floating_point() or not tensor.numel():
+        dense = tensor.layout is torch.strided and tensor.numel()
+        if not dense or not tensor.is_floating_point():
             return tensor
         made = tensor.detach().clone(memory_format=torch.contiguous_format)
         spots = made.view(-1)[:: 3 if made.numel() % 3 else 4]
