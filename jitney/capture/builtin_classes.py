@@ -19,7 +19,7 @@ from jitney.capture.frame import BreakCapture, Frame, Raised, Unread
 from jitney.capture.functions import cell_get
 from jitney.capture.generators import Callback, FrameGenerator, Predicate
 from jitney.capture.guard import ABSENT
-from jitney.capture.lookups import tensor_class, type_lookup
+from jitney.capture.lookups import super_of, tensor_class, type_lookup
 from jitney.capture.present_arguments import call_native
 from jitney.capture.special_methods import hook_of
 from jitney.capture.symbols import (
@@ -76,7 +76,7 @@ def _type(interpreter: Interpreter, cls: Any, args: Any, kwargs: Any, site: Any)
 @_class(super)
 def _super(interpreter: Interpreter, cls: Any, args: Any, kwargs: Any, site: Any) -> Any:
     if args:
-        return interpreter.native(super, *forced(interpreter, args))
+        return super_of(interpreter, *forced(interpreter, args))
     frame = interpreter.frames[-1]
     if not frame.code.co_argcount:
         raise Raised(RuntimeError("super(): no arguments"))
@@ -87,7 +87,7 @@ def _super(interpreter: Interpreter, cls: Any, args: Any, kwargs: Any, site: Any
     owner = cell_get(interpreter, cell)
     if owner is ABSENT:
         raise Raised(RuntimeError("super(): empty __class__ cell"))
-    return interpreter.native(super, owner, first)
+    return super_of(interpreter, owner, first)
 
 
 def _first_argument(interpreter: Interpreter, frame: Frame) -> Any:

@@ -11,7 +11,7 @@ from jitney.capture.cpython import OLD_CALLS, VERSION
 from jitney.capture.decode import Instruction, opcode
 from jitney.capture.frame import BreakCapture, Frame, Lazy, Raised
 from jitney.capture.guard import ABSENT
-from jitney.capture.lookups import look_up
+from jitney.capture.lookups import look_up, super_of
 from jitney.capture.special_methods import type_name
 from jitney.capture.symbols import identical
 
@@ -253,7 +253,7 @@ def load_super_attr(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
     function, cls, owner = vm.popn(frame, 3)
     if function is not super:
         raise BreakCapture("super", "super is not the builtin")
-    value = vm.get_attr(vm.native(super, cls, owner), ins.value, None if ins.arg & 1 else frame)
+    value = vm.get_attr(super_of(vm, cls, owner), ins.value, None if ins.arg & 1 else frame)
     if ins.arg & 1:
         frame.push_callable(value)
     else:

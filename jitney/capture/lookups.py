@@ -80,6 +80,15 @@ def guard_bases(interpreter: Interpreter, cls: type) -> None:
         interpreter.world.guard(Kind.IS, Attr(Fixed(cls), "__mro__"), cls.__mro__)
 
 
+def super_of(interpreter: Interpreter, *given: Any) -> Any:
+    """``super(cls, value)``, or a TypeError that stands while the value's class has these bases."""
+    for value in given[1:]:
+        guard_bases(interpreter, type(value))
+        if isinstance(value, type):
+            guard_bases(interpreter, value)
+    return interpreter.native(super, *given)
+
+
 def know_function(interpreter: Interpreter, function: types.FunctionType) -> None:
     """Lets in a function that existed before the frame and was found where a guard holds it."""
     if not interpreter.is_owned(function):

@@ -160,6 +160,53 @@ def a_class_gets_another_base_in_front() -> tuple[Any, ...]:
 
 
 @PROGRAMS
+def a_class_gets_back_the_base_that_super_asks_for() -> tuple[Any, ...]:
+    class First:
+        def k(self) -> int:
+            return 1
+
+    class Middle(First):
+        def k(self) -> int:
+            return super().k() + 1
+
+    class Second(First):
+        pass
+
+    Child = type("Child", (Second,), {})
+    child: Any = Child()
+
+    def f(x: Any) -> Any:
+        try:
+            return x * Middle.k(child)
+        except TypeError:
+            return x * 3
+
+    def become(base: type) -> Callable[[], None]:
+        return lambda: setattr(Child, "__bases__", (base,))
+
+    return f, become(Middle), become(Second)
+
+
+@PROGRAMS
+def a_class_that_super_is_asked_of_gets_another_base() -> tuple[Any, ...]:
+    class First:
+        k = 1
+
+    class Second(First):
+        k = 2
+
+    Child = type("Child", (First,), {})
+
+    def f(x: Any) -> Any:
+        try:
+            return x * super(Second, Child).k
+        except TypeError:
+            return x * 3
+
+    return f, lambda: setattr(Child, "__bases__", (Second,))
+
+
+@PROGRAMS
 def a_function_of_the_same_code_in_another_module() -> tuple[Any, ...]:
     here: dict[str, Any] = {"K": 1}
     exec("def g(): return K", here)
