@@ -31,7 +31,7 @@ _ASKED = frozenset(
     "argmax argmin aminmax var std var_mean std_mean linalg_vector_norm logsumexp _softmax "
     "_log_softmax cumsum cumprod logcumsumexp cummax cummin mm bmm dot mv addmm addbmm baddbmm "
     "addmv addr renorm binary_cross_entropy mse_loss smooth_l1_loss huber_loss logit rsub "
-    "threshold masked_fill index_fill index_add scatter".split()
+    "threshold masked_fill index_fill index_add scatter trace".split()
 )
 #: Of these, ones that take indices: zeros, of one element.
 _INDEXED = ("index_fill", "index_add", "scatter")

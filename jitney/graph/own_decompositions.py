@@ -190,6 +190,18 @@ def _shuffled(op: Any, x: torch.Tensor, factor: int) -> torch.Tensor:
     return _in_rows(out) if x.is_cuda else out
 
 
+def _of_rounded(op: Any, on_cpu: bool = True) -> Callable[..., Any]:
+    """Eager rounds elements to a ``dtype`` of 16 bits before it adds them up, not only the sum."""
+
+    def accumulated(x: torch.Tensor, *args: Any, dtype: Any = None, **options: Any) -> Any:
+        as_given = dtype not in (torch.float16, torch.bfloat16) or dtype is x.dtype
+        if as_given or not (on_cpu or x.is_cuda):
+            return NotImplemented
+        return op(x.to(dtype), *args, **options)
+
+    return accumulated
+
+
 def zero_tensor(size: Sequence[int], **options: Any) -> torch.Tensor:
     """Zeros, in memory."""
     return torch.zeros(size, **options)
@@ -239,6 +251,13 @@ OWN: Decompositions = {
     aten.convolution_backward.default: convolution_backward,
     aten.pixel_shuffle.default: pixel_shuffle,
     aten.pixel_unshuffle.default: pixel_unshuffle,
+    aten.sum.default: _of_rounded(aten.sum.default),
+    aten.sum.dim_IntList: _of_rounded(aten.sum.dim_IntList),
+    aten.prod.default: _of_rounded(aten.prod.default),
+    aten.prod.dim_int: _of_rounded(aten.prod.dim_int),
+    aten.cumsum.default: _of_rounded(aten.cumsum.default),
+    aten.mean.default: _of_rounded(aten.mean.default, on_cpu=False),
+    aten.mean.dim: _of_rounded(aten.mean.dim, on_cpu=False),
     aten._efficientzerotensor.default: zero_tensor,
     aten._amp_foreach_non_finite_check_and_unscale.default: unscale,
 }

@@ -98,6 +98,16 @@ def _is_weighed(
     return "nearest" not in named and "_aa" not in named and not kw.get("antialias")
 
 
+def _unshuffled(whole: Any, input: torch.Tensor, downscale_factor: Any) -> torch.Tensor:
+    """A CPU leaves what has no elements as it is."""
+    out: torch.Tensor = whole(input, downscale_factor)
+    if input.is_cuda or all(type(n) is not int or n for n in input.shape):
+        return out
+    if any(n % downscale_factor for n in input.shape[-2:]):
+        raise RuntimeError("a height or width that the factor does not divide")
+    return input.clone()
+
+
 def _unravelled(whole: Any, indices: Any, shape: Any) -> Any:
     """torch makes a tensor of the sizes, and keeps 32 bits of one that is a symbol."""
     if isinstance(shape, list | tuple):
@@ -124,6 +134,7 @@ def _each(how: Callable[..., Any], *functions: Any) -> dict[Any, Callable[..., A
 _PLAIN = BuiltinFunctionType | FunctionType | OpOverload | OpOverloadPacket
 _SAMPLERS = [name for name in vars(torch._C._nn) if "upsample_" in name]
 _SAMPLING_OPS = [getattr(torch.ops.aten, name) for name in _SAMPLERS]
+_UNSHUFFLE = torch.ops.aten.pixel_unshuffle
 _IN_PLACE_OF: dict[Any, Callable[..., Any]] = {
     **LAYERED,
     **dict.fromkeys(FUSED, _written),
@@ -132,6 +143,7 @@ _IN_PLACE_OF: dict[Any, Callable[..., Any]] = {
     **_each(_resampled, F.interpolate, F.upsample, F.upsample_nearest, F.upsample_bilinear),
     **_each(_resampled, *(getattr(torch._C._nn, name) for name in _SAMPLERS), *_SAMPLING_OPS),
     **_each(_resampled, *(getattr(op, o) for op in _SAMPLING_OPS for o in op.overloads())),
+    **_each(_unshuffled, torch.pixel_unshuffle, _UNSHUFFLE, _UNSHUFFLE.default),
     **_each(_unravelled, torch.unravel_index),
     **_each(_masked_in_place, F.scaled_dot_product_attention),
 }

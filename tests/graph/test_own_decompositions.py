@@ -149,3 +149,27 @@ def test_the_slope_of_a_smooth_loss_where_there_is_none(dtype: torch.dtype, redu
     target = torch.tensor([0, torch.inf, 1, torch.nan, 0, 0, 0, -torch.inf], dtype=dtype)
     compiled = jitney.compile(loss, fullgraph=True)
     assert_equal_to_eager(loss, compiled, (x.requires_grad_(), target), training=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_what_is_added_up_in_16_bits_is_rounded_first(dtype: torch.dtype) -> None:
+    """70000 is no float16, and 1 + 2**-12 is 1."""
+
+    def sums(x: torch.Tensor) -> tuple[Any, ...]:
+        whole = x.sum(dtype=dtype), x.prod(dtype=dtype), x.mean(dtype=dtype), x.nansum(dtype=dtype)
+        rows = x.sum(1, dtype=dtype), x.prod(0, dtype=dtype), x.mean(1, True, dtype=dtype)
+        return *whole, *rows, x.cumsum(1, dtype=dtype), x.cumprod(0, dtype=dtype)
+
+    compiled = jitney.compile(sums, fullgraph=True)
+    many = torch.full((4, 256), 1 + 2**-12)
+    for x in (torch.tensor([[70000, -70000, 3], [1, 2, 3]]), many, many.double(), many.half()):
+        assert_equal_to_eager(sums, compiled, (x,))
+
+
+def test_members_of_a_set_lie_in_rows() -> None:
+    def members(x: torch.Tensor, y: torch.Tensor) -> Any:
+        found = torch.isin(x, y), torch.isin(x, 3), torch.isin(x.double(), y, invert=True)
+        return *found, *(each.stride() for each in found)
+
+    given = torch.arange(21).reshape(3, 7).t(), torch.arange(5)
+    assert_equal_to_eager(members, jitney.compile(members, fullgraph=True), given)

@@ -134,3 +134,12 @@ def test_images_of_bytes_of_symbolic_sizes(name: str, through: str | None) -> No
     for n, h, w in ((1, 7, 9), (2, 8, 12), (1, 11, 10)):
         x = torch.randint(0, 256, (n, 3, h, w), dtype=torch.uint8)
         assert torch.equal(compiled(x), resampled(x))
+
+
+@pytest.mark.parametrize("shape", [(2, 4, 0, 6), (0, 4, 2, 6), (0, 3, 3, 2), (0,), (2, 4, 2, 6)])
+def test_pixels_that_there_are_none_of_are_not_unshuffled(shape: tuple[int, ...]) -> None:
+    def unshuffled(x: torch.Tensor) -> Any:
+        out = F.pixel_unshuffle(x, 2)
+        return out, out.shape, torch.ops.aten.pixel_unshuffle.default(x, 2)
+
+    assert_equal_to_eager(unshuffled, jitney.compile(unshuffled), (torch.randn(shape),))
