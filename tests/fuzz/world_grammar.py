@@ -37,7 +37,7 @@ PLACES = {
 
 EXPRESSIONS = (
     # numbers and texts
-    "{s}", "{s}", "{s} == {n}", "{s} is None", "{s} is True", "not {s}", "isinstance({s}, int)",
+    "{s}", "{s}", "{s} == {n}", "{s} is None", "{s} is True", "(not {s})", "isinstance({s}, int)",
     "type({s}).__name__", "type({s}) is int", "str({s})", "repr({s})", 'f"{{{s}}}"',
     'f"{{{s}!r:>6}}"', "{s} in (1, 2, None)", "{s} or 5", "{s} and 6", "num({s})", "{s} + {n}",
     "{s} * 2", "{s} < {n}", "{s} != {s}", "{s} == {s}", "{s} is {s}", "hash({s}) == hash({s})",
