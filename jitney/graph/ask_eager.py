@@ -31,7 +31,8 @@ _ASKED = frozenset(
     "argmax argmin aminmax var std var_mean std_mean linalg_vector_norm logsumexp _softmax "
     "_log_softmax cumsum cumprod logcumsumexp cummax cummin mm bmm dot mv addmm addbmm baddbmm "
     "addmv addr renorm binary_cross_entropy mse_loss smooth_l1_loss huber_loss logit rsub "
-    "threshold masked_fill index_fill index_add scatter trace".split()
+    "threshold masked_fill index_fill index_add scatter trace "
+    "_prelu_kernel bucketize searchsorted".split()
 )
 #: Of these, ones that take indices: zeros, of one element.
 _INDEXED = ("index_fill", "index_add", "scatter")
@@ -41,7 +42,7 @@ _WINDOWED = frozenset(
     "avg_pool2d avg_pool3d _adaptive_avg_pool2d _adaptive_avg_pool3d upsample_nearest1d "
     "upsample_nearest2d upsample_nearest3d upsample_linear1d upsample_bilinear2d "
     "upsample_trilinear3d upsample_bicubic2d _upsample_nearest_exact1d _upsample_nearest_exact2d "
-    "_upsample_nearest_exact3d _upsample_bilinear2d_aa _upsample_bicubic2d_aa".split()
+    "_upsample_nearest_exact3d _upsample_bilinear2d_aa _upsample_bicubic2d_aa im2col".split()
 )
 #: Arguments that eager's kernels take of one dtype alone; nothing that one element could tell.
 _ALIKE = {

@@ -202,6 +202,13 @@ def _of_rounded(op: Any, on_cpu: bool = True) -> Callable[..., Any]:
     return accumulated
 
 
+def cumsum(x: torch.Tensor, dim: int, *, dtype: torch.dtype | None = None) -> Any:
+    """Eager rounds elements to ``dtype`` before it adds them up."""
+    return (
+        NotImplemented if dtype in (None, x.dtype) else aten.cumsum(x.to(dtype), dim, dtype=dtype)
+    )
+
+
 def zero_tensor(size: Sequence[int], **options: Any) -> torch.Tensor:
     """Zeros, in memory."""
     return torch.zeros(size, **options)
@@ -255,7 +262,7 @@ OWN: Decompositions = {
     aten.sum.dim_IntList: _of_rounded(aten.sum.dim_IntList),
     aten.prod.default: _of_rounded(aten.prod.default),
     aten.prod.dim_int: _of_rounded(aten.prod.dim_int),
-    aten.cumsum.default: _of_rounded(aten.cumsum.default),
+    aten.cumsum.default: cumsum,
     aten.mean.default: _of_rounded(aten.mean.default, on_cpu=False),
     aten.mean.dim: _of_rounded(aten.mean.dim, on_cpu=False),
     aten._efficientzerotensor.default: zero_tensor,

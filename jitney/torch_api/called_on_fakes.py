@@ -72,15 +72,17 @@ def _masked_in_place(
 def _resampled(whole: Any, input: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
     """A batch may be empty, images may not; torch's Python forms ask nothing.
 
-    For symbolic sizes torch takes the op apart, and weighs bytes otherwise than its own kernel.
+    For symbolic sizes torch takes the op apart. It then weighs bytes otherwise than its own kernel,
+    which takes no other integers.
     """
     out: torch.Tensor = whole(input, *args, **kwargs)
     sizes = (*input.shape[1:], *out.shape[1:])
     if any(n == 0 for n in sizes):
         raise RuntimeError("an image without elements")
     symbolic = any(isinstance(n, torch.SymInt) for n in (input.shape[0], *sizes))
-    if symbolic and input.dtype is torch.uint8 and _is_weighed(whole, *args, **kwargs):
-        raise RuntimeError("bytes are interpolated by eager alone where sizes are symbolic")
+    copied = input.dtype is torch.uint8 and not _is_weighed(whole, *args, **kwargs)
+    if symbolic and not input.is_floating_point() and not copied:
+        raise RuntimeError("integers are interpolated by eager alone where sizes are symbolic")
     return out
 
 

@@ -82,6 +82,26 @@ def test_borders_of_booleans(mode: str, pad: tuple[int, ...]) -> None:
     assert torch.equal(jitney.compile(f)(x.int()), f(x.int()))
 
 
+OF_BOOLEANS = {
+    "trace": torch.trace,
+    "prelu": lambda x: F.prelu(x, x[0, :1]),
+    "bucketize": lambda x: torch.bucketize(x, x[0]),
+    "unfold": lambda x: F.unfold(x[None, None].to(torch.uint8), 2),
+}
+
+
+@pytest.mark.parametrize("name", OF_BOOLEANS)
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_what_eager_has_no_kernel_for_raises(name: str, dynamic: bool | None) -> None:
+    call = OF_BOOLEANS[name]
+    x, compiled = torch.ones(3, 3, dtype=torch.bool), jitney.compile(call, dynamic=dynamic)
+    with pytest.raises(RuntimeError) as expected:
+        call(x)
+    with pytest.raises(type(expected.value)) as raised:
+        compiled(x)
+    assert str(raised.value) == str(expected.value)
+
+
 REFUSED: dict[str, tuple[torch.dtype, Callable[[torch.Tensor, float], torch.Tensor]]] = {
     "sub": (torch.bool, lambda x, s: x - s),
     "rsub": (torch.bool, lambda x, s: s - x),

@@ -166,6 +166,16 @@ def test_what_is_added_up_in_16_bits_is_rounded_first(dtype: torch.dtype) -> Non
         assert_equal_to_eager(sums, compiled, (x,))
 
 
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_running_sums_of_rounded_elements(dynamic: bool | None) -> None:
+    def running(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return x.cumsum(0, dtype=torch.float32), x.cumsum(0, dtype=torch.int32), x.cumsum(0)
+
+    compiled = jitney.compile(running, dynamic=dynamic)
+    for x in (torch.tensor([2**24 + 1, -(2**24)]), torch.tensor([1.2e9 + 0.3, -1.2e9, 3]).double()):
+        assert_equal_to_eager(running, compiled, (x,))
+
+
 def test_members_of_a_set_lie_in_rows() -> None:
     def members(x: torch.Tensor, y: torch.Tensor) -> Any:
         found = torch.isin(x, y), torch.isin(x, 3), torch.isin(x.double(), y, invert=True)

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 
 import jitney
 from jitney.loops.interpret import interpret
+from tests.equal import assert_equal_to_eager
 from tests.loops.lowered import GPU, check, externs, lower, lower_for, on_cpu, trace
 
 SPECIAL = torch.tensor([0.0, -0.0, 1.0, -1.5, 2.5, 0.5, -0.5, float("nan"), float("inf"), -9.0])
@@ -183,3 +184,11 @@ def test_hardsigmoid_gradient_in_double_precision() -> None:
     torch.testing.assert_close(
         ours(grad, x), torch.ops.aten.hardsigmoid_backward(grad, x), rtol=1e-15, atol=0
     )
+
+
+def test_a_complex_number_beside_reals() -> None:
+    def f(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return x != 1j, x == 1j, x == (2 + 0j), x * 2j
+
+    for x in (torch.tensor([1.0, 2, -0.0]), torch.tensor([True, False])):
+        assert_equal_to_eager(f, jitney.compile(f), (x,))

@@ -23,10 +23,11 @@ class Accumulators:
     """The states of all results of one `Reduce` (welford is a GPU's alone).
 
     A state is a flat list of values: one per result, two (extreme, position) for argmax.
+    ``in_order``: a lane meets its elements in the order of their positions.
     """
 
-    def __init__(self, text: FunctionText, results: Sequence[Reduction]) -> None:
-        self._text, self._results = text, tuple(results)
+    def __init__(self, text: FunctionText, results: Sequence[Reduction], in_order: bool) -> None:
+        self._text, self._results, self._in_order = text, tuple(results), in_order
 
     @property
     def wants_position(self) -> bool:
@@ -59,7 +60,7 @@ class Accumulators:
             if r.op in POSITIONAL:
                 assert position is not None
                 where = broadcast(text, position, old.lanes)
-                new = self._extreme(r.op, (old, state[k + 1]), (value, where), ordered=True)
+                new = self._extreme(r.op, (old, state[k + 1]), (value, where), self._in_order)
             else:
                 new = [emit_op(text, _COMBINE[r.op], [old, value], old.dtype)]
             for n, o in zip(new, state[k : k + len(new)], strict=True):

@@ -70,7 +70,8 @@ class BodyEmitter:
 
     def _reduce(self, scopes: list[Scope], stmt: Reduce) -> None:
         plan = self._plan(scopes, stmt)
-        accumulators = Accumulators(self._text, stmt.results)
+        in_order = plan.vector in (None, *stmt.axes[-1:])
+        accumulators = Accumulators(self._text, stmt.results, in_order)
         position = place_among(stmt.axes) if accumulators.wants_position else None
 
         def leaf(copies: list[Scope], states: list[State]) -> list[State]:

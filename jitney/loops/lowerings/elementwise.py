@@ -97,6 +97,8 @@ def elementwise(
                 if isinstance(value, StridedTensor):
                     wide = name == wide_on_cpu and b.target.kind == "cpu"
                     return _loaded(value, position, own, wide)
+                if isinstance(value, complex):
+                    raise Refused(f"the complex number {value}")
                 if exact_numbers and own is not None and not holds(own, value):
                     raise Refused(f"{value} is no {own}")
                 if own in HALF and (b.target.kind in narrow_on or operands == "promoted"):

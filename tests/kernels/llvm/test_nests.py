@@ -296,3 +296,14 @@ def test_windows_at_several_points_at_once(
         *(x, weight), target=TARGETS[target], **tolerance,
     )  # fmt: skip
     check(lambda x: F.avg_pool2d(x, 3, 1, 1), x, target=TARGETS[target], **tolerance)
+
+
+@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16, torch.int8, torch.int64])
+@pytest.mark.parametrize("order", [(1, 0, 2), (2, 1, 0), (1, 2, 0), (2, 0, 1)])
+def test_the_first_of_equals_in_any_layout(order: tuple[int, ...], kind: torch.dtype) -> None:
+    """Lanes run over the axis that lies densest, which is not the last in logical order."""
+    x = (torch.rand(7, 20, 5) > 0.8).to(kind).permute(order)
+    check(lambda x: (x.argmax(), x.argmin(), (x + 1).flatten().argmax(), x[..., 0].argmax()), x)
+    if kind.is_floating_point:
+        check(lambda x: (x.argmax(), x.argmin()), torch.where(x > 0, torch.nan, x))
+        check(lambda x: (x.argmax(), x.argmin()), torch.full_like(x, -torch.inf))
