@@ -186,9 +186,10 @@ def test_hardsigmoid_gradient_in_double_precision() -> None:
     )
 
 
+@pytest.mark.filterwarnings("ignore:ComplexHalf")
 def test_a_complex_number_beside_reals() -> None:
     def f(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
         return x != 1j, x == 1j, x == (2 + 0j), x * 2j
 
-    for x in (torch.tensor([1.0, 2, -0.0]), torch.tensor([True, False])):
+    for x in (torch.tensor([1.0, 2, -0.0]), torch.tensor([True, False]), torch.ones(2).half()):
         assert_equal_to_eager(f, jitney.compile(f), (x,))

@@ -97,8 +97,6 @@ def elementwise(
                 if isinstance(value, StridedTensor):
                     wide = name == wide_on_cpu and b.target.kind == "cpu"
                     return _loaded(value, position, own, wide)
-                if isinstance(value, complex):
-                    raise Refused(f"the complex number {value}")
                 if exact_numbers and own is not None and not holds(own, value):
                     raise Refused(f"{value} is no {own}")
                 if own in HALF and (b.target.kind in narrow_on or operands == "promoted"):
@@ -134,6 +132,8 @@ def promoted_dtype(b: Builder) -> torch.dtype:
         value = fake_of(argument)
         if isinstance(value, torch.SymInt | torch.SymFloat):
             value = 1 if isinstance(value, torch.SymInt) else 1.0
+        if isinstance(value, complex):
+            raise Refused(f"the complex number {value}")
         if isinstance(value, torch.Tensor | int | float):
             operands.append(value)
     if len(operands) == 1:
