@@ -76,7 +76,8 @@ def largest(x: Tensor, k: int) -> Tensor:
 
 
 def first_largest(x: Tensor, k: int) -> Tensor:
-    return number(x).argmax(some(x, k), keepdim=k % 2 == 0) if x.numel() else x
+    dim = None if k % 3 == 2 else some(x, k)
+    return number(x).argmax(dim, keepdim=k % 2 == 0) if x.numel() else x
 
 
 def extreme(x: Tensor, k: int) -> Tensor:
