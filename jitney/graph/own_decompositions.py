@@ -204,9 +204,9 @@ def _of_rounded(op: Any, on_cpu: bool = True) -> Callable[..., Any]:
 
 def cumsum(x: torch.Tensor, dim: int, *, dtype: torch.dtype | None = None) -> Any:
     """Eager rounds elements to ``dtype`` before it adds them up."""
-    return (
-        NotImplemented if dtype in (None, x.dtype) else aten.cumsum(x.to(dtype), dim, dtype=dtype)
-    )
+    if dtype in (None, x.dtype):
+        return NotImplemented
+    return aten.cumsum(x.to(dtype), dim, dtype=dtype)
 
 
 def zero_tensor(size: Sequence[int], **options: Any) -> torch.Tensor:
