@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from types import NoneType
 from typing import Any
 
 import torch
 
 from jitney import torch_api
+from jitney.errors import Unsupported
 from jitney.graph.bias_apart import convolution, convolution_backward
 from jitney.graph.check_values import binary_cross_entropy, unpooled
 from jitney.graph.recorder import Decompositions
 
 aten = torch.ops.aten
+_INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 NONE, MEAN = 0, 1  # torch's numbers for `reduction`
 
 
@@ -191,22 +194,40 @@ def _shuffled(op: Any, x: torch.Tensor, factor: int) -> torch.Tensor:
 
 
 def _of_rounded(op: Any, on_cpu: bool = True) -> Callable[..., Any]:
-    """Eager rounds elements to a ``dtype`` of 16 bits before it adds them up, not only the sum."""
+    """Eager rounds elements to ``dtype`` before it adds them up (of means a GPU alone does)."""
 
     def accumulated(x: torch.Tensor, *args: Any, dtype: Any = None, **options: Any) -> Any:
-        as_given = dtype not in (torch.float16, torch.bfloat16) or dtype is x.dtype
-        if as_given or not (on_cpu or x.is_cuda):
+        if dtype in (None, x.dtype) or not (on_cpu or x.is_cuda):
             return NotImplemented
-        return op(x.to(dtype), *args, **options)
+        return op(x.to(dtype), *args, dtype=dtype, **options)
 
     return accumulated
 
 
-def cumsum(x: torch.Tensor, dim: int, *, dtype: torch.dtype | None = None) -> Any:
-    """Eager rounds elements to ``dtype`` before it adds them up."""
-    if dtype in (None, x.dtype):
-        return NotImplemented
-    return aten.cumsum(x.to(dtype), dim, dtype=dtype)
+def _within(op: Any, *bounds: str) -> Callable[..., Any]:
+    """``op`` with bounds that the dtype holds: of other integers each torch makes what it will."""
+
+    def clamped(x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        given = dict(zip(bounds, args)) | kwargs
+        if x.dtype not in _INTEGERS or any(type(n) not in (int, NoneType) for n in given.values()):
+            return NotImplemented
+        held = {name: _held(op, x.dtype, name, bound) for name, bound in given.items()}
+        return NotImplemented if held == given else op(x, **held)
+
+    return clamped
+
+
+def _held(op: Any, dtype: torch.dtype, name: str, bound: int | None) -> int | None:
+    """What eager clamps by: to it the dtype's least number is raised, its greatest is lowered."""
+    limits = torch.iinfo(dtype)
+    if bound is None or limits.min <= bound <= limits.max:
+        return bound
+    furthest = limits.min if name == "min" else limits.max
+    with torch_api.dispatch_modes_off():
+        try:
+            return int(op(torch.tensor([furthest], dtype=dtype), **{name: bound}))
+        except RuntimeError as error:
+            raise Unsupported("eager-refuses", f"{op}: {bound} for {dtype}") from error
 
 
 def zero_tensor(size: Sequence[int], **options: Any) -> torch.Tensor:
@@ -262,9 +283,12 @@ OWN: Decompositions = {
     aten.sum.dim_IntList: _of_rounded(aten.sum.dim_IntList),
     aten.prod.default: _of_rounded(aten.prod.default),
     aten.prod.dim_int: _of_rounded(aten.prod.dim_int),
-    aten.cumsum.default: cumsum,
+    aten.cumsum.default: _of_rounded(aten.cumsum.default),
     aten.mean.default: _of_rounded(aten.mean.default, on_cpu=False),
     aten.mean.dim: _of_rounded(aten.mean.dim, on_cpu=False),
+    aten.clamp.default: _within(aten.clamp.default, "min", "max"),
+    aten.clamp_min.default: _within(aten.clamp_min.default, "min"),
+    aten.clamp_max.default: _within(aten.clamp_max.default, "max"),
     aten._efficientzerotensor.default: zero_tensor,
     aten._amp_foreach_non_finite_check_and_unscale.default: unscale,
 }

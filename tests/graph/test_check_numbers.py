@@ -231,3 +231,29 @@ def test_numbers_too_large_to_count_by(name: str, dynamic: bool | None) -> None:
     x = torch.arange(8.0).view(1, 2, 4)
     for number in (1, 2, 3, 2**31 - 1, 2**31, 2**40, 2**63 - 1, -(2**63), 2):
         assert str(outcome(compiled, x, number)) == str(outcome(RANGES[name], x, number))
+
+
+CLAMPS: dict[str, Callable[..., Any]] = {
+    "clamp": lambda x, low, high: x.clamp(low, high),
+    "min": lambda x, low, _: torch.clamp(x, min=low),
+    "max": lambda x, _, high: torch.clamp(x, max=high),
+    "in place": lambda x, low, high: x.clone().clamp_(low, high),
+    "clamp_min": lambda x, low, _: x.clamp_min(low),
+    "clamp_max": lambda x, _, high: x.clamp_max(high),
+}
+BOUNDS = ((-3, 3), (-10, -5), (0, 300), (300, 400), (-200, 2**20), (-(2**40), 2**40), (2.5, 300))
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16, torch.int32], ids=str)
+@pytest.mark.parametrize("name", CLAMPS)
+def test_bounds_that_integers_do_not_hold_are_those_of_eager(name: str, dtype: torch.dtype) -> None:
+    clamp, x = CLAMPS[name], torch.arange(-4, 260, 12).to(dtype)
+    for low, high in BOUNDS:
+        wanted, error = outcome(lambda x, _: clamp(x, low, high), x, 0)
+        log.clear()
+        compiled = jitney.compile(lambda x, low=low, high=high: clamp(x, low, high))
+        got, raised = outcome(lambda x, _, f=compiled: f(x), x, 0)
+        assert raised == error, (low, high)
+        if not error:
+            assert torch.equal(got, wanted) and got.dtype is wanted.dtype, (low, high)
+            assert not log.events("eager_graph"), (low, high)
