@@ -32,10 +32,10 @@ _ASKED = frozenset(
     "_log_softmax cumsum cumprod logcumsumexp cummax cummin mm bmm dot mv addmm addbmm baddbmm "
     "addmv addr renorm binary_cross_entropy mse_loss smooth_l1_loss huber_loss logit rsub "
     "threshold masked_fill index_fill index_add scatter trace "
-    "_prelu_kernel bucketize searchsorted".split()
+    "_prelu_kernel bucketize searchsorted multi_margin_loss".split()
 )
 #: Of these, ones that take indices: zeros, of one element.
-_INDEXED = ("index_fill", "index_add", "scatter")
+_INDEXED = ("index_fill", "index_add", "scatter", "multi_margin_loss")
 #: Asked for a kernel only: one element may be too small for their windows.
 _WINDOWED = frozenset(
     "max_pool2d_with_indices max_pool3d_with_indices adaptive_max_pool2d adaptive_max_pool3d "
