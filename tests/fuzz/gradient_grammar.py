@@ -45,6 +45,12 @@ COMPUTED = (
     "F.threshold({a}, 0, {i})", "{a}.repeat_interleave({i}, {d})", "{a}.sum_to_size({b}.shape)",
     "F.leaky_relu({a}, 2.0)", "torch.cummax({a}, {d})[0]", "{a}.aminmax(dim={d})[1]",
     "{a}.sum(dtype=torch.float64)", "{a}.nansum()", "torch.square({a})", "F.embedding({q}, {a})",
+    "{a}.sum({d}, dtype=torch.float64)", "{a}.cumsum({d}, dtype=torch.float32)", "{a}.argmin()",
+    "{a}.prod({d}, dtype=torch.float64)", "{a}.mT.argmax()", "{a}.mT.sum((0, -1))", "{a}.amin()",
+    "{a}.mT.amax((0, -1))", "F.l1_loss({a}, {b}, reduction='sum')", "{a}.mT.cummax({d}).indices",
+    "F.l1_loss({a}, {b}, reduction='none', weight={c})", "F.relu6({a})", "F.hardtanh({a}, -2, 2)",
+    "F.margin_ranking_loss({a}, {b}, {c}, reduction='sum')", "{a}.clamp({b}, {c})",
+    "F.hinge_embedding_loss({a}, {b}, reduction='none')", "F.nll_loss({a}, {q}, reduction='sum')",
 )  # fmt: skip
 WRITES = (
     "{a}.add_(1)", "{a}.mul_(2)", "{a}.mul_({b})", "{a}.copy_({b})", "{a}.add_({b}, alpha=2)",
@@ -132,6 +138,19 @@ ROUNDED = (
     "checkpoint(lambda t: t * t.sin(), {a}, use_reentrant=False)",
     "torch.func.grad(lambda t: (t * t.cos()).sum())({a})", "torch.vmap(torch.sum)({a})",
     "Doubled.apply({a} * {b})", "checkpoint(torch.mul, {a}, {b}, use_reentrant=False)",
+    "{a}.softmax({d}, dtype=torch.float64)", "{a}.mean({d}, dtype=torch.float64)",
+    "F.binary_cross_entropy_with_logits({a}, {b})", "F.kl_div({a}, {b})", "F.huber_loss({a}, {b})",
+    "F.soft_margin_loss({a}, {b})", "F.poisson_nll_loss({a}, {b})", "F.multi_margin_loss({a}, {q})",
+    "F.cosine_embedding_loss({a}, {b}, {q})", "F.triplet_margin_loss({a}, {b}, {c})",
+    "F.gaussian_nll_loss({a}, {b}, {c} ** 2 + 1)", "F.multilabel_soft_margin_loss({a}, {b})",
+    "F.cross_entropy({a}, {b}.softmax(-1), label_smoothing=0.1)", "F.pairwise_distance({a}, {b})",
+    "F.cross_entropy({a}, {q}, weight={a}[0].detach() ** 2 + 1, reduction='none')",
+) + tuple(
+    f"F.{loss}({{a}}.masked_fill({{m}}, torch.nan), {{b}}, reduction='none').nan_to_num(1)"
+    for loss in (
+        "mse_loss", "huber_loss", "smooth_l1_loss", "l1_loss", "soft_margin_loss", "kl_div",
+        "binary_cross_entropy_with_logits", "hinge_embedding_loss",
+    )
 )  # fmt: skip
 ROUNDED_WRITES = (
     "{a}.sigmoid_()", "{a}.tanh_()", "{a}.exp_()", "F.relu({a}, inplace=True)", "{a}.div_(2)",
