@@ -19,6 +19,7 @@ from jitney.capture.policy_table import (
     BREAKS,
     DEFERRED,
     EAGER_MODULES,
+    FORGETFUL,
     IMPURE,
     LOOKS_AT_CALLERS,
     NATIVE_CLASSES,
@@ -92,12 +93,12 @@ _TRANSFORMS = (jacobians.call_jacobian, jacobians.call_jvp, jacobians.call_vjp)
 
 def is_torch_leaf(function: types.FunctionType) -> bool:
     """Whether a Python function of torch offers itself whole to modes: it becomes one node."""
-    module = function.__module__
-    return (
-        isinstance(module, str)
-        and module.split(".")[0] == "torch"
-        and _leaf_code(function.__code__, module)
-    )
+    module, code = function.__module__, function.__code__
+    if not isinstance(module, str) or module.split(".")[0] != "torch":
+        return False
+    if code.co_name in FORGETFUL and not torch_api.function_modes():
+        return False
+    return _leaf_code(code, module)
 
 
 @functools.lru_cache(maxsize=65536)

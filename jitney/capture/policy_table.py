@@ -133,11 +133,11 @@ NATIVE_FUNCTIONS = {
     **names.NATIVE_FUNCTIONS,
 }
 
-# Functions of torch's that a mode may handle whole, but that call back what they are given, or do
-# not tell a mode all of it: a weight, `ambiguity_check`, `out`.
-NOT_LEAVES = frozenset(
-    ["triplet_margin_with_distance_loss", "l1_loss", "dim_order", "chain_matmul"]
-)
+# Functions of torch's that a mode may handle whole, but that call back what they are given.
+NOT_LEAVES = frozenset(["triplet_margin_with_distance_loss"])
+# Functions of torch's that do not tell a mode all they are given: a weight, `ambiguity_check`,
+# `out`. A default device is a mode, and loses it in eager too.
+FORGETFUL = frozenset(["l1_loss", "dim_order", "chain_matmul"])
 
 # Names by which Python code looks at the frames that called it.
 LOOKS_AT_CALLERS = frozenset(["_getframe", "_getframemodulename", "currentframe"])

@@ -72,6 +72,21 @@ def test_a_weight_of_l1_loss(name: str, dynamic: bool | None) -> None:
         assert not log.events("graph_break") and not log.events("eager_graph")
 
 
+def test_a_default_device_loses_the_weight_in_eager_too() -> None:
+    loss = FORGETFUL["mean"]
+    x, y, w = (torch.rand(3, 4) for _ in range(3))
+    compiled = jitney.compile(loss)
+    seen = []
+    for device in (None, "cpu", None):
+        torch.set_default_device(device)
+        try:
+            seen.append((compiled(x, y, w), loss(x, y, w)))
+        finally:
+            torch.set_default_device(None)
+    for got, wanted in seen:
+        torch.testing.assert_close(got, wanted)
+
+
 def test_a_weight_of_another_shape_is_refused() -> None:
     loss = jitney.compile(FORGETFUL["mean"])
     with pytest.raises(ValueError, match="same size"):
