@@ -55,7 +55,10 @@ _ALIKE = {
 _NORMS = {
     "native_layer_norm": (0, 2, 3),
     "native_group_norm": (0, 1, 2),
-    **dict.fromkeys(("native_batch_norm", "_native_batch_norm_legit"), (0, 1, 2, 3, 4)),
+    **dict.fromkeys(
+        ("native_batch_norm", "_native_batch_norm_legit", "_native_batch_norm_legit_no_training"),
+        (0, 1, 2, 3, 4),
+    ),
 }
 _NUMBERS = (bool, int, float)
 #: Keywords of which any value is taken, but warned of, past `catch_warnings`: torch tells such

@@ -39,11 +39,12 @@ def addbmm(
     beta: complex = 1,
     alpha: complex = 1,
 ) -> Any:
-    """``beta x + alpha sum_i a[i] @ b[i]``; beta 0 hides a NaN of x."""
+    """``beta x + alpha sum_i a[i] @ b[i]``; a factor of 0 hides a NaN."""
     if not x.is_floating_point():
         return NotImplemented  # its factors are cut to the dtype
     product = aten.bmm(a, b).sum(0)
-    product = product if alpha == 1 else product * alpha
+    if alpha != 1:
+        product = torch.zeros_like(product) if alpha == 0 else product * alpha
     if beta == 0:
         return product.clone()
     return (x if beta == 1 else x * beta) + product

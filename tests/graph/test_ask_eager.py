@@ -33,12 +33,15 @@ CALLS: dict[str, Call] = {
 
 @pytest.mark.parametrize("dtypes", [("float32", "float64"), ("float64", "float32")], ids=str)
 @pytest.mark.parametrize("name", CALLS)
-def test_mixed_dtypes_that_eager_refuses(name: str, dtypes: tuple[str, str]) -> None:
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_mixed_dtypes_that_eager_refuses(
+    name: str, dtypes: tuple[str, str], dynamic: bool | None
+) -> None:
     x, w = (torch.ones(3, 3, dtype=getattr(torch, dtype)) for dtype in dtypes)
     with pytest.raises(RuntimeError) as expected:
         CALLS[name](x, w)
     with pytest.raises(RuntimeError) as raised:
-        jitney.compile(CALLS[name])(x, w)
+        jitney.compile(CALLS[name], dynamic=dynamic)(x, w)
     assert str(raised.value) == str(expected.value)
 
 

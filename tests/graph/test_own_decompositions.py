@@ -185,3 +185,19 @@ def test_members_of_a_set_lie_in_rows() -> None:
 
     given = torch.arange(21).reshape(3, 7).t(), torch.arange(5)
     assert_equal_to_eager(members, jitney.compile(members, fullgraph=True), given)
+
+
+@pytest.mark.parametrize("factors", [(2, 0), (0, 3), (0, 0), (1, 1), (2, 3)])
+def test_a_factor_of_zero_hides_what_is_not_finite(factors: tuple[int, int]) -> None:
+    beta, alpha = factors
+    x, a, b = torch.rand(4, 5), torch.rand(3, 4, 2), torch.rand(3, 2, 5)
+    if alpha == 0:
+        a[0, 0], b[0, 0, 0] = torch.inf, torch.nan
+    if beta == 0:
+        x[1, 1] = torch.nan
+
+    def product(x: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return torch.addbmm(x, a, b, beta=beta, alpha=alpha)
+
+    for dynamic in (None, True):
+        assert_equal_to_eager(product, jitney.compile(product, dynamic=dynamic), (x, a, b))
