@@ -32,17 +32,20 @@ _ASKED = frozenset(
     "_log_softmax cumsum cumprod logcumsumexp cummax cummin mm bmm dot mv addmm addbmm baddbmm "
     "addmv addr renorm binary_cross_entropy mse_loss smooth_l1_loss huber_loss logit rsub "
     "threshold masked_fill index_fill index_add scatter trace "
-    "_prelu_kernel bucketize searchsorted multi_margin_loss".split()
+    "_prelu_kernel bucketize searchsorted multi_margin_loss nll_loss_forward nll_loss2d_forward "
+    "soft_margin_loss glu".split()
 )
 #: Of these, ones that take indices: zeros, of one element.
-_INDEXED = ("index_fill", "index_add", "scatter", "multi_margin_loss")
+_INDEXED = ("index_fill", "index_add", "scatter", "multi_margin_loss", "nll_loss_forward",
+            "nll_loss2d_forward")  # fmt: skip
 #: Asked for a kernel only: one element may be too small for their windows.
 _WINDOWED = frozenset(
     "max_pool2d_with_indices max_pool3d_with_indices adaptive_max_pool2d adaptive_max_pool3d "
     "avg_pool2d avg_pool3d _adaptive_avg_pool2d _adaptive_avg_pool3d upsample_nearest1d "
     "upsample_nearest2d upsample_nearest3d upsample_linear1d upsample_bilinear2d "
     "upsample_trilinear3d upsample_bicubic2d _upsample_nearest_exact1d _upsample_nearest_exact2d "
-    "_upsample_nearest_exact3d _upsample_bilinear2d_aa _upsample_bicubic2d_aa im2col".split()
+    "_upsample_nearest_exact3d _upsample_bilinear2d_aa _upsample_bicubic2d_aa im2col "
+    "max_unpool2d max_unpool3d".split()
 )
 #: Arguments that eager's kernels take of one dtype alone; nothing that one element could tell.
 _ALIKE = {
@@ -125,6 +128,8 @@ def _ask_for_one_dtype(op: OpOverload, args: tuple[Any, ...]) -> None:
     tensors = [x for x in asked if isinstance(x, torch.Tensor)]
     if any(x.device.type != "cpu" for x in tensors):
         return
+    if norm and not tensors[0].is_floating_point():
+        raise Unsupported("eager-refuses", f"{op} of {tensors[0].dtype}")
     alike = tensors[1:] if norm and _has_parameters_apart(tensors) else tensors
     if len({x.dtype for x in alike}) > 1:
         raise Unsupported("eager-refuses", f"{op} of {', '.join(str(x.dtype) for x in tensors)}")

@@ -37,6 +37,22 @@ def where_largest(x: Tensor, k: int) -> Tensor:
     return x.argmax(-1) * 0.5 if x.numel() else x
 
 
+def largest_turned(x: Tensor, k: int) -> Tensor:
+    """Of all elements, which do not lie in rows."""
+    turned = x.transpose(0, -1)
+    return turned.argmax() * 0.5 + turned.amax() + turned[:k].argmin() if x.numel() else x
+
+
+def summed_turned(x: Tensor, k: int) -> Tensor:
+    turned = x.transpose(0, -1)
+    return turned.sum((0, -1) if x.dim() > 1 else 0, dtype=(torch.float64, None)[k % 2]) * 0.25
+
+
+def lost(x: Tensor, k: int) -> Tensor:
+    loss = (F.mse_loss, F.l1_loss, F.huber_loss, F.smooth_l1_loss, F.soft_margin_loss)[k % 5]
+    return loss(x.flip(-1), x, reduction="none") + loss(x, x * 0.5, reduction="sum")
+
+
 def put(x: Tensor, k: int) -> Tensor:
     places = torch.arange(0, x.shape[0], k, device=x.device)
     return x.index_put((places,), x.new_full((), 0.75), accumulate=k > 2)
@@ -225,10 +241,10 @@ def normed_groups(x: Tensor, k: int) -> Tensor:
 LIBRARY: dict[str, Callable[[Tensor, int], Tensor]] = {
     function.__name__: function
     for function in (
-        scanned, ordered, arranged, leading, where_largest, put, put_pairs, set_by_places, sent,
-        reduced, split_unevenly, unflattened, folded_rows, strided, einsummed, traced, as_diagonal,
-        upper, edges, hot, grown_image, fitted_image, pooled_image, averaged_image, adapted_image,
-        convolved_image, widened, patches, bordered, causal, headed, swept, spans, measured,
-        batched, normed_groups,
+        scanned, ordered, arranged, leading, where_largest, largest_turned, summed_turned, lost,
+        put, put_pairs, set_by_places, sent, reduced, split_unevenly, unflattened, folded_rows,
+        strided, einsummed, traced, as_diagonal, upper, edges, hot, grown_image, fitted_image,
+        pooled_image, averaged_image, adapted_image, convolved_image, widened, patches, bordered,
+        causal, headed, swept, spans, measured, batched, normed_groups,
     )
 }  # fmt: skip

@@ -90,6 +90,12 @@ OF_BOOLEANS = {
     "prelu": lambda x: F.prelu(x, x[0, :1]),
     "bucketize": lambda x: torch.bucketize(x, x[0]),
     "unfold": lambda x: F.unfold(x[None, None].to(torch.uint8), 2),
+    "batch_norm": lambda x: F.batch_norm(x.long(), x[0].long(), x[0].long()),
+    "glu": lambda x: F.glu(x[:2].int(), 0),
+    "nll_loss": lambda x: F.nll_loss(x.int(), torch.tensor([0, 2, 1])),
+    "nll_loss2d": lambda x: F.nll_loss(x[None, :, :, None].int(), torch.tensor([[[0], [2], [1]]])),
+    "soft_margin_loss": lambda x: F.soft_margin_loss(x.int(), x.int()),
+    "unpool": lambda x: F.max_unpool2d(x[None, :2, :2].int(), x[None, :2, :2].long(), 2),
     "margins": lambda x: F.multi_margin_loss(x.half(), torch.tensor([0, 2, 1])),
 }
 
