@@ -33,7 +33,7 @@ _ASKED = frozenset(
     "addmv addr renorm binary_cross_entropy mse_loss smooth_l1_loss huber_loss logit rsub "
     "threshold masked_fill index_fill index_add scatter trace "
     "_prelu_kernel bucketize searchsorted multi_margin_loss nll_loss_forward nll_loss2d_forward "
-    "soft_margin_loss glu".split()
+    "soft_margin_loss glu nansum binary_cross_entropy_with_logits".split()
 )
 #: Of these, ones that take indices: zeros, of one element.
 _INDEXED = ("index_fill", "index_add", "scatter", "multi_margin_loss", "nll_loss_forward",
@@ -51,6 +51,7 @@ _WINDOWED = frozenset(
 _ALIKE = {
     **dict.fromkeys(("index_put", "index_put_", "_unsafe_index_put"), (0, 2)),
     **dict.fromkeys(("index_add", "index_add_", "index_copy", "index_copy_"), (0, 3)),
+    **dict.fromkeys(("index_reduce", "index_reduce_"), (0, 3)),
     **dict.fromkeys(("nll_loss_forward", "nll_loss2d_forward"), (0, 2)),
     **dict.fromkeys(("linalg_cross", "huber_loss"), (0, 1)),
 }

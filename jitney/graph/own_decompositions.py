@@ -85,13 +85,25 @@ def weight_norm_interface(
     return (v * (g / norm)).to(v.dtype), norm
 
 
+def soft_margin_loss(x: torch.Tensor, target: torch.Tensor, reduction: int = MEAN) -> torch.Tensor:
+    """torch's decomposition, of the dtype of x: eager multiplies in place."""
+    torchs = torch_api.decomposition_of(aten.soft_margin_loss.default)
+    if torch.broadcast_shapes(x.shape, target.shape) != x.shape:
+        raise RuntimeError("a target that is larger than the scores")
+    if target.dtype is not x.dtype:
+        x = (x * target).to(x.dtype)
+        target = torch.ones_like(x)
+    loss: torch.Tensor = torchs(x, target, reduction)
+    return loss
+
+
 def soft_margin_loss_backward(
     grad: torch.Tensor, x: torch.Tensor, target: torch.Tensor, reduction: int
 ) -> torch.Tensor:
-    """``-target z / (1 + z)`` with ``z = exp(-target x)``."""
+    """``-target z / (1 + z)`` with ``z = exp(-target x)``; -1 may be 255, but once."""
     z = torch.exp(-target * x)
-    slope = -target * z / (z + 1)
-    return (slope / x.numel() if reduction == MEAN else slope) * grad
+    slope = -(target * z) / (z + 1)
+    return ((slope / x.numel() if reduction == MEAN else slope) * grad).to(x.dtype)
 
 
 def multi_margin_loss(
@@ -267,6 +279,7 @@ OWN: Decompositions = {
     aten.native_dropout.default: native_dropout,
     aten.log_sigmoid_forward.default: log_sigmoid_forward,
     aten._weight_norm_interface.default: weight_norm_interface,
+    aten.soft_margin_loss.default: soft_margin_loss,
     aten.soft_margin_loss_backward.default: soft_margin_loss_backward,
     aten.multi_margin_loss.default: multi_margin_loss,
     aten.multi_margin_loss_backward.default: multi_margin_loss_backward,

@@ -40,10 +40,12 @@ def without_default_generator(func: Any, kwargs: dict[str, Any]) -> dict[str, An
 
 
 def _without_gradient_in_rows(whole: Any, *args: Any, **kwargs: Any) -> Any:
-    """A CPU without a gradient has a kernel of its own, which gives no indices."""
+    """A CPU without a gradient has a kernel of its own, for floats, which gives no indices."""
     out = whole(*args, **kwargs)
     if not isinstance(out, torch.Tensor) or out.requires_grad or out.device.type != "cpu":
         return out
+    if not out.is_floating_point():
+        raise RuntimeError("windows of integers")
     return _in_rows(out)
 
 

@@ -24,6 +24,7 @@ CALLS: dict[str, Call] = {
     "index_put": lambda x, w: x.index_put((FIRST,), w[0]),
     "index_add": lambda x, w: x.index_add(0, FIRST, w[:1]),
     "index_copy": lambda x, w: x.index_copy(0, FIRST, w[:1]),
+    "index_reduce": lambda x, w: x.index_reduce(0, FIRST, w[:1], "amin"),
     "nll_loss": lambda x, w: F.nll_loss(x, torch.arange(3), weight=w[0]),
     "binary_cross_entropy": lambda x, w: F.binary_cross_entropy(x.sigmoid(), w),
     "cross": lambda x, w: torch.linalg.cross(x, w),
@@ -96,6 +97,11 @@ OF_BOOLEANS = {
     "nll_loss2d": lambda x: F.nll_loss(x[None, :, :, None].int(), torch.tensor([[[0], [2], [1]]])),
     "soft_margin_loss": lambda x: F.soft_margin_loss(x.int(), x.int()),
     "unpool": lambda x: F.max_unpool2d(x[None, :2, :2].int(), x[None, :2, :2].long(), 2),
+    "max_pool1d": lambda x: F.max_pool1d(x.int(), 2),
+    "logits": lambda x: F.binary_cross_entropy_with_logits(
+        x.float(), x.long(), weight=x[0], reduction="none"
+    ),
+    "nansum": lambda x: x.to(torch.complex64).nansum(),
     "margins": lambda x: F.multi_margin_loss(x.half(), torch.tensor([0, 2, 1])),
 }
 

@@ -201,3 +201,22 @@ def test_a_factor_of_zero_hides_what_is_not_finite(factors: tuple[int, int]) -> 
 
     for dynamic in (None, True):
         assert_equal_to_eager(product, jitney.compile(product, dynamic=dynamic), (x, a, b))
+
+
+@pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.int64, torch.uint8])
+def test_a_soft_margin_loss_has_the_dtype_of_the_scores(dtype: torch.dtype, reduction: str) -> None:
+    x, target = torch.randn(3, 4, requires_grad=True), torch.tensor([1, 0, 1, 1]).to(dtype)
+
+    def loss(x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        return F.soft_margin_loss(x, target, reduction=reduction)
+
+    compiled = jitney.compile(loss)
+    assert_equal_to_eager(loss, compiled, (x, target.expand(3, 4)), training=True)
+
+
+@pytest.mark.parametrize("shapes", [((3, 1), (3, 4)), ((1,), (3,))])
+def test_a_soft_margin_loss_does_not_broadcast_the_scores(shapes: Any) -> None:
+    x, target = (torch.ones(shape) for shape in shapes)
+    with pytest.raises(RuntimeError, match="doesn't match the broadcast shape"):
+        jitney.compile(F.soft_margin_loss)(x, target)
