@@ -50,6 +50,12 @@ def addbmm(
     return (x if beta == 1 else x * beta) + product
 
 
+def addr(x: torch.Tensor, first: torch.Tensor, second: torch.Tensor, **factors: complex) -> Any:
+    """torch's decomposition, which promotes a number x as a number, not as the matrix it becomes."""
+    whole = x if first.dim() != 1 or second.dim() != 1 else x.expand(len(first), len(second))
+    return torch_api.decomposition_of(aten.addr.default)(whole, first, second, **factors)
+
+
 def dist(x: torch.Tensor, other: torch.Tensor, p: float = 2) -> torch.Tensor:
     """The p-norm of the difference."""
     return torch.linalg.vector_norm(x - other, p)
@@ -275,6 +281,7 @@ OWN: Decompositions = {
     aten.unbind_copy.int: _copies_of(torch.unbind),
     aten.as_strided_copy.default: _copies_of(torch.as_strided),
     aten.addbmm.default: addbmm,
+    aten.addr.default: addr,
     aten.dist.default: dist,
     aten.native_dropout.default: native_dropout,
     aten.log_sigmoid_forward.default: log_sigmoid_forward,

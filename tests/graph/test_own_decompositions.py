@@ -220,3 +220,13 @@ def test_a_soft_margin_loss_does_not_broadcast_the_scores(shapes: Any) -> None:
     x, target = (torch.ones(shape) for shape in shapes)
     with pytest.raises(RuntimeError, match="doesn't match the broadcast shape"):
         jitney.compile(F.soft_margin_loss)(x, target)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64], ids=str)
+@pytest.mark.parametrize("shape", [(), (1,), (3,), (2, 1)])
+def test_an_outer_product_is_added_to_a_number_as_to_a_matrix(
+    shape: tuple[int, ...], dtype: torch.dtype
+) -> None:
+    x, u, v = torch.ones(shape).double(), torch.ones(2).to(dtype), torch.ones(3).to(dtype)
+    for dynamic in (None, True):
+        assert_equal_to_eager(torch.addr, jitney.compile(torch.addr, dynamic=dynamic), (x, u, v))
