@@ -51,7 +51,7 @@ def addbmm(
 
 
 def addr(x: torch.Tensor, first: torch.Tensor, second: torch.Tensor, **factors: complex) -> Any:
-    """torch's decomposition, which promotes a number x as a number, not as the matrix it becomes."""
+    """torch's decomposition, which promotes a number x as one, not as the matrix it becomes."""
     whole = x if first.dim() != 1 or second.dim() != 1 else x.expand(len(first), len(second))
     return torch_api.decomposition_of(aten.addr.default)(whole, first, second, **factors)
 
