@@ -144,7 +144,7 @@ def start_region(
 ) -> Callable[[], BuiltRegion]:
     """Differentiates a torch-level graph and begins to compile the forward and the backward graph:
     kernels of the first are built while the second is lowered. Returns a function that waits for
-    both and gives the built region."""
+    both and gives the built region. Weights that have gradients are trained, and not frozen."""
     with log.stage("graph"):
         region = traced(gm, example_inputs)
     if region.backward is None:
@@ -152,6 +152,8 @@ def start_region(
             mark_statistics(region.forward.graph)
         alone = start_graph(region.forward, options)
         return lambda: BuiltRegion(region.facts, alone(), None)
+    if options is not None:
+        options = replace(options, freeze=False)
     forward = start_graph(region.forward, options)
     unlikely = () if fills_in_zeros(gm) else unlikely_tangents(region.facts)
     facts = replace(region.facts, unlikely_tangents=unlikely)
