@@ -35,6 +35,7 @@ from jitney.graph.trace_region import trace_region
 from jitney.graph_pipeline import start_graph, target_of
 from jitney.loops.lowerings import lowered_ops
 from jitney.region_cache import BuiltGraph, BuiltRegion, region_entry
+from jitney.signals import raise_if_of_signal
 
 
 @dataclass(frozen=True)
@@ -103,9 +104,11 @@ def _bugs() -> Iterator[None]:
     """A scope in which any error but a JitneyError becomes a CompilerBug."""
     try:
         yield
-    except JitneyError:
+    except JitneyError as error:
+        raise_if_of_signal(error)
         raise
     except Exception as error:
+        raise_if_of_signal(error)
         message = f"a graph cannot be compiled: {type(error).__name__}: {error}"
         raise CompilerBug(message) from error
 

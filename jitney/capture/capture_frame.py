@@ -46,6 +46,7 @@ from jitney.capture.tracebacks import refuse_bare
 from jitney.errors import CompilerBug, JitneyError, Unsupported
 from jitney.events import log
 from jitney.gc_paused import gc_paused
+from jitney.signals import raise_if_of_signal
 
 HANDLERS = (handlers_data, handlers_flow, handlers_stack)  # registered by being imported
 MOST_ATTEMPTS = 60
@@ -94,6 +95,7 @@ def capture_frame(
         except RecursionError:
             raise Unsupported("recursion", "what it reads or makes is nested too deeply") from None
         except Exception as error:  # not the program's: those are `Raised`
+            raise_if_of_signal(error)
             raise CompilerBug(f"{type(error).__name__}: {error}") from error
         finally:
             state.restore(before)

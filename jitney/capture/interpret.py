@@ -32,6 +32,7 @@ from jitney.capture.tensors import Tensors
 from jitney.capture.world import World
 from jitney.errors import UserError
 from jitney.events import log
+from jitney.signals import is_of_signal, raise_if_of_signal
 
 #: In what C code says of what it does not know for a number, a tensor, a container.
 _STAND_IN = re.compile(r"\b(Sym(Int|Float|Bool)|FakeTensor|Lazy|FrameGenerator|MethodIterator)\b")
@@ -99,6 +100,7 @@ class Interpreter:
         except (Raised, Restart, UserError):
             raise
         except Exception as error:
+            raise_if_of_signal(error)
             details = "".join(traceback.format_exception(error))
             log.emit("capture_bug", where=frame.where(), error=details)
             bug = BreakCapture("internal", f"{type(error).__name__}: {error}")
@@ -151,6 +153,7 @@ class Interpreter:
     def _broke(self, cause: BreakCapture) -> None:
         """Decides, at the place of the break, in which frame it can be: the innermost one, or its
         caller (after a restart) where a call on the way there cannot be gone on behind."""
+        raise_if_of_signal(cause)
         if self.broken is not None:
             return
         self.broken, self.broken_frames = cause, list(self.frames)
@@ -171,7 +174,8 @@ class Interpreter:
 
     def is_programs(self, error: BaseException) -> bool:
         """Whether an exception is the program's own, not a signal of ours or one to the process."""
-        return isinstance(error, Exception) or id(error) in self.raised_at
+        is_error = isinstance(error, Exception) and not is_of_signal(error)
+        return is_error or id(error) in self.raised_at
 
     def resumable(self, frames: Sequence[Frame]) -> Frame:
         """Of ``frames``, which run one inside the other, the innermost one before whose instruction

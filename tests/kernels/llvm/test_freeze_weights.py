@@ -132,3 +132,20 @@ def test_statistics_in_training_are_no_parameters() -> None:
     for _ in range(2):
         torch.testing.assert_close(frozen(*inputs), step(*theirs))
         torch.testing.assert_close(inputs, theirs)
+
+
+def test_weights_that_are_trained_are_not_frozen() -> None:
+    losses: list[list[float]] = []
+    for freeze in (True, False):
+        torch.manual_seed(0)
+        net = torch.nn.Sequential(torch.nn.Linear(70, 64), torch.nn.GELU(), torch.nn.Linear(64, 32))
+        run = jitney.compile(net, options={"freeze": True}) if freeze else net
+        step, x = torch.optim.SGD(net.parameters(), 0.5), torch.randn(17, 70)
+        losses.append([])
+        for _ in range(4):
+            step.zero_grad()
+            loss = run(x).square().mean()
+            loss.backward()
+            step.step()
+            losses[-1].append(loss.item())
+    assert losses[0] == pytest.approx(losses[1], rel=1e-4) and losses[0][3] < 0.9 * losses[0][0]
