@@ -10,7 +10,7 @@ form is not always: ``(i % 4 - i) + i`` is ``i - 4 * (i // 4)``, not ``i % 4``.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -21,7 +21,7 @@ class _Atom:
     def __hash__(self) -> int:
         found = self.__dict__.get("_hash")
         if found is None:
-            fields = tuple(v for k, v in self.__dict__.items() if k not in ("hint", "_key"))
+            fields = tuple(v for k, v in self.__dict__.items() if k != "_key")
             found = hash((type(self).__name__, *fields))
             object.__setattr__(self, "_hash", found)
         return int(found)
@@ -55,12 +55,16 @@ class Axis(_Atom):
 
 @dataclass(frozen=True)
 class Dim(_Atom):
-    """A size unknown at compile time, one symbol of torch's ShapeEnv; ``low <= dim <= high``."""
+    """A size unknown at compile time, one symbol of torch's ShapeEnv; ``low <= dim <= high``.
+
+    ``hint``, a likely value, tells sizes apart too: symbols of another program may have the same
+    name, and what is kept of one (`lru_cache`) must not be taken for the other's.
+    """
 
     name: str
     low: int = 2
     high: int | None = None
-    hint: int = field(default=64, compare=False)
+    hint: int = 64
 
     __hash__ = _Atom.__hash__
 

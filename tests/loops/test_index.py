@@ -242,3 +242,12 @@ def test_a_part_of_a_remainder_is_a_remainder_within_bounds() -> None:
     assert channel == index(at) // plane % 3
     for n, x in itertools.product((1, 2, 5), range(90)):
         assert channel.evaluate({size: n, at: x}) == x % (3 * n * n) // (n * n)
+
+
+def test_symbols_of_one_name_and_other_hints_are_kept_apart() -> None:
+    """What is computed of one program's symbol is not given to the next one's."""
+    for hint in (64, 4, 3000, 64):
+        size = index(Dim("of two programs", hint=hint))
+        assert (size * size * size).hint() == hint**3
+        assert (size * 8 + 5).hint() == 8 * hint + 5
+        assert ((size * size) // 3).hint() == hint**2 // 3
