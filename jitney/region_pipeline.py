@@ -132,7 +132,7 @@ def _load_region(
         eager = EagerGradients(gm, built.facts, ambient)
         if len(built.facts.tangents) > 1 and not fills_in_zeros(gm):
             backward = TangentVariants(
-                backward, unlikely, partial(backward_without, again, options)
+                backward, unlikely, partial(backward_without, again, _of_training(options))
             )
     call = stitch(built.facts, built.forward.load(), backward, eager)
     call = put_back_written(call, built.forward.early)
@@ -147,7 +147,7 @@ def start_region(
 ) -> Callable[[], BuiltRegion]:
     """Differentiates a torch-level graph and begins to compile the forward and the backward graph:
     kernels of the first are built while the second is lowered. Returns a function that waits for
-    both and gives the built region. Weights that have gradients are trained, and not frozen."""
+    both and gives the built region."""
     with log.stage("graph"):
         region = traced(gm, example_inputs)
     if region.backward is None:
@@ -155,8 +155,7 @@ def start_region(
             mark_statistics(region.forward.graph)
         alone = start_graph(region.forward, options)
         return lambda: BuiltRegion(region.facts, alone(), None)
-    if options is not None:
-        options = replace(options, freeze=False)
+    options = _of_training(options)
     forward = start_graph(region.forward, options)
     unlikely = () if fills_in_zeros(gm) else unlikely_tangents(region.facts)
     facts = replace(region.facts, unlikely_tangents=unlikely)
@@ -165,6 +164,11 @@ def start_region(
     check_backward(taken, facts, len(unlikely))
     backward = start_graph(taken, options)
     return lambda: BuiltRegion(facts, forward(), backward())
+
+
+def _of_training(options: Any) -> Any:
+    """The options for graphs with gradients, whose weights are trained: none is frozen."""
+    return options if options is None else replace(options, freeze=False)
 
 
 def traced(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Region:

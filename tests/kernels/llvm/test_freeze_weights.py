@@ -149,3 +149,29 @@ def test_weights_that_are_trained_are_not_frozen() -> None:
             step.step()
             losses[-1].append(loss.item())
     assert losses[0] == pytest.approx(losses[1], rel=1e-4) and losses[0][3] < 0.9 * losses[0][0]
+
+
+def test_a_backward_pass_of_some_results_is_not_frozen() -> None:
+    """It is compiled when it is first asked for."""
+
+    class Pair(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = torch.nn.Linear(70, 64), torch.nn.Linear(64, 64)
+
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            hidden = torch.tanh(self.first(x))
+            return self.second(hidden), torch.sin(self.second(hidden * 2)), hidden * 3
+
+    torch.manual_seed(0)
+    net, x = Pair(), torch.randn(40, 70)
+    frozen = jitney.compile(net, options={"freeze": True})
+    for _ in range(3):
+        for kept in range(3):
+            gradients = [
+                torch.autograd.grad(run(x)[kept].sum(), net.first.weight) for run in (frozen, net)
+            ]
+            torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-4)
+        with torch.no_grad():
+            for weight in net.parameters():
+                weight.mul_(1.1)
