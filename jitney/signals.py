@@ -23,8 +23,11 @@ def raise_if_of_signal(error: BaseException) -> None:
 
 def is_of_signal(error: BaseException) -> bool:
     """Whether a handler of a signal raised ``error``, itself or in what it called."""
+    caught = error.__traceback__
+    if caught is None or caught.tb_next is None:  # C code raised it where it is caught
+        return False
     handlers = _handlers()
-    return any(frame.f_code in handlers for frame, _ in traceback.walk_tb(error.__traceback__))
+    return any(frame.f_code in handlers for frame, _ in traceback.walk_tb(caught.tb_next))
 
 
 def _handlers() -> set[CodeType]:

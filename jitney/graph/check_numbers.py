@@ -57,7 +57,8 @@ def check_numbers(op: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, An
     for number in given:
         if isinstance(number, int | float | torch.SymInt | torch.SymFloat):
             dtype = _dtype_of(op, args, kwargs, number)
-            asked = bounds is not None and type(number) is int  # `own_decompositions` does
+            # `own_decompositions` asks eager what it makes of such a bound
+            asked = bounds and type(number) is int and not dtype.is_floating_point
             if not asked and not _fits(number, dtype, wraps=bounds is None):
                 raise Unsupported("eager-refuses", f"{op}: a number that {dtype} does not hold")
 
