@@ -38,7 +38,7 @@ class Config:
     wait_for_compile: bool = _knob(False, "threads wait for another's capture, not run eager")
     eager_on_bug: bool = _knob(True, "run eager and warn where the compiler has a bug")
     native_guards: bool = _knob(True, "check guards by compiled code and watched dicts")
-    freeze: bool = _knob(False, "parameters never change: pack weights once", key=True)
+    freeze: bool = _knob(False, "parameters hardly ever change: pack weights once", key=True)
     cache: bool = _knob(True, "keep compiled objects on disk")
     cache_dir: str = _knob("", "where; default ~/.cache/jitney")
     cpu_features: str = _knob("", "restrict the target, as in '-avx512f'", key=True)

@@ -1,8 +1,9 @@
 """``freeze``: weights of matrix products laid out once, at the first call.
 
-The user promises that parameters, and statistics of batch norms in evaluation, no longer change.
-One moved to other memory is noticed, and everything laid out again; one written in place is not,
-which is why this is an option and no default.
+The user promises that parameters, and statistics of batch norms in evaluation, hardly ever change.
+One moved to other memory, or written in place as autograd counts writes, is noticed, and everything
+laid out again. What bypasses its count (``p.data``, NumPy, inference tensors) is not, and copies
+take memory, which is why this is an option and no default.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any
 
 import torch
 
+from jitney import torch_api
 from jitney.kernels.llvm.gemm_plan import GemmPlan, can_emit_gemm, packed_index, plan_gemm
 from jitney.kernels.llvm.isa import isa_of
 from jitney.loops.index import Index, index
@@ -142,7 +144,7 @@ class FrozenParts:
 
 class FrozenCall:
     """Calls a frozen program: makes its extra arguments at the first call, and anew when what they
-    come from lies in other memory than before. Thread-safe."""
+    come from lies in other memory than before, or was written since. Thread-safe."""
 
     def __init__(
         self,
@@ -155,16 +157,17 @@ class FrozenCall:
         self._names = tuple(dict.fromkeys((*parts.given, *own)))
         self._positions = tuple(parts.arguments.index(name) for name in self._names)
         self._lock = threading.Lock()
-        self._kept: tuple[tuple[int, ...], tuple[torch.Tensor, ...], list[Any]] | None = None
+        self._kept: tuple[list[int], tuple[torch.Tensor, ...], list[Any]] | None = None
 
     def __call__(self, *args: Any) -> Any:
-        addresses = tuple([args[p].data_ptr() for p in self._positions])
+        sources = [args[p] for p in self._positions]
+        state = [source.data_ptr() for source in sources] + torch_api.versions(sources)
         kept = self._kept
-        if kept is None or kept[0] != addresses:
+        if kept is None or kept[0] != state:
             with self._lock:
                 # The sources are kept: a freed one's address could come back as another weight.
-                sources = [args[p].detach() for p in self._positions]
-                kept = self._kept = (addresses, self._made_of(sources), sources)
+                sources = [source.detach() for source in sources]
+                kept = self._kept = (state, self._made_of(sources), sources)
         return self._call(*args, *kept[1])
 
     def _made_of(self, sources: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:

@@ -104,6 +104,36 @@ def test_frozen_convolutions_and_norms() -> None:
     assert_equal_to_eager(module, frozen, (x,))
 
 
+@pytest.mark.parametrize("theirs", [False, True], ids=["jitney.compile", "torch.compile"])
+def test_what_is_written_is_laid_out_again(theirs: bool) -> None:
+    module, x = Norms().eval(), torch.randn(1, 3, 33, 34)
+    options = {"freeze": True, "cache": False}
+    if theirs:
+        frozen = torch.compile(module, backend="jitney", options=options)
+    else:
+        frozen = jitney.compile(module, options=options)
+    with torch.no_grad():
+        for tensor in [None, *module.parameters(), *module.buffers()]:
+            if tensor is not None and tensor.is_floating_point():
+                tensor.mul_(1.5)
+            assert_equal_to_eager(module, frozen, (x,))
+    module.load_state_dict({name: t * 0.5 for name, t in module.state_dict().items()})
+    with torch.no_grad():
+        assert_equal_to_eager(module, frozen, (x,))
+
+
+def test_a_model_may_be_trained_between_frozen_calls() -> None:
+    net = torch.nn.Sequential(torch.nn.Linear(70, 64), torch.nn.GELU(), torch.nn.Linear(64, 32))
+    train = jitney.compile(net)
+    evaluate = jitney.compile(net, options={"freeze": True})
+    step, x = torch.optim.SGD(net.parameters(), 0.5), torch.randn(17, 70)
+    for _ in range(3):
+        with torch.no_grad():
+            torch.testing.assert_close(evaluate(x), net(x), rtol=1e-4, atol=1e-5)
+        train(x).square().mean().backward()
+        step.step()
+
+
 def test_what_parameters_determine_is_computed_once() -> None:
     seen: list[LoopProgram] = []
     module, x = Norms().eval(), torch.randn(1, 3, 33, 34)
