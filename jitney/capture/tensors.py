@@ -79,7 +79,8 @@ class Tensors:
         dims, marked = dynamic_dims(real, source, self.options)
         mode = self.recorder.fake_mode
         if not dims or real.is_conj() or real.is_neg():  # a symbolic fake would forget that it is
-            return torch_api.fake_of(mode, real)
-        fake = torch_api.symbolic_fake_of(mode, real, str(source), dims, marked)
+            fake = torch_api.fake_of(mode, real)  # that of a view's base came with the view's
+        else:
+            fake = torch_api.symbolic_fake_of(mode, real, str(source), dims, marked)
         self.recorder.symbols.learn_tensor(fake, source)
         return fake

@@ -223,3 +223,17 @@ def test_the_default_generator_takes_symbolic_sizes(draw: Any) -> None:
 def test_a_generator_that_a_function_does_not_take_is_refused() -> None:
     with pytest.raises(TypeError):
         jitney.compile(lambda x: torch.add(x, x, generator=None))(torch.randn(3))
+
+
+def test_the_base_of_a_view_whose_size_changes() -> None:
+    """The view's stand-in brings the base's along, with symbols for sizes that have not changed."""
+
+    def f(y: torch.Tensor, x: torch.Tensor) -> Any:
+        return y * 2, torch.zeros(x.shape[0]) + x.shape[1], x.sum()
+
+    compiled = jitney.compile(f)
+    with config.override(eager_on_bug=False):
+        for apart, n, m in ((True, 4, 5), (False, 4, 5), (False, 6, 7), (True, 6, 8)):
+            x = torch.randn(n, m, requires_grad=True) * 1
+            y = torch.randn(7, requires_grad=True) * 1 if apart else x.view(-1)
+            assert_equal(compiled(y, x), f(y, x))
