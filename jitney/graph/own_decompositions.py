@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from types import NoneType
 from typing import Any
@@ -249,6 +250,31 @@ def _held(op: Any, dtype: torch.dtype, name: str, bound: int | None) -> int | No
             raise Unsupported("eager-refuses", f"{op}: {bound} for {dtype}") from error
 
 
+def hardtanh(x: torch.Tensor, low: float = -1, high: float = 1) -> torch.Tensor:
+    """Of integers: a `clamp` by whole bounds, which the dtype need not hold."""
+    if x.dtype not in _INTEGERS or not all(map(math.isfinite, (low, high))):
+        return NotImplemented
+    clamped: torch.Tensor = aten.clamp.default(x, int(low), int(high))
+    return clamped
+
+
+def _of_distinct(view: Any) -> Callable[..., Any]:
+    """A view as other elements is taken in memory: of what is repeated there, once."""
+
+    def taken(x: torch.Tensor, *dtype: torch.dtype) -> torch.Tensor:
+        repeated = [d for d in range(x.dim()) if x.stride(d) == 0 and x.shape[d] != 1]
+        if not repeated or 0 in x.shape:
+            return NotImplemented
+        once = x
+        for d in repeated:
+            once = once.narrow(d, 0, 1)
+        result: torch.Tensor = view(once, *dtype)
+        sizes = [x.shape[d] if d in repeated else n for d, n in enumerate(result.shape)]
+        return result.expand(sizes)
+
+    return taken
+
+
 def zero_tensor(size: Sequence[int], **options: Any) -> torch.Tensor:
     """Zeros, in memory."""
     return torch.zeros(size, **options)
@@ -310,6 +336,10 @@ OWN: Decompositions = {
     aten.clamp.default: _within(aten.clamp.default, "min", "max"),
     aten.clamp_min.default: _within(aten.clamp_min.default, "min"),
     aten.clamp_max.default: _within(aten.clamp_max.default, "max"),
+    aten.hardtanh.default: hardtanh,
+    aten.view.dtype: _of_distinct(aten.view.dtype),
+    aten.view_as_real.default: _of_distinct(aten.view_as_real.default),
+    aten.view_as_complex.default: _of_distinct(aten.view_as_complex.default),
     aten._efficientzerotensor.default: zero_tensor,
     aten._amp_foreach_non_finite_check_and_unscale.default: unscale,
 }

@@ -41,9 +41,12 @@ KNOWN = {
     r"pow_0.333.* torch.bfloat16": "eager rounds the exponent to 16 bits",
     r"(fmax|fmin) .*bfloat16|matmul .*one_column": "the sign of zero",
     r"max_pool1d torch.(u?int|bool)": "eager has no kernel, we answer",
-    r"(var|std)\w* torch.float64|cumsum torch.b?float(64|16)|matmul|layer_norm .*one_column":
+    r"(var|std)\w* torch.float64|cumsum torch.b?float(64|16)|matmul|layer_norm .*one_column"
+    r"|(sum|mean)\w* torch.b?float\d+ tall":
         "sums of the largest numbers there are: whether one overflows is a matter of order",
     r"cummin torch.bfloat16": "denormals, which are zeros to us",
+    r"mish torch.float32": "the least denormal there is, or zero, times a hundred",
+    r"lcm torch.int(32|64)": "eager's division of the least number by -1 ends the process",
     r"layer_norm torch.(float16 (hard|tall)|bfloat16 tall)":
         "of equal largest numbers eager's vectors of AVX2 leave what its scalar loop does not",
     r"(sum_f64|mean_f32) torch.int": "sums that cancel",

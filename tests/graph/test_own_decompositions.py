@@ -230,3 +230,44 @@ def test_an_outer_product_is_added_to_a_number_as_to_a_matrix(
     x, u, v = torch.ones(shape).double(), torch.ones(2).to(dtype), torch.ones(3).to(dtype)
     for dynamic in (None, True):
         assert_equal_to_eager(torch.addr, jitney.compile(torch.addr, dynamic=dynamic), (x, u, v))
+
+
+@pytest.mark.parametrize("bounds", [(-1, 1), (-1.5, 2.7), (-300, 300), (-300.5, -1.5), (0, 0)])
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int64], ids=str)
+def test_a_hardtanh_of_integers_has_the_installed_torchs_bounds(
+    dtype: torch.dtype, bounds: tuple[float, float]
+) -> None:
+    x = torch.tensor([0, 1, 2, 3, 100, -1, -100]).to(dtype)
+
+    def limited(x: torch.Tensor) -> torch.Tensor:
+        return F.hardtanh(x, *bounds)
+
+    try:
+        expected = limited(x)
+    except RuntimeError:
+        with pytest.raises(RuntimeError):
+            jitney.compile(limited)(x)
+    else:
+        assert torch.equal(jitney.compile(limited)(x), expected)
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize(
+    "view",
+    [
+        lambda x: x.expand(3, *x.shape).view(torch.int16),
+        lambda x: x.unsqueeze(1).expand(4, 5, 2).view(torch.int64),
+        lambda x: torch.view_as_complex(x.expand(3, *x.shape)),
+        lambda x: torch.view_as_real(torch.complex(x, x).expand(3, *x.shape)),
+        lambda x: torch.complex(x, x).expand(3, *x.shape).imag,
+        lambda x: x[:0].expand(3, 0, 2).view(torch.int16),
+    ],
+)
+def test_what_is_repeated_in_memory_stays_so_as_other_elements(view: Any, dynamic: Any) -> None:
+    def shown(x: torch.Tensor) -> torch.Tensor:
+        return view(x * 2)
+
+    x = torch.randn(4, 2)
+    expected, found = shown(x), jitney.compile(shown, dynamic=dynamic)(x)
+    assert torch.equal(found, expected)
+    assert found.stride() == expected.stride()
