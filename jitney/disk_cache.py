@@ -59,15 +59,25 @@ class DiskCache:
         path = self._path(key)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            handle, name = tempfile.mkstemp(dir=path.parent)
-            with os.fdopen(handle, "wb") as file:
-                file.write(hashlib.sha256(content).digest() + content)
-            os.replace(name, path)
+            _write(path, hashlib.sha256(content).digest() + content)
             _used[self.folder, key] = None
         except OSError as reason:
             log.emit("cache", unwritable=str(reason))
             message = f"jitney: nothing is kept in {self.folder} ({reason.strerror})"
             warnings.warn(f"{message}; JITNEY_CACHE_DIR names another folder", stacklevel=2)
+
+
+def _write(path: Path, data: bytes) -> None:
+    """Puts a file in place whole, or (OSError: a full disk) leaves nothing behind."""
+    handle, name = tempfile.mkstemp(dir=path.parent)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+        os.replace(name, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(name)
+        raise
 
 
 def cache_directory(settings: Config | None = None) -> Path:

@@ -56,6 +56,8 @@ def bench(
     known_size, compared = check_size(size), chosen(sides)
     for target in targets or []:
         find(target)  # before minutes are spent
+    if json_file and not json_file.absolute().parent.is_dir():
+        raise typer.BadParameter(f"there is no folder {json_file.absolute().parent}")
     machine = measure_device(check_device(device), check_dtype(dtype))
     print(f"host: {machine}; torch {torch.__version__}, Python {sys.version.split()[0]}")
     if host or not targets:
@@ -85,14 +87,14 @@ def explain(
     """Compiles one workload and tells what happened to it, and how near each kernel is to what
     the machine can do."""
     place, kind = check_device(device), check_dtype(dtype)
+    renderers = {"text": render.as_text, "json": render.as_json, "html": render.as_html}
+    if form not in renderers:
+        raise typer.BadParameter(f"there are: {', '.join(renderers)}")
     task = find(target).build(check_size(size), kind, device=device)
     made = explain_step(task.module, task.step, times=times, mode=mode)
     if times:
         machine = measure_device(place, kind)
         made = replace(made, bandwidth=machine.bandwidth, peak=machine.peak)
-    renderers = {"text": render.as_text, "json": render.as_json, "html": render.as_html}
-    if form not in renderers:
-        raise typer.BadParameter(f"there are: {', '.join(renderers)}")
     print(renderers[form](made))
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+import typer
 from typer.testing import CliRunner
 
 from jitney.cli import bench as benches
@@ -105,12 +106,14 @@ def test_bench_tells_in_what_a_side_differs(monkeypatch: pytest.MonkeyPatch) -> 
     assert "torch.compile is not equal to eager: result: error 1" in benches.as_text(result)
 
 
-def test_an_unknown_workload_is_told_before_the_machine_is_measured(
+def test_an_unknown_name_is_told_before_the_machine_is_measured(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(main, "measure_device", lambda *args: pytest.fail("measured"))
     with pytest.raises(UserError, match="nosuch"):
         main.bench(["nosuch"])
+    with pytest.raises(typer.BadParameter, match="no folder /nosuch"):
+        main.bench(["bert"], json_file=Path("/nosuch/out.json"))
 
 
 def test_command_line_writes_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -123,6 +123,18 @@ def test_unwritable_cache_costs_only_the_caching(tmp_path: Path) -> None:
     assert compiled(torch.ones(3))[0].tolist() == [2.0] * 3
 
 
+def test_a_full_disk_keeps_no_part_of_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.replace", full)
+    with pytest.warns(UserWarning, match="No space left"):
+        DiskCache(tmp_path).put("key", b"content")
+    assert not [p for p in tmp_path.rglob("*") if p.is_file()]
+
+
 def test_a_user_without_a_home_has_a_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     def no_home() -> Path:
         raise RuntimeError("Could not determine home directory.")
