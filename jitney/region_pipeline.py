@@ -13,7 +13,8 @@ from typing import Any
 import torch
 
 from jitney import torch_api
-from jitney.errors import CompilerBug, JitneyError, LeftToEager, Unsupported
+from jitney.capture.leaves import is_authors
+from jitney.errors import CompilerBug, JitneyError, LeftToEager, Unsupported, WrongForecast
 from jitney.events import log
 from jitney.graph.ambient import Ambient
 from jitney.graph.check_backward import check_backward
@@ -138,8 +139,14 @@ def _load_region(
     call = put_back_written(call, built.forward.early)
     if built.facts.draws:
         call = put_back_random(call, repeated or (LeftToEager,))
-    may_stop = built.forward.checks or built.facts.copied
-    return rerun_eagerly(lambda: gm, call) if may_stop and not repeated else call
+    return call if repeated else rerun_eagerly(lambda: gm, call, _errors_to_rerun(gm, built.facts))
+
+
+def _errors_to_rerun(gm: torch.fx.GraphModule, facts: RegionFacts) -> Errors:
+    """On which a graph without a frame runs again. `LeftToEager` alone where more is not known to
+    come before all that the graph does besides its results."""
+    acts = facts.mutations or facts.draws or any(is_authors(n.target) for n in gm.graph.nodes)
+    return (LeftToEager,) if acts else (LeftToEager, WrongForecast)
 
 
 def start_region(

@@ -207,3 +207,27 @@ def test_compiled_autograd_calls_our_backward_passes() -> None:
         for backend in ("eager", "jitney"):
             torch._dynamo.reset()
             assert_equal(gradients(function, backend), gradients(net))
+
+
+def test_a_trace_that_is_given_up_ends_its_transforms() -> None:
+    """A product in ``vmap`` is traced twice; torch compares the open transforms afterwards."""
+    weight = torch.randn(3, 3)
+
+    def rows(x: torch.Tensor) -> torch.Tensor:
+        return torch.func.vmap(lambda row: row @ weight)(x)
+
+    compiled = torch.compile(rows, backend="jitney", options={"cache": False})
+    for n in (3, 4):
+        x = torch.randn(n, 3)
+        torch.testing.assert_close(compiled(x), rows(x))
+
+
+@pytest.mark.filterwarnings("ignore:.*quantize")
+def test_what_torch_foresees_wrongly_runs_eagerly_in_its_own_capture() -> None:
+    def quantized(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        taken = torch.quantize_per_tensor(x, 0.1, 3, torch.quint8)
+        return taken.dequantize() + 1, taken.int_repr()
+
+    compiled = torch.compile(quantized, backend="jitney", options={"cache": False})
+    x = torch.randn(3, 8)
+    assert_equal(compiled(x), quantized(x))

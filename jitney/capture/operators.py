@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
 from jitney.capture import callbacks, late_texts, look_ahead, operands
@@ -492,9 +493,8 @@ def format_value(interpreter: Interpreter, value: Any, spec: str = "") -> Any:
     hook = hook_of(interpreter, value, "__format__")
     if hook is not None:
         answer = interpreter.world.force(interpreter.call(hook, (value, spec), {}, None))
-        if type(answer) is str:
-            return answer
-        return checked(interpreter, format, value, "__format__", answer)
-    if not spec:
-        return text(interpreter, value, "__str__", str)
-    return interpreter.native(format, value, spec)
+        made = type(answer) is str
+        return answer if made else checked(interpreter, format, value, "__format__", answer)
+    if spec or isinstance(value, np.generic):  # which is not formatted as its str
+        return interpreter.native(format, value, spec)
+    return text(interpreter, value, "__str__", str)

@@ -13,9 +13,11 @@ from jitney.graph.keep_settings import keep_settings
 
 
 def rerun_eagerly(
-    source: Callable[[], fx.GraphModule | None], call: Callable[..., Any]
+    source: Callable[[], fx.GraphModule | None],
+    call: Callable[..., Any],
+    errors: tuple[type[Exception], ...] = (LeftToEager,),
 ) -> Callable[..., Any]:
-    """``call``, but on `LeftToEager` the graph it was made from, which ``source`` gives, runs
+    """``call``, but on one of ``errors`` the graph it was made from, which ``source`` gives, runs
     instead: the torch-level one, or of a backward pass that of ATen ops.
 
     It raises what eager raises (an index out of range), having mutated what eager has by then, or
@@ -27,8 +29,8 @@ def rerun_eagerly(
     def run(*inputs: Any) -> Any:
         try:
             return call(*inputs)
-        except LeftToEager:
-            log.emit("rerun_eagerly", reason="a check of the compiled graph failed")
+        except errors as error:
+            log.emit("rerun_eagerly", reason=str(error) or "a check of the compiled graph failed")
         graph = source()
         assert graph is not None
         try:

@@ -50,12 +50,14 @@ def no_casts() -> Any:
 @contextmanager
 def preserved_modes() -> Iterator[None]:
     """Grad mode, CPU/CUDA autocast, its open scopes and the settings that graphs may change are put
-    back as they were, whatever ran inside."""
+    back as they were, and open transforms (``vmap``) ended, whatever ran inside."""
+    transforms = torch._C._functorch.get_dynamic_layer_stack_depth()
     grad, casts, scopes = torch.is_grad_enabled(), autocast_modes(), autocast_scopes()
     settings = [(name, read_state(name)) for name in _SETTER_OF]
     try:
         yield
     finally:
+        torch._C._functorch.pop_dynamic_layer_stack_and_undo_to_depth(transforms)
         torch.set_grad_enabled(grad)
         if autocast_modes() != casts:
             set_autocast_modes(casts)

@@ -66,3 +66,16 @@ def test_a_changing_int_beside_numpy_numbers() -> None:
         for n in (3, 4, 5, 7):
             given = torch.ones(2), n, a
             assert repr(compiled(*given)) == repr(scaled(*given))
+
+
+def test_numpy_numbers_are_formatted_by_themselves() -> None:
+    """``format`` of a float32 gives the digits of a float64, ``str`` does not."""
+    np = pytest.importorskip("numpy")
+
+    def texts(x: torch.Tensor, a: Any) -> Any:
+        return f"{a}", format(a), f"{a!s}", f"{a!r:>9}", f"{a} {a!r}", x + 1
+
+    compiled = jitney.compile(texts, recompile_limit=64)
+    for a in (np.float32(0.1), np.float16(0.1), np.float64(0.1), np.complex64(0.1j), np.int8(3)):
+        x = torch.ones(2)
+        assert compiled(x, a)[:5] == texts(x, a)[:5]
