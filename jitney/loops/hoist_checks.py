@@ -6,11 +6,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from jitney.loops import ir, visit
+from jitney.loops.drop_dead import live_block
 
 
 def hoist_checks(program: ir.LoopProgram) -> ir.LoopProgram:
     """The program with range checks moved before the first write to an input, as far as what
-    they read allows. Programs that write no input stay as they are."""
+    they read allows; out of a nest that does more, for they mostly read what is given, and it what
+    is computed. Programs that write no input stay as they are."""
     checks = {b.name for b in program.buffers if b.kind == "check"}
     inputs = {b.name for b in program.buffers if b.kind == "input"}
     first = next(
@@ -18,7 +20,8 @@ def hoist_checks(program: ir.LoopProgram) -> ir.LoopProgram:
     )
     if not checks or first is None:
         return program
-    nodes = list(program.nodes)
+    behind = (part for node in program.nodes[first + 1 :] for part in _parts(node, checks))
+    nodes = [*program.nodes[: first + 1], *behind]
     for at in range(first + 1, len(nodes)):
         if not checks.intersection(visit.writes(nodes[at])):
             continue
@@ -30,6 +33,15 @@ def hoist_checks(program: ir.LoopProgram) -> ir.LoopProgram:
         nodes[first : at + 1] = [*moved, *rest]
         first += len(moved)
     return replace(program, nodes=tuple(nodes))
+
+
+def _parts(node: ir.Node, checks: set[str]) -> tuple[ir.Node, ...]:
+    """A nest's checks, and what else it does; another node as it is."""
+    writes = set(visit.writes(node))
+    if not isinstance(node, ir.LoopNest) or not checks & writes or not writes - checks:
+        return (node,)
+    check = replace(node, name=f"{node.name}_check", body=live_block(node.body, checks))
+    return check, replace(node, body=live_block(node.body, writes - checks))
 
 
 def written_before_checks(program: ir.LoopProgram) -> tuple[int, ...]:

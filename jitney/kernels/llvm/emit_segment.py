@@ -75,9 +75,9 @@ def emit_run(
     scratch += BEFORE_SCRATCH if scratch else 0
     shared, workspace = _shared_offset(program, codes)
     site = _Site(scope, codes, (table, scalars), (scratch, shared, workspace))
-    first_write = _first_write(program, segment) if checks else None
+    writes = _writes_behind_checks(program, segment)
     for k, code in enumerate(codes):
-        if k == first_write:
+        if k in writes:
             _leave_if_failed(text, len(outside), len(checks))
         site.run(code)
     declarations = frozenset().union(*(c.declarations for c in codes), text.declarations)
@@ -106,12 +106,19 @@ def _place_temps(scope: Scope, temps: Sequence[tuple[str, Index]], first: int) -
             text.do(f"store ptr {_at(scope, '%workspace', offset)}, ptr {slot}")
 
 
-def _first_write(program: LoopProgram, segment: Segment) -> int | None:
-    """The position of the first node that writes an input."""
-    inputs = {b.name for b in program.buffers if b.kind == "input"}
-    return next(
-        (k for k, node in enumerate(segment.nodes) if inputs.intersection(visit.writes(node))), None
+def _writes_behind_checks(program: LoopProgram, segment: Segment) -> set[int]:
+    """The positions of nodes that write an input when a check has been made since the last such."""
+    inputs, checks = (
+        {b.name for b in program.buffers if b.kind == kind} for kind in ("input", "check")
     )
+    found, is_open = set(), False
+    for k, node in enumerate(segment.nodes):
+        writes = visit.writes(node)
+        if is_open and inputs.intersection(writes):
+            found.add(k)
+            is_open = False
+        is_open = is_open or bool(checks.intersection(writes))
+    return found
 
 
 def _leave_if_failed(text: FunctionText, first: int, count: int) -> None:
