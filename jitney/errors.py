@@ -9,6 +9,9 @@ from __future__ import annotations
 
 import linecache
 
+#: What torch's operations raise. Anything else is an error of ours, or an interrupt.
+LIBRARY_ERRORS = (RuntimeError, IndexError, ValueError, MemoryError)
+
 
 class JitneyError(Exception):
     """Base of all our errors; ``id`` is stable across versions."""

@@ -17,7 +17,7 @@ from jitney.graph.split_host_numbers import SplitGraph, split_host_numbers
 from jitney.kernels.llvm.host import host_target
 from jitney.kernels.philox_state import prepares_draws
 from jitney.kernels.triton.device import device_target
-from jitney.loops.hoist_checks import written_before_checks
+from jitney.loops.hoist_checks import writes_follow_calls, written_before_checks
 from jitney.loops.lower_graph import lower_graph
 from jitney.loops.lowered_report import report_lowered
 from jitney.loops.plan_memory import plan_memory
@@ -68,13 +68,14 @@ def _start(gm: torch.fx.GraphModule, target: Target, options: Any) -> Callable[[
     # In a CUDA graph of the caller's, kernels cannot draw random numbers.
     checks = checked or any(map(prepares_draws, program.nodes))
     early = written_before_checks(program) if checked else ()
+    repeatable = target.kind == "cpu" and writes_follow_calls(program)
     with log.stage("build"):
         code = backend.start(program, gm, target, options)
 
     def finish() -> BuiltGraph:
         with log.stage("build"):
             stored = StoredProgram(program)
-            return BuiltGraph(code(), constants, counts, stored, checks, early)
+            return BuiltGraph(code(), constants, counts, stored, checks, early, repeatable)
 
     return finish
 

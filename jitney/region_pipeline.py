@@ -29,7 +29,7 @@ from jitney.graph.mark_static import mark_static
 from jitney.graph.mark_statistics import mark_statistics
 from jitney.graph.put_back import Errors, put_back_random, put_back_written
 from jitney.graph.region import Region, RegionFacts
-from jitney.graph.rerun_eagerly import rerun_eagerly
+from jitney.graph.rerun_eagerly import leave_errors, rerun_eagerly
 from jitney.graph.stitch import stitch
 from jitney.graph.tangent_variants import TangentVariants, fills_in_zeros, unlikely_tangents
 from jitney.graph.trace_region import trace_region
@@ -135,7 +135,10 @@ def _load_region(
             backward = TangentVariants(
                 backward, unlikely, partial(backward_without, again, _of_training(options))
             )
-    call = stitch(built.facts, built.forward.load(), backward, eager)
+    forward = built.forward.load()
+    if built.facts.mutations and built.forward.repeatable:
+        forward = leave_errors(forward)
+    call = stitch(built.facts, forward, backward, eager)
     call = put_back_written(call, built.forward.early)
     if built.facts.draws:
         call = put_back_random(call, repeated or (LeftToEager,))

@@ -13,14 +13,10 @@ from jitney.capture.guard import Apart, Kind, TensorFacts
 from jitney.capture.record import Recorder, has_convolution
 from jitney.capture.result import GraphInput
 from jitney.capture.source import Function, SizeOf
-from jitney.errors import LeftToEager, WrongForecast
+from jitney.errors import LIBRARY_ERRORS, LeftToEager, WrongForecast
 
 if TYPE_CHECKING:
     from jitney.capture.interpret import Interpreter
-
-
-#: What torch's operations raise. Anything else is an error of ours, or an interrupt.
-_ERRORS = (RuntimeError, IndexError, ValueError, MemoryError)
 
 
 def finish_graph(
@@ -71,7 +67,7 @@ def errors_without_trace(
     writes = any(recorder.is_mutated(given.example) for given in inputs)
     if writes and not recorder.error_is_handled:
         return (LeftToEager,)
-    return (LeftToEager, WrongForecast, *_ERRORS)
+    return (LeftToEager, WrongForecast, *LIBRARY_ERRORS)
 
 
 def inputs_put_back(

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import fx
 
-from jitney.errors import LeftToEager
+from jitney.errors import LIBRARY_ERRORS, LeftToEager, WrongForecast
 from jitney.events import log
 from jitney.graph.keep_settings import keep_settings
 
@@ -37,6 +37,19 @@ def rerun_eagerly(
             return keep_settings(graph, _NamingLines(graph).run)(*inputs)
         except Exception as error:  # noqa: BLE001 - raised again, without FX's frames
             raise error.with_traceback(None) from None
+
+    return run
+
+
+def leave_errors(call: Callable[..., Any]) -> Callable[..., Any]:
+    """``call``, of which any error of torch's is `LeftToEager`: for a graph that has done nothing
+    by then that eager, run from where it began, would do twice."""
+
+    def run(*inputs: Any) -> Any:
+        try:
+            return call(*inputs)
+        except (WrongForecast, *LIBRARY_ERRORS) as error:
+            raise LeftToEager(f"{type(error).__name__}: {error}") from error
 
     return run
 

@@ -8,6 +8,8 @@ from dataclasses import replace
 from jitney.loops import ir, visit
 from jitney.loops.drop_dead import live_block
 
+_TORCHS = ("aten.", "prims.")
+
 
 def hoist_checks(program: ir.LoopProgram) -> ir.LoopProgram:
     """The program with range checks moved before the first write to an input, as far as what
@@ -57,6 +59,16 @@ def written_before_checks(program: ir.LoopProgram) -> tuple[int, ...]:
         seen.update(visit.reads(node))
         early.update(seen.intersection(visit.writes(node)))
     return tuple(k for k, name in enumerate(program.arguments) if name in early)
+
+
+def writes_follow_calls(program: ir.LoopProgram) -> bool:
+    """Whether inputs are written behind every call of torch's, which may raise: then nothing has
+    been done that running again would do twice. No, where it calls what is not torch's."""
+    inputs = {b.name for b in program.buffers if b.kind == "input"}
+    calls = [k for k, node in enumerate(program.nodes) if isinstance(node, ir.Extern)]
+    nodes = program.nodes[: max(calls, default=-1) + 1]
+    own = any(isinstance(n, ir.Extern) and not n.target.startswith(_TORCHS) for n in nodes)
+    return bool(calls) and not own and inputs.isdisjoint(w for n in nodes for w in visit.writes(n))
 
 
 def _needed(nodes: list[ir.Node], first: int, at: int) -> list[int] | None:

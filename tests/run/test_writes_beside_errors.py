@@ -102,6 +102,63 @@ def test_more_writes_beside_an_error(first: int) -> None:
         check(seed)
 
 
+def caught(step: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    def program(x: Tensor, b: Tensor, i: Tensor) -> Tensor:
+        b.mul_(2)
+        try:
+            x = step(x, i)
+        except (RuntimeError, IndexError):
+            b.add_(1)
+        return x.sum()
+
+    return program
+
+
+def uncaught(step: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    def program(x: Tensor, b: Tensor, i: Tensor) -> Tensor:
+        b.mul_(2)
+        y = step(x, i) + torch.rand(4)
+        b.add_(1)
+        return y.sum()
+
+    return program
+
+
+def bags(x: Tensor, i: Tensor) -> Tensor:
+    return F.embedding_bag(i[None], x)
+
+
+def drawn(x: Tensor, i: Tensor) -> Tensor:
+    return torch.bernoulli(x * 0.1 + i.max())
+
+
+def factored(x: Tensor, i: Tensor) -> Tensor:
+    return torch.linalg.cholesky(torch.eye(4) * (2 - i.max()))
+
+
+@pytest.mark.parametrize("torchs", [False, True], ids=["jitney.compile", "torch.compile"])
+@pytest.mark.parametrize("step", [bags, drawn, factored])
+@pytest.mark.parametrize("kind", [caught, uncaught])
+def test_errors_of_torchs_code_are_raised_at_their_line(kind: Any, step: Any, torchs: bool) -> None:
+    if torchs and kind is caught:
+        pytest.skip("torch's capture leaves handlers out")
+    program = kind(step)
+    compiled = torch.compile(program, backend="jitney") if torchs else jitney.compile(program)
+    for last in (0, 9, 9, 1):
+        seen = []
+        for call in (program, compiled):
+            torch.manual_seed(0)
+            x, b = torch.rand(4, 4, generator=torch.Generator().manual_seed(1)), torch.ones(2)
+            result: Any = None
+            try:
+                result = call(x, b, torch.tensor([0, 1, 0, last]))
+            except (RuntimeError, IndexError) as error:
+                result = str(error)
+            seen.append((result, b, torch.rand(1)))
+        assert isinstance(seen[0][0], str) == isinstance(seen[1][0], str)
+        torch.testing.assert_close(seen[1][1:], seen[0][1:])
+
+
 def test_statistics_of_a_batch_with_a_bad_label_are_counted_once() -> None:
     for dynamic in (None, True):
         nets = []
