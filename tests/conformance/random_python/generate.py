@@ -105,6 +105,8 @@ class Writer:
         """``text`` without holes."""
         own = f"u{self.names}"
         self.names += "<u>" in text
+        if "<same>" in text:  # a loop ends by the length of the list that it goes over
+            text = text.replace("<same>", self.hole("L", own, depth))
         lines = []
         for line in text.split("\n"):
             indent = line[: len(line) - len(line.lstrip())]
