@@ -1,4 +1,5 @@
-"""A time limit of the program's that ends during a compile is told to the caller, not lost."""
+"""A time limit of the program's that ends during a compile, or while a graph runs, is told to the
+caller, not lost."""
 
 from __future__ import annotations
 
@@ -14,6 +15,7 @@ import jitney
 from jitney import graph_pipeline
 from jitney.capture.record import Recorder
 from jitney.capture.world import World
+from jitney.kernels.call_extern import ExternCall
 from jitney.signals import is_of_signal, raise_if_of_signal
 
 
@@ -85,6 +87,47 @@ def test_the_exception_of_a_handler_goes_to_the_caller(
     with pytest.raises(OutOfTime, match="time is over"):
         compiled(x)
     torch.testing.assert_close(compiled(x), program(x))
+
+
+class Interrupted(RuntimeError):
+    """Of a class that torch's own errors have too."""
+
+
+def stop(*_: Any) -> None:
+    raise Interrupted("time is over")
+
+
+def reading(x: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return torch.linalg.svdvals(x) + b
+
+
+def writing(x: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    b.add_(1)
+    return torch.linalg.svdvals(x)
+
+
+def in_a_block(x: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    with torch.no_grad():
+        print(end="")
+        return torch.linalg.svdvals(x) + b
+
+
+@pytest.mark.parametrize("function", [reading, writing, in_a_block])
+def test_a_handler_that_raises_while_a_graph_runs(
+    function: Callable[..., torch.Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiled = jitney.compile(function, options={"cache": False})
+    x, b = torch.randn(3, 4), torch.zeros(3)
+    torch.testing.assert_close(compiled(x, b.clone()), function(x, b.clone()))
+    before = signal.signal(signal.SIGUSR1, stop)
+    try:
+        interrupt(monkeypatch, ExternCall, "run")
+        with pytest.raises(Interrupted, match="time is over"):
+            compiled(x, b.clone())
+        assert torch.is_grad_enabled()
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    torch.testing.assert_close(compiled(x, b.clone()), function(x, b.clone()))
 
 
 def test_an_error_of_the_program_is_none_of_a_handler(limited: None) -> None:

@@ -29,6 +29,7 @@ from jitney.capture.source import Local, Source
 from jitney.capture.write_recipes import EffectWriter, RecipeWriter
 from jitney.errors import LeftToEager
 from jitney.events import log
+from jitney.signals import is_of_signal
 
 Glue = Callable[..., Any]
 
@@ -127,14 +128,17 @@ def build_glue(
 def _graph_handler(writer: Writer, capture: Capture) -> list[str]:
     """What the glue does where the graph raises: eager runs the frame, or the error leaves its
     blocks."""
-    handler: list[str] = []
-    if capture.repeated_on:
-        caught, tell = writer.constant(capture.repeated_on), writer.constant(_tell)
-        handler += [f"except {caught} as error:", f"    {tell}(error)"]
+    leave, handler = ["raise"], []
     if capture.blocks:
         exits = "".join(f"{writer.fetch(Local(name))}, " for name in capture.blocks)
-        leave = f"    {writer.constant(leave_blocks)}(error, ({exits}))"
-        handler += [f"except {writer.constant(BaseException)} as error:", leave, "    raise"]
+        leave = [f"{writer.constant(leave_blocks)}(error, ({exits}))", "raise"]
+    if capture.repeated_on:
+        caught, tell = writer.constant(capture.repeated_on), writer.constant(_tell)
+        of_signal = writer.constant(is_of_signal)
+        handler += [f"except {caught} as error:", f"    if {of_signal}(error):"]
+        handler += [*_indented(_indented(leave)), f"    {tell}(error)"]
+    if capture.blocks:
+        handler += [f"except {writer.constant(BaseException)} as error:", *_indented(leave)]
     return handler
 
 

@@ -10,6 +10,7 @@ from torch import fx
 from jitney.errors import LIBRARY_ERRORS, LeftToEager, WrongForecast
 from jitney.events import log
 from jitney.graph.keep_settings import keep_settings
+from jitney.signals import raise_if_of_signal
 
 
 def rerun_eagerly(
@@ -49,6 +50,7 @@ def leave_errors(call: Callable[..., Any]) -> Callable[..., Any]:
         try:
             return call(*inputs)
         except (WrongForecast, *LIBRARY_ERRORS) as error:
+            raise_if_of_signal(error)
             raise LeftToEager(f"{type(error).__name__}: {error}") from error
 
     return run
