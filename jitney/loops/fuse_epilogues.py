@@ -76,7 +76,7 @@ def _absorbed(state: FusionState, producer: int, at: int) -> ir.Node | Decision:
     origins = tuple(dict.fromkeys((*node.origins, *nest.origins)))
     grown = replace(node, epilogue=joined, origins=origins)
     overwrites = not set(state.writes[at]).isdisjoint(state.reads[producer])
-    if overwrites and (meeting := where_iterations_meet(grown)):
+    if overwrites and (meeting := where_iterations_meet(grown, anywhere=True)):
         return no(f"{nest.name} overwrites what {node.name} reads: {meeting}")
     return grown
 

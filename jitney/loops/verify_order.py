@@ -33,17 +33,17 @@ class _Site:
         return f"{self.mode} {self.buffer}[{self.index}]"
 
 
-def where_iterations_meet(node: ir.Node) -> str:
+def where_iterations_meet(node: ir.Node, anywhere: bool = False) -> str:
     """Two accesses, in words, by which an iteration of a loop may touch what another one of it
     writes, or an operand that a template writes; empty where there are none.
 
-    Nothing is said of an index that is read from memory, nor of one store's own points: the
-    interpreter looks at those (`meetings`).
+    ``anywhere``: an index that is read from memory may be any. Without, nothing is said of those,
+    nor ever of one store's own points: the interpreter looks at them (`meetings`).
     """
     if isinstance(node, ir.LoopNest):
         return _meeting_in(node.body, node.axes)
     if isinstance(node, ir.Gemm):
-        return _meeting_in_product(node)
+        return _meeting_in_product(node, anywhere)
     nests = node.nests if isinstance(node, ir.Together) else ()
     if isinstance(node, ir.Attention):
         nests = node.before
@@ -54,7 +54,7 @@ def where_iterations_meet(node: ir.Node) -> str:
     return next(filter(None, map(where_iterations_meet, nests)), "")
 
 
-def _meeting_in_product(node: ir.Gemm) -> str:
+def _meeting_in_product(node: ir.Gemm, anywhere: bool) -> str:
     """A product reads all it needs for a point before that point's epilogue runs."""
     rows = (*node.batch, node.m)
     points: Loops = ((0, (*rows, node.n)),)
@@ -62,7 +62,8 @@ def _meeting_in_product(node: ir.Gemm) -> str:
     terms = ir.Reduce((node.k,), (), (_term(node.a_value or a), _term(b)))
     sites = list(_sites((*node.row_prologue, terms), (*points, (-1, ()))))
     reads = [site for site in sites if site.mode == "load"]
-    return _meeting_in(node.row_prologue, rows) or _met([*reads, *_sites(node.epilogue, points)])
+    epilogue = [*reads, *_sites(node.epilogue, points)]
+    return _meeting_in(node.row_prologue, rows) or _met(epilogue, anywhere)
 
 
 def _term(value: ir.Expr) -> ir.Reduction:
@@ -73,11 +74,11 @@ def _meeting_in(body: tuple[ir.Stmt, ...], axes: tuple[Axis, ...]) -> str:
     return _met(list(_sites(body, ((0, axes),))))
 
 
-def _met(sites: list[_Site]) -> str:
+def _met(sites: list[_Site], anywhere: bool = False) -> str:
     for a, b in combinations(sites, 2):
         alike = a.constant is not None and a.constant == b.constant  # flags of one check
         ordered = a.mode != b.mode or (a.mode == "set" and not alike)
-        if a.buffer == b.buffer and ordered and not _apart(a, b):
+        if a.buffer == b.buffer and ordered and not _apart(a, b, anywhere):
             return f"iterations may meet by {a} and {b}"
     return ""
 
@@ -95,10 +96,10 @@ def _sites(body: tuple[ir.Stmt, ...], loops: Loops) -> Iterator[_Site]:
             yield _Site(load.buffer, load.index, "load", inner)
 
 
-def _apart(a: _Site, b: _Site) -> bool:
+def _apart(a: _Site, b: _Site, anywhere: bool) -> bool:
     """Whether both touch one element only in the same iteration of the loops around both."""
     if any(isinstance(atom, Value) for atom in (*a.index.atoms(), *b.index.atoms())):
-        return True
+        return not anywhere
     pairs = takewhile(lambda pair: pair[0] == pair[1], zip(a.loops, b.loops, strict=False))
     shared = [axis for (_, axes), _ in pairs for axis in axes if axis.extent != index(1)]
     if _disjoint(a.index, b.index) or _decides(a, b, shared) or _decides(b, a, shared):

@@ -17,6 +17,7 @@ OVER_AN_OPERAND: dict[str, Callable[[Any, Any], Any]] = {
     "right": lambda x, y: y.sub_(x @ y),
     "residual": lambda x, y: x.add_(torch.relu(x @ y)),
     "epilogue": lambda x, y: x.copy_((y @ y) + x.t()),
+    "rows": lambda x, y: x.copy_((y @ y) + x[torch.tensor([5, 0, 0, 1, 2, 3])]),
 }
 
 

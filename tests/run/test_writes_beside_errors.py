@@ -1,5 +1,6 @@
 """Random programs that write to inputs around an index that is out of range: each write that eager
-makes before it raises is made once, none of those behind it."""
+makes before it raises is made once, none of those behind it. Others whose indices are in range read
+rows, by index, of what they write."""
 
 from __future__ import annotations
 
@@ -32,6 +33,16 @@ CHECKS = (
     "y = y + c.gather(0, i[:, None].expand(4, 4))", "b[i] = 0.5", "y = y + y.index_select(0, i)",
     "c.scatter_(0, i[:, None], 2.0)", "d[i] = 1", "y = y + F.nll_loss(y.log_softmax(-1), i)",
 )  # fmt: skip
+ROWS = (
+    "a.copy_(b[i] @ w)", "b.copy_(a[i] + y.detach())", "c.copy_(F.linear(a[i], w))", "b.add_(b[i])",
+    "torch.mm(a[i], w, out=b)", "a[k] = b[i][:2]", "x.copy_(x[i] * 2)", "c.addmm_(a, w)",
+    "a.copy_((a @ w).relu() + b[i])", "b.copy_(torch.bmm(a[None], w[None])[0] + b[i])",
+    "c[:, i] = a", "d[i] += y.detach()", "a.copy_(a.cumsum(0)[i])", "y = y + a[i] @ w",
+    "a.copy_(F.softmax(a[i], -1))", "b.copy_(F.layer_norm(b[i], (4,)))", "y = y + c.t()[i]",
+    "y = F.scaled_dot_product_attention(y[None], a[i][None], b[None])[0]",
+    "a.copy_(F.scaled_dot_product_attention(a[None], a[i][None], b[None])[0])",
+    "y = torch.index_put(y, (i,), b[:4])", "b.index_fill_(0, i, 3)", "y = y + torch.take(a, i)",
+)  # fmt: skip
 NAMES = ("x", "a", "b", "c", "d", "n", "i", "k", "w", "layer")
 
 
@@ -44,6 +55,18 @@ def program(seed: int) -> tuple[str, Callable[..., Tensor]]:
     ]
     for _ in range(chooser.choice((1, 1, 2))):
         steps.insert(chooser.randrange(len(steps) + 1), chooser.choice(CHECKS))
+    return made_of(steps)
+
+
+def program_of_rows(seed: int) -> tuple[str, Callable[..., Tensor]]:
+    """The same for one that reads rows of what it writes."""
+    chooser = random.Random(seed)
+    kinds = chooser.choices((WRITES, ROWS, CHECKS[:-1], READS), (3, 4, 1, 2), k=3 + seed % 7)
+    return made_of([chooser.choice(kind) for kind in kinds])
+
+
+def made_of(steps: list[str]) -> tuple[str, Callable[..., Tensor]]:
+    """The source of a program of these statements, and the program."""
     lines = (f"def program({', '.join(NAMES)}):", "y = x * 1", *steps, "return y.sum()")
     text = "\n    ".join(lines)
     made: dict[str, Any] = {"torch": torch, "F": F}
@@ -78,11 +101,12 @@ def seen(function: Callable[..., Tensor], seed: int, bad: bool) -> tuple[Any, ..
     return error, result, [x.detach() for x in left], torch.get_rng_state()
 
 
-def check(seed: int) -> None:
+def check(seed: int, rows: bool = False) -> None:
     """Compares a program's calls, some of them with a bad index, to eager's."""
-    text, function = program(seed)
+    text, function = program_of_rows(seed) if rows else program(seed)
     compiled = jitney.compile(function, dynamic=random.Random(seed).choice((None, True)))
-    for number, bad in enumerate(((True, True), (False, True, False), (False, True))[seed % 3]):
+    mixed = ((True, True), (False, True, False), (False, True))[seed % 3]
+    for number, bad in enumerate((False, False) if rows else mixed):
         expected, found = (seen(f, seed + number, bad) for f in (function, compiled))
         assert found[0] == expected[0], text
         torch.testing.assert_close(found[1:], expected[1:], rtol=1e-3, atol=1e-3, msg=text)
@@ -92,6 +116,20 @@ def check(seed: int) -> None:
 def test_writes_beside_an_error(first: int) -> None:
     for seed in range(first, first + 10):
         check(seed)
+
+
+@pytest.mark.parametrize("first", range(0, 60, 15))
+def test_rows_of_what_is_written(first: int) -> None:
+    for seed in range(first, first + 15):
+        check(seed, rows=True)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(0)
+@pytest.mark.parametrize("first", range(1000, 1600, 100))
+def test_more_rows_of_what_is_written(first: int) -> None:
+    for seed in range(first, first + 100):
+        check(seed, rows=True)
 
 
 @pytest.mark.slow
