@@ -56,6 +56,10 @@ class LeftToEager(JitneyError):
 
     id = "left-to-eager"
 
+    def __str__(self) -> str:
+        """Why; native code gives no text."""
+        return super().__str__() or "a check of the compiled graph failed"
+
 
 class CompilerBug(JitneyError):
     """An invariant of ours does not hold."""

@@ -126,8 +126,8 @@ def build_glue(
 
 
 def _graph_handler(writer: Writer, capture: Capture) -> list[str]:
-    """What the glue does where the graph raises: eager runs the frame, or the error leaves its
-    blocks."""
+    """What the glue does where the graph raises: eager runs the frame, or the error, as any of a
+    signal's handler, leaves its blocks."""
     leave, handler = ["raise"], []
     if capture.blocks:
         exits = "".join(f"{writer.fetch(Local(name))}, " for name in capture.blocks)
@@ -154,7 +154,7 @@ def _indented(lines: list[str]) -> list[str]:
 
 def _tell(error: Exception) -> None:
     if isinstance(error, LeftToEager):
-        log.emit("rerun_eagerly", reason="a check of the compiled graph failed")
+        log.emit("rerun_eagerly", reason=str(error))
     else:
         log.emit("graph_raised", reason=f"its graph raised {type(error).__name__}: {error}")
 

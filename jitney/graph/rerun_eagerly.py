@@ -31,7 +31,7 @@ def rerun_eagerly(
         try:
             return call(*inputs)
         except errors as error:
-            log.emit("rerun_eagerly", reason=str(error) or "a check of the compiled graph failed")
+            log.emit("rerun_eagerly", reason=str(error))
         graph = source()
         assert graph is not None
         try:
