@@ -41,7 +41,7 @@ def where_iterations_meet(node: ir.Node, anywhere: bool = False) -> str:
     nor ever of one store's own points: the interpreter looks at them (`meetings`).
     """
     if isinstance(node, ir.LoopNest):
-        return _meeting_in(node.body, node.axes)
+        return _meeting_in(node.body, node.axes, anywhere)
     if isinstance(node, ir.Gemm):
         return _meeting_in_product(node, anywhere)
     nests = node.nests if isinstance(node, ir.Together) else ()
@@ -51,7 +51,7 @@ def where_iterations_meet(node: ir.Node, anywhere: bool = False) -> str:
         for result in (node.out, node.logsumexp):
             if result is not None and result.buffer in operands:
                 return f"operand {result.buffer} is written"
-    return next(filter(None, map(where_iterations_meet, nests)), "")
+    return next(filter(None, (where_iterations_meet(nest, anywhere) for nest in nests)), "")
 
 
 def _meeting_in_product(node: ir.Gemm, anywhere: bool) -> str:
@@ -63,18 +63,18 @@ def _meeting_in_product(node: ir.Gemm, anywhere: bool) -> str:
     sites = list(_sites((*node.row_prologue, terms), (*points, (-1, ()))))
     reads = [site for site in sites if site.mode == "load"]
     epilogue = [*reads, *_sites(node.epilogue, points)]
-    return _meeting_in(node.row_prologue, rows) or _met(epilogue, anywhere)
+    return _meeting_in(node.row_prologue, rows, anywhere) or _met(epilogue, anywhere)
 
 
 def _term(value: ir.Expr) -> ir.Reduction:
     return ir.Reduction(("",), "sum", value, value.dtype)
 
 
-def _meeting_in(body: tuple[ir.Stmt, ...], axes: tuple[Axis, ...]) -> str:
-    return _met(list(_sites(body, ((0, axes),))))
+def _meeting_in(body: tuple[ir.Stmt, ...], axes: tuple[Axis, ...], anywhere: bool) -> str:
+    return _met(list(_sites(body, ((0, axes),))), anywhere)
 
 
-def _met(sites: list[_Site], anywhere: bool = False) -> str:
+def _met(sites: list[_Site], anywhere: bool) -> str:
     for a, b in combinations(sites, 2):
         alike = a.constant is not None and a.constant == b.constant  # flags of one check
         ordered = a.mode != b.mode or (a.mode == "set" and not alike)
