@@ -112,32 +112,16 @@ def check(seed: int, rows: bool = False) -> None:
         torch.testing.assert_close(found[1:], expected[1:], rtol=1e-3, atol=1e-3, msg=text)
 
 
-@pytest.mark.parametrize("first", range(0, 40, 10))
-def test_writes_beside_an_error(first: int) -> None:
-    for seed in range(first, first + 10):
-        check(seed)
+FEW = [range(first, first + 15) for first in range(0, 60, 15)]
+SLOW = (pytest.mark.slow, pytest.mark.timeout(0))
+MANY = [pytest.param(range(k, k + 100), marks=SLOW) for k in range(1000, 1600, 100)]
 
 
-@pytest.mark.parametrize("first", range(0, 60, 15))
-def test_rows_of_what_is_written(first: int) -> None:
-    for seed in range(first, first + 15):
-        check(seed, rows=True)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(0)
-@pytest.mark.parametrize("first", range(1000, 1600, 100))
-def test_more_rows_of_what_is_written(first: int) -> None:
-    for seed in range(first, first + 100):
-        check(seed, rows=True)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(0)
-@pytest.mark.parametrize("first", range(1000, 1600, 100))
-def test_more_writes_beside_an_error(first: int) -> None:
-    for seed in range(first, first + 100):
-        check(seed)
+@pytest.mark.parametrize("rows", [False, True], ids=["errors", "rows"])
+@pytest.mark.parametrize("seeds", [*FEW, *MANY], ids=str)
+def test_what_is_written_is_eagers(seeds: range, rows: bool) -> None:
+    for seed in seeds:
+        check(seed, rows)
 
 
 def caught(step: Callable[..., Tensor]) -> Callable[..., Tensor]:
@@ -174,12 +158,13 @@ def factored(x: Tensor, i: Tensor) -> Tensor:
     return torch.linalg.cholesky(torch.eye(4) * (2 - i.max()))
 
 
-@pytest.mark.parametrize("torchs", [False, True], ids=["jitney.compile", "torch.compile"])
+#: Torch's capture leaves handlers out.
+KINDS = [(caught, False), (uncaught, False), (uncaught, True)]
+
+
 @pytest.mark.parametrize("step", [bags, drawn, factored])
-@pytest.mark.parametrize("kind", [caught, uncaught])
+@pytest.mark.parametrize(("kind", "torchs"), KINDS)
 def test_errors_of_torchs_code_are_raised_at_their_line(kind: Any, step: Any, torchs: bool) -> None:
-    if torchs and kind is caught:
-        pytest.skip("torch's capture leaves handlers out")
     program = kind(step)
     compiled = torch.compile(program, backend="jitney") if torchs else jitney.compile(program)
     for last in (0, 9, 9, 1):
@@ -193,8 +178,12 @@ def test_errors_of_torchs_code_are_raised_at_their_line(kind: Any, step: Any, to
             except (RuntimeError, IndexError) as error:
                 result = str(error)
             seen.append((result, b, torch.rand(1)))
-        assert isinstance(seen[0][0], str) == isinstance(seen[1][0], str)
-        torch.testing.assert_close(seen[1][1:], seen[0][1:])
+        (expected, *left), (found, *ours) = seen
+        if isinstance(expected, str):
+            assert found == expected
+        else:
+            torch.testing.assert_close(found, expected)
+        torch.testing.assert_close(ours, left)
 
 
 def test_statistics_of_a_batch_with_a_bad_label_are_counted_once() -> None:
