@@ -1,6 +1,6 @@
 """Random programs of the other modules on a GPU, one for each seed, against eager there.
 
-python -m tests.fuzz.on_a_gpu exact|shape|view|slice|gradient|code [--seed N] [--count N]
+python -m tests.fuzz.on_a_gpu exact|shape|view|slice|gradient|code|state [--seed N] [--count N]
     [--seconds S]
 """
 
@@ -15,6 +15,7 @@ from tests.fuzz import (
     exact_programs,
     gradient_programs,
     slice_programs,
+    state_programs,
     test_shape_programs,
     test_view_programs,
 )
@@ -65,8 +66,13 @@ def code(seed: int, length: int) -> int:
     return code_programs.check(seed, length, device="cuda")
 
 
+def state(seed: int, length: int) -> int:
+    """Layers that write to tensors in between."""
+    return state_programs.check(seed, length, 3, "cuda")
+
+
 if __name__ == "__main__":
     os.environ.setdefault("JITNEY_EAGER_ON_BUG", "0")
     kinds = {"exact": exact, "shape": shape, "view": view, "slice": slice_, "gradient": gradient}
-    kinds["code"] = code
+    kinds |= {"code": code, "state": state}
     run_seeds(kinds[sys.argv.pop(1)], __doc__, length=6)
