@@ -275,6 +275,8 @@ class NestEmitter(WalkEmitter):
     def _varies(self, stmt: Reduce) -> Depends:
         """The tile dimensions the results' partial values need: a row shared by all of ``x``
         (a norm before a matrix product) is reduced once, not once for each point."""
+        if any(isinstance(inner, Reduce) for inner in stmt.body):
+            return frozenset(self.dims)  # as what is reduced one by one
         inner = dict.fromkeys(stmt.axes, frozenset("r"))
         on = frozenset("r")
         for expr in body_exprs((stmt,)):

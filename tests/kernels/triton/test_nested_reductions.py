@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import re
 import warnings
+from dataclasses import replace
 
 import pytest
 import torch
 
 pytest.importorskip("triton")
 
-from tests.kernels.triton.interpreted import gpu_program, run_kernels
+from jitney.kernels.triton.emit_nest import emit_nest
+from jitney.kernels.triton.schedule_nest import schedule_nest
+from jitney.loops.index import Axis, index
+from jitney.loops.ir import Load, LoopNest, Reduce, Reduction, Ref, Store
+from tests.kernels.triton.interpreted import H200, gpu_program, run_kernels
 from tests.loops.lowered import externs
 
 REDUCTIONS = {
@@ -45,3 +51,16 @@ def test_what_reduces_truth_values_is_a_truth_value() -> None:
         warnings.simplefilter("error")
         found = run_kernels(program, constants, (x, y))
     torch.testing.assert_close(found, list(choose(x, y)))
+
+
+def test_a_sum_keeps_its_shape_from_turn_to_turn() -> None:
+    """The compiler refuses another; where no row differs its terms would be of fewer dimensions."""
+    row, term, part = Axis("i", index(64)), Axis("k", index(1 << 20)), Axis("p", index(3))
+    load = Load("a", index(term) * 3 + index(part), torch.float32)
+    inner = Reduce((part,), (), (Reduction(("s",), "sum", load, torch.float32),))
+    total = Reduction(("t",), "sum", Ref("s", torch.float32), torch.float32)
+    stored = Store("b", index(row), Ref("t", torch.float32))
+    nest = LoopNest("n", (row,), (Reduce((term,), (inner,), (total,)), stored))
+    body = emit_nest(nest, replace(schedule_nest(nest, H200), x_block=16)).body
+    shapes = re.findall(r"acc\d+ = tl.full\((\[.*?\])", body)
+    assert len(shapes) == 2 and len(set(shapes)) == 1, body
