@@ -84,7 +84,8 @@ VALUES = {
 WRITES = {
     "m": (
         "{m}.copy_({e:m})", "{m}.add_({e:m}, alpha=0.25)", "{m}.mul_({e:v})", "{m}[u] = {e:m}[:3]",
-        "{m}[i] = {v}", "{m}[t] = {e:v}", "{m}[1:].copy_({m}[:-1] * 0.5)", "{m}[:, 1:] = {e:m}[:, :-1] * 0.5",
+        "{m}[i] = {v}", "{m}[t] = {e:v}", "{m}[1:].copy_({m}[:-1] * 0.5)",
+        "{m}[:, 1:] = {e:m}[:, :-1] * 0.5",
         "{m}.t().copy_({e:m}.t())", "{m}[::2] *= 0.5", "{m}.index_add_(0, i, {e:m}, alpha=0.25)",
         "{m}.index_copy_(0, u, {m}[:3])", "{m}.index_put_((u,), {e:m}[-3:])",
         "{m}.index_put_((i,), {e:m} / 4, accumulate=True)", "{m}.masked_fill_(f, 0.5)",
@@ -106,7 +107,8 @@ WRITES = {
         "{p}[t % {p}.shape[0]] = {e:p}[0]",
         "{p}.permute(0, 2, 3, 1).copy_({p}.permute(0, 3, 2, 1).clone())",
         "{p}.sub_({p}.mean((2, 3), True))", "{p}.copy_(F.conv2d({p}, q, padding=1))",
-        "F.relu({p}, inplace=True)", "{p}.transpose(2, 3).mul_(0.5)", "F.hardtanh({p}, -1, 1, True)",
+        "F.relu({p}, inplace=True)", "{p}.transpose(2, 3).mul_(0.5)",
+        "F.hardtanh({p}, -1, 1, True)",
     ),
     "h": (
         "{h}.copy_({e:h})", "{h}[:, :, t] = {e:h}[:, :, 0]",
