@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import combinations
 from typing import Any
 
 import torch
@@ -14,13 +15,17 @@ from jitney.torch_api.symbols import hint_of
 
 #: Steps of a search for a shared element, behind which there is taken to be one.
 _STEPS = 2000
+#: In training they update their running statistics, whatever their schemas say.
+_BATCH_NORMS = ("native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm")
+_STATISTICS = ("running_mean", "running_var")
 
 
 def shares_with_written(op: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
     """Whether an ATen call of fakes writes elements that it also reads by another operand: at
-    other places, or at the same ones where the op does not go element by element. (Eager refuses
-    most of these.)"""
-    writes = _writes(op)
+    other places, or at the same ones where the op does not go element by element; or writes them
+    by two operands. (Eager refuses most of these.)"""
+    trains = op._opname in _BATCH_NORMS and args[5]
+    writes = _STATISTICS if trains else _writes(op)
     if not writes:
         return False
     in_place = torch.Tag.pointwise in op.tags or op._opname == "copy_"
@@ -30,6 +35,8 @@ def shares_with_written(op: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any
         return _members_share(arguments, writes)
     written = [value for name in writes if (value := arguments.get(name)) is not None]
     read = [value for name, value in arguments.items() if name not in writes]
+    if any(_share(a, b) for x, y in combinations(written, 2) for a, b in _pairs(x, y)):
+        return True
     for one in written:
         for other in read:
             for a, b in _pairs(one, other):

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.nn import functional as F
 
 import jitney
 from jitney.events import log
@@ -34,6 +35,9 @@ SHARED: dict[str, Callable[[torch.Tensor], Any]] = {
     "_foreach_add_": lambda x: torch._foreach_add_([x[1:]], [x[:-1]]),
     "a list's tensor twice": lambda x: torch._foreach_add_([x, x], 1),
     "a list's slices that meet": lambda x: torch._foreach_mul_([x[:3], x[2:]], 2),
+    "statistics of itself": lambda x: F.batch_norm(x, x.new_ones(6), x[0], training=True),
+    "one statistic": lambda x: F.batch_norm(x * 2, x[0], x[0], training=True),
+    "two results": lambda x: torch.aminmax(x * 2, dim=0, out=(x[0], x[0])),
     "lists across": lambda x: torch._foreach_add_([x[0], x[1]], [x[1], x[0]]),
 }
 
