@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
+from torch.nn import functional as F
 
 import jitney
 from jitney import torch_api
@@ -425,3 +427,22 @@ def test_slices_of_one_tensor_are_eagers_where_autograd_watches() -> None:
     loss = jitney.compile(f)(w, base[:4], base[4:])
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         loss.backward()
+
+
+def test_what_is_saved_of_an_input_written_twice_is_not_that_input() -> None:
+    """Lowering once wrote it over the input, whose count of writes goes up behind."""
+
+    def step(state: Tensor, data: Tensor, weight: Tensor) -> Tensor:
+        state[:, 0] += data[:, -1]
+        state[:, 1:] = data[:, :-1] * 0.5
+        data.copy_(F.conv2d(state, weight, padding=1))
+        return data.square().mean() + state.mean()
+
+    seen = []
+    for call in (step, jitney.compile(step)):
+        torch.manual_seed(0)
+        state, data = torch.rand(2, 4, 6, 6), torch.rand(2, 4, 6, 6)
+        weight = torch.rand(4, 4, 3, 3, requires_grad=True)
+        call(state, data, weight).backward()
+        seen.append((weight.grad, state, data))
+    torch.testing.assert_close(*seen)

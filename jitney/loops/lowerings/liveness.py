@@ -18,12 +18,14 @@ END = 1 << 60
 class Liveness:
     """``root[node]``: the node whose storage a value views. ``last_read[root]``: position of the
     last node that reads that storage, `END` when it leaves the graph. ``written_back``:
-    placeholders that an ``aten.copy_`` overwrites before the graph ends."""
+    placeholders that an ``aten.copy_`` overwrites before the graph ends. ``owner[root]``: whose
+    storage a result may lie in, if not its own, by results that overwrite one another."""
 
     position: dict[fx.Node, int] = field(default_factory=dict)
     root: dict[fx.Node, fx.Node] = field(default_factory=dict)
     last_read: dict[fx.Node, int] = field(default_factory=dict)
     written_back: set[fx.Node] = field(default_factory=set)
+    owner: dict[fx.Node, fx.Node] = field(default_factory=dict)
 
     def may_overwrite(self, node: fx.Node) -> bool:
         """Whether ``node`` may write its result over the storage of its first argument.
@@ -41,9 +43,10 @@ class Liveness:
             return False
         if sum(1 for a in _flat_args(node) if a is base) > 1:
             return False
-        if root.op == "placeholder":
-            return root in self.written_back and self.last_read[self.root[node]] < END
-        return root.op == "call_function"
+        owner = self.owner.get(root, root)
+        if owner.op == "placeholder":
+            return owner in self.written_back and self.last_read[self.root[node]] < END
+        return owner.op == "call_function"
 
 
 def _flat_args(node: fx.Node) -> list[fx.Node]:
@@ -66,6 +69,10 @@ def analyse_liveness(graph: fx.Graph) -> Liveness:
         for source in reads:
             when = END if node.op == "output" else position
             live.last_read[live.root[source]] = max(live.last_read[live.root[source]], when)
+    for node in graph.nodes:
+        if live.may_overwrite(node):
+            over = live.root[node.args[0]]
+            live.owner[node] = live.owner.get(over, over)
     return live
 
 
