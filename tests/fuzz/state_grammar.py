@@ -94,7 +94,7 @@ WRITES = {
         "{m}.scatter_(0, i[:, None].expand({m}.shape), {e:m})", "{m}.zero_()",
         "{m}.index_fill_(0, u, 0.5)", "{m}.tanh_()", "{m}.copy_({m}[i] @ w)",
         "{m}.copy_({m}.flip(0))", "{m}[2:-1, 1:4].add_({e:s})", "{m}.view(-1)[::3].mul_(0.5)",
-        "{m}.data.mul_(0.5)", "{m}[None].baddbmm_({m}[None], w[None])",
+        "{m}.mul_(0.5)", "{m}[None].baddbmm_({m}[None], w[None])",
         "{m}.diagonal().copy_({m}[0, :1])", "{m}.copy_(F.softmax({m} @ w, -1))",
         "{m}[:, t] = {e:m}[:, 0]", "{m}.narrow(0, 1, 2).copy_({e:m}[:2])", "{m}.uniform_()",
         "{m}.where(f, {m}).mul_(2)", "{m}.cumsum_(0).div_(8)", "{m}.put_(i, {m}[:, 0])",

@@ -39,6 +39,8 @@ def can_split_decode(node: Attention) -> Decision:
     fixed = [*node.batch, node.s, node.t, node.d, node.dv]
     if not all(a.extent.is_const for a in fixed):
         return no("its sizes are symbolic")
+    if node.q.dtype.itemsize > 4:
+        return no("scores are added up in float32")
     if int(node.s.extent) != 1:
         return no("several query positions share each key: matrix units win")
     if int(node.d.extent) > 256 or int(node.dv.extent) > 256:

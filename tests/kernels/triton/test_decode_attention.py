@@ -116,6 +116,12 @@ def test_a_cache_beyond_32_bits_is_the_librarys():
     assert not can_split_decode(attention(1025, 1025, 1 << 14, 128, None))
 
 
+def test_doubles_are_the_librarys():
+    node = attention(8, 8, 64, 16, None)
+    query = replace(node.q, dtype=torch.float64)
+    assert "float32" in can_split_decode(replace(node, q=query)).reason
+
+
 def rotated(name, source, out, heads, depth, at=None):
     """``out[h, d] = source[h, d] * c[d] + source[h, d ^ half] * 2``, at position ``at`` of a cache
     of 96 positions if that is given."""
