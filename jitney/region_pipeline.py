@@ -185,25 +185,18 @@ def traced(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Region:
     """``gm`` differentiated, with marks on inputs whose memory stays (`mark_static`) and on results
     that the program holds (`mark_leases`).
 
-    Where tracing has found that a symbolic size is a constant, it traces again: a later trace
-    (`traced_backward`) would treat the size as a number from the start, and keep other results.
+    Where tracing has found a symbolic size to be a number, or an expression of others, it traces
+    again: a later trace (`traced_backward`) would know that from the start, and keep other results.
     """
     folded, keep = fold_attention_masks(keep_attention_rows(gm)), lowered_ops()
+    known = torch_api.known_equalities(example_inputs)
     region = trace_region(folded, example_inputs, keep=keep)
-    if region.backward is not None and has_known_size(region.forward):
+    if region.backward is not None and torch_api.known_equalities(example_inputs) != known:
         region = trace_region(folded, example_inputs, keep=keep)
     mark_static(gm, region.forward)
     if region.backward is not None:
         mark_leases(region)
     return region
-
-
-def has_known_size(forward: torch.fx.GraphModule) -> bool:
-    """Whether a graph takes, computes or returns a symbolic size that guards have made a number."""
-    values = [node.meta.get("val") for node in forward.graph.nodes]
-    inputs = [node.meta.get("val") for node in forward.graph.find_nodes(op="placeholder")]
-    sizes = [n for value in inputs if isinstance(value, torch.Tensor) for n in value.shape]
-    return any(map(torch_api.became_constant, [*values, *sizes]))
 
 
 def load_backward(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -379,10 +380,14 @@ def was_symbolic(value: Any) -> bool:
     return isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool)
 
 
-def became_constant(value: Any) -> bool:
-    """Whether a number was symbolic until a guard made it constant."""
-    numbers = torch.SymInt | torch.SymFloat | torch.SymBool
-    return isinstance(value, numbers) and not is_symbolic(value)
+def known_equalities(values: Iterable[Any]) -> dict[Any, Any]:
+    """The symbols, of all that the sizes among ``values`` are made with, that guards have made
+    equal to something, and what that is. None where nothing is symbolic."""
+    for value in values:
+        for size in value.shape if isinstance(value, torch.Tensor) else (value,):
+            if isinstance(size, torch.SymInt | torch.SymFloat | torch.SymBool):
+                return dict(size.node.shape_env.replacements)
+    return {}
 
 
 def hint_of(size: Any) -> int:

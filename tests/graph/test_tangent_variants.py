@@ -196,6 +196,17 @@ def test_a_size_that_the_first_trace_fixed_is_traced_again():
     torch.testing.assert_close(gradient(call), gradient(cropped))
 
 
+def test_sizes_that_the_first_trace_found_equal_are_traced_again():
+    def begun(x, most):
+        return x * 2, x.relu()[..., :most]
+
+    x = torch.randn(4, 2, 8, requires_grad=True)
+    call = jitney.compile(begun, dynamic=True, options={"eager_on_bug": False})
+    for used in (0, 1):
+        call(x, 8)[used].sum().backward()
+        assert torch.equal(x.grad, (2 * torch.ones_like(x), 2 + (x > 0).float())[used])
+
+
 def test_a_backward_that_cannot_be_traced_is_not_tried_again() -> None:
     tried = []
 
