@@ -38,12 +38,16 @@ def hoist_checks(program: ir.LoopProgram) -> ir.LoopProgram:
 
 
 def _parts(node: ir.Node, checks: set[str]) -> tuple[ir.Node, ...]:
-    """A nest's checks, and what else it does; another node as it is."""
+    """A nest's checks, and what else it does; a node as it is where its checks read what it writes
+    itself, or it is no nest."""
     writes = set(visit.writes(node))
-    if not isinstance(node, ir.LoopNest) or not checks & writes or not writes - checks:
+    others = writes - checks
+    if not isinstance(node, ir.LoopNest) or not checks & writes or not others:
         return (node,)
     check = replace(node, name=f"{node.name}_check", body=live_block(node.body, checks))
-    return check, replace(node, body=live_block(node.body, writes - checks))
+    if others.intersection(visit.reads(check)):
+        return (node,)
+    return check, replace(node, body=live_block(node.body, others))
 
 
 def written_before_checks(program: ir.LoopProgram) -> tuple[int, ...]:

@@ -1,8 +1,8 @@
 """What programs of layers that keep state do, as text. A hole ``{m}`` is any tensor of the kind
 ``m``, ``{e:m}`` an expression of it: a tensor, or the value of one that is drawn from here.
 
-Kinds: m matrices (S, D), p images (N, C, R, R), h heads (N, H, S, E), v vectors (D,), s numbers.
-Fixed: i positions below S, u some that differ, t one, f a mask, w and o weights (D, D), q (C, C, 3,
+Kinds: m matrices (S, D), p images (N, C, R, R), h heads (N, H, S, E), v vectors (D,), s numbers, i
+positions below S. Fixed: u some that differ, t one, f a mask, w and o weights (D, D), q (C, C, 3,
 3), g and c vectors (C,). What they compute stays small, so that rounding does.
 """
 
@@ -73,6 +73,10 @@ VALUES = {
         "{m}.cumsum(0)[-1] / 8", "{m}.t() @ {m}[:, 0] / 8", "{m}[u].sum(0)", "{v}.roll(1)",
         "{m}.prod(0).clamp(-1, 1)", "torch.mv({m}.t(), {m}[:, 1]) / 8", "{v} - {v}.mean()",
         "{m}.median(0)[0]",
+    ),
+    "i": (
+        "(i + 1) % i.shape[0]", "(i + t) % i.shape[0]", "i.flip(0)", "i[i]", "{m}[:, 0].argsort()",
+        "i.argsort()", "i.roll(1) * 1", "{v}.argsort().argsort()[:1].expand(i.shape) * 0 + i",
     ),
     "s": (
         "{m}.mean()", "{m}.sum() / 64", "{v}.amax()", "F.mse_loss({m}, {e:m})", "{p}.mean()",

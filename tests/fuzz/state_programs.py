@@ -141,13 +141,13 @@ def state_program(seed: int, length: int, calls: int) -> StateProgram:
     """A random program of ``length`` statements that eager runs in every call."""
     draw = random.Random(seed)
     program = drawn_inputs(draw, seed, calls)
-    kinds = draw.choice(("mmmv", "mmmvs", "ppm", "hhm", "hmpv", "mh"))
-    values = {kind: list(names) for kind, names in STATE.items()} | {"s": ["m0[0, 0]"]}
+    kinds = draw.choice(("mmmv", "mmmvs", "ppm", "hhm", "hmpv", "mh", "mmvis", "mhi"))
+    values = {kind: list(names) for kind, names in STATE.items()} | {"s": ["m0[0, 0]"], "i": ["i"]}
     steps: tuple[str, ...] = ()
     longest = program
     for number in range(length * 6):
         kind = draw.choice(kinds)
-        written = kind != "s" and draw.random() < 0.55
+        written = kind in grammar.WRITES and draw.random() < 0.55
         made = "" if written else f"{kind}{10 + number}"
         choices = grammar.WRITES[kind] if written else grammar.VALUES[kind]
         step = filled(draw, draw.choice(choices), values)
@@ -182,7 +182,7 @@ def drawn_inputs(draw: random.Random, seed: int, calls: int) -> StateProgram:
 
 def ended(program: StateProgram, steps: Sequence[str], shown: Sequence[str]) -> StateProgram:
     """That program, of these statements and what it returns of ``shown``."""
-    totals = [f"{name}.{'sum' if name[0] in 'mv' else 'mean'}() / 4" for name in shown]
+    totals = [f"{name}.{'mean' if name[0] in 'ph' else 'sum'}() / 4" for name in shown]
     end = f"return {' + '.join(totals)}, {shown[0]} * 1, {shown[-1]} * 1"
     given = (program.seed, program.dtype, program.grads, program.lies, program.series)
     return StateProgram(*given, (*steps, end))
@@ -192,12 +192,13 @@ def filled(draw: random.Random, template: str, values: dict[str, list[str]], dep
     """The text with a tensor or an expression in each hole."""
 
     def hole(match: re.Match[str]) -> str:
-        expression, kind = match[1], match[2]
+        kind = match[2] or "i"
+        expression = match[1] or (kind == "i" and draw.random() < 0.3)
         if not expression or not depth or draw.random() < 0.4:
             return draw.choice([*values[kind], values[kind][-1]])
         return f"({filled(draw, draw.choice(grammar.VALUES[kind]), values, depth - 1)})"
 
-    return re.sub(r"\{(e:)?([mphvs])\}", hole, template)
+    return re.sub(r"\{(e:)?([mphvs])\}|\bi\b", hole, template)
 
 
 def runs(program: StateProgram) -> bool:

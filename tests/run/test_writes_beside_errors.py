@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -184,6 +185,25 @@ def test_errors_of_torchs_code_are_raised_at_their_line(kind: Any, step: Any, to
         else:
             torch.testing.assert_close(found, expected)
         torch.testing.assert_close(ours, left)
+
+
+def test_a_check_of_an_index_that_its_nest_stores_stays_there() -> None:
+    """A step of a beam search, whose cache is written first."""
+
+    def step(cache: Tensor, key: Tensor, best: Tensor, done: Tensor) -> tuple[Tensor, ...]:
+        cache[:, 1] = key
+        rows = (best // 11 + torch.arange(2)[:, None] * 2).view(-1)
+        return (done[rows] | (key > 1)).all(), rows
+
+    compiled = jitney.compile(step, options={"eager_on_bug": False})
+    for best in (torch.tensor([[0, 12], [3, 21]]), torch.tensor([[0, 12], [3, 22]])):
+        seen = []
+        for call in (step, compiled):
+            cache, result = torch.zeros(4, 3), None
+            with suppress(IndexError):
+                result = call(cache, torch.ones(4), best, torch.ones(4, dtype=torch.bool))
+            seen.append((result, cache))
+        torch.testing.assert_close(*seen)
 
 
 def test_statistics_of_a_batch_with_a_bad_label_are_counted_once() -> None:
