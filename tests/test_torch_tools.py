@@ -231,3 +231,20 @@ def test_what_torch_foresees_wrongly_runs_eagerly_in_its_own_capture() -> None:
     compiled = torch.compile(quantized, backend="jitney", options={"cache": False})
     x = torch.randn(3, 8)
     assert_equal(compiled(x), quantized(x))
+
+
+def test_a_graph_of_torchs_that_gives_a_truth_value_alone() -> None:
+    told = []
+
+    @torch.compiler.disable
+    def tell(value: bool) -> None:
+        told.append(value)
+
+    @torch.compile(backend="jitney", dynamic=True)
+    def step(x: torch.Tensor, number: int) -> torch.Tensor:
+        tell(number % 4 == 0)
+        return x * 2
+
+    for number in (3, 4, 5, 8):
+        assert torch.equal(step(torch.ones(2), number), torch.full((2,), 2.0))
+    assert told == [False, True, False, True]

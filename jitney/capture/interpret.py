@@ -15,6 +15,8 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any
 
+import torch
+
 from jitney import torch_api
 from jitney.capture import attributes, calls, functions, operators
 from jitney.capture.cached_sizes import SizedCalls
@@ -197,7 +199,9 @@ class Interpreter:
         self.world.called(function, args)
         try:
             with self.recorder.mode:
-                return function(*args, **kwargs)
+                result = function(*args, **kwargs)
+                # Python's truth values are ints; a symbol's are not: (n > 1) == 1.
+                return bool(result) if type(result) is torch.SymBool else result
         except BreakCapture:
             self.native_broke = True  # it may have advanced iterators
             raise

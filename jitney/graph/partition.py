@@ -147,7 +147,8 @@ def _kept_by_none(
         for view in views:
             views += [user for user in view.users if is_view(user) and user not in late]
         users = {user for view in views for user in view.users}.difference(views)
-        if all(u in early and u not in late and not is_internal(u, early) for u in users):
+        read = (user for user in users if not _is_size(user))
+        if all(u in early and u not in late and not is_internal(u, early) for u in read):
             yield from views
 
 

@@ -262,6 +262,7 @@ __all__ = [
     "counts_with",
     "empty_tensor",
     "keeps_graph",
+    "known_equalities",
     "data_of",
     "differentiate_once",
     "decomposition_of",
@@ -404,5 +405,4 @@ __all__ = [
     "without_default_generator",
     "without_function_modes",
     "without_torch_function",
-    "known_equalities",
 ]

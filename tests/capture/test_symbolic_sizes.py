@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -237,3 +238,34 @@ def test_the_base_of_a_view_whose_size_changes() -> None:
             x = torch.randn(n, m, requires_grad=True) * 1
             y = torch.randn(7, requires_grad=True) * 1 if apart else x.view(-1)
             assert_equal(compiled(y, x), f(y, x))
+
+
+TRUTHS: dict[str, Callable[[int, int], Any]] = {
+    "equal to one": lambda n, k: (n > k) == 1,
+    "from the left": lambda n, k: 1 == (n > k),
+    "not zero": lambda n, k: (n > k) != 0,
+    "beside a float": lambda n, k: (n > k) == 1.0,
+    "beside a number": lambda n, k: (n != (n > k), k == (n > k)),
+    "less": lambda n, k: ((n > k) < 1, (n > k) >= (n > 0)),
+    "in a tuple": lambda n, k: ((n > k) in (1,), (n > k,) == (1,), [0, 1].index(n > k)),
+    "a key": lambda n, k: {1: "one", 0: "none"}[n > k],
+    "added": lambda n, k: ((n > k) + (n == k), sum([n > k, n == k]), (n > k) * 0.5, -(n > k)),
+    "taken for a number": lambda n, k: (float(n == k), int(n > k), abs(n > k), round(n > k)),
+    "bits": lambda n, k: ((n > k) & 1, (n > k) | (n == k), (n > k) ^ True, ~(n - k)),
+    "a branch": lambda n, k: "one" if (n > k) == 1 else "none",
+    "text": lambda n, k: (f"{n > k} {n > k:d}", str(n > k)),
+    "the larger": lambda n, k: (max(n > k, 0), min(1, n > k), sorted([n > k, 0])),
+}
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("sizes", [False, True])
+@pytest.mark.parametrize("name", TRUTHS)
+def test_truth_values_of_symbols_are_ints(name: str, sizes: bool, dynamic: bool | None) -> None:
+    def program(x: torch.Tensor, n: int, k: int) -> Any:
+        return TRUTHS[name](x.shape[0] if sizes else n, k), x * 2
+
+    compiled = jitney.compile(program, dynamic=dynamic, options={"eager_on_bug": False})
+    for n, k in ((1, 2), (2, 2), (3, 1), (5, 0), (0, 1), (4, 4)):
+        expected, found = (call(torch.ones(n), n, k)[0] for call in (program, compiled))
+        assert repr(found) == repr(expected), (n, k)

@@ -49,11 +49,14 @@ KEPT: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
 }
 
 
+@pytest.mark.parametrize("dynamic", [None, True])
 @pytest.mark.parametrize("name", KEPT)
-def test_what_autograd_does_not_keep_may_be_written_before_the_backward_pass(name: str) -> None:
+def test_what_autograd_does_not_keep_may_be_written_before_the_backward_pass(
+    name: str, dynamic: bool | None
+) -> None:
     """A queue of keys, running statistics, a mask: the graph keeps what it made of them."""
     gradients = []
-    for function in (KEPT[name], jitney.compile(KEPT[name])):
+    for function in (KEPT[name], jitney.compile(KEPT[name], dynamic=dynamic)):
         torch.manual_seed(0)
         w, b = torch.randn(3, 4, requires_grad=True), torch.randn(3, 4)
         made = function(w, b)
@@ -61,6 +64,22 @@ def test_what_autograd_does_not_keep_may_be_written_before_the_backward_pass(nam
         made.sum().backward()
         gradients.append(w.grad)
     torch.testing.assert_close(gradients[1], gradients[0])
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_a_queue_whose_size_is_asked_for_may_be_written(dynamic: bool | None) -> None:
+    def logits(z: torch.Tensor, queue: torch.Tensor) -> torch.Tensor:
+        return torch.cat([z.sum(1, keepdim=True), z @ queue.clone()], 1).logsumexp(1)
+
+    gradients = []
+    for call in (logits, jitney.compile(logits, dynamic=dynamic)):
+        torch.manual_seed(0)
+        z, queue = torch.randn(3, 4, requires_grad=True), torch.randn(4, 7)
+        made = call(z, queue)
+        queue[:, :3] = z.detach().T
+        made.sum().backward()
+        gradients.append(z.grad)
+    torch.testing.assert_close(*gradients)
 
 
 def test_what_autograd_keeps_may_not_be_written() -> None:
