@@ -127,11 +127,12 @@ _NO_NUMBERS = (
 
 
 def beside_symbols(values: Sequence[Any]) -> Any:
-    """The first of the values that numbers may equal though a symbol says no: a complex number, a
-    Decimal, a NumPy number, an instance of a class derived from int; None for none."""
+    """The first of the values that numbers may equal though a symbol says no: a truth value, a
+    complex number, a Decimal, a NumPy number, an instance of a class derived from int; None for
+    none."""
     if not any(isinstance(v, SYMBOLS) for v in values):
         return None
-    others = (v for v in values if type(v) not in (int, float, bool, *SYMBOLS))
+    others = (v for v in values if type(v) not in (int, float, *SYMBOLS))
     return next((v for v in others if not isinstance(v, _NO_NUMBERS)), None)
 
 

@@ -248,6 +248,8 @@ TRUTHS: dict[str, Callable[[int, int], Any]] = {
     "beside a number": lambda n, k: (n != (n > k), k == (n > k)),
     "less": lambda n, k: ((n > k) < 1, (n > k) >= (n > 0)),
     "in a tuple": lambda n, k: ((n > k) in (1,), (n > k,) == (1,), [0, 1].index(n > k)),
+    "beside a truth value": lambda n, k: (True in (n,), False in (0 * n, n), n - n in [False]),
+    "in containers": lambda n, k: ((n, True) == (True, n), [n, True].count(True), max(True, n)),
     "a key": lambda n, k: {1: "one", 0: "none"}[n > k],
     "added": lambda n, k: ((n > k) + (n == k), sum([n > k, n == k]), (n > k) * 0.5, -(n > k)),
     "taken for a number": lambda n, k: (float(n == k), int(n > k), abs(n > k), round(n > k)),
