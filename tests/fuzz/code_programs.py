@@ -9,7 +9,6 @@ one, what the objects given and the module's globals hold, and gradients.
 
 from __future__ import annotations
 
-import linecache
 import os
 import random
 import sys
@@ -26,6 +25,7 @@ from jitney.events import log
 from tests.fuzz.code_world import WORLD
 from tests.fuzz.code_writer import Writer
 from tests.fuzz.command_line import run_seeds
+from tests.fuzz.run_text import run_text
 
 
 @dataclass(frozen=True)
@@ -49,10 +49,9 @@ class CodeProgram:
         world = types.ModuleType(name)
         sys.modules[name] = world
         text = WORLD + self.text()
-        linecache.cache[f"<{name}>"] = (len(text), None, text.splitlines(True), f"<{name}>")
         try:
             with torch.device(self.device):
-                exec(compile(text, f"<{name}>", "exec"), world.__dict__)
+                run_text(text, f"<{name}>", world.__dict__)
                 function, state = wrap(world.program), world.State()
                 w = torch.nn.Parameter(torch.tensor([1.0, -1.0, 2.0, 0.0]))
                 return [self._call(function, world, state, w, call) for call in self.calls]

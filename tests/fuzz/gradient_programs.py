@@ -11,7 +11,6 @@ given twice or alias each other and have hooks, and float64 ones go through func
 
 from __future__ import annotations
 
-import linecache
 import random
 import re
 from collections.abc import Callable, Sequence
@@ -26,6 +25,7 @@ import jitney
 from jitney.events import log
 from tests.fuzz import gradient_grammar as grammar
 from tests.fuzz.command_line import run_seeds
+from tests.fuzz.run_text import run_text
 from tests.fuzz.slice_programs import differences, facts_of
 
 DTYPES = (torch.float32,) * 6 + (
@@ -71,11 +71,9 @@ class GradientProgram:
 
     def function(self) -> Callable[..., Any]:
         """The program."""
-        name, text = f"<gradients {self.seed}>", self.text()
-        linecache.cache[name] = (len(text), None, text.splitlines(True), name)
         names: dict[str, Any] = {"torch": torch, "F": torch.nn.functional, "Doubled": Doubled}
         names["checkpoint"] = torch.utils.checkpoint.checkpoint
-        exec(compile(text, name, "exec"), names)
+        run_text(self.text(), f"<gradients {self.seed}>", names)
         made: Callable[..., Any] = names["program"]
         return made
 

@@ -1,12 +1,11 @@
 """Random Python over numbers that are symbols (arguments, sizes, truth values of them), called with
-others each time; what they come to, print and raise is eager's.
+others each time; what they come to, and raise, is eager's.
 
     python -m tests.fuzz.number_programs [--seed 0] [--count 200] [--calls 6] [--seconds S]
 """
 
 from __future__ import annotations
 
-import linecache
 import math
 import operator
 import random
@@ -20,6 +19,7 @@ import jitney
 from jitney.events import log
 from tests.fuzz import number_grammar as grammar
 from tests.fuzz.command_line import run_seeds
+from tests.fuzz.run_text import run_text
 
 #: What a program is called with: its tensor's sizes, two ints and two floats.
 DRAWN = (
@@ -59,9 +59,8 @@ def expression(draw: random.Random, kind: str, depth: int) -> str:
 
 def function_of(text: str, name: str) -> Callable[..., Any]:
     """The program whose source this is; SyntaxError where it is none."""
-    linecache.cache[name] = (len(text), None, text.splitlines(True), name)
     names: dict[str, Any] = {"math": math, "operator": operator}
-    exec(compile(text, name, "exec"), names)
+    run_text(text, name, names)
     made: Callable[..., Any] = names["program"]
     return made
 
@@ -81,7 +80,7 @@ def check(seed: int, calls: int) -> bool:
     text = number_program(seed)
     try:
         function = function_of(text, f"<numbers {seed}>")
-    except SyntaxError:  # a leaf of its own where only a name may stand
+    except SyntaxError:  # before 3.12: quotes inside an f-string's
         return False
     jitney.reset()
     log.clear()

@@ -10,7 +10,6 @@ one of them does to the others.
 from __future__ import annotations
 
 import contextlib
-import linecache
 import random
 import re
 from collections.abc import Callable, Sequence
@@ -25,6 +24,7 @@ from jitney.diagnostics.equality import visible_strides
 from jitney.events import log
 from tests.fuzz import slice_grammar as grammar
 from tests.fuzz.command_line import run_seeds
+from tests.fuzz.run_text import run_text
 from tests.fuzz.slice_parts import SPACE, Call, drawn_calls
 
 
@@ -59,10 +59,8 @@ class SliceProgram:
 
     def function(self) -> Callable[..., Any]:
         """The program."""
-        name, text = f"<slices {self.seed}>", self.text()
-        linecache.cache[name] = (len(text), None, text.splitlines(True), name)
         names: dict[str, Any] = {"torch": torch, "F": torch.nn.functional}
-        exec(compile(text, name, "exec"), names)
+        run_text(self.text(), f"<slices {self.seed}>", names)
         made: Callable[..., Any] = names["program"]
         return made
 

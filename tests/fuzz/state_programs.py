@@ -6,7 +6,6 @@ reductions of tensors that they write to in between, whole, in part, or by rows 
 
 from __future__ import annotations
 
-import linecache
 import math
 import random
 import re
@@ -21,6 +20,7 @@ import jitney
 from jitney.events import log
 from tests.fuzz import state_grammar as grammar
 from tests.fuzz.command_line import has_lost_its_gpu, run_seeds
+from tests.fuzz.run_text import run_text
 
 #: Tensors that are written, of each kind.
 STATE = {"m": ("m0", "m1", "m2"), "p": ("p0", "p1"), "h": ("h0", "h1", "h2"), "v": ("v0", "v1")}
@@ -48,10 +48,8 @@ class StateProgram:
 
     def function(self) -> Callable[..., Any]:
         """The program."""
-        name, text = f"<state {self.seed}>", self.text()
-        linecache.cache[name] = (len(text), None, text.splitlines(True), name)
         names: dict[str, Any] = {"torch": torch, "F": torch.nn.functional}
-        exec(compile(text, name, "exec"), names)
+        run_text(self.text(), f"<state {self.seed}>", names)
         made: Callable[..., Any] = names["program"]
         return made
 

@@ -10,7 +10,6 @@ Compared after each call and each change: results and errors, and all of the wor
 
 from __future__ import annotations
 
-import linecache
 import os
 import sys
 import types
@@ -24,6 +23,7 @@ import torch
 import jitney
 from jitney.events import log
 from tests.fuzz.command_line import run_seeds
+from tests.fuzz.run_text import run_text
 from tests.fuzz.world_process import process_as_it_was
 from tests.fuzz.world_seen import Snapshot, difference
 from tests.fuzz.world_state import OTHER, WORLD
@@ -80,9 +80,9 @@ class WorldProgram:
         world, other = types.ModuleType(name), types.ModuleType(name + "_other")
         text = WORLD + self.text()
         with process_as_it_was({name: world, name + "_other": other}):
-            _execute(OTHER, other)
+            run_text(OTHER, f"<{other.__name__}>", other.__dict__)
             world.__dict__["other"] = other
-            _execute(text, world)
+            run_text(text, f"<{world.__name__}>", world.__dict__)
             entry = eval(ENTRIES[self.seed % len(ENTRIES)], world.__dict__)
             world.__dict__["entry_"] = compile_(entry)
             return [self._step(number, world) for number in range(len(self.steps))]
@@ -115,12 +115,6 @@ class WorldProgram:
 
 
 _HIDDEN = {"entry_", "Entry", "Holder", "make", "cells", "__builtins__", "__warningregistry__"}
-
-
-def _execute(text: str, module: types.ModuleType) -> None:
-    name = f"<{module.__name__}>"
-    linecache.cache[name] = (len(text), None, text.splitlines(True), name)
-    exec(compile(text, name, "exec"), module.__dict__)
 
 
 def _indented(statements: list[str], columns: int) -> list[str]:
