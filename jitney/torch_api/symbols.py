@@ -382,7 +382,7 @@ def was_symbolic(value: Any) -> bool:
 
 def known_equalities(values: Iterable[Any]) -> dict[Any, Any]:
     """The symbols, of all that the sizes among ``values`` are made with, that guards have made
-    equal to something, and what that is. None where nothing is symbolic."""
+    equal to something, and what that is. Empty where nothing is symbolic."""
     for value in values:
         for size in value.shape if isinstance(value, torch.Tensor) else (value,):
             if isinstance(size, torch.SymInt | torch.SymFloat | torch.SymBool):

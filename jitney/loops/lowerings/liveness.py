@@ -18,8 +18,8 @@ END = 1 << 60
 class Liveness:
     """``root[node]``: the node whose storage a value views. ``last_read[root]``: position of the
     last node that reads that storage, `END` when it leaves the graph. ``written_back``:
-    placeholders that an ``aten.copy_`` overwrites before the graph ends. ``owner[root]``: whose
-    storage a result may lie in, if not its own, by results that overwrite one another."""
+    placeholders that an ``aten.copy_`` overwrites before the graph ends. ``owner[node]``: whose
+    storage a result may lie in that overwrites its first argument, by way of others that do."""
 
     position: dict[fx.Node, int] = field(default_factory=dict)
     root: dict[fx.Node, fx.Node] = field(default_factory=dict)
@@ -28,25 +28,30 @@ class Liveness:
     owner: dict[fx.Node, fx.Node] = field(default_factory=dict)
 
     def may_overwrite(self, node: fx.Node) -> bool:
-        """Whether ``node`` may write its result over the storage of its first argument.
+        """Whether ``node`` may write its result over the storage of its first argument."""
+        return node in self.owner
+
+    def storage_to_overwrite(self, node: fx.Node) -> fx.Node | None:
+        """Whose storage ``node`` may write its result over; None for a new one.
 
         That needs a storage of the program's own, or one of an input that is overwritten anyway;
         no later reader of the old value; no other operand in the same storage.
         """
         base = node.args[0] if node.args else None
         if not isinstance(base, fx.Node):
-            return False
+            return None
         root = self.root[base]
         if self.last_read[root] > self.position[node]:
-            return False
+            return None
         if any(self.root[a] is root for a in node.all_input_nodes if a is not base):
-            return False
+            return None
         if sum(1 for a in _flat_args(node) if a is base) > 1:
-            return False
+            return None
         owner = self.owner.get(root, root)
         if owner.op == "placeholder":
-            return owner in self.written_back and self.last_read[self.root[node]] < END
-        return owner.op == "call_function"
+            stays = owner not in self.written_back or self.last_read[self.root[node]] == END
+            return None if stays else owner
+        return owner if owner.op == "call_function" else None
 
 
 def _flat_args(node: fx.Node) -> list[fx.Node]:
@@ -70,9 +75,9 @@ def analyse_liveness(graph: fx.Graph) -> Liveness:
             when = END if node.op == "output" else position
             live.last_read[live.root[source]] = max(live.last_read[live.root[source]], when)
     for node in graph.nodes:
-        if live.may_overwrite(node):
-            over = live.root[node.args[0]]
-            live.owner[node] = live.owner.get(over, over)
+        owner = live.storage_to_overwrite(node)
+        if owner is not None:
+            live.owner[node] = owner
     return live
 
 
