@@ -295,8 +295,10 @@ class Recorder:
                     leaves.hint_of(func),
                 ) from error
             except Exception as error:
-                reason = f"{leaves.name_of(func)}: {error}"
-                raise BreakCapture("torch-call-failed", reason) from error
+                cause = BreakCapture("torch-call-failed", f"{leaves.name_of(func)}: {error}")
+                if "is a view and is being modified inplace" in str(error):
+                    raise Restart(0, cause) from error  # behind a break it is no such view
+                raise cause from error
         self.gpu_asked |= self._remembered.named_gpu
         if not write and not leaves.holds_tensor(value):
             if value is not None:
@@ -346,6 +348,8 @@ class Recorder:
             if isinstance(whole, torch.Tensor) and leaves.memory_of(whole) == memory:
                 if _reaches_past(view, whole):
                     reason = f"{name} reaches past the elements of an input"
+                    if view.requires_grad:  # behind a break it might be written to
+                        raise self._left_whole(reason)
                     raise BreakCapture("as-strided", reason, "take it of the whole tensor")
                 if whole.storage_offset() != 0 or leaves.has_gaps(whole):
                     self._reached.add(memory)  # a copy that is written to lies elsewhere

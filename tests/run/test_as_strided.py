@@ -138,3 +138,22 @@ def test_places_in_a_part_that_is_a_result(function: Any, dynamic: bool) -> None
         (result * torch.arange(result.numel()).view(result.shape)).sum().backward()
         found.append((result, whole.grad))
     assert_equal(found[1], found[0])
+
+
+def past_a_part(x: torch.Tensor) -> Any:
+    row = x.as_strided((2, 1), (1, 1), x.storage_offset())
+    with torch.no_grad():
+        row[1:] = row[1:] * 2
+    return row * 3
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_places_past_an_input_that_are_written() -> None:
+    """The write makes them places of all that the input is a part of, for autograd."""
+    found = []
+    for call in (past_a_part, jitney.compile(past_a_part)):
+        whole = torch.arange(20.0).reshape(4, 5).requires_grad_()
+        result = call((whole * 1)[1:2, 1:2])
+        result.sum().backward()
+        found.append((result.detach(), whole.grad))
+    assert_equal(found[1], found[0])

@@ -272,6 +272,18 @@ def test_a_result_takes_a_write_that_has_gradients(function: Any, requires_grad:
     assert_equal(found[1], found[0])
 
 
+@pytest.mark.filterwarnings("ignore")
+def test_one_of_several_views_takes_no_write() -> None:
+    """A graph's result would: behind a break it is no such view."""
+
+    def write(x: torch.Tensor) -> torch.Tensor:
+        return (x * 2).unbind()[1].mul_(2)
+
+    for call in (write, jitney.compile(write)):
+        with pytest.raises(RuntimeError, match="is a view and is being modified inplace"):
+            call(torch.ones(3, requires_grad=True))
+
+
 @pytest.mark.parametrize("shape", [(0,), (2, 3), (50,), (5, 8)])
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("into", [lambda out: out, lambda out: out[:1]])
