@@ -101,7 +101,7 @@ def with_templates(program: LoopProgram, target: Target, measured: Templates) ->
     check_step(program, "choosing templates")
     program = pair_products(program)
     check_step(program, "pairing products")
-    program = products_as_nests(fuse_nests(program, target))
+    program = products_as_nests(fuse_nests(program, target), target)
     check_step(program, "fusion")
     program = simplify_nests(fuse_nests(program, target))
     check_step(program, "fusion with products as nests")

@@ -8,6 +8,7 @@ import torch
 
 from jitney.kernels.triton.choose_templates import is_row_reduction
 from jitney.kernels.triton.epilogues import wide_axes, with_accumulator, without_units
+from jitney.kernels.triton.schedule_gemm import can_persist, can_tile_gemm
 from jitney.loops.ir import (
     Expr,
     Gemm,
@@ -19,14 +20,26 @@ from jitney.loops.ir import (
     Reduction,
     Ref,
 )
+from jitney.loops.target import Target
 
 
-def products_as_nests(program: LoopProgram) -> LoopProgram:
-    """``program`` with every `Gemm` that is a row reduction as a nest; the others stay tiles."""
+def products_as_nests(program: LoopProgram, target: Target) -> LoopProgram:
+    """``program`` with every `Gemm` that is a row reduction as a nest; the others stay tiles.
+
+    One that was a row reduction may be none any more: fusion has it read what its operand was
+    copied from, which lies otherwise. No tiles serve it, so it becomes a nest all the same.
+    """
     nodes = tuple(
-        gemm_as_nest(n) if isinstance(n, Gemm) and is_row_reduction(n) else n for n in program.nodes
+        gemm_as_nest(n) if isinstance(n, Gemm) and not _has_tiles(n, target) else n
+        for n in program.nodes
     )
     return replace(program, nodes=nodes)
+
+
+def _has_tiles(gemm: Gemm, target: Target) -> bool:
+    if is_row_reduction(gemm):
+        return False
+    return bool(can_tile_gemm(gemm) or can_persist(gemm, target))
 
 
 def gemm_as_nest(gemm: Gemm) -> LoopNest:

@@ -196,11 +196,19 @@ def test_few_rows_are_ours_and_many_the_librarys():
         inputs = operands(m, 768, 768, BF16)
         outputs = {"o0": torch.zeros(m, 768, dtype=BF16)}
         chosen = choose_templates(program((product(m, 768, 768, BF16),), inputs, outputs), H200)
-        kinds[m] = [type(n) for n in products_as_nests(chosen).nodes]
+        kinds[m] = [type(n) for n in products_as_nests(chosen, H200).nodes]
     assert kinds[1] == [LoopNest]
     assert kinds[2][0] is Gemm and kinds[128][0] is Gemm
     assert kinds[512] == [Extern]  # it writes the result itself
     assert not can_tile_gemm(product(128, 768, 768, F32))
+
+
+def test_what_no_tiles_serve_is_a_nest():
+    """Such a product was one of a row until fusion had it read what its weights are a copy of."""
+    turned = product(1, 64, 64, F32, b_index=lambda ak, an: index(ak) * 64 + an)
+    nodes = program((turned,), operands(1, 64, 64, F32), {"o0": torch.zeros(1, 64)})
+    (nest,) = products_as_nests(nodes, H200).nodes
+    assert isinstance(nest, LoopNest)
 
 
 def test_the_library_makes_a_plain_result_itself():
