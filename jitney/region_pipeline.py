@@ -264,8 +264,7 @@ def traced_backward(
     with log.stage("graph"), ambient.restored():
         region = traced(gm, example_inputs)
     assert region.backward is not None
-    now, then = ((f.saved_sizes, f.saved_tensors, f.grad_inputs) for f in (region.facts, facts))
-    if now != then:
+    if region.facts.recorded != facts.recorded:
         raise CompilerBug("a graph traced again keeps other tensors for its backward pass")
     taken = drop_tangents(region.backward, region.facts, missing)
     if taken is not None:

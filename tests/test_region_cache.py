@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,10 @@ from torch.nn import functional as F
 
 import jitney
 from jitney import config, region_cache
+from jitney.errors import CompilerBug
 from jitney.events import log
+from jitney.graph.ambient import Ambient
+from jitney.region_pipeline import traced, traced_backward
 
 
 @pytest.fixture(autouse=True)
@@ -113,6 +117,52 @@ def test_training_hits_with_equal_gradients() -> None:
         torch.testing.assert_close(gradient(jitney.compile(sample)), gradient(sample))
         found = [e for e in log.events("cache") if e.data.get("what") == "region"]
         assert sum(bool(e.data["hit"]) for e in found) == expected
+
+
+class Recurrent(torch.nn.Module):
+    """An LSTM whose results go step by step into a cell that keeps its state."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.then = torch.nn.LSTM(3, 4, batch_first=True), torch.nn.LSTMCell(4, 5)
+        self.state: Any = None
+
+    def forward(self, x: torch.Tensor, anew: bool) -> Any:
+        if anew:
+            self.state = None
+        y, last = self.first(x)
+        for step in range(y.shape[1]):
+            self.state = self.then(y[:, step], self.state)
+        self.state = tuple(part.detach() for part in self.state)
+        return y, last
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_sizes_that_were_symbolic_miss(dtype: torch.dtype) -> None:
+    """torch decomposes an LSTM otherwise then, which keeps other tensors for the backward pass: one
+    for some of the results is traced when it is asked for."""
+    model = Recurrent().to(dtype)
+    found = []
+    for call in (model, jitney.compile(model, options={"eager_on_bug": False})):
+        model.state = None
+        for length, anew in ((3, False), (4, False), (3, True)):
+            model.zero_grad()
+            x = torch.linspace(-1, 1, 6 * length, dtype=dtype).view(2, length, 3)
+            call(x, anew)[0].sum().backward()
+            found.append([p.grad for p in model.first.parameters()])
+    torch.testing.assert_close(found[3:], found[:3])
+
+
+def test_another_trace_gives_no_backward_graph() -> None:
+    def f(x: torch.Tensor) -> Any:
+        return x.sin(), x.exp() * 2
+
+    gm = torch.fx.symbolic_trace(f)
+    x = torch.randn(3, requires_grad=True)
+    facts, ambient = traced(gm, (x,)).facts, Ambient.now()
+    assert traced_backward(gm, (x,), facts, ambient, (1,)) is not None
+    with pytest.raises(CompilerBug, match="keeps other tensors"):
+        traced_backward(gm, (x,), replace(facts, recorded="other"), ambient, (1,))
 
 
 def test_extern_calls_and_constants_hit() -> None:

@@ -295,10 +295,7 @@ class Recorder:
                     leaves.hint_of(func),
                 ) from error
             except Exception as error:
-                cause = BreakCapture("torch-call-failed", f"{leaves.name_of(func)}: {error}")
-                if "is a view and is being modified inplace" in str(error):
-                    raise Restart(0, cause) from error  # behind a break it is no such view
-                raise cause from error
+                raise _failed(func, error) from error
         self.gpu_asked |= self._remembered.named_gpu
         if not write and not leaves.holds_tensor(value):
             if value is not None:
@@ -428,6 +425,13 @@ def _has_gradient(node: torch.fx.Node) -> bool:
     value = node.meta.get("example_value")
     parts = value if isinstance(value, tuple | list) else (value,)
     return any(isinstance(part, torch.Tensor) and part.requires_grad for part in parts)
+
+
+def _failed(func: Callable[..., Any], error: Exception) -> BreakCapture | Restart:
+    """What a call that fails with fakes does: a break, behind which eager's fails, too. But behind
+    one it would not for one of several views (`unbind`), which a graph's result is not."""
+    cause = BreakCapture("torch-call-failed", f"{leaves.name_of(func)}: {error}")
+    return Restart(0, cause) if "is a view and is being modified inplace" in str(error) else cause
 
 
 def _refuse_gaps(func: Callable[..., Any], node: torch.fx.Node | None, memory: int) -> None:

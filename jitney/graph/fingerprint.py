@@ -82,6 +82,7 @@ def _input(value: Any, storages: dict[int, int]) -> str:
         tuple(value.shape), value.stride(), value.storage_offset(), value.dtype, str(value.device),
         value.requires_grad, value.is_leaf, value.is_inference(), value._is_view(),
         value.is_conj(), value.is_neg(), storage,
+        torch_api.was_symbolic(value),  # torch decomposes some ops otherwise then
     )  # fmt: skip
     return f"{kind} {facts!r}"
 

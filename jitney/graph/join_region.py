@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -77,6 +78,7 @@ def join_region(
         own_gradients(split.backward)
         backward = torch_api.graph_module(recorder.constants, split.backward)
         kept, facts = _with_backward(facts, split, gradients, inputs, result_nodes)
+        facts = replace(facts, recorded=_digest(graph, kept))
     draws = any(draws_random(n.target, n.args, n.kwargs) for n in graph.nodes)
     graph.erase_node(output)
     kept = [_unshared(graph, node, result_nodes) for node in kept]
@@ -91,6 +93,13 @@ def join_region(
         backward,
         replace(facts, results=described, draws=draws),
     )
+
+
+def _digest(graph: fx.Graph, kept: list[fx.Node]) -> str:
+    """Of what is computed from what, and of what is kept, with its strides."""
+    rows = [f"{n.name} {n.target} {[a.name for a in n.all_input_nodes]}" for n in graph.nodes]
+    rows += [f"{n.name} {_result_facts(n.meta['val'], None)}" for n in kept]
+    return hashlib.sha256("\n".join(rows).encode()).hexdigest()
 
 
 def _loose(inputs: list[fx.Node], gradients: Gradients | None) -> list[fx.Node]:

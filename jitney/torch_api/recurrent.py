@@ -139,6 +139,8 @@ def _by_layers(
         if kept:
             first = state[0] if whole is not torch.lstm else state
             x, *after = whole(x, first, own, has_biases, 1, 0.0, train, bidirectional, False)
+            # torch 2.11's Python decomposition of an LSTM stacks them once too often
+            after = [part.reshape(s.shape) for part, s in zip(after, state, strict=True)]
         else:
             x, *after = _lstm_layer(x, state, own, has_biases, train)
         made.append(after)
