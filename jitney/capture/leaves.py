@@ -333,9 +333,13 @@ _MASKS = (torch.bool, torch.uint8)
 
 
 def kept_whole(func: Any, args: tuple[Any, ...]) -> Any:
-    """What is called for ``func``: for a recurrent network on a GPU an op of our own. Breaks
-    before one with state that only cuDNN knows."""
-    if name_of(func) not in torch_api.RECURRENT or not (args and args[0].is_cuda):
+    """What is called for ``func``: for a recurrent network an op of our own, on a GPU and where a
+    CPU's would be taken apart into many cells. Breaks before one with state that only the library
+    knows."""
+    name = name_of(func)
+    if name not in torch_api.RECURRENT or not (args and isinstance(args[0], torch.Tensor)):
+        return func
+    if not args[0].is_cuda and not torch_api.has_many_cells(name, args):
         return func
     _, states, weights, has_biases, _, dropout, train, *_ = args
     if not isinstance(has_biases, bool):
@@ -345,9 +349,9 @@ def kept_whole(func: Any, args: tuple[Any, ...]) -> Any:
         raise _library_state(func, "the gradient")
     if train and dropout:
         raise _library_state(func, "the dropout")
-    if torch.is_autocast_enabled("cuda"):
+    if torch.is_autocast_enabled(args[0].device.type):
         raise _library_state(func, "the cast of the weights")
-    return torch_api.recurrent_op(name_of(func))
+    return torch_api.recurrent_op(name)
 
 
 def _library_state(func: Any, what: str) -> BreakCapture:

@@ -125,6 +125,7 @@ from jitney.torch_api.optimizers import (
 from jitney.torch_api.recordings import abandon_recording
 from jitney.torch_api.recurrent import (
     RECURRENT,
+    has_many_cells,
     recurrent_op,
     trained_kernel,
 )
@@ -298,6 +299,7 @@ __all__ = [
     "graph_module",
     "grad_mode_of",
     "has_left_its_base",
+    "has_many_cells",
     "has_side_effects",
     "group_tensors",
     "guarded_comparisons",

@@ -1,6 +1,6 @@
-"""Recurrent networks as ops of their own: whole for a GPU (``jitney::lstm`` and so on), and for a
-CPU a layer with what its backward pass reads (``jitney::lstm_layer``), or layer by layer
-(`LAYERED`).
+"""Recurrent networks as ops of their own: whole for a GPU, and for a CPU's many cells
+(``jitney::lstm`` and so on); else for a CPU a layer with what its backward pass reads
+(``jitney::lstm_layer``), or layer by layer (`LAYERED`).
 
 torch decomposes them in C++, where it asks for the addresses of the weights, which fake tensors
 lack; and the layout that it predicts for cuDNN's results is wrong. oneDNN's kernel of a layer asks
@@ -102,6 +102,27 @@ def _layered(whole: Any) -> Any:
 
 
 LAYERED = {getattr(torch, name): _layered(getattr(torch, name)) for name in RECURRENT}
+
+
+#: Cells (steps of a layer one way) up to which a graph holds them one by one: each takes about a
+#: tenth of a second to compile, and every other number of steps is compiled anew.
+FEW_CELLS = 16
+
+
+def has_many_cells(name: str, args: tuple[Any, ...]) -> bool:
+    """Whether torch would take a CPU's network apart into more cells than are worth compiling, or
+    into a symbolic number of them; ``args``: those of torch's function of that name. Not of a
+    packed sequence."""
+    if len(args) != 9 or not isinstance(args[3], bool) or not _fits(*args):
+        return False
+    x, states, weights, batch_first = *args[:3], args[8]
+    given = [states] if isinstance(states, torch.Tensor) else list(states)
+    if name == "lstm" and _has_kernel(x, given, weights):
+        return False
+    steps, batch = (x.shape[1], x.shape[0]) if batch_first else x.shape[:2]
+    if any(state.shape[1] != batch for state in given):
+        return False
+    return type(steps) is not int or steps * given[0].shape[0] > FEW_CELLS
 
 
 def _fits(x: Any, states: Any, weights: Any, _: bool, layers: int, *forms: Any) -> bool:

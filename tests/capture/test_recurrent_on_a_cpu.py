@@ -37,11 +37,15 @@ def a_step(model, f, batch, steps, dtype=torch.float32):
 
 
 @pytest.mark.parametrize(
-    ("form", "dynamic"),
-    [("one", False), ("two", True), ("both ways", True), ("dropout", True), ("no biases", False)],
-)
-@pytest.mark.parametrize("kind", ["LSTM", "GRU"])
-def test_a_network_is_trained_in_a_graph(kind, form, dynamic):
+    ("kind", "form", "dynamic", "steps"),
+    [
+        ("LSTM", "one", False, 7), ("LSTM", "two", True, 7), ("LSTM", "both ways", True, 7),
+        ("LSTM", "dropout", True, 7), ("LSTM", "no biases", False, 7),
+        ("GRU", "one", False, 7), ("GRU", "two", False, 7), ("GRU", "both ways", False, 3),
+        ("GRU", "dropout", False, 3), ("GRU", "no biases", False, 3),
+    ],
+)  # fmt: skip
+def test_a_network_is_trained_in_a_graph(kind, form, dynamic, steps):
     jitney.reset()
     torch.manual_seed(0)
     model = getattr(nn, kind)(3, 4, **{"batch_first": True, **FORMS[form]})
@@ -50,9 +54,9 @@ def test_a_network_is_trained_in_a_graph(kind, form, dynamic):
     compiled = jitney.compile(model, fullgraph=True, dynamic=dynamic)
     log.clear()
     for batch in (5, 6):  # no size of another axis
-        want = a_step(model, model, batch, 7)
-        truth = a_step(exact, exact, batch, 7, torch.float64)
-        got = a_step(model, compiled, batch, 7)
+        want = a_step(model, model, batch, steps)
+        truth = a_step(exact, exact, batch, steps, torch.float64)
+        got = a_step(model, compiled, batch, steps)
         torch.testing.assert_close(got[-1], want[-1])
         if "dropout" not in FORMS[form]:  # drawn of numbers of the dtype
             assert_equal(got, want, truth)
@@ -60,6 +64,26 @@ def test_a_network_is_trained_in_a_graph(kind, form, dynamic):
     assert not [e for e in log.events() if e.kind in ("graph_break", "eager_graph", "eager")]
     compiles = [e for e in log.events() if e.kind == "recompile"]
     assert len(compiles) == (0 if dynamic else 1)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
+def test_a_network_of_many_cells_is_whole(kind, dtype):
+    """One call in a graph of any length; with gradients, eager's."""
+    torch.manual_seed(0)
+    forms = {"proj_size": 3} if kind is nn.LSTM and dtype is torch.float32 else {}
+    model = kind(3, 4, 2, batch_first=True, bidirectional=True, **forms).to(dtype)
+    x = torch.randn(3, 30, 3, dtype=dtype)
+    compiled = jitney.compile(model, fullgraph=True)
+    log.clear()
+    with torch.no_grad():
+        for length in (30, 20, 12, 9):
+            assert_equal_to_eager(model, compiled, (x[:, :length],))
+    assert len([e for e in log.events() if e.kind == "recompile"]) == 1
+    for options in ({"dynamic": True}, {"dynamic": False}):
+        compiled = jitney.compile(model, **options)
+        assert_equal_to_eager(model, compiled, (x.clone().requires_grad_(),), training=True)
+    assert [e for e in log.events() if e.kind == "graph_break"]
 
 
 def test_the_backend_of_torchs_compiler_trains_an_lstm():
