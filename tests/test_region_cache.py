@@ -124,7 +124,8 @@ class Recurrent(torch.nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.first, self.then = torch.nn.LSTM(3, 4, batch_first=True), torch.nn.LSTMCell(4, 5)
+        self.first = torch.nn.LSTM(3, 4, 2, batch_first=True, dropout=0.2)
+        self.then = torch.nn.LSTMCell(4, 5)
         self.state: Any = None
 
     def forward(self, x: torch.Tensor, anew: bool) -> Any:
@@ -137,18 +138,16 @@ class Recurrent(torch.nn.Module):
         return y, last
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_sizes_that_were_symbolic_miss(dtype: torch.dtype) -> None:
+def test_sizes_that_were_symbolic_miss() -> None:
     """torch decomposes an LSTM otherwise then, which keeps other tensors for the backward pass: one
     for some of the results is traced when it is asked for."""
-    model = Recurrent().to(dtype)
-    found = []
+    model, found = Recurrent(), []
     for call in (model, jitney.compile(model, options={"eager_on_bug": False})):
         model.state = None
+        torch.manual_seed(0)
         for length, anew in ((3, False), (4, False), (3, True)):
             model.zero_grad()
-            x = torch.linspace(-1, 1, 6 * length, dtype=dtype).view(2, length, 3)
-            call(x, anew)[0].sum().backward()
+            call(torch.randn(2, length, 3), anew)[0].sum().backward()
             found.append([p.grad for p in model.first.parameters()])
     torch.testing.assert_close(found[3:], found[:3])
 
