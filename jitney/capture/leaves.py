@@ -332,15 +332,18 @@ _PUTTING = ("setitem", "__setitem__", "index_put", "index_put_")
 _MASKS = (torch.bool, torch.uint8)
 
 
-def kept_whole(func: Any, args: tuple[Any, ...]) -> Any:
+def kept_whole(func: Any, args: tuple[Any, ...], in_transform: bool = False) -> Any:
     """What is called for ``func``: for a recurrent network an op of our own, on a GPU and where a
     CPU's would be taken apart into many cells. Breaks before one with state that only the library
-    knows."""
+    knows. ``in_transform``: in a function that a transform of functorch calls, which knows no ops
+    of ours."""
     name = name_of(func)
     if name not in torch_api.RECURRENT or not (args and isinstance(args[0], torch.Tensor)):
         return func
-    if not args[0].is_cuda and not torch_api.has_many_cells(name, args):
+    if not args[0].is_cuda and (in_transform or not torch_api.has_many_cells(name, args)):
         return func
+    if in_transform:
+        raise _library_state(func, "the transform")
     _, states, weights, has_biases, _, dropout, train, *_ = args
     if not isinstance(has_biases, bool):
         raise _library_state(func, "a packed sequence")

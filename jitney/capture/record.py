@@ -262,7 +262,7 @@ class Recorder:
         """Runs a torch function on fakes and records it if it made or changed a tensor."""
         if (query := leaves.query(func)) is not None:
             return query(self, func, args, kwargs)
-        func = leaves.kept_whole(func, args)
+        func = leaves.kept_whole(func, args, self.in_transform)
         kwargs = torch_api.without_default_generator(func, kwargs)
         op, target, write = leaves.target_of(func)
         self.error_is_handled |= is_error_handled(func, self.frames)

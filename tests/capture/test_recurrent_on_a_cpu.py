@@ -86,6 +86,19 @@ def test_a_network_of_many_cells_is_whole(kind, dtype):
     assert [e for e in log.events() if e.kind == "graph_break"]
 
 
+def test_a_network_of_many_cells_in_a_transform():
+    """An op of ours has no derivatives of torch's."""
+    torch.manual_seed(0)
+    model = nn.GRU(3, 4)
+    given = (torch.randn(20, 1, 3), torch.randn(20, 1, 3))
+
+    def f(x, by):
+        return torch.func.jvp(lambda t: model(t)[0], (x,), (by,))
+
+    with torch.no_grad():
+        assert_equal_to_eager(f, jitney.compile(f), given)
+
+
 def test_the_backend_of_torchs_compiler_trains_an_lstm():
     torch.manual_seed(0)
     model = nn.LSTM(3, 4, 2, batch_first=True)

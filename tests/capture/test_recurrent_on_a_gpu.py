@@ -63,6 +63,8 @@ def test_what_is_called_for_a_network_on_a_gpu():
     with torch_api.new_fake_mode():
         gpu = arguments("lstm", device="cuda")
         assert leaves.kept_whole(torch.lstm, gpu) is recurrent_op("lstm")
+        with pytest.raises(BreakCapture, match="transform"):
+            leaves.kept_whole(torch.lstm, gpu, in_transform=True)
         trained = arguments("lstm", device="cuda", train=True, dropout=0.5)
         with pytest.raises(BreakCapture, match="dropout"):
             leaves.kept_whole(torch.lstm, trained)
