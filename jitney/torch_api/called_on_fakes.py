@@ -112,6 +112,19 @@ def _unshuffled(whole: Any, input: torch.Tensor, downscale_factor: Any) -> torch
     return input.clone()
 
 
+def _padded(whole: Any, input: Any, pad: Any, *args: Any, **kwargs: Any) -> Any:
+    """With nothing to add, what is left is cloned, strides and all; torch's Python for symbolic
+    sizes lays it out in rows where any of ``pad`` is 0."""
+    mode = (args[0] if args else kwargs.get("mode")) if whole in _PADS_BY_MODE else None
+    symbolic = any(isinstance(n, torch.SymInt) for n in (*pad, *input.shape))
+    if mode not in (None, "constant") or not symbolic or any(n > 0 for n in pad):
+        return whole(input, pad, *args, **kwargs)
+    for axis, (before, behind) in enumerate(zip(pad[::2], pad[1::2], strict=True), 1):
+        if before < 0 or behind < 0:
+            input = input.narrow(-axis, -before, input.shape[-axis] + before + behind)
+    return input.clone()
+
+
 def _unravelled(whole: Any, indices: Any, shape: Any) -> Any:
     """torch makes a tensor of the sizes, and keeps 32 bits of one that is a symbol."""
     if isinstance(shape, list | tuple):
@@ -139,6 +152,8 @@ _PLAIN = BuiltinFunctionType | FunctionType | OpOverload | OpOverloadPacket
 _SAMPLERS = [name for name in vars(torch._C._nn) if "upsample_" in name]
 _SAMPLING_OPS = [getattr(torch.ops.aten, name) for name in _SAMPLERS]
 _UNSHUFFLE = torch.ops.aten.pixel_unshuffle
+_PADS_BY_MODE = (F.pad, torch._C._nn.pad)
+_PAD = torch.ops.aten.constant_pad_nd
 _IN_PLACE_OF: dict[Any, Callable[..., Any]] = {
     **LAYERED,
     **dict.fromkeys(FUSED, _written),
@@ -148,6 +163,7 @@ _IN_PLACE_OF: dict[Any, Callable[..., Any]] = {
     **_each(_resampled, *(getattr(torch._C._nn, name) for name in _SAMPLERS), *_SAMPLING_OPS),
     **_each(_resampled, *(getattr(op, o) for op in _SAMPLING_OPS for o in op.overloads())),
     **_each(_unshuffled, torch.pixel_unshuffle, _UNSHUFFLE, _UNSHUFFLE.default),
+    **_each(_padded, *_PADS_BY_MODE, torch.constant_pad_nd, _PAD, _PAD.default),
     **_each(_unravelled, torch.unravel_index),
     **_each(_masked_in_place, F.scaled_dot_product_attention),
 }

@@ -145,3 +145,20 @@ def test_pixels_that_there_are_none_of_are_not_unshuffled(shape: tuple[int, ...]
         return out, out.shape, torch.ops.aten.pixel_unshuffle.default(x, 2)
 
     assert_equal_to_eager(unshuffled, jitney.compile(unshuffled), (torch.randn(shape),))
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_what_is_padded_by_nothing_keeps_its_strides(dynamic: bool | None) -> None:
+    def f(x: torch.Tensor, k: int) -> Any:
+        return (
+            F.pad(x, (x.shape[0] // k, 0)),
+            F.pad(x, (0, -(x.shape[0] // k))) * 2,
+            F.pad(x, (0, 0)),
+        )
+
+    compiled = jitney.compile(f, dynamic=dynamic)
+    for rows, k in ((4, 2), (4, 1), (3, 5), (6, 7)):
+        x = torch.randn(rows, 9, 7).permute(0, 2, 1)
+        for got, want in zip(compiled(x, k), f(x, k), strict=True):
+            assert torch.equal(got, want)
+            assert got.stride() == want.stride()
