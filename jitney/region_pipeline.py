@@ -29,9 +29,10 @@ from jitney.graph.mark_static import mark_static
 from jitney.graph.mark_statistics import mark_statistics
 from jitney.graph.put_back import Errors, put_back_random, put_back_written
 from jitney.graph.region import Region, RegionFacts
+from jitney.graph.remove_reach import remove_reach
 from jitney.graph.rerun_eagerly import leave_errors, rerun_eagerly
 from jitney.graph.stitch import stitch
-from jitney.graph.tangent_variants import TangentVariants, fills_in_zeros, unlikely_tangents
+from jitney.graph.tangent_variants import TangentVariants, unlikely_tangents
 from jitney.graph.trace_region import trace_region
 from jitney.graph_pipeline import start_graph, target_of
 from jitney.loops.lowerings import lowered_ops
@@ -131,7 +132,7 @@ def _load_region(
         unlikely = built.facts.unlikely_tangents
         backward = load_backward(built.backward, partial(again, unlikely))
         eager = EagerGradients(gm, built.facts, ambient)
-        if len(built.facts.tangents) > 1 and not fills_in_zeros(gm):
+        if len(built.facts.tangents) > 1:
             backward = TangentVariants(
                 backward, unlikely, partial(backward_without, again, _of_training(options))
             )
@@ -165,13 +166,17 @@ def start_region(
             mark_statistics(region.forward.graph)
         alone = start_graph(region.forward, options)
         return lambda: BuiltRegion(region.facts, alone(), None)
+    unmarked = any(torch_api.applies_unmarked(n.target) for n in gm.graph.nodes)
+    if unmarked and len(region.facts.tangents) > 1:
+        reason = "a custom function beside other results: which of them reach it is not known"
+        raise Unsupported("autograd-function", reason, "jitney.compile captures it")
     options = _of_training(options)
     forward = start_graph(region.forward, options)
-    unlikely = () if fills_in_zeros(gm) else unlikely_tangents(region.facts)
+    unlikely = unlikely_tangents(region.facts)
     facts = replace(region.facts, unlikely_tangents=unlikely)
     taken = drop_tangents(region.backward, region.facts, unlikely)
     assert taken is not None
-    check_backward(taken, facts, len(unlikely))
+    check_backward(remove_reach(taken), facts, len(unlikely))
     backward = start_graph(taken, options)
     return lambda: BuiltRegion(facts, forward(), backward())
 
@@ -268,5 +273,5 @@ def traced_backward(
         raise CompilerBug("a graph traced again keeps other tensors for its backward pass")
     taken = drop_tangents(region.backward, region.facts, missing)
     if taken is not None:
-        check_backward(taken, facts, len(missing))
+        check_backward(remove_reach(taken), facts, len(missing))
     return taken

@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from jitney import torch_api
+
 
 @dataclass(frozen=True)
 class Kept:
@@ -104,7 +106,7 @@ class _ByGraph(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
         rule = ctx.rule
-        found = rule.backward(*ctx.saved_tensors, *gradients)
+        found = torch_api.run_with_reach(rule.backward, ctx.saved_tensors, gradients)
         return (None, *[None] * rule.outputs, *found, *[None] * len(ctx.saved_tensors))
 
 

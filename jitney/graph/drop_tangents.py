@@ -69,6 +69,8 @@ def drop_tangents(
 def _rewrite(graph: fx.Graph, node: fx.Node, nothing: set[fx.Node], linear: set[fx.Node]) -> bool:
     """Marks ``node`` as nothing (it is linear in its operands that depend on gradients), replaces
     it by what is left of a sum, or gives it zeros to read; False where it cannot."""
+    if node.target is torch_api.REACHED:
+        return _reach(graph, node, nothing, linear)
     gradients = linear.intersection(node.all_input_nodes)
     missing = gradients & nothing
     if missing == gradients and isinstance(node.meta["val"], torch.Tensor | tuple | list):
@@ -87,6 +89,24 @@ def _rewrite(graph: fx.Graph, node: fx.Node, nothing: set[fx.Node], linear: set[
         return False
     for operand in missing:
         node.replace_input_with(operand, _zeros(graph, node, operand))
+    return True
+
+
+def _reach(graph: fx.Graph, node: fx.Node, nothing: set[fx.Node], linear: set[fx.Node]) -> bool:
+    """`_rewrite` for the mark of a value that a custom function's backward computes: nothing where
+    all of the function's gradients are missing; else a gradient that is missing is zeros."""
+    value, gradients = node.args
+    assert isinstance(value, fx.Node) and isinstance(gradients, list | tuple)
+    given = [g for g in gradients if g in linear]
+    left = [g for g in gradients if g not in nothing]
+    if given and nothing.issuperset(given):
+        nothing.add(node)
+        return True
+    if value in nothing:
+        if _is_symbolic(value.meta["val"]):
+            return False
+        value = _zeros(graph, node, value)
+    node.args = (value, left)
     return True
 
 

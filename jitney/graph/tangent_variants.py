@@ -6,9 +6,6 @@ from collections.abc import Callable, Collection
 from threading import Lock
 from typing import Any
 
-from torch import fx
-
-from jitney.capture.custom_gradient import CustomGradient
 from jitney.errors import Unsupported
 from jitney.graph.region import RegionFacts
 
@@ -24,13 +21,6 @@ def unlikely_tangents(facts: RegionFacts) -> tuple[int, ...]:
     sizes = {r.tangent: r.sizes for r in facts.results if r.tangent is not None}
     others = tuple(sorted(position for position in sizes if sizes[position] != ()))
     return others if len(others) < len(sizes) else ()
-
-
-def fills_in_zeros(gm: fx.GraphModule) -> bool:
-    """Whether a missing gradient counts as zeros. It does for a custom function of several results,
-    whose backward may do anything with them."""
-    rules = [n.target for n in gm.graph.nodes if isinstance(n.target, CustomGradient)]
-    return any(rule.outputs - len(rule.fixed) > 1 for rule in rules)
 
 
 class TangentVariants:

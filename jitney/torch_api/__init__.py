@@ -122,6 +122,7 @@ from jitney.torch_api.optimizers import (
     is_step,
     number_of_step,
 )
+from jitney.torch_api.reached import REACHED, applies_unmarked, run_with_reach
 from jitney.torch_api.recordings import abandon_recording
 from jitney.torch_api.recurrent import (
     RECURRENT,
@@ -220,6 +221,7 @@ __all__ = [
     "SCRIPTED",
     "compiled_script",
     "is_scripted",
+    "REACHED",
     "RECURRENT",
     "laid_out_by_eager",
     "DEVICE_PROPERTIES",
@@ -244,6 +246,7 @@ __all__ = [
     "AutocastModes",
     "autocast_cache_off",
     "autocast_modes",
+    "applies_unmarked",
     "autocast_off",
     "autocast_scopes",
     "autocast_is_on",
@@ -377,6 +380,7 @@ __all__ = [
     "shape_expression_names",
     "span",
     "recurrent_op",
+    "run_with_reach",
     "refuse",
     "refuse_operands",
     "refuses_writes",

@@ -9,6 +9,7 @@ import torch
 
 import jitney
 from jitney import region_pipeline
+from jitney.backends import jitney_backend
 from jitney.errors import CompilerBug, Unsupported
 from jitney.events import log
 from jitney.graph.tangent_variants import TangentVariants
@@ -121,6 +122,67 @@ def test_a_custom_backward_is_given_zeros():
         return first.sum(), second
 
     torch.testing.assert_close(gradient(jitney.compile(f)), gradient(f))
+
+
+class Loss(torch.autograd.Function):
+    """Its gradient is computed with it, whatever it is given."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(2 * x)
+        return x.square().sum()
+
+    @staticmethod
+    def backward(ctx, given):
+        return ctx.saved_tensors[0]
+
+
+class Curved(torch.autograd.Function):
+    """No gradient of zeros where one of two is missing."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * 2, x * 3
+
+    @staticmethod
+    def backward(ctx, first, second):
+        (x,) = ctx.saved_tensors
+        return first.cos() * x + second.sign() + 1
+
+
+BACKWARDS = {
+    "a loss beside what it is of": lambda x, w: (Loss.apply(h := x * w), h),
+    "two losses": lambda x, w: (Loss.apply(x * w), (w * 2).sum()),
+    "a part of a loss": lambda x, w: (Loss.apply(x * w) * w.sum() + x.sum(), x * w),
+    "one of another": lambda x, w: (Loss.apply(Curved.apply(x)[0] * w), x * 1, Loss.apply(w)),
+    "both results": lambda x, w: (*Curved.apply(x * w), (x * w).sum()),
+    "one result": lambda x, w: (Curved.apply(x)[1] * w, w.sum(), x.exp()),
+}
+
+
+@pytest.mark.parametrize("way", ["compile", "dynamic", "torch"])
+@pytest.mark.parametrize("name", BACKWARDS)
+def test_a_custom_backward_runs_where_eager_runs_it(name, way):
+    function = BACKWARDS[name]
+
+    def gradients(call, used):
+        x = torch.linspace(1, 2, 3, requires_grad=True)
+        w = torch.linspace(-1, 2, 3, requires_grad=True)
+        chosen = [call(x, w)[i] for i in used]
+        torch.autograd.backward(chosen, [torch.ones_like(r) * 0.5 for r in chosen])
+        return x.grad, w.grad
+
+    jitney.reset()
+    call = {
+        "compile": lambda: jitney.compile(function, options={"eager_on_bug": False}),
+        "dynamic": lambda: jitney.compile(function, dynamic=True, options={"eager_on_bug": False}),
+        "torch": lambda: torch.compile(function, backend=jitney_backend),
+    }[way]()
+    results = len(function(torch.ones(3), torch.ones(3)))
+    for used in ((0,), (1,), (results - 1,), (0, 1), tuple(range(results))):
+        for mine, wanted in zip(gradients(call, used), gradients(function, used), strict=True):
+            torch.testing.assert_close(mine, wanted)
 
 
 def sum_and_product(x):
