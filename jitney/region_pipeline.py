@@ -173,9 +173,10 @@ def start_region(
     options = _of_training(options)
     forward = start_graph(region.forward, options)
     unlikely = unlikely_tangents(region.facts)
-    facts = replace(region.facts, unlikely_tangents=unlikely)
     taken = drop_tangents(region.backward, region.facts, unlikely)
-    assert taken is not None
+    if taken is None:  # without them it takes zeros of a symbolic size
+        unlikely, taken = (), region.backward
+    facts = replace(region.facts, unlikely_tangents=unlikely)
     check_backward(remove_reach(taken), facts, len(unlikely))
     backward = start_graph(taken, options)
     return lambda: BuiltRegion(facts, forward(), backward())

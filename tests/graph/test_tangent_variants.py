@@ -185,6 +185,20 @@ def test_a_custom_backward_runs_where_eager_runs_it(name, way):
             torch.testing.assert_close(mine, wanted)
 
 
+def test_a_graph_that_takes_zeros_of_a_symbolic_size_takes_every_gradient(monkeypatch):
+    monkeypatch.setattr(
+        region_pipeline, "drop_tangents", lambda gm, _, missing: None if missing else gm
+    )
+
+    def gradient(call):
+        x = torch.linspace(1, 2, 3, requires_grad=True)
+        call(x)[0].backward()
+        return x.grad
+
+    compiled = jitney.compile(sum_and_product, options={"eager_on_bug": False, "cache": False})
+    torch.testing.assert_close(gradient(compiled), gradient(sum_and_product))
+
+
 def sum_and_product(x):
     y = x.exp()
     return y.sum(), (y * x).mean(0)
