@@ -57,8 +57,9 @@ def drop_tangents(
         else:  # eager's rule for one that is left makes zeros of it
             left.append(_zeros(graph, output, node))
     output.args = (tuple(left),)
-    for node in reversed(graph.nodes):
-        if node in nothing:  # also draws: a GPU's attention is said to draw without dropout too
+    unreached = {n.meta.get("authors") for n in nothing if n.target is torch_api.REACHED} - {None}
+    for node in reversed(graph.nodes):  # draws, too: a GPU's attention is said to without dropout
+        if node in nothing or (node.meta.get("authors") in unreached and not node.users):
             graph.erase_node(node)
     remove_dead_code(graph)
     own_gradients(graph)

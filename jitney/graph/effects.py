@@ -35,12 +35,17 @@ def may_raise(node: fx.Node) -> bool:
     """Whether eager raises for some values of what the node is given: indices, divisors, matrices
     that cannot be decomposed."""
     target = node.target
-    if not isinstance(target, torch_api.OpOverload) or node.meta.get("backward"):
+    if not isinstance(target, torch_api.OpOverload) or is_of_autograd(node):
         return False
     name = target.overloadpacket.__name__
     if target._overloadname == "out":
         return False
     return name in _RAISING or _checks_errors(node) or _may_divide_by_zero(name, node)
+
+
+def is_of_autograd(node: fx.Node) -> bool:
+    """Whether autograd's own backward computes the node: of values that the forward has checked."""
+    return bool(node.meta.get("backward")) and not node.meta.get("authors")
 
 
 def _checks_errors(node: fx.Node) -> bool:

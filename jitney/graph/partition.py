@@ -20,7 +20,7 @@ from torch import fx
 from jitney import torch_api
 from jitney.errors import Unsupported
 from jitney.graph.checkpoints import checkpoint_of, is_internal, is_read_again
-from jitney.graph.effects import is_effect, is_view
+from jitney.graph.effects import is_effect, is_view, may_raise
 from jitney.graph.min_cut import INFINITE, FlowNetwork
 
 #: Recomputed where that saves memory: one or two machine instructions an element once fused.
@@ -63,15 +63,21 @@ def partition(
     to, which cannot be saved as they were. ``loose``: those that a program may write to before its
     backward pass (buffers, data); they are saved where autograd keeps them too, in no other place.
     """
-    late = _reachable(tangents)
+    acts = list(filter(_is_act_of_backward, graph.nodes))
+    late = _reachable([*tangents, *acts])
     early = ancestors([*results, *(n for n in graph.nodes if is_effect(n) and n not in late)])
     wanted = [node for node in gradients if node is not None]
-    needed = ancestors(wanted)
+    needed = ancestors([*wanted, *acts])
     shown = {node for node in results if is_read_again(node)}
     never = {*written, *_kept_by_none(loose, late, early)}
     saved = _choose(graph, late, early, needed, set(wanted), never, shown)
     sizes, known = _sizes_to_save(graph, late, needed)
-    return _extract(gradients, tangents, late, saved, sizes, known)
+    return _extract(gradients, acts, tangents, late, saved, sizes, known)
+
+
+def _is_act_of_backward(node: fx.Node) -> bool:
+    """Whether a custom function's backward acts there, with or without a gradient to read."""
+    return bool(node.meta.get("authors")) and (is_effect(node) or may_raise(node))
 
 
 def _reachable(starts: Sequence[fx.Node]) -> set[fx.Node]:
@@ -227,14 +233,15 @@ def _is_of_sizes(node: fx.Node) -> bool:
 
 def _extract(
     gradients: Sequence[fx.Node | None],
+    acts: list[fx.Node],
     tangents: Sequence[fx.Node],
     late: set[fx.Node],
     saved: list[fx.Node],
     sizes: list[fx.Node],
     known: dict[fx.Node, fx.Node | float],
 ) -> Partition:
-    """Copies what the gradients need, each recomputed value right before its first use; ``known``
-    sizes are numbers or equal to one of ``sizes``."""
+    """Copies what the gradients and ``acts`` need, each recomputed value right before its first
+    use; ``known`` sizes are numbers or equal to one of ``sizes``."""
     graph = fx.Graph()
     copies: dict[fx.Node, Any] = {}
     for node in (*sizes, *saved, *tangents):
@@ -243,7 +250,7 @@ def _extract(
     for node, same in known.items():
         copies[node] = copies[same] if isinstance(same, fx.Node) else same
     wanted = [node for node in gradients if node is not None]
-    for node in _in_order(wanted, copies, late):
+    for node in _in_order([*wanted, *acts], copies, late):
         copies[node] = graph.node_copy(node, lambda n: copies[n])
     graph.output(tuple(None if node is None else copies[node] for node in gradients))
     return Partition(graph, tuple(saved), tuple(sizes))

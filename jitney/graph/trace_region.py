@@ -25,6 +25,7 @@ from jitney.graph.describe_outputs import Results, describe_outputs
 from jitney.graph.differentiate import differentiate
 from jitney.graph.functionalize import Direct, Functionalized, FunctionalRecorder
 from jitney.graph.join_region import join_region
+from jitney.graph.mark_authors import mark_authors
 from jitney.graph.recorder import NeedsFunctionalization, Recorder
 from jitney.graph.region import Mutation, Region
 from jitney.graph.run_torch_graph import run_torch_graph
@@ -116,6 +117,7 @@ def _trace(
         rules = describe_outputs(outputs, trace.fed, recorder, layer, results)
         mutations, copies = _describe_mutations(gm, trace, recorder, layer, results)
         gradients = differentiate(trace.leaves, results, recorder, layer, fake_mode)
+        mark_authors(recorder.graph, gm)
     region = join_region(recorder, len(given), rules, results, mutations, copies, gradients)
     return replace(region, facts=replace(region.facts, grad_enabled=grad_enabled))
 

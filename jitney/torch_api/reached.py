@@ -19,11 +19,10 @@ REACHED = torch.ops.jitney.reached.default
 def run_with_reach(
     backward: torch.nn.Module, kept: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor]
 ) -> tuple[torch.Tensor | None, ...]:
-    """What ``backward(*kept, *gradients)`` returns, marked by what must reach it. Of several
-    gradients each is marked, too: where others are given, a missing one is zeros."""
+    """What ``backward(*kept, *gradients)`` returns, marked by what must reach it, as the gradients
+    are: where others are given, a missing one is zeros."""
     given = list(gradients)
-    read = [REACHED(g, given) for g in given] if len(given) > 1 else given
-    found = backward(*kept, *read)
+    found = backward(*kept, *[REACHED(g, given) for g in given])
     return tuple([x if x is None else REACHED(x, given) for x in found])
 
 

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 import torch
 
+from jitney.graph.effects import is_of_autograd
 from jitney.loops import visit
 from jitney.loops.index import Index, index
 from jitney.loops.ir import Store
@@ -31,10 +32,10 @@ def check_range(
 
     ``wraps``: negative ones count from the end. ``touched``: the shape of what is read or written;
     where it is none, eager's kernels on a GPU check nothing. ``ignored``: a position that need not
-    be. No check in a backward graph, whose forward graph has checked; none for constants that are
+    be. No check where autograd computes, whose forward has checked; none for constants that are
     in range, or what an earlier check has covered.
     """
-    if b.node.meta.get("backward") or _is_constant_in_range(b, positions, size, wraps):
+    if is_of_autograd(b.node) or _is_constant_in_range(b, positions, size, wraps):
         return
     distinct = [index(1) if s == index(0) else n
                 for n, s in zip(positions.shape, positions.strides, strict=True)]  # fmt: skip

@@ -1,0 +1,106 @@
+"""Backward passes of custom functions that raise, or draw, whatever gradient they are given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import jitney
+from jitney.backends import jitney_backend
+
+
+class Picked(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(x, at)
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, given: torch.Tensor) -> Any:
+        x, at = ctx.saved_tensors
+        return given * x[at], None
+
+
+class Factored(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, sign: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(sign)
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, given: torch.Tensor) -> Any:
+        (sign,) = ctx.saved_tensors
+        return given @ torch.linalg.cholesky(torch.eye(3) * sign), None
+
+
+class Noisy(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(x)
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, given: torch.Tensor) -> Any:
+        dropped = torch.nn.functional.dropout(given, 0.5)
+        return dropped + torch.rand_like(ctx.saved_tensors[0]) * given
+
+
+WAYS: dict[str, Callable[[Any], Any]] = {
+    "compile": lambda f: jitney.compile(f, options={"eager_on_bug": False}),
+    "dynamic": lambda f: jitney.compile(f, dynamic=True, options={"eager_on_bug": False}),
+    "torch": lambda f: torch.compile(f, backend=jitney_backend),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    ("function", "good", "bad"),
+    [
+        (Picked, torch.tensor([0, 2, 1]), torch.tensor([0, 1, 9])),
+        (Factored, torch.tensor(2.0), torch.tensor(-1.0)),
+    ],
+)
+def test_errors_are_raised_in_the_backward_pass(
+    function: Any, good: torch.Tensor, bad: torch.Tensor, way: str
+) -> None:
+    def f(x: torch.Tensor, other: torch.Tensor) -> Any:
+        return function.apply(x, other), x.exp()
+
+    def gradient(call: Any, other: torch.Tensor, part: int) -> Any:
+        x = torch.eye(3).requires_grad_()
+        loss = call(x, other)[part].sum()
+        loss.backward()
+        return x.grad
+
+    jitney.reset()
+    compiled = WAYS[way](f)
+    for _ in range(2):
+        torch.testing.assert_close(gradient(compiled, good, 0), gradient(f, good, 0))
+        for call in (f, compiled):
+            with pytest.raises((IndexError, RuntimeError)):
+                gradient(call, bad, 0)
+        torch.testing.assert_close(gradient(compiled, bad, 1), gradient(f, bad, 1))
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_numbers_are_drawn_in_the_backward_pass(way: str) -> None:
+    def f(x: torch.Tensor) -> Any:
+        return Noisy.apply(x), x.exp()
+
+    def drawn(call: Any) -> list[Any]:
+        x = torch.ones(5, requires_grad=True)
+        found: list[Any] = []
+        for part in (0, 1):
+            torch.manual_seed(0)
+            result = call(x)[part].sum()
+            found.append(torch.rand(2))
+            torch.manual_seed(1)
+            found += [torch.autograd.grad(result, x, retain_graph=True)[0] for _ in range(2)]
+            found.append(torch.rand(2))
+        return found
+
+    jitney.reset()
+    torch.testing.assert_close(drawn(WAYS[way](f)), drawn(f))
