@@ -270,7 +270,10 @@ def traced_backward(
     with log.stage("graph"), ambient.restored():
         region = traced(gm, example_inputs)
     assert region.backward is not None
-    if region.facts.recorded != facts.recorded:
+    now, then = (
+        (f.recorded, f.saved_sizes, f.saved_tensors, f.grad_inputs) for f in (region.facts, facts)
+    )
+    if now != then:
         raise CompilerBug("a graph traced again keeps other tensors for its backward pass")
     taken = drop_tangents(region.backward, region.facts, missing)
     if taken is not None:

@@ -117,8 +117,8 @@ class RegionFacts:
     call. ``grad_tangents``: for each of ``grad_inputs``, bit ``i`` is set if tangent ``i`` reaches
     it; ``saved_tangents``: the same for each saved tensor, of the gradients that it helps to
     compute. ``old_values``: the inputs written to that results depend on; ``draws``: whether the
-    forward graph draws random numbers. ``recorded``: a digest of the forward graph of a region with
-    a backward graph, by which what it keeps is known to be what another trace would.
+    forward graph draws random numbers. ``recorded``: a digest of the joint graph of a region with a
+    backward graph, by which what it keeps is known to be what another trace would.
     """
 
     input_count: int

@@ -104,8 +104,8 @@ def _layered(whole: Any) -> Any:
 LAYERED = {getattr(torch, name): _layered(getattr(torch, name)) for name in RECURRENT}
 
 
-#: Cells (steps of a layer one way) up to which a graph holds them one by one: each takes about a
-#: tenth of a second to compile, and every other number of steps is compiled anew.
+#: Cells (steps of a layer one way) up to which a graph holds them one by one: each takes one to
+#: three tenths of a second to compile, and every other number of steps is compiled anew.
 FEW_CELLS = 16
 
 
