@@ -59,7 +59,8 @@ def drop_tangents(
     output.args = (tuple(left),)
     unreached = {n.meta.get("authors") for n in nothing if n.target is torch_api.REACHED} - {None}
     for node in reversed(graph.nodes):  # draws, too: a GPU's attention is said to without dropout
-        if node in nothing or (node.meta.get("authors") in unreached and not node.users):
+        of_authors = node.op != "placeholder" and node.meta.get("authors") in unreached
+        if node in nothing or (of_authors and not node.users):
             graph.erase_node(node)
     remove_dead_code(graph)
     own_gradients(graph)

@@ -104,3 +104,34 @@ def test_numbers_are_drawn_in_the_backward_pass(way: str) -> None:
 
     jitney.reset()
     torch.testing.assert_close(drawn(WAYS[way](f)), drawn(f))
+
+
+class Kept(torch.autograd.Function):
+    """A part of its gradient needs nothing but what is saved: the forward pass can compute it."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(x)
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, given: torch.Tensor) -> Any:
+        return given * 2 + 0 * ctx.saved_tensors[0]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_saved_tensors_stay_where_nothing_reaches_their_function(way: str) -> None:
+    def f(x: torch.Tensor, y: torch.Tensor, z: torch.Tensor) -> Any:
+        return Kept.apply(z * x), Kept.apply(y * y)
+
+    def gradients(call: Any) -> list[Any]:
+        y, z = torch.tensor(3.0, requires_grad=True), torch.ones(3, 3, requires_grad=True)
+        results = call(torch.tensor(2.0), y, z)
+        return [
+            torch.autograd.grad(result.sum(), (y, z), retain_graph=True, allow_unused=True)
+            for result in results
+        ]
+
+    jitney.reset()
+    compiled = WAYS[way](f)
+    torch.testing.assert_close(gradients(compiled), gradients(f))
