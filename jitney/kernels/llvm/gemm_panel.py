@@ -117,7 +117,9 @@ def _panel(code: GemmCode, f: PhaseFunction, scope: Scope, flat: str, number: st
         return Panel(scope, flat, column, b, line)
     b = f.address(here, gemm.b, (gemm.k,))
     if plan.b == "packed":
-        return Panel(scope, flat, column, b, line)
+        following = f.offset(b, f.size(code.panel_elements()), plan.a_dtype.itemsize)
+        ahead = shared_lines(code, f, following, code.k_steps(f))
+        return Panel(scope, flat, column, b, line, ahead)
     if plan.b == "indexed":
         return Panel(scope, flat, column, b, _offset_table(code, f))
     if plan.b == "direct":
@@ -160,13 +162,20 @@ def _packed_by_item(
     if plan.b == "copied":
         ahead = _beside(code, f, b)
     elif plan.b == "transposed":
-        # The next panel's rows of B follow these: the tiles share out their lines.
-        tiles = -(-min(int_or(gemm.m.extent, plan.block), plan.block) // plan.rows)
-        step = min(64, max(4, -(-plan.width * 4 // tiles)))
-        start = f.text.pure(f"mul nsw {pitch}, {plan.width}")
-        start = f.text.pure(f"getelementptr i8, ptr {b}, i64 {start}")
-        ahead = Ahead(start, str(step), str(int(gemm.k.extent) * step))
+        rows = f.text.pure(f"mul nsw {pitch}, {plan.width}")
+        following = f.text.pure(f"getelementptr i8, ptr {b}, i64 {rows}")
+        ahead = shared_lines(code, f, following, steps)
     return Panel(scope, flat, column, "%scratch", line, ahead)
+
+
+def shared_lines(code: GemmCode, f: PhaseFunction, start: str, steps: str) -> Ahead:
+    """The bytes from ``start`` on that a panel of so many ``steps`` is made of: every tile of the
+    block prefetches its share."""
+    plan = code.plan
+    tiles = -(-min(int_or(code.gemm.m.extent, plan.block), plan.block) // plan.rows)
+    line = plan.width * (4 if plan.pairs else plan.dtype.itemsize)
+    share = min(64, max(4, -(-line // tiles)))
+    return Ahead(start, str(share), f.text.pure(f"mul nsw i64 {steps}, {share}"))
 
 
 def _beside(code: GemmCode, f: PhaseFunction, b: str) -> Ahead:

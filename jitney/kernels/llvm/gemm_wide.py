@@ -17,7 +17,7 @@ from jitney.kernels.llvm.gemm_panel import (
     call_tile,
     each_tile,
     held_block,
-    int_or,
+    shared_lines,
     with_packed_rows,
     with_table,
 )
@@ -184,6 +184,4 @@ def _ahead(code: GemmCode, f: PhaseFunction, b: str, k: tuple[str, str]) -> Ahea
         end = f.text.pure(f"add nsw i64 {k[0]}, {k[1]}")
         more = f.text.pure(f"icmp slt i64 {end}, {f.size(code.gemm.k.extent)}")
         start = f.text.pure(f"select i1 {more}, ptr {f.offset(b, end, line)}, ptr {start}")
-    tiles = -(-min(int_or(code.gemm.m.extent, plan.block), plan.block) // plan.rows)
-    share = min(64, max(4, -(-line // tiles)))
-    return Ahead(start, str(share), f.text.pure(f"mul nsw i64 {k[1]}, {share}"))
+    return shared_lines(code, f, start, k[1])
