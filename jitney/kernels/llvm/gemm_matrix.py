@@ -17,7 +17,7 @@ from jitney.kernels.llvm.pack_columns import interleave_routine, transpose_routi
 from jitney.kernels.llvm.phase_function import PhaseFunction
 from jitney.loops.index import Index
 
-#: Registers of k a part has: 32 rows of A take 32 KiB so.
+#: Registers of k a part has at most: 32 rows of A take 32 KiB so.
 PART = 16
 
 
@@ -103,20 +103,22 @@ def _tile(
     """The sums of some rows and all panels, and their epilogue."""
     pairs = int(code.gemm.k.extent) // 2
     whole, rest = divmod(pairs, STRIP)
-    parts = max(whole // PART, 1)
+    parts = max(-(-whole // PART), 1)
+    each = -(-whole // parts)
     strips = -(-height // STRIP)
 
-    def part(number: str, steps: int, rest: int, continued: bool) -> None:
+    def part(before: str, steps: int, rest: int, continued: bool) -> None:
         tile = MatrixTile(strips, code.plan.vectors, rest, continued)
         with f.text.loop(item.first, item.end, nonempty=True) as panel:
-            _panel(code, f, item, tile, rows, panel.index, (number, steps))
+            _panel(code, f, item, tile, rows, panel.index, (before, steps))
 
+    last = (parts - 1) * each
     if parts > 1:
-        part("0", PART, 0, False)
+        part("0", each, 0, False)
     if parts > 2:
-        with f.text.loop("1", str(parts - 1), nonempty=True) as between:
-            part(between.index, PART, 0, True)
-    part(str(parts - 1), whole - (parts - 1) * PART, rest, parts > 1)
+        with f.text.loop(str(each), str(last), step=each, nonempty=True) as between:
+            part(between.index, each, 0, True)
+    part(str(last), whole - last, rest, parts > 1)
     column = f.text.pure(f"mul nsw i64 {item.first}, {code.plan.width}")
     width = code.plan.width * code.plan.beside
     code.epilogue(f, item.scope, *rows, column, width, item.sums)
@@ -131,16 +133,16 @@ def _panel(
     panel: str,
     part: tuple[str, int],
 ) -> None:
-    """The products of one panel and a part of k: its number, and how many registers it has."""
-    (m, count), (number, steps) = rows, part
+    """The products of one panel and a part of k: registers before it, and how many it has."""
+    (m, count), (before, steps) = rows, part
     line = code.plan.width * 4
     a = code.row(f, item.scope, m, item.flat, "")
-    a = f.offset(a, number, PART * 64)
+    a = f.offset(a, before, 64)
     if code.plan.b == "packed":
         b = _columns_from(code, f, item, panel, "0")[0]
     else:
         b = _packed_panel(code, f, item, panel)
-    b = f.offset(b, number, PART * STRIP * line)
+    b = f.offset(b, before, STRIP * line)
     beside = f.text.pure(f"sub i64 {panel}, {item.first}")
     out = f.offset(item.sums, beside, line)
     operands = f"ptr {a}, i64 {code.a_pitch(f)}, i64 {count}, ptr {b}, i64 {line}, i64 {steps}"
