@@ -96,10 +96,23 @@ def test_numbers_that_a_dtype_does_not_hold_are_eagers_error(fill: Callable[[Any
         jitney.compile(fill)(torch.tensor([0, 1], dtype=torch.uint8))
 
 
-def test_bucketize() -> None:
-    edges = torch.tensor([-1.0, 0.0, 0.5, 0.5, 2.0])
+@pytest.mark.parametrize(
+    "edges",
+    [
+        [-1.0, 0.0, 0.5, 0.5, 2.0],
+        [0.0, 1.0, float("nan")],
+        [0.0, 1.0, 2.0] + [float("nan")] * 4,
+        [2.0, -1.0, 0.5, 0.1, 9.0, -3.0],
+        [0.5],
+        [float(n) for n in range(-150, 150)],
+    ],
+)
+def test_bucketize(edges: list[float]) -> None:
+    """NaN among the boundaries, and ones that are not sorted, lead eager's search astray."""
     values = torch.tensor([0.5, -3.0, float("nan"), 2.0, 9.0, 0.1])
-    check(lambda x, e: (torch.bucketize(x, e), torch.bucketize(x, e, right=True)), values, edges)
+    both = torch.tensor(edges)
+    check(lambda x, e: (torch.bucketize(x, e), torch.bucketize(x, e, right=True)), values, both)
+    check(lambda x, e: torch.bucketize(x, e, out_int32=True), values.nan_to_num().long(), both)
 
 
 @pytest.mark.parametrize("name", INDEXING)

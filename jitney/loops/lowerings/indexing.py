@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from jitney.loops.index import Axis, Index, index
-from jitney.loops.ir import Expr, Let, Stmt, Store
+from jitney.loops.ir import Expr, Let, Ref, Stmt, Store
 from jitney.loops.lowerings.builder import Builder, Position
 from jitney.loops.lowerings.check_range import check_range
 from jitney.loops.lowerings.collectors import collected, collector, orderly
@@ -264,9 +264,6 @@ def embedding_backward(
 
 # ---------------------------------------------------------------- search
 
-#: Sequences up to so long are searched by counting what is below, all of it.
-COUNTED = 256
-
 
 @lowers(aten.bucketize.Tensor)
 def bucketize(
@@ -277,16 +274,33 @@ def bucketize(
     out_int32: bool = False,
     right: bool = False,
 ) -> StridedTensor:
-    """How many boundaries lie below each element (or at it, if ``right``); NaN is above all."""
+    """The first boundary at or above each element (above, if ``right``), by halves as eager's
+    search: both find the same where NaN is among the boundaries, or where they are not sorted."""
     size = boundaries.shape[0]
-    if not size.is_const or not 0 < size.const <= COUNTED:
-        raise Refused("too many boundaries to count")
+    if not size.is_const or size.const <= 0:
+        raise Refused("a number of boundaries known only at run time")
     out = b.allocate()
     axes, position = b.axes(out.shape, strides=out.strides)
-    reduced, at = b.axes(boundaries.shape, "r")
     dtype = torch.promote_types(x.dtype, boundaries.dtype)
-    edge, value = cast(boundaries.load(at), dtype), cast(x.load(position), dtype)
-    below = apply("not", apply("gt" if right else "ge", edge, value))
-    reduce, count = b.reduce(reduced, "sum", cast(below, torch.int64))
-    b.emit(axes, (reduce, Store(out.buffer, out.at(position), cast(count, out.dtype))))
+    value = cast(x.load(position), dtype)
+    low, high = const(0, torch.int64), index_expr(size)
+    lets: list[Let] = []
+
+    def named(hint: str, found: Expr) -> Expr:
+        lets.append(Let(b.fresh(f"{b.node.name}_{hint}"), found))
+        return Ref(lets[-1].name, found.dtype)
+
+    for _ in range(size.const.bit_length()):
+        middle = apply("floordiv", apply("add", low, high), const(2, torch.int64))
+        held, at = b.let_index(middle, size, f"{b.node.name}_middle")
+        lets.extend(held)
+        edge = cast(boundaries.load((at,)), dtype)
+        below = named("below", apply("not", apply("gt" if right else "ge", edge, value)))
+        more = apply("lt", low, high)
+        after = apply("add", index_expr(at), const(1, torch.int64))
+        low, high = (
+            named("low", where(apply("and", more, below), after, low)),
+            named("high", where(apply("and", more, apply("not", below)), index_expr(at), high)),
+        )
+    b.emit(axes, (*lets, Store(out.buffer, out.at(position), cast(low, out.dtype))))
     return out
