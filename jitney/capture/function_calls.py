@@ -24,6 +24,7 @@ from jitney.capture import (
     transforms,
 )
 from jitney.capture import deferred as deferred_calls
+from jitney.capture.builtin_calls import builtin
 from jitney.capture.callbacks import TEXTS
 from jitney.capture.forced import forced, forced_keywords
 from jitney.capture.frame import CALLER, OPTIMIZER, BreakCapture, Frame, Restart, Unread
@@ -275,10 +276,13 @@ def _attention_fastpath(
     interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Frame | None
 ) -> Any:
     """``torch.backends.mha.get_fastpath_enabled``: no, where it only chooses one opaque kernel
-    for what is written out below. `nn.TransformerEncoder` with a padding mask gets eager's answer:
-    nested tensors make zeros of padded rows."""
+    for what is written out below. `nn.MultiheadAttention`, whose kernel is called by a name of its
+    own, gets eager's answer; so does `nn.TransformerEncoder` with a padding mask: nested tensors
+    make zeros of padded rows."""
     frame = interpreter.frames[-1]
-    if frame.function_name.startswith("TransformerEncoder.") or "mask" in frame.locals:
+    if frame.code is torch.nn.MultiheadAttention.forward.__code__:
+        return interpreter.call_python(function, args, kwargs, None)
+    if frame.code is torch.nn.TransformerEncoder.forward.__code__:
         mask = frame.locals.get("src_key_padding_mask")
         if isinstance(mask, Unread):
             mask = interpreter.world.read(mask.value, mask.source)
@@ -435,3 +439,5 @@ HANDLERS: dict[str, Handler] = {
     names.GROUP_TENSORS: _in_place_of_it(torch_api.group_tensors),
     names.NUMBER_OF_STEP: _in_place_of_it(torch_api.number_of_step),
 }
+
+builtin(torch_api.NATIVE_ATTENTION)(_in_place_of_it(torch_api.attend_to_itself))

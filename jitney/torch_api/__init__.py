@@ -5,7 +5,12 @@ inside functions.
 """
 
 from jitney.torch_api.addresses import same_addresses, storage_layout
-from jitney.torch_api.attention import attention_kinds, is_enum_of_c
+from jitney.torch_api.attention import (
+    NATIVE_ATTENTION,
+    attend_to_itself,
+    attention_kinds,
+    is_enum_of_c,
+)
 from jitney.torch_api.called_on_fakes import called_on_fakes, without_default_generator
 from jitney.torch_api.compiler import (
     DISABLED,
@@ -238,6 +243,8 @@ __all__ = [
     "OpOverloadPacket",
     "advance_generator",
     "without_notes",
+    "NATIVE_ATTENTION",
+    "attend_to_itself",
     "attention_kinds",
     "batched_inputs",
     "differentiated_arguments",

@@ -283,7 +283,8 @@ def bucketize(
     axes, position = b.axes(out.shape, strides=out.strides)
     dtype = torch.promote_types(x.dtype, boundaries.dtype)
     value = cast(x.load(position), dtype)
-    low, high = const(0, torch.int64), index_expr(size)
+    low: Expr = const(0, torch.int64)
+    high: Expr = index_expr(size)
     lets: list[Let] = []
 
     def named(hint: str, found: Expr) -> Expr:
