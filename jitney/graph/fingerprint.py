@@ -60,7 +60,7 @@ def _state() -> tuple[Any, ...]:
     return (
         *named,
         torch.get_num_threads(),
-        torch.get_float32_matmul_precision(),
+        torch_api.float32_precisions(),
         torch.is_deterministic_algorithms_warn_only_enabled(),
         tuple(repr(torch_api.read_state(name)) for name in names.SETTERS.values()),
         torch.backends.mkldnn.enabled,

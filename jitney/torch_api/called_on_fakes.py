@@ -148,6 +148,17 @@ def _each(how: Callable[..., Any], *functions: Any) -> dict[Any, Callable[..., A
     return {whole: partial(how, whole) for whole in functions}
 
 
+def _dropped(whole: Any, input: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
+    """What drops nothing gives its input, in inference mode too, in which torch's Python form for
+    fakes copies it."""
+    out: torch.Tensor = whole(input, *args, **kwargs)
+    if out is input or not torch.is_inference_mode_enabled():
+        return out
+    given = dict(zip(("p", "train"), args), **kwargs)
+    trains = given.get("training", given.get("train", True))
+    return out if trains and given.get("p", 0.5) != 0 else input
+
+
 _PLAIN = BuiltinFunctionType | FunctionType | OpOverload | OpOverloadPacket
 _SAMPLERS = [name for name in vars(torch._C._nn) if "upsample_" in name]
 _SAMPLING_OPS = [getattr(torch.ops.aten, name) for name in _SAMPLERS]
@@ -165,5 +176,6 @@ _IN_PLACE_OF: dict[Any, Callable[..., Any]] = {
     **_each(_unshuffled, torch.pixel_unshuffle, _UNSHUFFLE, _UNSHUFFLE.default),
     **_each(_padded, *_PADS_BY_MODE, torch.constant_pad_nd, _PAD, _PAD.default),
     **_each(_unravelled, torch.unravel_index),
+    **_each(_dropped, F.dropout, torch.dropout),
     **_each(_masked_in_place, F.scaled_dot_product_attention),
 }

@@ -240,6 +240,16 @@ def state_setter(name: str) -> Callable[[Any], None]:
     return cast(Callable[[Any], None], setter)
 
 
+def float32_precisions() -> tuple[str, ...]:
+    """How exact products, convolutions and recurrent layers of float32 are to be, of each library;
+    `torch.get_float32_matmul_precision` raises where a program has set one of these."""
+    cudnn, mkldnn = torch.backends.cudnn, torch.backends.mkldnn
+    of_cudnn = (getattr(cudnn, "conv", None), getattr(cudnn, "rnn", None))
+    of_mkldnn = tuple(getattr(mkldnn, name, None) for name in ("matmul", "conv", "rnn"))
+    places = (torch.backends, torch.backends.cuda.matmul, cudnn, mkldnn, *of_cudnn, *of_mkldnn)
+    return tuple(str(getattr(place, "fp32_precision", None)) for place in places)
+
+
 def read_state(name: str) -> Any:
     """The state now, in a form that compares by value."""
     return state_reader(name)()

@@ -162,3 +162,27 @@ def test_what_is_padded_by_nothing_keeps_its_strides(dynamic: bool | None) -> No
         for got, want in zip(compiled(x, k), f(x, k), strict=True):
             assert torch.equal(got, want)
             assert got.stride() == want.stride()
+
+
+@pytest.mark.parametrize("drop", [F.dropout, torch.dropout], ids=["functional", "torch"])
+@pytest.mark.parametrize("given", [(0.5, False), (0.0, True)])
+def test_what_drops_nothing_is_its_input_in_inference_mode(
+    drop: Any, given: tuple[float, bool]
+) -> None:
+    def block(x: torch.Tensor) -> Any:
+        h = drop(x, *given)
+        h += 1
+        y = x * 3
+        drop(y, *given).mul_(2)
+        return x * 2, y
+
+    compiled = jitney.compile(block, options={"eager_on_bug": False})
+    with torch.inference_mode():
+        for _ in range(2):
+            one, other = torch.ones(4), torch.ones(4)
+            torch.testing.assert_close(compiled(one), block(other))
+            torch.testing.assert_close(one, other)
+    outside = torch.ones(4)
+    with torch.inference_mode():
+        compiled(outside)
+    assert outside.eq(2).all()
