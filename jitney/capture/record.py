@@ -434,9 +434,12 @@ def _failed(func: Callable[..., Any], error: Exception) -> BreakCapture | Restar
     return Restart(0, cause) if "is a view and is being modified inplace" in str(error) else cause
 
 
+_WINDOWS = ("unfold", "expand", "broadcast_to")
+
+
 def _refuse_gaps(func: Callable[..., Any], node: torch.fx.Node | None, memory: int) -> None:
-    """Breaks before a write to windows (`unfold`) that share elements of what they are taken of or
-    leave some out, which torch's functionalization adds up or makes zeros, and to places
+    """Breaks before a write to windows (`unfold`, `expand`) that share elements of what they are of
+    or leave some out, which torch's functionalization adds up or makes zeros, and to places
     (`as_strided`) in a tensor with gaps, which are no part of the copy that it writes to."""
     while node is not None and node.op != "placeholder":
         source = next((n for n in node.all_input_nodes if _looks_at(n, memory)), None)
@@ -445,9 +448,9 @@ def _refuse_gaps(func: Callable[..., Any], node: torch.fx.Node | None, memory: i
             name, windows = leaves.name_of(node.target), node.meta["example_value"]
             if name.startswith("unfold"):
                 leaves.refuse_overlap(func, (windows,))
-            is_part = name.startswith("unfold") and windows.numel() != whole.numel()
+            is_part = name.startswith(_WINDOWS) and windows.numel() != whole.numel()
             if is_part or (name.startswith("as_strided") and leaves.has_gaps(whole)):
-                what = "windows that leave elements out" if is_part else "places between elements"
+                what = "windows, not of each element once" if is_part else "places between elements"
                 reason = f"{leaves.name_of(func)} of {what}"
                 raise BreakCapture("windows", reason, "write to a slice instead")
         node = source

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from operator import itemgetter
 from typing import Any
 
@@ -72,7 +73,7 @@ def _node_class(
     saved_sizes = _picker([_place(facts, place) for place in facts.saved_sizes])
     dynamic = tuple(i for i in facts.tangents if None in _shape_of(facts.results[i]))
     parts = parts_of(facts)
-    run_backward = _compiled_backward(facts, backward, dynamic, parts)
+    run = _either(_compiled_backward(facts, backward, dynamic, parts), eager)
 
     class CompiledRegion(torch.autograd.Function):
         @staticmethod
@@ -98,20 +99,37 @@ def _node_class(
             tangents = {i: g for i, g in enumerate(grads) if g is not None}
             if not tangents:  # passed on the way to another node, by what comes from none of ours
                 return keep_saved(ctx, parts, len(facts.grad_inputs))
-            if not eager.are_wanted(tangents.values()):
-                try:
-                    return run_backward(ctx, grads)
-                except Unsupported as no:  # the graph for just these gradients cannot be traced
-                    log.emit("eager_graph", reason_kind=no.kind, reason=str(no))
-            try:
-                return (None, *eager.gradients(ctx.given, ctx.saved_tensors, tangents))
-            except CannotRepeat as error:
-                reason = _known_reason(error)
-            with torch.no_grad():
-                gradients = run_backward(ctx, grads)
-            return torch_api.not_differentiable(gradients, reason, [ctx])
+            return run(ctx, grads, tangents)
 
     return CompiledRegion
+
+
+def _either(compiled: Callable[..., tuple[Any, ...]], eager: EagerGradients) -> Callable[..., Any]:
+    """``run(ctx, gradients of results, those that are given by index)``, compiled where that does,
+    else eager."""
+
+    def eagers(ctx: Any, tangents: dict[int, Any]) -> tuple[Any, ...]:
+        return (None, *eager.gradients(ctx.given, ctx.saved_tensors, tangents))
+
+    def run(ctx: Any, grads: tuple[Any, ...], tangents: dict[int, Any]) -> tuple[Any, ...]:
+        needed = eager.are_needed(tangents.values())
+        if not needed and eager.are_closer():
+            with suppress(CannotRepeat):
+                return eagers(ctx, tangents)
+        if not needed:
+            try:
+                return compiled(ctx, grads)
+            except Unsupported as no:  # the graph for just these gradients cannot be traced
+                log.emit("eager_graph", reason_kind=no.kind, reason=str(no))
+        try:
+            return eagers(ctx, tangents)
+        except CannotRepeat as error:
+            reason = _known_reason(error)
+        with torch.no_grad():
+            gradients = compiled(ctx, grads)
+        return torch_api.not_differentiable(gradients, reason, [ctx])
+
+    return run
 
 
 def _known_reason(error: CannotRepeat) -> str:

@@ -46,6 +46,7 @@ class EagerGradients:
     def __init__(self, gm: fx.GraphModule, facts: RegionFacts, ambient: Ambient) -> None:
         self._gm, self._facts, self._ambient = gm, facts, ambient
         rules = [n.target for n in gm.graph.nodes if isinstance(n.target, CustomGradient)]
+        self._custom = bool(rules)
         self._checks = [rule.holds for rule in rules if rule.holds is not None]
         saved = enumerate(facts.saved_tensors)
         self._saved = {place.index: at for at, place in saved if isinstance(place, Input)}
@@ -56,13 +57,20 @@ class EagerGradients:
         devices = {r.device for r in facts.results if r.device is not None}
         self._devices = tuple(devices | {torch.device("cpu")}) if facts.draws else ()
 
-    def are_wanted(self, tangents: Collection[torch.Tensor]) -> bool:
+    def are_needed(self, tangents: Collection[torch.Tensor]) -> bool:
         """Whether the compiled backward does not do: its gradients are to be differentiated again,
         it is given many at a time, or a custom backward reads what has changed since its
         forward."""
         if torch.is_grad_enabled() or any(map(torch_api.is_batched, tangents)):
             return True
         return not all(holds() for holds in self._checks)
+
+    def are_closer(self) -> bool:
+        """Whether a custom backward, recorded without autocast and under the forward's default
+        dtype, would find others now."""
+        if not self._custom:
+            return False
+        return torch_api.autocast_is_on() or torch.get_default_dtype() is not self._ambient.default
 
     def note(self, inputs: tuple[Any, ...]) -> Given:
         """What `gradients` needs to know of a call, before it runs."""

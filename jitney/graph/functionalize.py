@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import lru_cache
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import torch
 
 from jitney import torch_api
+from jitney.errors import Unsupported
 from jitney.graph.recorder import Decompositions, OpKind, Recorder, functional_form, op_kind
 from jitney.torch_api import OpOverload
 
@@ -53,7 +55,7 @@ class Functionalized(Direct):
     """The graph runs on functional tensors, under torch's functionalization mode."""
 
     def enter(self, stack: ExitStack) -> None:
-        stack.enter_context(torch_api.functional_mode(_made_elsewhere))
+        stack.enter_context(torch_api.functional_mode(_instead, _notice))
 
     def feed(self, fake: torch.Tensor) -> torch.Tensor:
         return torch_api.to_functional(fake)
@@ -63,6 +65,69 @@ class Functionalized(Direct):
 
     def clones_inputs(self) -> bool:
         return True
+
+
+def _instead(op: OpOverload, args: Any, kwargs: Any) -> torch.Tensor | None:
+    """What a call gives that functionalization would take for another: a write whose result lies
+    otherwise, and an ``expand`` to no more elements, which it would write through by sums."""
+    if op is torch.ops.aten.expand.default:
+        added = len(args[1]) - args[0].dim()
+        return None if _repeats(args[0], args[1]) else _unsqueezed(args[0], added)
+    found = _made_elsewhere(op, args, kwargs)
+    return None if found is None else found[0].copy_(found[1])
+
+
+def _repeats(x: torch.Tensor, sizes: Sequence[Any]) -> bool:
+    """Whether ``x.expand(sizes)`` may have elements that share memory."""
+    known = (*[1] * (len(sizes) - x.dim()), *x.shape)
+    pairs = zip(known, sizes, strict=True)
+    return any(type(old) is int and old == 1 and not _is(new, 1, -1) for old, new in pairs)
+
+
+def _is(size: Any, *numbers: int) -> bool:
+    return type(size) is int and size in numbers
+
+
+def _unsqueezed(x: torch.Tensor, times: int) -> torch.Tensor:
+    """A view of ``x`` with so many dimensions of size 1 in front."""
+    if times == 0:
+        return torch.ops.aten.alias.default(x)
+    for _ in range(times):
+        x = x.unsqueeze(0)
+    return x
+
+
+def _notice(op: OpOverload, args: Any, kwargs: Any, result: Any) -> None:
+    """Marks views through which functionalization does not write what eager does (it adds up what
+    shares memory, and makes zeros of what no window holds), and views of those; raises Unsupported
+    where one is written to."""
+    kind = op_kind(op)
+    if kind in (OpKind.VIEW, OpKind.ALIAS):
+        if getattr(args[0], "is_summed", False) or _is_summed(op, args, result):
+            for view in result if isinstance(result, list | tuple) else (result,):
+                view.is_summed = True  # type: ignore[attr-defined]
+    elif kind is not OpKind.PLAIN and any(
+        getattr(tensor, "is_summed", False) for tensor in _written(op, args, kwargs)
+    ):
+        raise Unsupported("repeated-write", f"{op} through a view that repeats or skips elements")
+
+
+def _written(op: OpOverload, args: Any, kwargs: Any) -> list[torch.Tensor]:
+    """The tensors that a call writes to."""
+    found: list[torch.Tensor] = []
+    for at, argument in enumerate(op._schema.arguments):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            given = args[at] if at < len(args) else kwargs.get(argument.name)
+            found += given if isinstance(given, list | tuple) else [given]
+    return found
+
+
+def _is_summed(op: OpOverload, args: Any, result: Any) -> bool:
+    if op is torch.ops.aten.expand.default:
+        return _repeats(args[0], args[1])
+    if op is torch.ops.aten.unfold.default:
+        return bool(args[2] > args[3]) or result.numel() != args[0].numel()
+    return False
 
 
 def _made_elsewhere(

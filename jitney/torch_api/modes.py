@@ -107,13 +107,11 @@ def rounds_shrinkage() -> bool:
         return not torch.nn.functional.softshrink(third, 0.3).item()
 
 
-_Elsewhere = Callable[[Any, Any, Any], tuple[torch.Tensor, torch.Tensor] | None]
-
-
-def functional_mode(elsewhere: _Elsewhere) -> Any:
-    """torch's functionalization as a dispatch mode. ``elsewhere``: for an op that writes, given it
-    and its arguments, what it writes to and what shall be copied there in its place, or None."""
-    return _functional_mode_class()(elsewhere)
+def functional_mode(replace: Callable[..., Any], notice: Callable[..., None]) -> Any:
+    """torch's functionalization as a dispatch mode. ``replace(op, args, kwargs)`` gives what a call
+    shall give in its place, made by other calls, or None; ``notice(op, args, kwargs,
+    result)`` is told of each that was not replaced."""
+    return _functional_mode_class()(replace, notice)
 
 
 @cache
@@ -124,11 +122,11 @@ def _functional_mode_class() -> Any:
 
     class Functionalization(FunctionalTensorMode):
         """Without torch's tokens, which order effects, for an assertion: a graph of ours keeps it
-        in its place. What is written lies as before."""
+        in its place."""
 
-        def __init__(self, elsewhere: _Elsewhere) -> None:
+        def __init__(self, replace: Callable[..., Any], notice: Callable[..., None]) -> None:
             super().__init__()
-            self._elsewhere = elsewhere
+            self._replace, self._notice = replace, notice
 
         def __torch_dispatch__(
             self, func: Any, types: Any, args: Any = (), kwargs: Any = None
@@ -137,10 +135,11 @@ def _functional_mode_class() -> Any:
             if func is checked:
                 return func(*map(from_functional, args), **kwargs)
             with self:
-                if found := self._elsewhere(func, args, kwargs):
-                    target, made = found
-                    return target.copy_(made)
-            return super().__torch_dispatch__(func, types, args, kwargs)
+                found = self._replace(func, args, kwargs)
+            if found is None:
+                found = super().__torch_dispatch__(func, types, args, kwargs)
+                self._notice(func, args, kwargs, found)
+            return found
 
     return Functionalization
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import pytest
@@ -135,3 +136,51 @@ def test_saved_tensors_stay_where_nothing_reaches_their_function(way: str) -> No
     jitney.reset()
     compiled = WAYS[way](f)
     torch.testing.assert_close(gradients(compiled), gradients(f))
+
+
+class Modal(torch.autograd.Function):
+    """Its backward does what the modes of its own time say."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(w)
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, given: torch.Tensor) -> Any:
+        (w,) = ctx.saved_tensors
+        factor = 1 if torch.get_default_dtype() is torch.float32 else 3
+        return given @ w * factor, None
+
+
+@pytest.mark.parametrize("way", ["compile", "dynamic"])  # "torch": Dynamo decides the branch
+@pytest.mark.parametrize("again", [False, True])
+def test_a_custom_backward_runs_in_the_modes_of_its_own_time(way: str, again: bool) -> None:
+    def f(x: torch.Tensor, w: torch.Tensor) -> Any:
+        return Modal.apply(x.sin(), w), x.cos()
+
+    def gradients(call: Any) -> list[Any]:
+        torch.manual_seed(0)
+        x, w = torch.randn(4, 4, requires_grad=True), torch.randn(4, 4)
+        found: list[Any] = []
+        for scope in (nullcontext(), torch.autocast("cpu", torch.bfloat16), float64_by_default()):
+            if again:
+                call(x, w)
+            result = call(x, w)
+            with scope:
+                found += torch.autograd.grad([r.sum() for r in result], x)
+        with torch.autocast("cpu", torch.bfloat16):  # the forward's modes are not the backward's
+            result = call(x, w)
+        return [*found, *torch.autograd.grad([r.sum() for r in result], x)]
+
+    jitney.reset()
+    torch.testing.assert_close(gradients(WAYS[way](f)), gradients(f), rtol=0, atol=1e-6)
+
+
+@contextmanager
+def float64_by_default() -> Iterator[None]:
+    torch.set_default_dtype(torch.float64)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(torch.float32)
