@@ -205,11 +205,8 @@ def answer(process: subprocess.Popen[str]) -> str:
     return out.strip()
 
 
-def test_a_second_process_hits(tmp_path: Path) -> None:
-    assert [answer(start(tmp_path)) for _ in range(2)] == ["0", "1"]
-
-
-def test_two_processes_at_once_share_the_cache(tmp_path: Path) -> None:
+def test_processes_share_the_cache(tmp_path: Path) -> None:
+    """Two that start at once, of which neither need hit, then a third, which does."""
     both = [start(tmp_path) for _ in range(2)]
-    assert set(map(answer, both)) <= {"0", "1"}
+    assert {"0"} <= set(map(answer, both)) <= {"0", "1"}
     assert answer(start(tmp_path)) == "1"
