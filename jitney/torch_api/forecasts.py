@@ -92,6 +92,7 @@ _IN_ROWS = frozenset({
     torch.ops.aten.mse_loss_backward.default, torch.ops.aten.huber_loss_backward.default,
     torch.ops.aten.smooth_l1_loss_backward.default,
     torch.ops.aten.isin.Tensor_Tensor, torch.ops.aten.isin.Tensor_Scalar,
+    torch.ops.aten.im2col.default,
 })  # fmt: skip
 
 _CHOOSING = frozenset({torch.ops.aten.index.Tensor, torch.ops.aten._unsafe_index.Tensor})

@@ -380,3 +380,14 @@ def test_a_norm_keeps_the_channels_of_a_single_image_last(dynamic: bool) -> None
         x = image.expand(1, *image.shape)  # the stride of the only image is 0
         assert compiled(x).stride() == norm(x).stride()
         assert_equal_to_eager(norm, compiled, (x,))
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("options", [{}, {"stride": 2}, {"padding": 1}])
+def test_windows_of_one_element_lie_in_rows(options: dict[str, int], dynamic: bool | None) -> None:
+    def windows(x: torch.Tensor) -> Any:
+        found = torch.nn.functional.unfold(x, 1, **options)
+        return found, found.stride(), found.view(-1).sin()
+
+    x = torch.randn(2, 3, 4, 5).permute(3, 1, 0, 2)
+    assert_equal_to_eager(windows, jitney.compile(windows, dynamic=dynamic), (x,))

@@ -15,6 +15,7 @@ from jitney.kernels.llvm.ssa import (
 )
 from jitney.kernels.llvm.text import FunctionText
 
+_BY_LONG = (torch.float64, torch.uint8)
 #: Stored narrow, computed in float32.
 HALVES = frozenset((torch.bfloat16, torch.float16))
 
@@ -54,8 +55,8 @@ def shuffle(text: FunctionText, a: Ssa, b: Ssa | None, picks: list[int]) -> Ssa:
 
 
 def cast(text: FunctionText, value: Ssa, dtype: torch.dtype) -> Ssa:
-    """As ``Tensor.to``: float to int truncates (8 and 16 bits through 32, as eager's compiler
-    does), to bool is ``!= 0``, to bfloat16 rounds to nearest even."""
+    """As ``Tensor.to``: float to int truncates (8 and 16 bits through 32, but for `_BY_LONG`, as
+    eager's compiler does), to bool is ``!= 0``, to bfloat16 rounds to nearest even."""
     source = value.dtype
     if source == dtype:
         return value
@@ -85,7 +86,8 @@ def _from_float(text: FunctionText, value: Ssa, dtype: torch.dtype) -> Ssa:
     if dtype.is_floating_point:
         code = "fpext" if bits(dtype) > bits(value.dtype) else "fptrunc"
     elif bits(dtype) < 32:
-        return cast(text, _from_float(text, value, torch.int32), dtype)
+        wide = torch.int64 if (value.dtype, dtype) == _BY_LONG else torch.int32
+        return cast(text, _from_float(text, value, wide), dtype)
     elif dtype in UNSIGNED:
         return cast(text, _from_float(text, value, torch.int64), dtype)
     else:
