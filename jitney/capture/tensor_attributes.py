@@ -77,7 +77,8 @@ def _python_attribute(interpreter: Interpreter, fake: Any, name: str) -> Any:
             return world.read_lazy(namespace[name], DictItem(place, name))
         world.guard(Kind.NO_KEY, place, name, name)
     cls = tensor_class(fake).__name__
-    raise Raised(AttributeError(f"{cls!r} object has no attribute {name!r}"))
+    message = f"{cls!r} object has no attribute {name!r}"
+    raise Raised(AttributeError(message, name=name, obj=fake))
 
 
 def _grad(interpreter: Interpreter, fake: Any) -> Any:

@@ -159,3 +159,14 @@ def test_data_set_to_another_tensor_is_eager() -> None:
         w = torch.arange(9.0).view(3, 3).requires_grad_()
         found.append((g(w), w.stride(), w.detach()))
     assert_equal(found[1], found[0])
+
+
+def test_an_attribute_that_is_not_there_is_named() -> None:
+    def f(x: torch.Tensor) -> Any:
+        try:
+            return x.nope
+        except AttributeError as error:
+            return error.name, error.obj is x, str(error)
+
+    x = torch.ones(2)
+    assert jitney.compile(f, fullgraph=True)(x) == f(x)
