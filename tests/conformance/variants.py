@@ -106,7 +106,8 @@ def expanded(sample: Any) -> Iterator[Any]:
     of other dtypes (indices, masks) stay."""
 
     def spread(tensor: torch.Tensor) -> torch.Tensor:
-        if not tensor.dim() or not tensor.shape[-1] or not tensor.is_floating_point():
+        elements = tensor.layout is torch.strided and tensor.dim() and tensor.shape[-1]
+        if not elements or not tensor.is_floating_point():
             return tensor
         return tensor.detach()[..., :1].expand(tensor.shape)
 
