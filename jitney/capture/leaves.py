@@ -265,6 +265,14 @@ def refuse_overlap(func: Any, tensors: Iterable[torch.Tensor]) -> None:
         raise BreakCapture("overlap", f"{name_of(func)} of {what}", "clone() it before")
 
 
+def overlaps_itself(tensor: torch.Tensor) -> bool:
+    """Whether two of its elements may be one place in memory."""
+    extents = _extents(tensor)
+    return any(type(stride) is int and stride == 0 for stride, _ in extents) or _may_overlap(
+        extents
+    )
+
+
 def _extents(tensor: torch.Tensor) -> list[tuple[Any, Any]]:
     """(stride, size) of the dimensions that are not known to be of size 1, small strides first."""
     pairs = zip(tensor.stride(), tensor.shape, strict=True)

@@ -446,7 +446,7 @@ def _refuse_gaps(func: Callable[..., Any], node: torch.fx.Node | None, memory: i
         whole = None if source is None else source.meta["example_value"]
         if isinstance(whole, torch.Tensor):
             name, windows = leaves.name_of(node.target), node.meta["example_value"]
-            if name.startswith("unfold"):
+            if name.startswith(("unfold", "as_strided")):
                 leaves.refuse_overlap(func, (windows,))
             is_part = name.startswith(_WINDOWS) and windows.numel() != whole.numel()
             if is_part or (name.startswith("as_strided") and leaves.has_gaps(whole)):

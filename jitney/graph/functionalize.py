@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from jitney import torch_api
+from jitney.capture.leaves import overlaps_itself
 from jitney.errors import Unsupported
 from jitney.graph.recorder import Decompositions, OpKind, Recorder, functional_form, op_kind
 from jitney.torch_api import OpOverload
@@ -99,8 +100,8 @@ def _unsqueezed(x: torch.Tensor, times: int) -> torch.Tensor:
 
 def _notice(op: OpOverload, args: Any, kwargs: Any, result: Any) -> None:
     """Marks views through which functionalization does not write what eager does (it adds up what
-    shares memory, and makes zeros of what no window holds), and views of those; raises Unsupported
-    where one is written to."""
+    shares memory, or takes the last, and makes zeros of what no window holds), and views of those;
+    raises Unsupported where one is written to."""
     kind = op_kind(op)
     if kind in (OpKind.VIEW, OpKind.ALIAS):
         if getattr(args[0], "is_summed", False) or _is_summed(op, args, result):
@@ -127,7 +128,7 @@ def _is_summed(op: OpOverload, args: Any, result: Any) -> bool:
         return _repeats(args[0], args[1])
     if op is torch.ops.aten.unfold.default:
         return bool(args[2] > args[3]) or result.numel() != args[0].numel()
-    return False
+    return op is torch.ops.aten.as_strided.default and overlaps_itself(result)
 
 
 def _made_elsewhere(

@@ -1,4 +1,5 @@
-"""Writes through views that ``expand`` and ``unfold`` give: not by adding up what they change."""
+"""Writes through views that ``expand``, ``unfold`` and ``as_strided`` give, in which an element of
+memory may stand several times: what is written stays, and nothing is added up."""
 
 from __future__ import annotations
 
@@ -56,6 +57,20 @@ def windows_that_leave_some_out(x: torch.Tensor) -> Any:
     return x * 1
 
 
+def a_part_of_windows(x: torch.Tensor) -> Any:
+    r = x.as_strided((2, 5), (1, 1))
+    r[0, 1:].mul_(0.1)
+    return x * 1
+
+
+def a_part_of_windows_of_a_result(x: torch.Tensor) -> Any:
+    y = x * 3
+    r = torch.as_strided(y, (3, 3), (1, 1))
+    r.diagonal().mul_(0.1)
+    r[0].mul_(0.1)
+    return y, r
+
+
 WAYS: dict[str, Callable[[Any], Any]] = {
     "compile": lambda f: jitney.compile(f, options={"eager_on_bug": False}),
     "dynamic": lambda f: jitney.compile(f, dynamic=True, options={"eager_on_bug": False}),
@@ -65,6 +80,7 @@ WAYS: dict[str, Callable[[Any], Any]] = {
 
 FLOATS = (to_the_same_sizes, of_a_result, a_part_of_rows, a_part_of_rows_of_a_result)
 FLOATS += (one_of_tensors_that_are_broadcast, windows_that_leave_some_out)
+FLOATS += (a_part_of_windows, a_part_of_windows_of_a_result)
 CASES = [(f, d) for f in FLOATS for d in (torch.float32, torch.float16)]
 CASES += [(with_dimensions_in_front, d) for d in (torch.float32, torch.int32, torch.bool)]
 
