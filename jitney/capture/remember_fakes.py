@@ -38,18 +38,28 @@ class RememberedFakes(torch_api.dispatch_mode_class()):  # type: ignore[misc]
         if not isinstance(func, torch_api.OpOverload):
             return func(*args, **kwargs)
         torch_api.refuse(func, args, kwargs)
-        if not _can_remember(func):
+        if not _makes_its_own(func):
             return func(*args, **kwargs)
+        if not _can_remember(func):
+            return torch_api.forecast(func, args, kwargs)
         return self._results.call(func, args, kwargs, _is_view(func))
+
+
+@lru_cache(maxsize=4096)
+def _makes_its_own(op: torch_api.OpOverload) -> bool:
+    """Whether it is one of torch's kernels, and its results are none of the tensors it writes."""
+    if op.namespace != "aten" or torch_api.is_composite(op):
+        return False
+    infos = [result.alias_info for result in op._schema.returns]
+    return not any(info is not None and info.is_write for info in infos)
 
 
 @lru_cache(maxsize=4096)
 def _can_remember(op: torch_api.OpOverload) -> bool:
     """Whether a result's looks follow from the operands', and making it does nothing else."""
-    if op.namespace != "aten" or torch_api.is_composite(op) or torch_api.is_data_dependent(op):
-        return False
     infos = [argument.alias_info for argument in op._schema.arguments]
-    return not any(info is not None and info.is_write for info in infos)
+    writes = any(info is not None and info.is_write for info in infos)
+    return not writes and not torch_api.is_data_dependent(op)
 
 
 @lru_cache(maxsize=4096)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -72,3 +73,30 @@ def test_rows_chosen_by_a_transposed_table(
     for size in (4, 6, 5):
         inputs = torch.randn(3, 4, 5, requires_grad=True), torch.randint(3, (size, 2))
         assert_equal_to_eager(function, compiled, inputs, training=True)
+
+
+def rows(x: Tensor, i: Tensor) -> Tensor:
+    return x[:, i]
+
+
+def normalised(x: Tensor, i: Tensor) -> Tensor:
+    return torch.nn.functional.batch_norm(x, x.mean((0, 2)), x.var((0, 2)), training=True)
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("function", [rows, normalised])
+@pytest.mark.parametrize("strides", [(1, 1, 2), (1, 2, 6), (2, 1, 4)])
+def test_strides_that_the_program_asks_for(
+    function: Any, strides: tuple[int, ...], dynamic: bool | None
+) -> None:
+    """What capture foresees is what the graph makes."""
+
+    def f(x: Tensor, i: Tensor) -> Any:
+        made = function(x, i)
+        return made.as_strided(made.shape, made.stride()), made.stride(), made.is_contiguous()
+
+    for shape in ((1, 2, 2), (3, 2, 2)):
+        x = torch.arange(40.0).as_strided(shape, strides)
+        jitney.reset()
+        given = (x, torch.tensor([1, 0]))
+        assert_equal_to_eager(f, jitney.compile(f, dynamic=dynamic), given)
