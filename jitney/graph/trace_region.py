@@ -225,6 +225,10 @@ def _run(gm: fx.GraphModule, trace: _Trace, recorder: Recorder, layer: Direct) -
         if torch_api.is_data_dependent_error(error):
             raise Unsupported("data-dependent", f"a value is needed to trace: {error}") from error
         raise
+    except ValueError as error:  # of torch's form of `view` for symbolic sizes
+        if "Cannot view a tensor" not in str(error):
+            raise
+        raise Unsupported("layout", f"eager tells whether it can be viewed so: {error}") from error
 
 
 def _describe_mutations(

@@ -165,3 +165,15 @@ def test_the_sizes_of_a_constant_are_numbers() -> None:
 
     day = torch.arange(5) * 25
     assert torch.equal(torch.compile(is_holiday, backend="jitney")(day), is_holiday(day))
+
+
+def test_a_view_that_eager_copies_where_it_is_none() -> None:
+    """torch's form of it for symbolic sizes raises."""
+
+    def viewed(x: torch.Tensor) -> torch.Tensor:
+        return torch.view_copy(x, (x.numel(),)).sin()
+
+    compiled = jitney.compile(viewed, dynamic=True, options={"eager_on_bug": False})
+    for size in (5, 6):
+        x = torch.randn(size, 4).t()
+        assert torch.equal(compiled(x), viewed(x))
