@@ -438,7 +438,7 @@ _WINDOWS = ("unfold", "expand", "broadcast_to")
 
 
 def _refuse_gaps(func: Callable[..., Any], node: torch.fx.Node | None, memory: int) -> None:
-    """Breaks before a write to windows (`unfold`, `expand`) that share elements of what they are of
+    """Breaks before a write to windows (`_WINDOWS`) that share elements of what they are taken of
     or leave some out, which torch's functionalization adds up or makes zeros, and to places
     (`as_strided`) in a tensor with gaps, which are no part of the copy that it writes to."""
     while node is not None and node.op != "placeholder":

@@ -105,15 +105,15 @@ def _node_class(
 
 
 def _either(compiled: Callable[..., tuple[Any, ...]], eager: EagerGradients) -> Callable[..., Any]:
-    """``run(ctx, gradients of results, those that are given by index)``, compiled where that does,
-    else eager."""
+    """``run(ctx, gradients of results, those that are given by index)``: eager where it is needed,
+    and where modes have changed and it can; else compiled."""
 
     def eagers(ctx: Any, tangents: dict[int, Any]) -> tuple[Any, ...]:
         return (None, *eager.gradients(ctx.given, ctx.saved_tensors, tangents))
 
     def run(ctx: Any, grads: tuple[Any, ...], tangents: dict[int, Any]) -> tuple[Any, ...]:
         needed = eager.are_needed(tangents.values())
-        if not needed and eager.are_closer():
+        if not needed and eager.modes_have_changed():
             with suppress(CannotRepeat):
                 return eagers(ctx, tangents)
         if not needed:

@@ -46,7 +46,7 @@ class EagerGradients:
     def __init__(self, gm: fx.GraphModule, facts: RegionFacts, ambient: Ambient) -> None:
         self._gm, self._facts, self._ambient = gm, facts, ambient
         rules = [n.target for n in gm.graph.nodes if isinstance(n.target, CustomGradient)]
-        self._custom = bool(rules)
+        self._custom = any(_is_custom(n.target) for n in gm.graph.nodes)
         self._checks = [rule.holds for rule in rules if rule.holds is not None]
         saved = enumerate(facts.saved_tensors)
         self._saved = {place.index: at for at, place in saved if isinstance(place, Input)}
@@ -65,9 +65,9 @@ class EagerGradients:
             return True
         return not all(holds() for holds in self._checks)
 
-    def are_closer(self) -> bool:
-        """Whether a custom backward, recorded without autocast and under the forward's default
-        dtype, would find others now."""
+    def modes_have_changed(self) -> bool:
+        """Whether there is a custom backward, recorded without autocast and under the forward's
+        default dtype, and autocast is on now or the default dtype another one."""
         if not self._custom:
             return False
         return torch_api.autocast_is_on() or torch.get_default_dtype() is not self._ambient.default
@@ -89,8 +89,6 @@ class EagerGradients:
         """The gradients of ``grad_inputs`` from those of results, by index, differentiable if
         grad mode is on. Raises CannotRepeat."""
         create_graph = torch.is_grad_enabled()
-        what = "are to be differentiated again" if create_graph else "cannot come from a graph"
-        log.emit("rerun_eagerly", reason=f"gradients {what}")
         wanted = self._facts.grad_inputs
         if self._written.intersection(wanted):
             raise CannotRepeat("an input that requires grad was written to")
@@ -104,6 +102,8 @@ class EagerGradients:
             if torch_api.versions(sources) != before:  # another shape for a view: a new history
                 raise CannotRepeat("an input that requires grad was changed in place")
             results = self._results(outputs, tangents)
+        what = "are to be differentiated again" if create_graph else "are not those recorded"
+        log.emit("rerun_eagerly", reason=f"gradients {what}")
         return torch.autograd.grad(
             [results[i] for i in tangents],
             sources,
@@ -155,6 +155,14 @@ class EagerGradients:
 
 
 torch_api.hide_from_dynamo(EagerGradients.gradients)  # autograd calls it where a graph broke
+
+
+def _is_custom(target: Any) -> bool:
+    """Whether a call's gradient may be Python of its author's."""
+    if isinstance(target, torch_api.OP_TYPES):
+        return str(target).split(".")[0] not in ("aten", "prims")
+    named = getattr(target, "__name__", "") == "autograd_function_apply"  # of torch's capture
+    return named or isinstance(target, CustomGradient)
 
 
 def _numbers(gm: fx.GraphModule) -> tuple[int, ...]:

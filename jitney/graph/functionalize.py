@@ -70,7 +70,11 @@ class Functionalized(Direct):
 
 def _instead(op: OpOverload, args: Any, kwargs: Any) -> torch.Tensor | None:
     """What a call gives that functionalization would take for another: a write whose result lies
-    otherwise, and an ``expand`` to no more elements, which it would write through by sums."""
+    otherwise, and an ``expand`` or ``unfold`` in which each element stands once, which it would
+    write through by sums (of one: -0.0 becomes 0.0)."""
+    if op is torch.ops.aten.unfold.default and _stand_once(*args):
+        x, d, size, _ = args
+        return x.unflatten(d, (x.shape[d] // size, size)).movedim(d % x.dim() + 1, -1)
     if op is torch.ops.aten.expand.default:
         added = len(args[1]) - args[0].dim()
         return None if _repeats(args[0], args[1]) else _unsqueezed(args[0], added)
@@ -83,6 +87,13 @@ def _repeats(x: torch.Tensor, sizes: Sequence[Any]) -> bool:
     known = (*[1] * (len(sizes) - x.dim()), *x.shape)
     pairs = zip(known, sizes, strict=True)
     return any(type(old) is int and old == 1 and not _is(new, 1, -1) for old, new in pairs)
+
+
+def _stand_once(x: torch.Tensor, d: int, size: Any, step: Any) -> bool:
+    """Whether the windows, of sizes that are known, hold each element of ``x`` once."""
+    if x.dim() == 0 or any(type(n) is not int for n in (x.shape[d], size, step)):
+        return False
+    return bool(size == step and x.shape[d] and x.shape[d] % size == 0)
 
 
 def _is(size: Any, *numbers: int) -> bool:
@@ -104,11 +115,11 @@ def _notice(op: OpOverload, args: Any, kwargs: Any, result: Any) -> None:
     raises Unsupported where one is written to."""
     kind = op_kind(op)
     if kind in (OpKind.VIEW, OpKind.ALIAS):
-        if getattr(args[0], "is_summed", False) or _is_summed(op, args, result):
+        if getattr(args[0], "repeats_or_skips", False) or _repeats_or_skips(op, args, result):
             for view in result if isinstance(result, list | tuple) else (result,):
-                view.is_summed = True  # type: ignore[attr-defined]
+                view.repeats_or_skips = True  # type: ignore[attr-defined]
     elif kind is not OpKind.PLAIN and any(
-        getattr(tensor, "is_summed", False) for tensor in _written(op, args, kwargs)
+        getattr(tensor, "repeats_or_skips", False) for tensor in _written(op, args, kwargs)
     ):
         raise Unsupported("repeated-write", f"{op} through a view that repeats or skips elements")
 
@@ -123,7 +134,7 @@ def _written(op: OpOverload, args: Any, kwargs: Any) -> list[torch.Tensor]:
     return found
 
 
-def _is_summed(op: OpOverload, args: Any, result: Any) -> bool:
+def _repeats_or_skips(op: OpOverload, args: Any, result: Any) -> bool:
     if op is torch.ops.aten.expand.default:
         return _repeats(args[0], args[1])
     if op is torch.ops.aten.unfold.default:

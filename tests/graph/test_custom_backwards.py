@@ -177,6 +177,34 @@ def test_a_custom_backward_runs_in_the_modes_of_its_own_time(way: str, again: bo
     torch.testing.assert_close(gradients(WAYS[way](f)), gradients(f), rtol=0, atol=1e-6)
 
 
+@torch.library.custom_op("jitney_tests::times", mutates_args=())
+def times(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    return x @ w
+
+
+times.register_fake(lambda x, w: x @ w)
+times.register_autograd(
+    lambda ctx, given: (given @ ctx.saved_tensors[1].t(), ctx.saved_tensors[0].t() @ given),
+    setup_context=lambda ctx, inputs, output: ctx.save_for_backward(*inputs),
+)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("call", [times, lambda x, w: Modal.apply(x, w)], ids=["op", "function"])
+def test_autocast_of_the_backward_pass_is_seen(call: Any, way: str) -> None:
+    def gradients(f: Any) -> Any:
+        torch.manual_seed(0)
+        x, w = (torch.randn(4, 4, requires_grad=True) for _ in range(2))
+        result = f(x, w)
+        with torch.autocast("cpu", torch.bfloat16):
+            return torch.autograd.grad(result.pow(2).sum(), x)
+
+    jitney.reset()
+    torch._dynamo.reset()
+    compiled = WAYS[way](lambda x, w: call(x, w))
+    torch.testing.assert_close(gradients(compiled), gradients(call), rtol=0, atol=1e-6)
+
+
 @contextmanager
 def float64_by_default() -> Iterator[None]:
     torch.set_default_dtype(torch.float64)

@@ -122,3 +122,16 @@ def test_gradients_pass_through_such_a_view(way: str) -> None:
 
     jitney.reset()
     assert_equal(gradients(WAYS[way](f)), gradients(f))
+
+
+def test_windows_of_each_element_once_keep_the_sign_of_zero() -> None:
+    def f(x: torch.Tensor) -> Any:
+        r = x.unfold(-1, 2, 2)
+        r.mul_(2)
+        return r, x * 1
+
+    mine, eagers = (torch.tensor([[-0.0, 1, 2, -0.0], [3, -0.0, 0, 1]]) for _ in range(2))
+    found, expected = jitney.compile(f, fullgraph=True)(mine), f(eagers)
+    assert_equal([*found, mine], [*expected, eagers])
+    assert torch.equal(mine.signbit(), eagers.signbit())
+    assert found[0].stride() == expected[0].stride()

@@ -15,6 +15,7 @@ from jitney.kernels.llvm.ssa import (
 )
 from jitney.kernels.llvm.text import FunctionText
 
+#: The one cast from a float to fewer than 32 bits that eager makes by way of 64.
 _BY_LONG = (torch.float64, torch.uint8)
 #: Stored narrow, computed in float32.
 HALVES = frozenset((torch.bfloat16, torch.float16))
