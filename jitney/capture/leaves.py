@@ -255,22 +255,21 @@ def refuse_overlap(func: Any, tensors: Iterable[torch.Tensor]) -> None:
     """Breaks before a write to a tensor whose elements share memory: eager refuses it if it is an
     expanded one, else writes to one element after the other."""
     for tensor in tensors:
-        extents = _extents(tensor)
-        if any(type(stride) is int and stride == 0 for stride, _ in extents):
-            what = "an expanded tensor"
-        elif _may_overlap(extents):
-            what = "a tensor whose elements share memory"
-        else:
-            continue
-        raise BreakCapture("overlap", f"{name_of(func)} of {what}", "clone() it before")
+        if overlaps_itself(tensor):
+            expanded = any(type(step) is int and step == 0 for step, _ in _extents(tensor))
+            what = "an expanded tensor" if expanded else "a tensor whose elements share memory"
+            raise BreakCapture("overlap", f"{name_of(func)} of {what}", "clone() it before")
 
 
 def overlaps_itself(tensor: torch.Tensor) -> bool:
-    """Whether two of its elements may be one place in memory."""
-    extents = _extents(tensor)
-    return any(type(stride) is int and stride == 0 for stride, _ in extents) or _may_overlap(
-        extents
-    )
+    """Whether a step in one dimension does not go past all that those of smaller steps reach, so
+    that two elements may be one place in memory. Asks symbols, which guards them."""
+    reach: Any = 1
+    for stride, size in _extents(tensor):
+        if stride < reach:
+            return True
+        reach = reach + stride * (size - 1)
+    return False
 
 
 def _extents(tensor: torch.Tensor) -> list[tuple[Any, Any]]:
@@ -278,16 +277,6 @@ def _extents(tensor: torch.Tensor) -> list[tuple[Any, Any]]:
     pairs = zip(tensor.stride(), tensor.shape, strict=True)
     extents = [(stride, size) for stride, size in pairs if type(size) is not int or size > 1]
     return sorted(extents, key=lambda extent: torch_api.hint_of(extent[0]))
-
-
-def _may_overlap(extents: list[tuple[Any, Any]]) -> bool:
-    """Whether a step in one dimension does not go past all that those of smaller steps reach."""
-    reach: Any = 1
-    for stride, size in extents:
-        if stride < reach:
-            return True
-        reach = reach + stride * (size - 1)
-    return False
 
 
 def reach_of(tensor: torch.Tensor) -> Any:
