@@ -275,8 +275,6 @@ def traced_backward(
     if now != then:
         raise CompilerBug("a graph traced again keeps other tensors for its backward pass")
     if region.facts.recorded != facts.recorded:
-        # Autograd sorts steps by numbers that each of its threads counts for itself: a transform
-        # on a GPU makes some in another thread at first than here.
         raise Unsupported("traced-again", "autograd takes the steps of a graph in another order")
     taken = drop_tangents(region.backward, region.facts, missing)
     if taken is not None:

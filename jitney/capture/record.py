@@ -27,6 +27,7 @@ from jitney.capture.remember_fakes import RememberedFakes
 from jitney.capture.result import GraphInput
 from jitney.capture.source import Source
 from jitney.capture.symbols import Symbols
+from jitney.capture.written_places import refuse_places
 
 _QUIET = (int, float, bool, str, torch.dtype, torch.device, torch.layout, torch.memory_format)
 
@@ -326,7 +327,7 @@ class Recorder:
         """Breaks before a write to tensors whose layout in memory makes a graph write otherwise."""
         leaves.refuse_overlap(func, written)
         for tensor in written:
-            _refuse_gaps(func, self.node_of(tensor), leaves.memory_of(tensor))
+            refuse_places(func, self.node_of(tensor), leaves.memory_of(tensor))
 
     def _refuse_reach(self, func: Callable[..., Any], part: Any, view: Any) -> None:
         """Breaks where ``view``, by `as_strided` of ``part``, reaches past the elements of an
@@ -432,34 +433,6 @@ def _failed(func: Callable[..., Any], error: Exception) -> BreakCapture | Restar
     one it would not for one of several views (`unbind`), which a graph's result is not."""
     cause = BreakCapture("torch-call-failed", f"{leaves.name_of(func)}: {error}")
     return Restart(0, cause) if "is a view and is being modified inplace" in str(error) else cause
-
-
-_WINDOWS = ("unfold", "expand", "broadcast_to")
-
-
-def _refuse_gaps(func: Callable[..., Any], node: torch.fx.Node | None, memory: int) -> None:
-    """Breaks before a write to windows (`_WINDOWS`) that share elements of what they are taken of
-    or leave some out, which torch's functionalization adds up or makes zeros, and to places
-    (`as_strided`) in a tensor with gaps, which are no part of the copy that it writes to."""
-    while node is not None and node.op != "placeholder":
-        source = next((n for n in node.all_input_nodes if _looks_at(n, memory)), None)
-        whole = None if source is None else source.meta["example_value"]
-        if isinstance(whole, torch.Tensor):
-            name, windows = leaves.name_of(node.target), node.meta["example_value"]
-            if name.startswith(("unfold", "as_strided")):
-                leaves.refuse_overlap(func, (windows,))
-            is_part = name.startswith(_WINDOWS) and windows.numel() != whole.numel()
-            if is_part or (name.startswith("as_strided") and leaves.has_gaps(whole)):
-                what = "windows, not of each element once" if is_part else "places between elements"
-                reason = f"{leaves.name_of(func)} of {what}"
-                raise BreakCapture("windows", reason, "write to a slice instead")
-        node = source
-
-
-def _looks_at(node: torch.fx.Node, memory: int) -> bool:
-    value = node.meta.get("example_value")
-    parts = value if isinstance(value, tuple | list) else (value,)
-    return any(isinstance(p, torch.Tensor) and leaves.memory_of(p) == memory for p in parts)
 
 
 @lru_cache(maxsize=4096)

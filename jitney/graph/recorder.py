@@ -61,7 +61,7 @@ _BATCH_NORMS = ("aten.native_batch_norm.default", "aten._native_batch_norm_legit
 @lru_cache(maxsize=4096)
 def op_kind(op: OpOverload) -> OpKind:
     """How calls of ``op`` are recorded."""
-    if op.namespace == "prim":
+    if op.namespace == "prim" or op is _SIZE:
         return OpKind.QUERY
     if str(op) in _ALIASES:
         return OpKind.ALIAS
@@ -88,6 +88,9 @@ _FUNCTIONAL_NAMES = {
     "aten.normal_.default": "aten.normal_functional.default",
 }
 
+
+#: What code in C++ asks for sizes that it takes as numbers (torch 2.11).
+_SIZE = torch.ops.aten.size.default
 
 #: The gradient of recurrent networks: torch's fake result for the workspace it reads is empty.
 _READS_HIDDEN_STATE = torch.ops.aten._cudnn_rnn_backward.default
@@ -441,6 +444,8 @@ class Recorder(torch_api.dispatch_mode_class()):  # type: ignore[misc]
 def _query(op: OpOverload, args: Any, kwargs: Any) -> Any:
     if op is torch.ops.prim.device.default and torch_api.fake_mode_of(args[0]) is not None:
         return args[0].fake_device
+    if op is _SIZE:
+        return tuple([int(size) for size in args[0].shape])
     return op(*args, **kwargs)
 
 

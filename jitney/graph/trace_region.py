@@ -8,8 +8,8 @@ one pass; the rest is traced again under torch's functionalization.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
-from contextlib import ExitStack, nullcontext
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -51,7 +51,7 @@ def trace_region(
     attempts = ((Recorder, Direct()), (FunctionalRecorder, Functionalized()))
     kind = reason = ""
     for recorder, layer in attempts:
-        with torch_api.preserved_modes(), torch_api.autocast_cache_off(), log.stage("trace"):
+        with _tracing(), log.stage("trace"):
             try:
                 made = recorder(table, fake_mode, symbolic)
                 return _trace(gm, given, fake_mode, made, layer, symbolic)
@@ -62,6 +62,16 @@ def trace_region(
                 kind, reason = "trace", f"{type(error).__name__}: {error}"
         log.emit("functionalized", reason=reason)
     raise Unsupported(kind, reason)
+
+
+@contextmanager
+def _tracing() -> Iterator[None]:
+    """Modes as they are in a trace, and after it as before. Autograd runs its steps on this thread:
+    it sorts them by numbers that each thread counts for itself, and a transform's steps for a GPU
+    (`torch.func.grad`), made on another thread, would come in another order from trace to trace."""
+    one_thread = torch.autograd.set_multithreading_enabled(False)
+    with torch_api.preserved_modes(), torch_api.autocast_cache_off(), one_thread:
+        yield
 
 
 @dataclass(frozen=True)
@@ -291,11 +301,12 @@ def _may_copy(gm: fx.GraphModule) -> bool:
 
 
 def _overlaps_itself(tensor: torch.Tensor) -> bool:
-    """Whether elements may share memory, as far as known strides tell (unknown sizes: from 2)."""
-    sizes = [size if type(size) is int else 2 for size in tensor.shape]
-    known = [p for p in zip(tensor.stride(), sizes, strict=True) if type(p[0]) is int and p[1] != 1]
+    """Whether elements may share memory. Symbols: as they are now (capture of ours has guarded it,
+    `written_places`)."""
+    sizes = [torch_api.hint_of(size) for size in tensor.shape]
+    strides = [torch_api.hint_of(step) for step in tensor.stride()]
     reach = 0
-    for stride, size in sorted(known):
+    for stride, size in sorted(p for p in zip(strides, sizes, strict=True) if p[1] != 1):
         if stride <= reach:
             return 0 not in sizes
         reach += stride * (size - 1)

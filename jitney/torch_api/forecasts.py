@@ -14,7 +14,7 @@ from jitney.torch_api.index_strides import laid_out_chosen
 from jitney.torch_api.modes import dispatch_modes_off
 from jitney.torch_api.pointwise_strides import laid_out_pointwise
 from jitney.torch_api.symbols import hint_of, is_symbolic
-from jitney.torch_api.view_strides import has_examples, has_odd_step, same, view_strides
+from jitney.torch_api.view_strides import has_examples, lies_in_rows, same, view_strides
 
 _VERSION = tuple(int(part) for part in torch.__version__.split(".")[:2])
 
@@ -222,7 +222,7 @@ def _seen_as(base: torch.Tensor, view: torch.Tensor) -> torch.Tensor:
         with dispatch_modes_off():
             base_alike = torch.empty_strided(base.shape, base.stride(), device="meta")
             strides: Any = base_alike.view(view.shape).stride()
-    elif base.dim() and has_odd_step(base) and has_examples(base, view) and base.numel() != 0:
+    elif not lies_in_rows(base) and has_examples(base, view) and base.numel() != 0:
         strides = view_strides(base, view.shape)
     else:
         return view

@@ -17,7 +17,7 @@ from jitney.torch_api.symbols import free_symbols, hint_of, symbol_expression
 def has_odd_step(tensor: torch.Tensor) -> bool:
     """Whether a dimension of size 1 may have another stride than in a row-major tensor. Adds no
     guard."""
-    return not lies_in_rows(tensor) and any(type(n) is int and n == 1 for n in tensor.shape)
+    return not lies_in_rows(tensor) and any(same(n, 1) for n in tensor.shape)
 
 
 def lies_in_rows(tensor: torch.Tensor) -> bool:

@@ -81,3 +81,16 @@ def test_image_of_attention(after: Callable[[Tensor, Tensor], Tensor]) -> None:
         expected, result = f(x), compiled(x)
         assert result.stride() == expected.stride()
         torch.testing.assert_close(result, expected)
+
+
+@pytest.mark.parametrize("part", [lambda x: x.chunk(2, 0)[0], lambda x: x[: x.shape[0] // 2]])
+def test_a_size_that_is_1_by_its_symbols(part: Callable[[Tensor], Tensor]) -> None:
+    def f(x: Tensor) -> tuple[tuple[int, ...], Tensor]:
+        view = part(x).view(part(x).shape)
+        return view.stride(), view * 2
+
+    compiled = jitney.compile(f, dynamic=True, fullgraph=True)
+    for rows in (2, 6, 2, 4):
+        x = torch.randn(rows, 8)[:, :6]
+        assert compiled(x)[0] == f(x)[0]
+        torch.testing.assert_close(compiled(x)[1], f(x)[1])
