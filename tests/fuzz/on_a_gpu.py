@@ -52,13 +52,14 @@ def view(seed: int, length: int) -> int:
 
 
 def slice_(seed: int, length: int) -> int:
-    """Slices of larger tensors, of changing sizes."""
-    return slice_programs.check(seed, length, 5, "cuda")
+    """Slices of larger tensors, of changing sizes, each fourth with infinities and NaN."""
+    return slice_programs.check(seed, length, 5, "cuda", special=seed % 4 == 3)
 
 
 def gradient(seed: int, length: int) -> int:
-    """Views and writes with gradients, once or twice, each other program in all its ways."""
-    return gradient_programs.check(seed, length, 4, seed % 2, "cuda")
+    """Views and writes with gradients, once or twice, each other program in all its ways, each
+    fourth with infinities and NaN."""
+    return gradient_programs.check(seed, length, 4, seed % 2, "cuda", special=seed % 4 == 2)
 
 
 def code(seed: int, length: int) -> int:

@@ -19,6 +19,12 @@ def test_gradients_are_taken_in_many_ways(seed: int) -> None:
     check(seed, length=4, calls=3, ways=1)
 
 
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("seed", range(2))
+def test_a_program_with_gradients_of_infinities_and_nan(seed: int) -> None:
+    check(seed, length=4, calls=3, special=1)
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(0)
 @pytest.mark.filterwarnings("ignore")

@@ -13,6 +13,12 @@ def test_a_program_over_slices_equals_eager(seed: int) -> None:
     check(seed, length=5, calls=3)
 
 
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("seed", range(3))
+def test_a_program_over_slices_of_infinities_and_nan(seed: int) -> None:
+    check(seed, length=5, calls=3, special=1)
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(0)
 @pytest.mark.filterwarnings("ignore")
