@@ -14,7 +14,7 @@ from jitney.errors import Unsupported
 from jitney.events import log
 from jitney.graph.eager_gradients import CannotRepeat, EagerGradients
 from jitney.graph.region import Input, RegionFacts, Result, ResultFacts
-from jitney.graph.separate_parts import keep_saved, parts_of, saved_for
+from jitney.graph.separate_parts import Parts, keep_saved, parts_of, saved_for
 from jitney.graph.tangent_variants import TangentVariants
 
 Compiled = Callable[..., Any]
@@ -141,11 +141,10 @@ def _known_reason(error: CannotRepeat) -> str:
 
 
 def _compiled_backward(
-    facts: RegionFacts, backward: Backward, dynamic: Collection[int], parts: tuple[int, ...]
+    facts: RegionFacts, backward: Backward, dynamic: Collection[int], parts: Parts
 ) -> Callable[[Any, tuple[Any, ...]], tuple[Any, ...]]:
     """``run(ctx, gradients of results)``, which gives what the node's backward returns."""
     expected = facts.tangents
-    everything = (1 << len(expected)) - 1
 
     def run_backward(ctx: Any, grads: tuple[Any, ...]) -> tuple[Any, ...]:
         run: Any = backward
@@ -153,10 +152,11 @@ def _compiled_backward(
         left_out: Collection[int] = ()
         if isinstance(run, TangentVariants):
             run, left_out = run.without(missing)
-        present = everything - sum(1 << position for position in missing)
+        present = parts.everything - sum(1 << position for position in missing)
+        read = parts.everything - sum(1 << position for position in left_out)
         values = [*ctx.sizes]
-        if len(parts) > 1 or ctx.rest is not None:
-            values += saved_for(ctx, present, parts, facts.saved_tangents)
+        if not parts.is_one or ctx.rest is not None:
+            values += saved_for(ctx, present, read, parts)
         else:
             values += ctx.saved_tensors  # by no other name: `consume` frees them one by one
         values += [

@@ -9,6 +9,7 @@ import torch
 from torch import fx
 
 from jitney import torch_api
+from jitney.graph.autograd_steps import results_through, saving_together
 from jitney.graph.describe_outputs import Results
 from jitney.graph.functionalize import Direct
 from jitney.graph.join_region import Gradients
@@ -54,7 +55,8 @@ def differentiate(
 
     every = ask(range(len(tangents)), range(len(ends)))
     gradients = [None if g is None else recorder.node_of(layer.value(g)) for g in every]
-    reaching = _tangents_reaching(recorder.graph, gradients, nodes, ends, differentiated, ask)
+    through = results_through(differentiated)
+    reaching = _tangents_reaching(recorder.graph, gradients, nodes, ends, through, ask)
     kept = [i for i, node in enumerate(gradients) if node is not None] or range(len(ends))
     inputs = list(leaves)
     return Gradients(
@@ -63,6 +65,7 @@ def differentiate(
         tuple(nodes),
         [gradients[i] for i in kept],
         tuple(reaching[i] for i in kept),
+        saving_together(through),
     )
 
 
@@ -71,11 +74,12 @@ def _tangents_reaching(
     gradients: Sequence[fx.Node | None],
     tangents: Sequence[fx.Node],
     leaves: Sequence[torch.Tensor],
-    results: Sequence[torch.Tensor],
+    through: Mapping[Any, int],
     ask: Ask,
 ) -> tuple[int, ...]:
-    """For each of ``gradients`` (of ``leaves``), the ``tangents`` (of ``results``) that reach it,
-    as bits: given one of those alone, eager has a gradient, without it None.
+    """For each of ``gradients`` (of ``leaves``), the ``tangents`` that reach it, as bits: given one
+    of those alone, eager has a gradient, without it None. ``through``: by autograd's steps, the
+    tangents whose results come through them.
 
     That a gradient is computed from a tangent is enough, but one that is zeros whatever it is
     given (of a part of `torch.cat` without elements, of what a custom function's backward does not
@@ -88,8 +92,8 @@ def _tangents_reaching(
     unsure = [i for i, node in enumerate(gradients) if node is not None and found[i] != everything]
     if len(tangents) == 1:
         return tuple(1 if i in unsure else mask for i, mask in enumerate(found))
-    ways = _ways(results, [leaves[i] for i in unsure])
-    asked = {i: way & ~found[i] for i, way in zip(unsure, ways, strict=True)}
+    ends = {i: torch.autograd.graph.get_gradient_edge(leaves[i]).node for i in unsure}
+    asked = {i: through.get(end, 0) & ~found[i] for i, end in ends.items()}
     last = next(iter(reversed(graph.nodes)))
     for tangent in range(len(tangents)):
         at = [i for i, way in asked.items() if way >> tangent & 1]
@@ -109,37 +113,6 @@ def _computed_from(graph: fx.Graph, tangents: Sequence[fx.Node]) -> dict[fx.Node
         if mask:
             reach[node] = mask
     return reach
-
-
-def _ways(results: Sequence[torch.Tensor], leaves: Sequence[torch.Tensor]) -> list[int]:
-    """For each of ``leaves``, the ``results`` from which autograd's graph leads to it, as bits."""
-    if not leaves:
-        return []
-    masks: dict[Any, int] = {}
-    for i, result in enumerate(results):
-        masks[result.grad_fn] = masks.get(result.grad_fn, 0) | 1 << i
-    for step in _before_what_follows(list(masks)):
-        for after, _ in step.next_functions:
-            if after is not None:
-                masks[after] = masks.get(after, 0) | masks[step]
-    return [masks.get(torch.autograd.graph.get_gradient_edge(leaf).node, 0) for leaf in leaves]
-
-
-def _before_what_follows(starts: Sequence[Any]) -> list[Any]:
-    """Autograd's steps from ``starts`` on, each before those that it leads to."""
-    order: list[Any] = []
-    seen: set[Any] = set()
-    stack: list[Any] = [(None, iter([(step, 0) for step in starts]))]
-    while stack:
-        step, following = stack[-1]
-        after = next((a for a, _ in following if a is not None and a not in seen), None)
-        if after is None:
-            order.append(step)
-            stack.pop()
-        else:
-            seen.add(after)
-            stack.append((after, iter(after.next_functions)))
-    return order[-2::-1]  # without the first of the stack, which is no step
 
 
 def _forget_after(graph: fx.Graph, last: fx.Node) -> None:

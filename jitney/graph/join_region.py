@@ -38,13 +38,14 @@ LARGE_RESULT = 1 << 24
 class Gradients:
     """What autograd recorded: ``inputs`` that get the gradients ``nodes`` compute (None: zero)
     from the ``tangents`` of ``results``; ``reaching``: for each, the tangents that reach it, as
-    bits."""
+    bits; ``parts``: the tangents that eager frees together (`saving_together`)."""
 
     inputs: tuple[int, ...]
     results: tuple[int, ...]
     tangents: tuple[fx.Node, ...]
     nodes: list[fx.Node | None]
     reaching: tuple[int, ...]
+    parts: tuple[int, ...]
 
 
 def join_region(
@@ -193,7 +194,8 @@ def _with_backward(
         grad_inputs=gradients.inputs,
         grad_tangents=gradients.reaching,
         saved_tensors=tuple(place(node) for node in split.saved_tensors),
-        saved_tangents=_tangents_beside(split, gradients.reaching),
+        saved_tangents=_tangents_beside(split),
+        parts=gradients.parts,
         saved_sizes=tuple(place(node) for node in split.saved_sizes),
         old_values=_read_by(results, inputs, facts.mutations),
     )
@@ -235,19 +237,20 @@ def own_gradients(graph: fx.Graph) -> None:
     output.args = (tuple(gradients),)
 
 
-def _tangents_beside(split: Partition, reaching: Sequence[int]) -> tuple[int, ...]:
-    """For each saved tensor, the tangents that reach a gradient it has a part in."""
-    gradients: Any = split.backward.output_node().args[0]
-    masks: dict[fx.Node, int] = {}
-    for node, mask in zip(gradients, reaching, strict=True):
-        masks[node] = masks.get(node, 0) | mask
-    for node in reversed(split.backward.nodes):
-        for source in node.all_input_nodes if node.op != "output" else ():
-            masks[source] = masks.get(source, 0) | masks.get(node, 0)
+def _tangents_beside(split: Partition) -> tuple[int, ...]:
+    """For each saved tensor, the tangents, as bits, of the gradients that it helps to compute."""
     placeholders = [node for node in split.backward.nodes if node.op == "placeholder"]
     first = len(split.saved_sizes)
     saved = placeholders[first : first + len(split.saved_tensors)]
-    return tuple(masks.get(node, 0) for node in saved)
+    masks = {node: 1 << i for i, node in enumerate(placeholders[first + len(saved) :])}
+    beside = dict.fromkeys(split.backward.nodes, 0)
+    for node in split.backward.nodes:
+        for source in node.all_input_nodes:
+            masks[node] = masks.get(node, 0) | masks.get(source, 0)
+    for node in reversed(split.backward.nodes):
+        for source in node.all_input_nodes if node.op != "output" else ():
+            beside[source] |= masks.get(node, 0) or beside[node]
+    return tuple(beside[node] for node in saved)
 
 
 def _copied(graph: fx.Graph, node: fx.Node) -> fx.Node:

@@ -1,7 +1,8 @@
-"""Results of one call whose gradients have nothing in common: each part has its own backward pass.
+"""Results of one call for which eager saves nothing in common: each part has its own backward pass.
 
-In eager they are separate graphs. Here they share an autograd node, whose tensors torch frees when
-the first part has run. What the other parts need is kept until they have run, or the node is gone.
+In eager they are separate graphs, or ones that meet only in steps that save no tensors. Here they
+share an autograd node, whose tensors torch frees when the first part has run. What the other parts
+need is kept until they have run, or the node is gone.
 """
 
 from __future__ import annotations
@@ -18,57 +19,92 @@ from jitney.graph.region import RegionFacts
 
 
 @dataclass(frozen=True)
+class Parts:
+    """The tangents of a region (``everything``, as bits), those that eager frees together
+    (``groups``; one in no group is never freed), and those that each saved tensor serves
+    (``needs``)."""
+
+    everything: int
+    groups: tuple[int, ...]
+    needs: tuple[int, ...]
+
+    @property
+    def is_one(self) -> bool:
+        """Whether a pass leaves nothing for another."""
+        return self.groups == (self.everything,)
+
+    def freed_with(self, present: int) -> int:
+        """The tangents that can be differentiated no more after a pass for those ``present``."""
+        return sum(group for group in self.groups if group & present)
+
+
+@dataclass(frozen=True)
 class Rest:
-    """What the parts that may still run (bits of ``tangents``) read: the saved ``tensors``, at
-    these ``versions``; detached, since the node that keeps this made some of them."""
+    """What passes for ``tangents`` (bits) may still read: the ``saved`` tensors, at these
+    ``versions``, detached, since the node that keeps this made some of them; of those that such
+    passes do not read the looks."""
 
     tangents: int
-    tensors: tuple[torch.Tensor, ...]
+    saved: tuple[torch.Tensor | Looks, ...]
     versions: Sequence[int]
 
 
-def parts_of(facts: RegionFacts) -> tuple[int, ...]:
-    """The tangents in groups, as bits: those of different groups reach no gradient together."""
-    parts: list[int] = []
-    for mask in facts.grad_tangents:
-        met = [part for part in parts if part & mask]
-        parts = [part for part in parts if not part & mask]
-        parts.append(mask | sum(met))
-    return tuple(part for part in parts if part)
+@dataclass(frozen=True)
+class Looks:
+    """Of a tensor that is kept no more."""
+
+    shape: torch.Size
+    dtype: torch.dtype
+    device: torch.device
+
+    def tensor(self) -> torch.Tensor:
+        """One that looks like it, in hardly any memory."""
+        return torch.zeros((), dtype=self.dtype, device=self.device).expand(self.shape)
 
 
-def saved_for(
-    ctx: Any, present: int, parts: tuple[int, ...], needs: Sequence[int]
-) -> tuple[torch.Tensor, ...]:
-    """The saved tensors, for a pass given the tangents ``present``; ``ctx.rest`` is what is left
-    then: all, where the graph is retained. ``needs``: by saved tensor, the tangents it serves.
+def parts_of(facts: RegionFacts) -> Parts:
+    """The parts of a region's tangents."""
+    return Parts((1 << len(facts.tangents)) - 1, facts.parts, facts.saved_tangents)
+
+
+def saved_for(ctx: Any, present: int, read: int, parts: Parts) -> tuple[torch.Tensor, ...]:
+    """The saved tensors, for a pass given the tangents ``present``, by a graph that takes those
+    ``read``, zeros for others; ``ctx.rest`` is what is left then: all, where the graph is retained.
     Raises torch's errors for a part that has run and was not retained, and for what was written
     to."""
-    wanted = sum(part for part in parts if part & present)
     rest: Rest | None = ctx.rest
     if rest is None:
-        tensors: tuple[torch.Tensor, ...] = ctx.saved_tensors
-        rest = Rest(sum(parts), tensors, torch_api.versions(tensors))
-    elif wanted & ~rest.tangents:
-        return ctx.saved_tensors
+        saved: tuple[torch.Tensor, ...] = ctx.saved_tensors
+        rest = Rest(parts.everything, saved, torch_api.versions(saved))
+    elif read & ~rest.tangents:
+        return ctx.saved_tensors  # raises: they are freed
     else:
-        now = torch_api.versions(rest.tensors)
-        for need, version, before in zip(needs, now, rest.versions, strict=True):
-            if need & wanted and version != before:
+        _refuse_writes(rest, present, parts)
+        saved = tuple([t.tensor() if isinstance(t, Looks) else t for t in rest.saved])
+    left = rest.tangents
+    if not torch_api.keeps_graph():
+        left &= ~parts.freed_with(present)
+    pairs = zip(saved, parts.needs, strict=True) if left else ()
+    kept = [t.detach() if need & left else Looks(t.shape, t.dtype, t.device) for t, need in pairs]
+    ctx.rest = Rest(left, tuple(kept), rest.versions if left else ())
+    return saved
+
+
+def _refuse_writes(rest: Rest, present: int, parts: Parts) -> None:
+    for tensor, need, before in zip(rest.saved, parts.needs, rest.versions, strict=True):
+        if need & present and isinstance(tensor, torch.Tensor):
+            (version,) = torch_api.versions([tensor])
+            if version != before:
                 raise RuntimeError(
                     "one of the variables needed for gradient computation has been modified by an "
                     f"inplace operation: it is at version {version}; expected version {before}"
                 )
-    left = rest.tangents if torch_api.keeps_graph() else rest.tangents & ~wanted
-    kept = tuple([t.detach() for t in rest.tensors]) if left else ()
-    ctx.rest = Rest(left, kept, rest.versions if left else ())
-    return rest.tensors
 
 
-def keep_saved(ctx: Any, parts: tuple[int, ...], count: int) -> tuple[None, ...]:
+def keep_saved(ctx: Any, parts: Parts, count: int) -> tuple[None, ...]:
     """What a pass without any tangent gives ``count`` inputs. The saved tensors, which torch
     forgets then too, are kept."""
     if ctx.rest is None and not torch_api.keeps_graph():
         with suppress(RuntimeError):  # one was written to since
-            saved_for(ctx, 0, parts, ())
+            saved_for(ctx, 0, 0, parts)
     return (None,) * (1 + count)

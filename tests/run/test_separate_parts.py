@@ -118,3 +118,65 @@ def test_a_pass_that_brings_no_gradient_frees_nothing(create_graph: bool) -> Non
         with pytest.raises(RuntimeError, match="a second time"):
             waves.sum().backward()
     assert_equal(found[1], found[0])
+
+
+class TwoNets(torch.nn.Module):
+    """Two networks of one input; their results meet in its gradient alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.one, self.other = (
+            torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Tanh(), torch.nn.Linear(4, 1))
+            for _ in range(2)
+        )
+
+    def forward(self, x: torch.Tensor, way: str) -> Any:
+        one, other = self.one(x * 3).sum(), self.other(x * 3).sum()
+        if way == "break":
+            jitney.graph_break()
+        if way == "backward":
+            one.backward()
+            return other
+        return other + torch.autograd.grad(one, x)[0].sum()
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("way", ["grad", "break", "backward"])
+def test_parts_that_meet_in_an_input(way: str, dynamic: bool) -> None:
+    found = []
+    for compiled in (False, True):
+        nets = TwoNets()
+        call = jitney.compile(nets, dynamic=dynamic) if compiled else nets
+        for rows in (3, 5):
+            x = torch.linspace(-1, 1, 4 * rows).view(rows, 4).requires_grad_()
+            call(x, way).backward()
+            found.append((x.grad, *[p.grad for p in nets.parameters()]))
+    assert_equal(found[2:], found[:2])
+
+
+def test_what_the_parts_that_have_run_saved_is_freed() -> None:
+    def f(x: torch.Tensor) -> Any:
+        y = x.sin()
+        return (y * y.exp()).sum(), x + 1
+
+    x = torch.ones(3, 4, requires_grad=True)
+    loss, other = jitney.compile(f)(x * 1)
+    assert any(isinstance(t, torch.Tensor) for t in loss.grad_fn.saved_tensors)
+    loss.backward()
+    assert not any(isinstance(t, torch.Tensor) for t in other.grad_fn.rest.saved)
+
+
+def test_what_saves_nothing_is_differentiated_again_and_again() -> None:
+    def f(x: torch.Tensor) -> Any:
+        return x.exp().sum(), x + 1
+
+    for call in (f, jitney.compile(f)):
+        x, _ = given()
+        loss, other = call(x)
+        other.sum().backward()
+        loss.backward()
+        other.sum().backward()
+        assert_equal(x.grad, 2 + x.detach().exp())
+        with pytest.raises(RuntimeError, match="a second time"):
+            loss.backward()
