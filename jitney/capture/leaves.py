@@ -148,7 +148,26 @@ def _ask(recorder: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
         recorder.strides_asked = True
     if name_of(func) == "storage_offset":
         recorder.places_asked = True
+    if func is torch.Tensor.is_contiguous:
+        return torch_api.is_contiguous(*args, **kwargs)
     return func(*args, **kwargs)
+
+
+_MAKING_CONTIGUOUS = (torch.Tensor.contiguous, torch.Tensor.ravel, torch.ravel)
+
+
+def contiguous_already(recorder: Any, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    """What a call to make a tensor of symbolic sizes contiguous gives where it is so already: by
+    guards, since torch copies one that is not sure to be. None for any other call."""
+    if func not in _MAKING_CONTIGUOUS or not args or not torch_api.is_symbolic(args[0]):
+        return None
+    if not torch_api.is_contiguous(*args, **kwargs):
+        return None
+    return args[0] if func is torch.Tensor.contiguous else _in_a_row(recorder, args[0])
+
+
+def _in_a_row(recorder: Any, tensor: torch.Tensor) -> Any:
+    return tensor if tensor.dim() == 1 else recorder.call(torch.Tensor.view, (tensor, -1), {})
 
 
 def _converted(

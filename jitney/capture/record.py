@@ -263,6 +263,8 @@ class Recorder:
         """Runs a torch function on fakes and records it if it made or changed a tensor."""
         if (query := leaves.query(func)) is not None:
             return query(self, func, args, kwargs)
+        if (given := leaves.contiguous_already(self, func, args, kwargs)) is not None:
+            return given
         func = leaves.kept_whole(func, args, self.in_transform)
         kwargs = torch_api.without_default_generator(func, kwargs)
         op, target, write = leaves.target_of(func)
@@ -270,8 +272,7 @@ class Recorder:
         node_args = tuple([self.argument(a) for a in args])
         if func is torch.Tensor.new:
             node_args = tuple(map(self._kept_size, args, node_args))
-        known = (fake for fake, _ in self.nodes.values())
-        refuse_redefined(func, args, node_args, known)
+        refuse_redefined(func, args, node_args, (fake for fake, _ in self.nodes.values()))
         leaves.refuse_numpy_types(func, *args, *kwargs.values())
         leaves.refuse_booleans(func, args, kwargs)
         leaves.refuse_new_leaves(func, args, kwargs)

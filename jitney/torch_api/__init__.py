@@ -218,6 +218,7 @@ from jitney.torch_api.tensors import (
 from jitney.torch_api.view_strides import (
     can_be_viewed,
     has_examples,
+    is_contiguous,
     lie_alike,
     lies_in_rows,
 )
@@ -326,6 +327,7 @@ __all__ = [
     "is_compiled_class",
     "is_capturable",
     "is_composite",
+    "is_contiguous",
     "is_data_dependent",
     "is_disabling",
     "is_data_dependent_error",

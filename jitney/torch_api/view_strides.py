@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from jitney.torch_api.symbols import free_symbols, hint_of, symbol_expression
+from jitney.torch_api.symbols import free_symbols, hint_of, is_symbolic, symbol_expression
 
 
 def has_odd_step(tensor: torch.Tensor) -> bool:
@@ -40,6 +40,27 @@ def same(a: Any, b: Any) -> bool:
 
 def _written(size: Any) -> Any:
     return size if type(size) is int else symbol_expression(size)
+
+
+_FORMATS = {torch.channels_last: (1, 3, 2, 0), torch.channels_last_3d: (1, 4, 3, 2, 0)}
+
+
+def is_contiguous(tensor: torch.Tensor, memory_format: Any = torch.contiguous_format) -> bool:
+    """`Tensor.is_contiguous`. Comparisons of symbols become guards; torch takes a tensor that is
+    not sure to be contiguous for one that is not."""
+    in_rows = memory_format not in _FORMATS
+    order = range(tensor.dim())[::-1] if in_rows else _FORMATS[memory_format]
+    if len(order) != tensor.dim() or not (is_symbolic(tensor) and has_examples(tensor)):
+        return tensor.is_contiguous(memory_format=memory_format)
+    if in_rows and any(size == 0 for size in tensor.shape):
+        return True
+    step: Any = 1
+    for d in order:
+        if tensor.shape[d] != 1:
+            if tensor.stride(d) != step:
+                return False
+            step = step * tensor.shape[d]
+    return True
 
 
 def lie_alike(a: torch.Tensor, b: torch.Tensor) -> bool:

@@ -94,3 +94,40 @@ def test_a_size_that_is_1_by_its_symbols(part: Callable[[Tensor], Tensor]) -> No
         x = torch.randn(rows, 8)[:, :6]
         assert compiled(x)[0] == f(x)[0]
         torch.testing.assert_close(compiled(x)[1], f(x)[1])
+
+
+def _written_copy(x: Tensor) -> Tensor:
+    y = x.contiguous()
+    return y.add_(1)
+
+
+def _written_row(x: Tensor) -> Tensor:
+    y = torch.ravel(x)
+    return y.add_(1)
+
+
+def _asked(x: Tensor) -> Tensor:
+    return x * (2 if x.is_contiguous() else 3)
+
+
+def _asked_for_images(x: Tensor) -> Tensor:
+    return x * (2 if x[None, :, :, None].is_contiguous(memory_format=torch.channels_last) else 3)
+
+
+@pytest.mark.parametrize("function", [_written_copy, _written_row, _asked, _asked_for_images])
+def test_a_layout_that_changes_with_the_sizes(function: Callable[[Tensor], Tensor]) -> None:
+    """torch says of strides that are symbols that they are not those of rows."""
+    layouts = [
+        lambda memory: memory.view(4, 10)[2:, 3:],
+        lambda memory: memory[:12].view(3, 4)[1:],
+        lambda memory: memory.view(8, 5).t(),
+        lambda memory: memory.view(5, 8),
+        lambda memory: memory.view(4, 10)[2:, 4:7],
+    ]
+    compiled = jitney.compile(function, dynamic=True, fullgraph=True)
+    for layout in layouts:
+        memories = torch.arange(40.0), torch.arange(40.0)
+        expected, result = function(layout(memories[0])), compiled(layout(memories[1]))
+        assert result.stride() == expected.stride()
+        torch.testing.assert_close(result, expected)
+        torch.testing.assert_close(memories[1], memories[0])
