@@ -163,11 +163,9 @@ def contiguous_already(recorder: Any, func: Any, args: Any, kwargs: dict[str, An
         return None
     if not torch_api.is_contiguous(*args, **kwargs):
         return None
-    return args[0] if func is torch.Tensor.contiguous else _in_a_row(recorder, args[0])
-
-
-def _in_a_row(recorder: Any, tensor: torch.Tensor) -> Any:
-    return tensor if tensor.dim() == 1 else recorder.call(torch.Tensor.view, (tensor, -1), {})
+    if func is torch.Tensor.contiguous:
+        return args[0]
+    return recorder.call(torch.Tensor.view, (args[0], -1), {})
 
 
 def _converted(

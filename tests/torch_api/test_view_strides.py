@@ -131,3 +131,15 @@ def test_a_layout_that_changes_with_the_sizes(function: Callable[[Tensor], Tenso
         assert result.stride() == expected.stride()
         torch.testing.assert_close(result, expected)
         torch.testing.assert_close(memories[1], memories[0])
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_what_lies_in_a_row_already(dynamic: bool) -> None:
+    row, same = (
+        jitney.compile(f, dynamic=dynamic) for f in (lambda x: x.ravel(), lambda x: x.contiguous())
+    )
+    for memory in (torch.ones(10), torch.ones(12)):
+        x = memory[2:]
+        assert same(x) is x
+        assert row(x) is not x
+        assert row(x).data_ptr() == x.data_ptr()
