@@ -53,7 +53,7 @@ _ALIKE = {
     **dict.fromkeys(("index_add", "index_add_", "index_copy", "index_copy_"), (0, 3)),
     **dict.fromkeys(("index_reduce", "index_reduce_"), (0, 3)),
     **dict.fromkeys(("nll_loss_forward", "nll_loss2d_forward"), (0, 2)),
-    **dict.fromkeys(("linalg_cross", "huber_loss"), (0, 1)),
+    "linalg_cross": (0, 1),
 }
 #: The same, but that 16-bit inputs may have float32 parameters.
 _NORMS = {
@@ -91,7 +91,7 @@ def ask_eager(op: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any]) 
     refusal = refusal_of(op, args, kwargs)
     if refusal:
         raise Unsupported("eager-refuses", f"{op} of {', '.join(str(x.dtype) for x in tensors)}: "
-                          f"eager raises {refusal}")  # fmt: skip
+                          f"eager {refusal}")  # fmt: skip
 
 
 def is_asked(op: OpOverload) -> bool:
@@ -100,7 +100,7 @@ def is_asked(op: OpOverload) -> bool:
 
 
 def refusal_of(op: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
-    """The name of the error that eager raises; nothing where it does not, or cannot be asked."""
+    """What eager does instead; nothing where it does the same, or cannot be asked."""
     tensors = [x for x in (*args, *kwargs.values()) if isinstance(x, torch.Tensor)]
     if not all(map(_can_be_asked, tensors)):
         return ""
@@ -175,7 +175,8 @@ def _described(value: Any, ones: bool) -> Any:
 
 @lru_cache(maxsize=16384)
 def _refusal(op: OpOverload, windowed: bool, args: tuple[Any, ...], kwargs: tuple[Any, ...]) -> str:
-    """The name of the error that eager raises, or nothing."""
+    """The error that eager raises, or the dtypes that it gives where operands differ in theirs and
+    torch foresees others; or nothing."""
     indexed = op._opname.removesuffix("_") in _INDEXED
     size = 16 if windowed else 1 if indexed else 2  # a variance of one element warns
     with torch_api.dispatch_modes_off(), torch.no_grad(), warnings.catch_warnings():
@@ -183,12 +184,30 @@ def _refusal(op: OpOverload, windowed: bool, args: tuple[Any, ...], kwargs: tupl
         given = [_example(a, size, 0 if indexed and at else 1) for at, a in enumerate(args)]
         named = {k: _example(v, size, 1) for k, v in kwargs}
         try:
-            op(*given, **named)
+            result = op(*given, **named)
         except (RuntimeError, TypeError, ValueError, IndexError, OverflowError) as error:
             large = "without overflow" in str(error)
             if not windowed or large or isinstance(error, NotImplementedError):
-                return type(error).__name__
-    return ""
+                return f"raises {type(error).__name__}"
+            return ""
+        if len({a[2] for a in args if a[0] == "tensor"}) < 2:
+            return ""
+        dtypes = _dtypes(result)
+        return "" if _foreseen(op, given, named) in (None, dtypes) else f"gives {dtypes}"
+
+
+def _foreseen(op: OpOverload, args: list[Any], kwargs: dict[str, Any]) -> list[torch.dtype] | None:
+    """The dtypes that fake tensors would have; None where they raise."""
+    bare = [a.to("meta") if isinstance(a, torch.Tensor) else a for a in args]
+    try:
+        return _dtypes(op(*bare, **kwargs))
+    except (RuntimeError, TypeError, ValueError, IndexError, OverflowError):
+        return None
+
+
+def _dtypes(results: Any) -> list[torch.dtype]:
+    results = results if isinstance(results, tuple | list) else (results,)
+    return [result.dtype for result in results if isinstance(result, torch.Tensor)]
 
 
 def _example(described: Any, size: int, value: int) -> Any:

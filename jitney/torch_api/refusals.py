@@ -40,7 +40,7 @@ def refuse(op: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         return _select(*args, **kwargs)
     if shares_with_written(op, args, kwargs):
         raise _Refused("what is written shares memory with what is read")
-    if _writes_pointwise(op) and args[0].device.type == "cpu":
+    if _writes_pointwise(op) and _has_kernels(args[0].device):
         named = tuple([(name, _kind(value)) for name, value in kwargs.items()])
         _try_kinds(op, tuple(map(_kind, args)), named)
     refuse_operands(op, args, kwargs)
@@ -84,12 +84,20 @@ class _Like:
 
     dtype: torch.dtype
     ndim: int
+    device: torch.device
+
+
+def _has_kernels(device: torch.device) -> bool:
+    """Whether eager can be asked there, now."""
+    if device.type != "cuda":
+        return device.type == "cpu"
+    return torch.cuda.is_available() and not torch.cuda.is_current_stream_capturing()
 
 
 def _kind(value: Any) -> _Like | tuple[type, Any]:
     """What decides whether a pointwise op takes an argument: for a tensor, how it is promoted."""
     if isinstance(value, torch.Tensor):
-        return _Like(value.dtype, min(value.dim(), 1))
+        return _Like(value.dtype, min(value.dim(), 1), value.device)
     if isinstance(value, torch.SymInt | torch.SymFloat):
         value = 1 if isinstance(value, torch.SymInt) else 1.0
     return type(value), value  # 1 == 1.0 == True
@@ -115,7 +123,9 @@ def _try_kinds(op: Any, args: tuple[Any, ...], kwargs: tuple[tuple[str, Any], ..
 
 
 def _one_like(kind: _Like | tuple[type, Any]) -> Any:
-    return torch.ones((1,) * kind.ndim, dtype=kind.dtype) if isinstance(kind, _Like) else kind[1]
+    if not isinstance(kind, _Like):
+        return kind[1]
+    return torch.ones((1,) * kind.ndim, dtype=kind.dtype, device=kind.device)
 
 
 def _check(holds: bool, what: str) -> None:

@@ -149,3 +149,12 @@ def test_no_rows_beside_one_that_is_repeated() -> None:
     x, offsets = torch.randn(0), torch.randn(3)
     assert jitney.compile(f)(x, offsets).shape == (0, 3)
     assert not log.events("eager_graph")
+
+
+@pytest.mark.parametrize("loss", [F.huber_loss, F.soft_margin_loss, F.mse_loss])
+def test_a_result_of_mixed_dtypes_has_eagers(loss: Call) -> None:
+    """torch foresees that of both operands; eager gives some that of the first."""
+    compiled = jitney.compile(lambda x, y: loss(x, y) * 2)
+    x, y = torch.ones(3), torch.ones(3, dtype=torch.float64)
+    for given in ((x, y), (y, x), (x, y.half()), (y.bfloat16(), x)):
+        assert compiled(*given).dtype is loss(*given).dtype

@@ -99,3 +99,34 @@ def test_a_transform_beside_a_result_without_gradient(device: str) -> None:
         found.append((*torch.autograd.grad(call(x, z)[0].sum(), leaves, allow_unused=True), z))
     assert_equal(found[1], found[0])
     assert_equal(found[3], found[2])
+
+
+@pytest.mark.parametrize("view", [lambda z: z, lambda z: z[None]])
+@pytest.mark.parametrize("handled", [False, True])
+def test_a_write_that_does_not_fit_is_refused(view: Any, handled: bool) -> None:
+    def f(y: Tensor, z: Tensor) -> Tensor:
+        y = y[1:]
+        if not handled:
+            return y.add_(view(z))
+        try:
+            y.add_(view(z))
+        except RuntimeError:
+            y.mul_(3)
+        return y * 2
+
+    y, z = torch.ones(4, device="cuda"), torch.tensor(1 + 1j, device="cuda")
+    if handled:
+        assert_equal(jitney.compile(f)(y.clone(), z), f(y.clone(), z))
+        return
+    with pytest.raises(RuntimeError, match="can't be cast"):
+        jitney.compile(f)(y, z)
+    assert_equal(y, torch.ones(4, device="cuda"))
+
+
+@pytest.mark.parametrize("name", ["huber_loss", "mse_loss", "smooth_l1_loss", "soft_margin_loss"])
+def test_a_loss_of_two_dtypes_has_eagers(name: str) -> None:
+    loss = getattr(F, name)
+    compiled = jitney.compile(lambda a, b: loss(a, b, reduction="none") * 2)
+    x, y = torch.ones(4, device="cuda"), torch.ones(4, device="cuda", dtype=torch.float64)
+    for given in ((x, y), (y, x), (x, y.half())):
+        assert compiled(*given).dtype is loss(*given).dtype
