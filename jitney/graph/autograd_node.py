@@ -14,7 +14,7 @@ from jitney.errors import Unsupported
 from jitney.events import log
 from jitney.graph.eager_gradients import CannotRepeat, EagerGradients
 from jitney.graph.region import Input, RegionFacts, Result, ResultFacts
-from jitney.graph.separate_parts import Parts, keep_saved, parts_of, saved_for
+from jitney.graph.separate_parts import Parts, keep_rest, keep_saved, parts_of, saved_for
 from jitney.graph.tangent_variants import TangentVariants
 
 Compiled = Callable[..., Any]
@@ -73,7 +73,9 @@ def _node_class(
     saved_sizes = _picker([_place(facts, place) for place in facts.saved_sizes])
     dynamic = tuple(i for i in facts.tangents if None in _shape_of(facts.results[i]))
     parts = parts_of(facts)
-    run = _either(_compiled_backward(facts, backward, dynamic, parts), eager)
+    run = _either(
+        _compiled_backward(facts, backward, dynamic, parts), _eagers(facts, eager, parts), eager
+    )
 
     class CompiledRegion(torch.autograd.Function):
         @staticmethod
@@ -104,12 +106,25 @@ def _node_class(
     return CompiledRegion
 
 
-def _either(compiled: Callable[..., tuple[Any, ...]], eager: EagerGradients) -> Callable[..., Any]:
+def _eagers(facts: RegionFacts, eager: EagerGradients, parts: Parts) -> Callable[..., Any]:
+    """``run(ctx, gradients of results by index)``, by eager's own backward pass."""
+    bits = {index: 1 << position for position, index in enumerate(facts.tangents)}
+
+    def run(ctx: Any, tangents: dict[int, Any]) -> tuple[Any, ...]:
+        present = sum(bits[i] for i in tangents)
+        saved = saved_for(ctx, present, parts, "eager")
+        gradients = eager.gradients(ctx.given, saved, tangents)
+        keep_rest(ctx, saved, present, parts)
+        return (None, *gradients)
+
+    return run
+
+
+def _either(
+    compiled: Callable[..., Any], eagers: Callable[..., Any], eager: EagerGradients
+) -> Callable[..., Any]:
     """``run(ctx, gradients of results, those that are given by index)``: eager where it is needed,
     and where modes have changed and it can; else compiled."""
-
-    def eagers(ctx: Any, tangents: dict[int, Any]) -> tuple[Any, ...]:
-        return (None, *eager.gradients(ctx.given, ctx.saved_tensors, tangents))
 
     def run(ctx: Any, grads: tuple[Any, ...], tangents: dict[int, Any]) -> tuple[Any, ...]:
         needed = eager.are_needed(tangents.values())
@@ -144,7 +159,7 @@ def _compiled_backward(
     facts: RegionFacts, backward: Backward, dynamic: Collection[int], parts: Parts
 ) -> Callable[[Any, tuple[Any, ...]], tuple[Any, ...]]:
     """``run(ctx, gradients of results)``, which gives what the node's backward returns."""
-    expected = facts.tangents
+    expected, one = facts.tangents, parts.are_one()
 
     def run_backward(ctx: Any, grads: tuple[Any, ...]) -> tuple[Any, ...]:
         run: Any = backward
@@ -153,10 +168,12 @@ def _compiled_backward(
         if isinstance(run, TangentVariants):
             run, left_out = run.without(missing)
         present = parts.everything - sum(1 << position for position in missing)
-        read = parts.everything - sum(1 << position for position in left_out)
         values = [*ctx.sizes]
-        if not parts.is_one or ctx.rest is not None:
-            values += saved_for(ctx, present, read, parts)
+        if not one or ctx.rest is not None:
+            saved = saved_for(ctx, present, parts, "whole" if missing and not left_out else "part")
+            keep_rest(ctx, saved, present, parts)
+            values += saved
+            del saved
         else:
             values += ctx.saved_tensors  # by no other name: `consume` frees them one by one
         values += [

@@ -21,29 +21,33 @@ def results_through(results: Sequence[torch.Tensor]) -> dict[Any, int]:
     return masks
 
 
-def saving_together(masks: dict[Any, int]) -> tuple[int, ...]:
-    """The results in groups, as bits: those of a group come through steps that save tensors, some
-    of them the same; eager frees these with the first of the group to be differentiated. A result
-    in no group comes through none that saves, and eager differentiates it again and again."""
-    groups: list[int] = []
-    for step, mask in masks.items():
-        kind: Any = type(step)
-        if _saves(kind):
-            met = [group for group in groups if group & mask]
-            groups = [group for group in groups if not group & mask]
-            for group in met:
-                mask |= group
-            groups.append(mask)
-    return tuple(groups)
+def freed_together(masks: dict[Any, int]) -> tuple[int, ...]:
+    """For each step that saves tensors the results that come through it, as bits, each set once.
+    Eager frees the step with the first of them that is differentiated."""
+    return tuple({mask: None for step, mask in masks.items() if _saves(step)})
+
+
+def _saves(step: Any) -> bool:
+    """Whether a step keeps tensors; also what stands for the steps of one that was written to."""
+    kind: Any = type(step)
+    try:
+        if hasattr(kind, "saved_tensors"):  # of a custom function
+            return bool(step.saved_tensors)
+        names = _saved_names(kind)
+        return kind.__name__ == "CopySlices" or any(_holds(getattr(step, name)) for name in names)
+    except RuntimeError:  # what it keeps was written to
+        return True
+
+
+def _holds(saved: Any) -> bool:
+    return any(map(_holds, saved)) if isinstance(saved, list | tuple) else saved is not None
 
 
 @lru_cache(maxsize=1024)
-def _saves(kind: type) -> bool:
-    """Whether a step of this kind may save tensors: a custom function's, too, and what stands for
-    the steps of a tensor that was written to."""
-    names = dir(kind)
-    custom = "saved_tensors" in names or kind.__name__ == "CopySlices"
-    return custom or any(name.startswith("_raw_saved_") for name in names)
+def _saved_names(kind: type) -> tuple[str, ...]:
+    """What a kind of step calls the tensors that it may keep."""
+    raw = "_raw_saved_"
+    return tuple([f"_saved_{n.removeprefix(raw)}" for n in dir(kind) if n.startswith(raw)])
 
 
 def _before_what_follows(starts: Sequence[Any]) -> list[Any]:

@@ -9,7 +9,7 @@ import torch
 from torch import fx
 
 from jitney import torch_api
-from jitney.graph.autograd_steps import results_through, saving_together
+from jitney.graph.autograd_steps import freed_together, results_through
 from jitney.graph.describe_outputs import Results
 from jitney.graph.functionalize import Direct
 from jitney.graph.join_region import Gradients
@@ -53,9 +53,10 @@ def differentiate(
         )
         return found
 
+    through = results_through(differentiated)
+    together = freed_together(through)  # asked while they hold what they save
     every = ask(range(len(tangents)), range(len(ends)))
     gradients = [None if g is None else recorder.node_of(layer.value(g)) for g in every]
-    through = results_through(differentiated)
     reaching = _tangents_reaching(recorder.graph, gradients, nodes, ends, through, ask)
     kept = [i for i, node in enumerate(gradients) if node is not None] or range(len(ends))
     inputs = list(leaves)
@@ -65,7 +66,7 @@ def differentiate(
         tuple(nodes),
         [gradients[i] for i in kept],
         tuple(reaching[i] for i in kept),
-        saving_together(through),
+        together,
     )
 
 

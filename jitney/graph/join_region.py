@@ -38,14 +38,14 @@ LARGE_RESULT = 1 << 24
 class Gradients:
     """What autograd recorded: ``inputs`` that get the gradients ``nodes`` compute (None: zero)
     from the ``tangents`` of ``results``; ``reaching``: for each, the tangents that reach it, as
-    bits; ``parts``: the tangents that eager frees together (`saving_together`)."""
+    bits; ``freed_together``: see `RegionFacts`."""
 
     inputs: tuple[int, ...]
     results: tuple[int, ...]
     tangents: tuple[fx.Node, ...]
     nodes: list[fx.Node | None]
     reaching: tuple[int, ...]
-    parts: tuple[int, ...]
+    freed_together: tuple[int, ...]
 
 
 def join_region(
@@ -195,7 +195,7 @@ def _with_backward(
         grad_tangents=gradients.reaching,
         saved_tensors=tuple(place(node) for node in split.saved_tensors),
         saved_tangents=_tangents_beside(split),
-        parts=gradients.parts,
+        freed_together=gradients.freed_together,
         saved_sizes=tuple(place(node) for node in split.saved_sizes),
         old_values=_read_by(results, inputs, facts.mutations),
     )

@@ -116,10 +116,11 @@ class RegionFacts:
     gradients `unlikely_tangents` (`TangentVariants`). ``grad_enabled``: the grad mode around the
     call. ``grad_tangents``: for each of ``grad_inputs``, bit ``i`` is set if tangent ``i`` reaches
     it; ``saved_tangents``: the same for each saved tensor, of the gradients that it helps to
-    compute; ``parts``: tangents, as bits, whose results eager's graphs save tensors together for.
-    ``old_values``: the inputs written to that results depend on; ``draws``: whether the
-    forward graph draws random numbers. ``recorded``: a digest of the joint graph of a region with a
-    backward graph, by which what it keeps is known to be what another trace would.
+    compute. ``freed_together``: sets of tangents, as bits, whose results come through one step of
+    autograd that saves tensors: eager frees it with the first that is given. ``old_values``: the
+    inputs written to that results depend on; ``draws``: whether the forward graph draws random
+    numbers. ``recorded``: a digest of the joint graph of a region with a backward graph, by which
+    what it keeps is known to be what another trace would.
     """
 
     input_count: int
@@ -130,7 +131,7 @@ class RegionFacts:
     grad_tangents: tuple[int, ...] = ()
     saved_tensors: tuple[Input | Result, ...] = ()
     saved_tangents: tuple[int, ...] = ()
-    parts: tuple[int, ...] = ()
+    freed_together: tuple[int, ...] = ()
     saved_sizes: tuple[Input | Result, ...] = ()
     unlikely_tangents: tuple[int, ...] = ()
     grad_enabled: bool = True
