@@ -44,7 +44,7 @@ def forecast(op: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     if op._opname in _AS_OPERAND and out.shape == args[_AS_OPERAND[op._opname]].shape:
         return torch.empty_like(args[_AS_OPERAND[op._opname]], dtype=out.dtype)
     if isinstance(out, torch.Tensor):
-        if op._opname in ("view", "_unsafe_view") and 1 in out.shape:
+        if op._opname in ("view", "_unsafe_view") and (_is_empty(out) or 1 in out.shape):
             return _seen_as(args[0], out)
         if _is_iterated(op, kwargs):
             return laid_out_pointwise(op, args, out)
@@ -216,8 +216,13 @@ def _statistics_in(x: torch.Tensor, parameters: Iterable[Any]) -> torch.dtype:
     return torch.float32 if wide else x.dtype
 
 
+def _is_empty(tensor: torch.Tensor) -> bool:
+    return any(type(size) is int and size == 0 for size in tensor.shape)
+
+
 def _seen_as(base: torch.Tensor, view: torch.Tensor) -> torch.Tensor:
-    """Where a size is 1, eager's stride may be another: by it convolutions choose their layout."""
+    """Where a size is 1 or 0, eager's stride may be another: by it convolutions choose their
+    layout, and parts of it begin elsewhere."""
     if not is_symbolic(view) and not is_symbolic(base):
         with dispatch_modes_off():
             base_alike = torch.empty_strided(base.shape, base.stride(), device="meta")

@@ -143,3 +143,16 @@ def test_what_lies_in_a_row_already(dynamic: bool) -> None:
         assert same(x) is x
         assert row(x) is not x
         assert row(x).data_ptr() == x.data_ptr()
+
+
+@pytest.mark.parametrize("again", [lambda x: x.view(x.shape), lambda x: x.reshape(x.shape)])
+def test_parts_of_what_is_empty_begin_where_eagers_do(again: Callable[[Tensor], Tensor]) -> None:
+    def f(x: Tensor) -> tuple[tuple[int, ...], int, Tensor]:
+        part = again(x[5:-1, 1:])
+        split = part.tensor_split(3, 2)[1]
+        return part.stride(), split.storage_offset(), split + 1
+
+    x = torch.arange(100.0).as_strided((5, 5, 3), (1, 20, 5))
+    expected, found = f(x), jitney.compile(f)(x)
+    assert found[:2] == expected[:2]
+    assert found[2].shape == expected[2].shape
