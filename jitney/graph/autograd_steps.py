@@ -24,7 +24,11 @@ def results_through(results: Sequence[torch.Tensor]) -> dict[Any, int]:
 def freed_together(masks: dict[Any, int]) -> tuple[int, ...]:
     """For each step that saves tensors the results that come through it, as bits, each set once.
     Eager frees the step with the first of them that is differentiated."""
-    return tuple({mask: None for step, mask in masks.items() if _saves(step)})
+    found: dict[int, None] = {}
+    for step, mask in masks.items():
+        if mask not in found and _saves(step):
+            found[mask] = None
+    return tuple(found)
 
 
 def _saves(step: Any) -> bool:

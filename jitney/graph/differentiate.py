@@ -12,7 +12,7 @@ from jitney import torch_api
 from jitney.graph.autograd_steps import freed_together, results_through
 from jitney.graph.describe_outputs import Results
 from jitney.graph.functionalize import Direct
-from jitney.graph.join_region import Gradients
+from jitney.graph.join_region import Gradients, computed_from
 from jitney.graph.recorder import Recorder
 
 #: ``ask(tangents, leaves)``: autograd's gradients at ``leaves`` of ``tangents``, all by position.
@@ -88,13 +88,13 @@ def _tangents_reaching(
     has none, it is asked once more; what that records is forgotten.
     """
     everything = (1 << len(tangents)) - 1
-    masks = _computed_from(graph, tangents)
+    masks = computed_from(graph, tangents)
     found = [0 if node is None else masks.get(node, 0) for node in gradients]
     unsure = [i for i, node in enumerate(gradients) if node is not None and found[i] != everything]
     if len(tangents) == 1:
         return tuple(1 if i in unsure else mask for i, mask in enumerate(found))
-    ends = {i: torch.autograd.graph.get_gradient_edge(leaves[i]).node for i in unsure}
-    asked = {i: through.get(end, 0) & ~found[i] for i, end in ends.items()}
+    edges = {i: torch.autograd.graph.get_gradient_edge(leaves[i]) for i in unsure}
+    asked = {i: through.get(edge.node, 0) & ~found[i] for i, edge in edges.items()}
     last = next(iter(reversed(graph.nodes)))
     for tangent in range(len(tangents)):
         at = [i for i, way in asked.items() if way >> tangent & 1]
@@ -102,18 +102,6 @@ def _tangents_reaching(
             found[i] |= (gradient is not None) << tangent
     _forget_after(graph, last)
     return tuple(found)
-
-
-def _computed_from(graph: fx.Graph, tangents: Sequence[fx.Node]) -> dict[fx.Node, int]:
-    """The tangents, as bits, that each node depends on; those that depend on none are left out."""
-    reach = {node: 1 << i for i, node in enumerate(tangents)}
-    for node in graph.nodes:
-        mask = reach.get(node, 0)
-        for source in node.all_input_nodes:
-            mask |= reach.get(source, 0)
-        if mask:
-            reach[node] = mask
-    return reach
 
 
 def _forget_after(graph: fx.Graph, last: fx.Node) -> None:

@@ -237,19 +237,29 @@ def own_gradients(graph: fx.Graph) -> None:
     output.args = (tuple(gradients),)
 
 
+def computed_from(graph: fx.Graph, tangents: Sequence[fx.Node]) -> dict[fx.Node, int]:
+    """The tangents, as bits, that each node depends on; those that depend on none are left out."""
+    reach = {node: 1 << i for i, node in enumerate(tangents)}
+    for node in graph.nodes:
+        mask = reach.get(node, 0)
+        for source in node.all_input_nodes:
+            mask |= reach.get(source, 0)
+        if mask:
+            reach[node] = mask
+    return reach
+
+
 def _tangents_beside(split: Partition) -> tuple[int, ...]:
     """For each saved tensor, the tangents, as bits, of the gradients that it helps to compute."""
     placeholders = [node for node in split.backward.nodes if node.op == "placeholder"]
     first = len(split.saved_sizes)
     saved = placeholders[first : first + len(split.saved_tensors)]
-    masks = {node: 1 << i for i, node in enumerate(placeholders[first + len(saved) :])}
+    tangents = computed_from(split.backward, placeholders[first + len(saved) :])
     beside = dict.fromkeys(split.backward.nodes, 0)
-    for node in split.backward.nodes:
-        for source in node.all_input_nodes:
-            masks[node] = masks.get(node, 0) | masks.get(source, 0)
     for node in reversed(split.backward.nodes):
         for source in node.all_input_nodes if node.op != "output" else ():
-            beside[source] |= masks.get(node, 0) or beside[node]
+            # What is computed with a tangent takes part in its gradients alone.
+            beside[source] |= tangents.get(node, 0) or beside[node]
     return tuple(beside[node] for node in saved)
 
 

@@ -89,7 +89,7 @@ _FUNCTIONAL_NAMES = {
 }
 
 
-#: What code in C++ asks for sizes that it takes as numbers (torch 2.11).
+#: What torch 2.11 calls where C++ takes sizes as numbers, which they become: a guard.
 _SIZE = torch.ops.aten.size.default
 
 #: The gradient of recurrent networks: torch's fake result for the workspace it reads is empty.

@@ -301,8 +301,8 @@ def _may_copy(gm: fx.GraphModule) -> bool:
 
 
 def _overlaps_itself(tensor: torch.Tensor) -> bool:
-    """Whether elements may share memory. Symbols: as they are now (capture of ours has guarded it,
-    `written_places`)."""
+    """Whether elements may share memory, of symbolic sizes as they are now: our own capture has
+    guarded that (`written_places`); where torch captured, later sizes are not asked."""
     sizes = [torch_api.hint_of(size) for size in tensor.shape]
     strides = [torch_api.hint_of(step) for step in tensor.stride()]
     reach = 0
