@@ -279,10 +279,15 @@ def refuse_overlap(func: Any, tensors: Iterable[torch.Tensor]) -> None:
 
 
 def overlaps_itself(tensor: torch.Tensor) -> bool:
-    """Whether a step in one dimension does not go past all that those of smaller steps reach, so
-    that two elements may be one place in memory. Asks symbols, which guards them."""
+    """Whether two elements may be one place in memory. Asks symbols, which guards them."""
+    return steps_meet(_extents(tensor))
+
+
+def steps_meet(extents: Iterable[tuple[Any, Any]]) -> bool:
+    """Whether a step in one dimension does not go past all that those of smaller steps reach.
+    ``extents``: (stride, size) of dimensions of more than one element, small strides first."""
     reach: Any = 1
-    for stride, size in _extents(tensor):
+    for stride, size in extents:
         if stride < reach:
             return True
         reach = reach + stride * (size - 1)

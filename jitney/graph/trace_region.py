@@ -17,6 +17,7 @@ import torch
 from torch import fx
 
 from jitney import torch_api
+from jitney.capture.leaves import steps_meet
 from jitney.capture.remember_fakes import RememberedFakes
 from jitney.errors import Unsupported
 from jitney.events import log
@@ -305,9 +306,5 @@ def _overlaps_itself(tensor: torch.Tensor) -> bool:
     guarded that (`written_places`); where torch captured, later sizes are not asked."""
     sizes = [torch_api.hint_of(size) for size in tensor.shape]
     strides = [torch_api.hint_of(step) for step in tensor.stride()]
-    reach = 0
-    for stride, size in sorted(p for p in zip(strides, sizes, strict=True) if p[1] != 1):
-        if stride <= reach:
-            return 0 not in sizes
-        reach += stride * (size - 1)
-    return False
+    extents = sorted(p for p in zip(strides, sizes, strict=True) if p[1] != 1)
+    return 0 not in sizes and steps_meet(extents)
