@@ -9,6 +9,7 @@ import torch
 from torch import fx
 
 from jitney import torch_api
+from jitney.capture.position_values import truth_for_any_size
 
 LARGEST = 1 << 20
 _OWN = ("aten", "prims")
@@ -43,7 +44,16 @@ def known_truth(recorder: Any, tensor: torch.Tensor) -> bool | None:
     if compared is not None:
         return compared
     known = known_value(recorder, tensor)
-    return None if known is None else bool(known)
+    return _truth_of_positions(recorder, tensor) if known is None else bool(known)
+
+
+def _truth_of_positions(recorder: Any, tensor: torch.Tensor) -> bool | None:
+    """The answer where it follows from sizes, whatever they are; else None."""
+    node = recorder.node_of(tensor)
+    if node is None or tensor.device.type == "meta":
+        return None
+    before = _before(node)
+    return None if any(map(recorder.is_written, before)) else truth_for_any_size(before)
 
 
 def _compared_draw(recorder: Any, tensor: torch.Tensor) -> bool | None:
@@ -91,15 +101,21 @@ def known_value(recorder: Any, tensor: torch.Tensor) -> torch.Tensor | None:
 def ancestors(node: fx.Node) -> list[fx.Node] | None:
     """All that ``node`` is computed from, in order, itself last; None where that is an input or
     an attribute, or large."""
-    found, todo = {node}, [node]
-    while todo:
-        step = todo.pop()
+    before = _before(node)
+    for step in before:
         value = step.meta.get("example_value")
         if step.op not in ("call_function", "call_method"):
             return None
         if isinstance(value, torch.Tensor) and value.numel() > LARGEST:
             return None
-        new = [n for n in step.all_input_nodes if n not in found]
+    return before
+
+
+def _before(node: fx.Node) -> list[fx.Node]:
+    """All that ``node`` is computed from, in order, itself last."""
+    found, todo = {node}, [node]
+    while todo:
+        new = [n for n in todo.pop().all_input_nodes if n not in found]
         found.update(new)
         todo += new
     return [n for n in node.graph.nodes if n in found]
