@@ -6,8 +6,8 @@
 A judge is one of `JUDGES`: the models of transformers, timm and torchvision; `NAME-shapes` calls
 each at several shapes through one compiled module, whose sizes become symbolic as they change;
 `NAME-dynamic` is the same with dynamic=True; `NAME-graphs` calls each five times on inputs of one
-shape, with CUDA graphs. `generation` is `generate` of transformers' language
-models; `modules`, `optimizers` and `functions` are torch's own databases.
+shape, with CUDA graphs; `transformers-padded` with masks of padding. `generation` is `generate` of
+transformers' language models; `modules`, `optimizers` and `functions` are torch's own databases.
 
 ``--dtype`` makes weights and inputs bfloat16 or float16; of ``autocast`` they stay float32, and
 calls are under autocast to bfloat16.
@@ -34,7 +34,7 @@ import torch
 
 from tests.conformance import generation, model_judges, torch_databases
 from tests.conformance.model_table import counts, summary_lines, table
-from tests.conformance.other_shapes import in_other_shapes, with_other_values
+from tests.conformance.other_shapes import in_other_shapes, with_other_values, with_padding
 from tests.conformance.precision import PRECISIONS, Precision
 from tests.conformance.processes import answers
 from tests.conformance.programs import Compile, Judgement, Program, judge
@@ -77,8 +77,15 @@ def with_graphs(models: Judge) -> Judge:
     )
 
 
+def padded(models: Judge) -> Judge:
+    """The same models, each called without and with several masks of padding."""
+    programs = partial(models.programs, others=with_padding)
+    return Judge(models.names, programs, 2 * models.limit)
+
+
 JUDGES = {
     **MODELS,
+    "transformers-padded": padded(MODELS["transformers"]),
     **{f"{name}-shapes": at_several_shapes(models, None) for name, models in MODELS.items()},
     **{f"{name}-dynamic": at_several_shapes(models, True) for name, models in MODELS.items()},
     **{f"{name}-graphs": with_graphs(models) for name, models in MODELS.items()},

@@ -1,5 +1,5 @@
-"""A model's inputs in other shapes, or of other values, to be called in turn through one compiled
-module."""
+"""A model's inputs in other shapes, of other values, or padded, to be called in turn through one
+compiled module."""
 
 from __future__ import annotations
 
@@ -29,6 +29,21 @@ def with_other_values(run: Callable[[Any], Any], inputs: Any) -> list[Any]:
     take them in eager."""
     other = _first_taken(run, [tree_map(_of_other_values, inputs)])
     return [other, inputs, other] if other else []
+
+
+def with_padding(run: Callable[[Any], Any], inputs: Any) -> list[Any]:
+    """``inputs`` (args, kwargs) with masks for their ids that keep everything, the last tokens of
+    one row and the first of another, as far as ``run`` takes them in eager."""
+    args, kwargs = inputs
+    ids = kwargs.get("input_ids")
+    if not isinstance(ids, torch.Tensor) or ids.dim() != 2 or ids.shape[0] < 2:
+        return []
+    whole = torch.ones_like(ids)
+    left, right = whole.clone(), whole.clone()
+    left[0, : ids.shape[1] // 2] = 0
+    right[1, ids.shape[1] // 2 + 1 :] = 0
+    candidates = [(args, {**kwargs, "attention_mask": mask}) for mask in (whole, left, right)]
+    return [taken for one in candidates if (taken := _first_taken(run, [one]))]
 
 
 def _of_other_values(value: Any) -> Any:
