@@ -161,13 +161,13 @@ def _difference(of: Places, node: fx.Node, values: dict[fx.Node, Places | None])
     if _example(node, 0).dtype is not torch.int64 or not isinstance(before, fx.Node):
         return None
     dim %= len(of.steps)
-    earlier, step = values.get(before), of.steps[dim]
+    earlier = values.get(before)
     if earlier is None or _size(before.meta["example_value"].shape[dim]) != 1:
         return None
+    step = _number(of.first - earlier.first)
+    even = step == of.steps[dim] or _size(_example(node, 0).shape[dim]) == 1
     same = of.without(dim).steps == earlier.without(dim).steps
-    if not same or _number(of.first - earlier.first) != step:
-        return None
-    return Places(step, (0,) * len(of.steps))
+    return Places(step, (0,) * len(of.steps)) if same and even and step is not None else None
 
 
 def _summed(of: Places, node: fx.Node, _: Any) -> Places | None:

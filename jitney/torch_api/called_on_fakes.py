@@ -159,6 +159,14 @@ def _dropped(whole: Any, input: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
     return out if trains and given.get("p", 0.5) != 0 else input
 
 
+def _one_hot(whole: Any, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+    """Of symbolic sizes torch's form compares numbers of any dtype."""
+    if tensor.dtype is not torch.int64:
+        raise RuntimeError("one_hot is only applicable to index tensor of type LongTensor.")
+    out: torch.Tensor = whole(tensor, *args, **kwargs)
+    return out
+
+
 _PLAIN = BuiltinFunctionType | FunctionType | OpOverload | OpOverloadPacket
 _SAMPLERS = [name for name in vars(torch._C._nn) if "upsample_" in name]
 _SAMPLING_OPS = [getattr(torch.ops.aten, name) for name in _SAMPLERS]
@@ -176,6 +184,7 @@ _IN_PLACE_OF: dict[Any, Callable[..., Any]] = {
     **_each(_unshuffled, torch.pixel_unshuffle, _UNSHUFFLE, _UNSHUFFLE.default),
     **_each(_padded, *_PADS_BY_MODE, torch.constant_pad_nd, _PAD, _PAD.default),
     **_each(_unravelled, torch.unravel_index),
+    **_each(_one_hot, F.one_hot),
     **_each(_dropped, F.dropout, torch.dropout),
     **_each(_masked_in_place, F.scaled_dot_product_attention),
 }

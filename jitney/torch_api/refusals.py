@@ -211,6 +211,25 @@ def _index_fill(x: Any, dim: int, index: torch.Tensor, value: Any) -> None:
     _check(index.dtype is torch.int64, "an index is no int64")
 
 
+def _index_copy(
+    x: torch.Tensor, dim: int, index: torch.Tensor, source: torch.Tensor, **_: Any
+) -> None:
+    _check(index.dtype is torch.int64, "an index is no int64")
+    _check(source.dtype is x.dtype, "what is copied has another dtype")
+    _check(index.dim() <= 1, "an index has one dimension")
+
+
+def _index_select(x: Any, dim: int, index: torch.Tensor, **_: Any) -> None:
+    _check(index.dim() <= 1, "an index has one dimension")
+
+
+def _index_reduce(
+    x: torch.Tensor, dim: int, index: torch.Tensor, source: torch.Tensor, reduce: str, **_: Any
+) -> None:
+    _check(reduce in ("prod", "mean", "amax", "amin"), "no such reduction")
+    _index_add(x, dim, index, source)
+
+
 def _index_add(
     x: torch.Tensor, dim: int, index: torch.Tensor, source: torch.Tensor, *_: Any, **__: Any
 ) -> None:
@@ -310,7 +329,10 @@ def _bernoulli(x: Any, p: Any = 0.5, **_: Any) -> None:
 _CHECKS: dict[str, Callable[..., None]] = {
     **dict.fromkeys(("index_put", "index_put_", "_unsafe_index_put"), _index_put),
     **dict.fromkeys(("index_fill", "index_fill_"), _index_fill),
-    **dict.fromkeys(("index_reduce", "index_reduce_", "index_add", "index_add_"), _index_add),
+    **dict.fromkeys(("index_copy", "index_copy_"), _index_copy),
+    "index_select": _index_select,
+    **dict.fromkeys(("index_reduce", "index_reduce_"), _index_reduce),
+    **dict.fromkeys(("index_add", "index_add_"), _index_add),
     **dict.fromkeys(("binary_cross_entropy", "binary_cross_entropy_with_logits"), _weighed),
     **dict.fromkeys(
         ("constant_pad_nd", "reflection_pad1d", "reflection_pad2d", "reflection_pad3d"), _pad
