@@ -115,6 +115,7 @@ def _eagers(facts: RegionFacts, eager: EagerGradients, parts: Parts) -> Callable
         saved = saved_for(ctx, present, parts, "eager")
         gradients = eager.gradients(ctx.given, saved, tangents)
         keep_rest(ctx, saved, present, parts)
+        _release(ctx)
         return (None, *gradients)
 
     return run
@@ -182,6 +183,7 @@ def _compiled_backward(
             if position not in left_out
         ]
         ctx.maybe_clear_saved_tensors()
+        _release(ctx)
         gradients = run.consume(values) if hasattr(run, "consume") else run(*values)
         if missing:
             pairs = zip(gradients, facts.grad_tangents, strict=True)
@@ -190,6 +192,13 @@ def _compiled_backward(
 
     torch_api.hide_from_dynamo(run_backward)  # compiled autograd calls it as it is
     return run_backward
+
+
+def _release(ctx: Any) -> None:
+    """Lets go what is kept for eager, if no pass comes after this one."""
+    left = ctx.rest is not None and ctx.rest.tangents
+    if ctx.given.kept and not left and not torch_api.keeps_graph():
+        ctx.given.kept.clear()
 
 
 def _shape_of(result: ResultFacts) -> tuple[int | None, ...]:

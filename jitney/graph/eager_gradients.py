@@ -30,11 +30,14 @@ class CannotRepeat(Exception):
 @dataclass(frozen=True)
 class Given:
     """What a call was given. ``numbers``, and weak references to the tensors that are not saved for
-    the backward pass (none is kept alive for this alone), with their ``versions``. ``old``: copies
-    of inputs that the call writes to; ``random``: the generators' states by device."""
+    the backward pass, with their ``versions``. Of them those that were computed with gradients,
+    which may be nobody else's (another graph's results), are ``kept`` by index, until the pass that
+    frees the graph. ``old``: copies of inputs that the call writes to; ``random``: the generators'
+    states by device."""
 
     numbers: tuple[Any, ...]
     tensors: tuple[weakref.ref[torch.Tensor], ...]
+    kept: dict[int, torch.Tensor]
     versions: Sequence[int]
     old: Mapping[int, torch.Tensor]
     random: Mapping[torch.device, torch.Tensor]
@@ -54,6 +57,7 @@ class EagerGradients:
         known = {*self._saved, *self._numbers, *facts.old_values}
         self._loose = tuple(i for i in range(facts.input_count) if i not in known)
         self._written = frozenset(mutation.input for mutation in facts.mutations)
+        self._kept = tuple({*self._loose}.intersection(facts.grad_inputs) - self._written)
         devices = {r.device for r in facts.results if r.device is not None}
         self._devices = tuple(devices | {torch.device("cpu")}) if facts.draws else ()
 
@@ -78,10 +82,19 @@ class EagerGradients:
         return Given(
             tuple([inputs[i] for i in self._numbers]),
             tuple(map(weakref.ref, loose)),
+            self._kept_of(inputs),
             torch_api.versions(loose),
             {i: inputs[i].detach().clone() for i in self._facts.old_values},
             {device: _generator_state(device) for device in self._devices},
         )
+
+    def _kept_of(self, inputs: tuple[Any, ...]) -> dict[int, torch.Tensor]:
+        """Not the tensors themselves, which may come to depend on the node that keeps them
+        (``x += block(x)``)."""
+        if not self._kept or torch_api.functorch_is_active():
+            return {}
+        computed = [i for i in self._kept if inputs[i].grad_fn is not None]
+        return {i: torch_api.with_its_history(inputs[i]) for i in computed}
 
     def gradients(
         self, given: Given, saved: Sequence[Any], tangents: Mapping[int, torch.Tensor]
@@ -117,7 +130,8 @@ class EagerGradients:
         values = {i: saved[at] for i, at in self._saved.items()}
         values |= zip(self._numbers, given.numbers, strict=True)
         values |= {i: value.clone() for i, value in given.old.items()}
-        tensors = [refer() for refer in given.tensors]
+        weak = zip(self._loose, given.tensors, strict=True)
+        tensors = [given.kept.get(i) if i in given.kept else refer() for i, refer in weak]
         if any(tensor is None for tensor in tensors):
             raise CannotRepeat("an input is not alive any more")
         now = torch_api.versions([tensor for tensor in tensors if tensor is not None])

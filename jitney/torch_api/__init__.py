@@ -214,6 +214,7 @@ from jitney.torch_api.tensors import (
     span,
     tensor_at,
     versions,
+    with_its_history,
 )
 from jitney.torch_api.view_strides import (
     can_be_viewed,
@@ -363,6 +364,7 @@ __all__ = [
     "new_fake_mode",
     "new_tracing_context",
     "node_apply",
+    "with_its_history",
     "not_differentiable",
     "note_generators",
     "number_of_step",

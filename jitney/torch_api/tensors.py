@@ -220,11 +220,31 @@ class _Once(torch.autograd.Function):
         raise RuntimeError(ctx.message)
 
 
+class _Shared(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, value: torch.Tensor) -> torch.Tensor:
+        return value.detach()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        return gradient
+
+
+def with_its_history(value: torch.Tensor) -> torch.Tensor:
+    """A tensor in the memory of ``value``, with its version and the history that it has now. It
+    keeps no reference to ``value``, as a view would."""
+    with torch.enable_grad():
+        shared: torch.Tensor = _apply_shared(value)
+    return shared
+
+
 def node_apply(function: Any) -> Callable[..., Any]:
     """``function.apply`` without the Python part that only functorch transforms need."""
     apply: Callable[..., Any] = torch._C._FunctionBase.__dict__["apply"].__get__(None, function)
     return apply
 
+
+_apply_shared = node_apply(_Shared)
 
 _TYPE_OF_OLD = type(torch.FloatTensor)
 _TYPES_BY_NAME = {
