@@ -3,6 +3,10 @@
 Which thread reads or writes an element depends on the layout that Triton gives each access. So a
 thread may read an element before another thread has written it, or write one that another is still
 to read. Elements that one program writes belong to no other program of the launch.
+
+An update in place reads and writes an element in one thread, unless there are more threads than
+elements in the tile: then several read it, of which one writes, perhaps before the others have
+read.
 """
 
 from __future__ import annotations
@@ -12,6 +16,9 @@ from jitney.loops.visit import expr_nodes, loads, stmt_exprs, stores
 
 #: The statement at which they wait.
 BARRIER = "tl.debug_barrier()"
+#: The threads of a program, at most. (Joined kernels and tuned ones get other numbers of warps
+#: than theirs when they are written.)
+MOST_THREADS = 512
 
 
 class AccessOrder:
@@ -28,6 +35,11 @@ class AccessOrder:
         if any(load.buffer in self._stored for load in loads((stmt,))):
             return True
         return any(self._meets(store, stmt is store) for store in stores((stmt,)))
+
+    def is_read_apart(self, store: Store, elements: int) -> bool:
+        """Whether more threads than the one that will write an element of a tile of so many
+        ``elements`` may be reading it."""
+        return elements < MOST_THREADS and any(x.buffer == store.buffer for x in self._loaded)
 
     def is_written(self, buffer: str) -> bool:
         """Whether a thread may meet elements of ``buffer`` that another thread has yet to write."""

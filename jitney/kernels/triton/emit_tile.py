@@ -7,6 +7,7 @@ subexpressions are computed once.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 import torch
@@ -113,6 +114,11 @@ class TileEmitter:
             shape |= points
         pointer = self._spread(pointer, where_on, shape)
         value = self._spread(value, value_on, shape)
+        if self.order.is_read_apart(
+            stmt, math.prod(self.sizes[d] for d in self.dims if d in shape)
+        ):
+            self._wait()
+            self.order.note(stmt)
         suffix = f", mask={mask}" if mask else ""
         call = f"tl.atomic_{stmt.mode}" if stmt.combines else "tl.store"
         if stmt.combines:

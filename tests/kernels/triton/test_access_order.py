@@ -55,11 +55,26 @@ def test_what_other_threads_are_to_read_is_waited_for() -> None:
     assert barriers(summed, Loop((COLUMN,), (Store("a", HERE, Ref("s", F32)),))) == 1
 
 
+def updated(width: int) -> Loop:
+    """Rows of one column after another, in place."""
+    column = Axis("j", index(width))
+    at = index(ROW) * width + index(column)
+    return Loop((column,), (Let("x", load("a", at)), Store("a", at, doubled(Ref("x", F32)))))
+
+
 def test_a_swap_waits_an_update_in_place_does_not() -> None:
-    update = Let("x", load("a")), Store("a", HERE, doubled(Ref("x", F32)))
-    assert barriers(Loop((COLUMN,), update)) == 0
+    assert barriers(updated(2048)) == 0
     swap = Let("x", load("a")), Let("y", load("b")), Store("a", HERE, Ref("y", F32))
     assert barriers(Loop((COLUMN,), (*swap, Store("b", HERE, Ref("x", F32))))) == 1
+
+
+def test_an_update_in_place_waits_where_threads_share_an_element() -> None:
+    """Those of a small tile read what one of them writes."""
+    assert barriers(updated(8)) == 1
+    summed = Reduction(("s",), "sum", load("a"), F32)
+    cleared = Store("a", HERE, Op("sub", (load("a"), load("a")), F32))
+    nest = Reduce((COLUMN,), (cleared,), (summed,)), Store("b", index(ROW), Ref("s", F32))
+    assert barriers(*nest) == 1
 
 
 def test_zeros_are_stored_before_anything_is_added() -> None:
