@@ -129,3 +129,19 @@ def test_a_loss_of_two_dtypes_has_eagers(name: str) -> None:
     x, y = torch.ones(4, device="cuda"), torch.ones(4, device="cuda", dtype=torch.float64)
     for given in ((x, y), (y, x), (x, y.half())):
         assert compiled(*given).dtype is loss(*given).dtype
+
+
+def test_a_sum_beside_a_write() -> None:
+    """Threads that share an element of a small tile: one writes what the others are to read."""
+
+    def f(y: Tensor) -> Tensor:
+        total = y.sum(-2)
+        y[::2] = 2
+        return total - 1
+
+    compiled = jitney.compile(f, dynamic=True)
+    for size in (2, 3, 5, 6) * 50:
+        mine = torch.randint(-8, 9, (size, size, 3), device="cuda").float()
+        eagers = mine.clone()
+        assert torch.equal(compiled(mine), f(eagers))
+        assert torch.equal(mine, eagers)
