@@ -89,8 +89,8 @@ class EagerGradients:
         )
 
     def _kept_of(self, inputs: tuple[Any, ...]) -> dict[int, torch.Tensor]:
-        """Not the tensors themselves, which may come to depend on the node that keeps them
-        (``x += block(x)``)."""
+        """What stands for inputs that were computed with gradients, by index: not the tensors
+        themselves, which may come to depend on the node that keeps them (``x += block(x)``)."""
         if not self._kept or torch_api.functorch_is_active():
             return {}
         computed = [i for i in self._kept if inputs[i].grad_fn is not None]
@@ -131,7 +131,7 @@ class EagerGradients:
         values |= zip(self._numbers, given.numbers, strict=True)
         values |= {i: value.clone() for i, value in given.old.items()}
         weak = zip(self._loose, given.tensors, strict=True)
-        tensors = [given.kept.get(i) if i in given.kept else refer() for i, refer in weak]
+        tensors = [given.kept[i] if i in given.kept else refer() for i, refer in weak]
         if any(tensor is None for tensor in tensors):
             raise CannotRepeat("an input is not alive any more")
         now = torch_api.versions([tensor for tensor in tensors if tensor is not None])

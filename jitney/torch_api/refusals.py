@@ -214,9 +214,9 @@ def _index_fill(x: Any, dim: int, index: torch.Tensor, value: Any) -> None:
 def _index_copy(
     x: torch.Tensor, dim: int, index: torch.Tensor, source: torch.Tensor, **_: Any
 ) -> None:
-    _check(index.dtype is torch.int64, "an index is no int64")
+    _index_fill(x, dim, index, None)
+    _index_select(x, dim, index)
     _check(source.dtype is x.dtype, "what is copied has another dtype")
-    _check(index.dim() <= 1, "an index has one dimension")
 
 
 def _index_select(x: Any, dim: int, index: torch.Tensor, **_: Any) -> None:
