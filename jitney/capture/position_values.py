@@ -52,14 +52,10 @@ def _value(node: fx.Node, values: dict[fx.Node, Places | None]) -> Places | None
         return None
     if node.target is torch.arange:
         return _arange(node)
-    method = node.op == "call_method"
-    name = str(node.target).strip("_") if method else ""
-    if node.target is torch.diff:
-        name = "diff"
+    name = str(node.target).strip("_") if node.op == "call_method" else node.target
+    rule = _RULES.get(name)
     of = values.get(node.args[0]) if node.args and isinstance(node.args[0], fx.Node) else None
-    if of is None or name not in _RULES:
-        return None
-    return _RULES[name](of, node, values)
+    return None if rule is None or of is None else rule(of, node, values)
 
 
 def _arange(node: fx.Node) -> Places | None:
@@ -181,7 +177,7 @@ def _all(of: Places, node: fx.Node, _: Any) -> Places | None:
     return Places(1, ()) if whole else None
 
 
-_RULES: dict[str, Callable[..., Places | None]] = {
+_RULES: dict[Any, Callable[..., Places | None]] = {
     "add": _moved(1),
     "sub": _moved(-1),
     "eq": _compared(operator.eq),
@@ -190,6 +186,7 @@ _RULES: dict[str, Callable[..., Places | None]] = {
     "expand": _expanded,
     "getitem": _indexed,
     "diff": _difference,
+    torch.diff: _difference,
     "cumsum": _summed,
     "all": _all,
 }

@@ -29,6 +29,7 @@ def linear() -> Program:
     [
         ("transformers", "albert/AlbertModel"),
         ("transformers-dynamic", "albert/AlbertModel"),
+        ("transformers-padded", "albert/AlbertModel"),
         ("generation", "gpt2/GPT2LMHeadModel"),
         ("modules", "nn.GroupNorm"),
         ("optimizers", "Rprop"),

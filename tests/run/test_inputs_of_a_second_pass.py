@@ -33,18 +33,21 @@ class Critic(nn.Module):
 class Recurrent(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.inner, self.cells, self.outer = nn.Linear(3, 3), nn.GRU(3, 4), nn.Linear(4, 1)
+        self.inner, self.cells, self.outer = (
+            nn.Linear(3, 4),
+            nn.GRU(4, 4, batch_first=True),
+            nn.Linear(4, 1),
+        )
 
     def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.outer(self.cells(torch.tanh(self.inner(x)))[0])
-        return out
+        return torch.sin(self.outer(self.cells(torch.tanh(self.inner(x)))[0]))
 
 
 def penalties(call: Callable[[Tensor], Tensor], model: nn.Module, sizes: list[int]) -> list[Any]:
     """Gradients of a penalty on gradients, for inputs of several sizes."""
     found = []
     for size in sizes:
-        x = torch.linspace(-1, 1, size * 6).view(size, 2, 3).requires_grad_()
+        x = torch.linspace(-1, 1, size * 6).view(2, size, 3).requires_grad_()
         (slope,) = torch.autograd.grad(call(x).sum(), x, create_graph=True)
         slope.square().sum().backward()
         found.append([None if p.grad is None else p.grad.clone() for p in model.parameters()])

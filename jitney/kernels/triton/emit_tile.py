@@ -114,9 +114,7 @@ class TileEmitter:
             shape |= points
         pointer = self._spread(pointer, where_on, shape)
         value = self._spread(value, value_on, shape)
-        if self.order.is_read_apart(
-            stmt, math.prod(self.sizes[d] for d in self.dims if d in shape)
-        ):
+        if self.order.is_read_apart(stmt, math.prod(self.sizes[d] for d in shape)):
             self._wait()
             self.order.note(stmt)
         suffix = f", mask={mask}" if mask else ""
