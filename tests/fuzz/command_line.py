@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import faulthandler
 import math
 import sys
 import time
@@ -26,6 +27,7 @@ def run_seeds(check: Callable[..., int], description: str | None, **numbers: int
     parser.add_argument("--seconds", type=float, default=math.inf, help="no program after these")
     options = parser.parse_args()
     given = {name: getattr(options, name) for name in numbers}
+    faulthandler.enable()  # where a process ends of itself
     bad = count = compiled = 0
     end = time.monotonic() + options.seconds
     for seed in range(options.seed, options.seed + options.count):
@@ -36,7 +38,7 @@ def run_seeds(check: Callable[..., int], description: str | None, **numbers: int
             compiled += check(seed, **given) > 0
         except Exception as error:  # noqa: BLE001 - reported
             bad += 1
-            print(f"seed {seed}: {type(error).__name__}: {str(error).strip()[:600]}")
+            print(f"seed {seed}: {type(error).__name__}: {str(error).strip()[:2000]}")
             print("", *getattr(error, "__notes__", ()), sep="  ", flush=True)
             if has_lost_its_gpu(error):
                 break

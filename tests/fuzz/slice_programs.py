@@ -26,6 +26,7 @@ import jitney
 from jitney.diagnostics.equality import visible_strides
 from jitney.events import log
 from tests.fuzz import slice_grammar as grammar
+from tests.fuzz.beside_eager import is_as_eager
 from tests.fuzz.command_line import run_seeds
 from tests.fuzz.run_text import run_text
 from tests.fuzz.slice_parts import SPACE, Call, drawn_calls
@@ -146,33 +147,6 @@ def facts_of(named: dict[str, Tensor]) -> dict[str, Any]:
     return facts
 
 
-def differences(mine: dict[str, Any], right: dict[str, Any]) -> list[str]:
-    """Of what ours was seen to do from eager."""
-    found = []
-    for name, wanted in right.items():
-        got = mine.get(name)
-        if isinstance(wanted, Tensor) and isinstance(got, Tensor):
-            if not _same_values(got, wanted):
-                found.append(f"{name}: {got.tolist()}, not {wanted.tolist()}")
-            elif name.startswith("gradient") and visible_strides(got) != visible_strides(wanted):
-                found.append(f"{name} strides: {got.stride()}, not {wanted.stride()}")
-        elif type(got) is not type(wanted) or got != wanted:
-            found.append(f"{name}: {got}, not {wanted}")
-    return found
-
-
-def _same_values(mine: Tensor, right: Tensor) -> bool:
-    if mine.shape != right.shape or mine.dtype != right.dtype:
-        return False
-    if right.is_complex():
-        return _same_values(*(torch.view_as_real(t.resolve_conj()) for t in (mine, right)))
-    if not right.is_floating_point():
-        return torch.equal(mine, right)
-    close = 1e-9 if right.dtype is torch.float64 else 1e-4
-    scale = float(right.abs().nan_to_num(0, 0, 0).max()) if right.numel() else 0.0
-    return torch.allclose(mine, right, close, close * max(scale, 1.0), equal_nan=True)
-
-
 def slice_program(seed: int, length: int, calls: int, special: bool = False) -> SliceProgram:
     """A random program of ``length`` statements that eager runs in every call."""
     draw = random.Random(seed)
@@ -255,16 +229,8 @@ def check(seed: int, length: int, calls: int, device: str = "cpu", special: int 
     torch.set_default_device(None if device == "cpu" else device)
     for number in range(calls):
         where = f"call {number}, dynamic={dynamic}, of\n{program.text()}\n{program}"
-        try:
-            eager = program.seen(function, number, device)
-        except NotImplementedError:
-            return False  # on a GPU
-        try:
-            found = differences(program.seen(compiled, number, device), eager)
-        except Exception as error:
-            error.add_note(where)
-            raise
-        assert not found, "\n".join([*found[:4], where])
+        if not is_as_eager(program, number, (compiled, function), device, where):
+            return False
     return bool(log.events("program"))
 
 

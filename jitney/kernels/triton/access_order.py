@@ -11,6 +11,9 @@ read.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from jitney.loops.ir import Expr, Let, Load, Ref, Stmt, Store
 from jitney.loops.visit import expr_nodes, loads, stmt_exprs, stores
 
@@ -67,6 +70,16 @@ class AccessOrder:
         """Called when the threads have waited for each other."""
         self._loaded.clear()
         self._stored.clear()
+
+    @contextmanager
+    def perhaps(self) -> Iterator[None]:
+        """Statements that may be run no time at all: threads that wait for each other among them
+        may not have."""
+        loaded, stored = set(self._loaded), {name: set(m) for name, m in self._stored.items()}
+        yield
+        self._loaded |= loaded
+        for name, modes in stored.items():
+            self._stored.setdefault(name, set()).update(modes)
 
     def _loads_of(self, stmt: Let | Store) -> frozenset[Load]:
         """The elements a value is computed from at the same point."""

@@ -8,7 +8,7 @@ dimension ``r``.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 from jitney.errors import CompilerBug
 from jitney.kernels.triton.emit_tile import NONE, Depends
@@ -164,7 +164,9 @@ class NestEmitter(WalkEmitter):
                 self._store(stmt)
             else:
                 self._settle(stmt)
-                self._inner(stmt)
+                least = points_of(stmt.axes).bounds()[0]
+                with nullcontext() if (least or 0) > 0 else self.order.perhaps():
+                    self._inner(stmt)
                 self.order.note(stmt)
 
     def _inner(self, stmt: Loop | Reduce) -> None:

@@ -8,7 +8,7 @@ pytest.importorskip("triton")
 from jitney.kernels.triton.access_order import BARRIER
 from jitney.kernels.triton.emit_nest import emit_nest
 from jitney.kernels.triton.schedule_nest import schedule_nest
-from jitney.loops.index import Axis, index
+from jitney.loops.index import Axis, Dim, index
 from jitney.loops.ir import Expr, Let, Load, Loop, LoopNest, Op, Reduce, Reduction, Ref, Stmt, Store
 from jitney.loops.target import Target
 
@@ -83,3 +83,14 @@ def test_zeros_are_stored_before_anything_is_added() -> None:
     added = Loop((TERM,), (Store("b", THERE, load("a", THERE), mode="add"),))
     assert barriers(cleared, added) == 1
     assert barriers(added, added) == 0
+
+
+@pytest.mark.parametrize("least,waits", [(1, 1), (0, 2)])
+def test_threads_that_may_not_have_waited_wait_again(least: int, waits: int) -> None:
+    """In a loop that may come round no time at all."""
+    size = Dim("n", least)
+    column = Axis("j", index(size))
+    at = index(ROW) * size + index(column)
+    first = Let("x", load("a", index(ROW)))
+    inside = Loop((column,), (Let("y", load("b", at)), Store("b", at, doubled(Ref("y", F32)))))
+    assert barriers(first, inside, Store("a", index(ROW) + 1, Ref("x", F32))) == waits

@@ -23,6 +23,14 @@ def test_a_loop_comes_round() -> None:
                      f"        {STORED}")  # fmt: skip
 
 
+def test_another_turn_updates_other_elements_in_place() -> None:
+    moving = "t1 = i * 8 + tl.arange(0, 8)"
+    turn = "\n        ".join(("for i in range(0, 4):", moving, SAME, WAIT, STORED))
+    assert not races(f"    {turn}")
+    assert races(f"    {turn.replace(moving, 't1 = tl.arange(0, 8)')}") == [SAME]
+    assert races(f"    {turn.replace(SAME, OTHER)}") == [OTHER]
+
+
 def test_an_update_in_place_and_sums_need_not_wait() -> None:
     assert not races(f"    {SAME}\n    {STORED}\n    {ADDED.replace('p0', 'p1')}")
     assert not races(f"    {ADDED}\n    {ADDED.replace('t1', 't9')}")
