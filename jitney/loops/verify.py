@@ -28,6 +28,7 @@ from jitney.loops.index import Axis, Dim, Index, Value
 from jitney.loops.print_program import expr_text, node_lines, program_lines
 from jitney.loops.reach_by_cases import begins_before, stays_inside
 from jitney.loops.verify_order import where_iterations_meet
+from jitney.loops.whole_parts import in_whole_parts, known_multiples
 
 _FREE_OPERANDS = ("cast", "bitcast", "philox_uniform", "philox_normal", "philox_bits", *ir.RUNNING)
 
@@ -133,9 +134,19 @@ def _check_node(
                 axes = {*node.batch, node.s, node.t, node.d, node.dv}
                 scope = _Scope(table, axes, assumptions=assumptions)
                 _check_access(access.buffer, access.index, access.dtype, scope)
-    if why := where_iterations_meet(node):
+    if why := _meeting(node, assumptions):
         raise Broken(why)
     written |= set(visit.writes(node))
+
+
+def _meeting(node: ir.Node, assumptions: tuple[ir.Assumption, ...]) -> str:
+    why = where_iterations_meet(node)
+    multiples = known_multiples(assumptions) if why else {}
+    if not multiples:
+        return why
+    nests = node.nests if isinstance(node, ir.Together) else (node,)
+    again = (in_whole_parts(n, multiples) if isinstance(n, ir.LoopNest) else n for n in nests)
+    return next(filter(None, map(where_iterations_meet, again)), "")
 
 
 def _check_together(node: ir.Together) -> None:

@@ -13,7 +13,7 @@ from functools import wraps
 from typing import Any, TypeVar
 
 from jitney.loops import ir
-from jitney.loops.index import Axis, Index, IndexLike, Value, index
+from jitney.loops.index import Atom, Axis, Index, IndexLike, Value, index
 
 Rewrite = Callable[[ir.Expr], ir.Expr]
 _Node = TypeVar("_Node")
@@ -230,7 +230,7 @@ class Renaming:
 
     def __init__(
         self,
-        atoms: Mapping[Axis, Index] | Mapping[Value, Index],
+        atoms: Mapping[Axis, Index] | Mapping[Value, Index] | Mapping[Atom, Index],
         names: dict[str, str] | None = None,
     ) -> None:
         self.names = names or {}
