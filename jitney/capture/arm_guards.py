@@ -267,8 +267,8 @@ def _apart(arming: Arming, apart: Apart) -> bool:
     """Tensors that stay where they are share no memory as long as they do; one that varies is
     compared with the memory of those that do not."""
     places = [p for p in map(arming.place, apart.sources) if p is not None]
-    if not apart.static or len(places) < len(apart.sources):
-        return False
+    if apart.together or not apart.static or len(places) < len(apart.sources):
+        return False  # no graph is fast where some lie together: it runs eager
     moving = [n for n, p in enumerate(places) if not p.fixed]
     spans = [torch_api.span(p.value) for p in places]
     moving = [n for n in moving if spans[n][0] < spans[n][1]]
@@ -276,28 +276,23 @@ def _apart(arming: Arming, apart: Apart) -> bool:
     operands = {n: apart_words(places[n].value) for n in moving}
     if None in words or any(places[n].slot is None or not operands[n] for n in moving):
         return False
-    if not apart.written.isdisjoint(moving) and not _meet_none(arming, apart, places, operands):
+    if not apart.written.isdisjoint(moving) and not _meet_none(arming, places, operands):
         return False
     for address, word in (pair for several in words for pair in several or ()):
         arming.word(address, word)
     fixed = {n for n, p in enumerate(places) if p.fixed}
-    tables: dict[Any, int] = {}  # most are apart from the same ones
+    tables: dict[bool, int] = {}
     for n in moving:
-        beside = frozenset(sum(pair) - n for pair in apart.together if n in pair)
-        key = (n in apart.written, beside)
-        if key not in tables:
-            others = (fixed if n in apart.written else fixed & apart.written) - beside
-            tables[key] = arming.data(span_words(spans[o] for o in others))
-        arming.add(Op.APART, places[n].slot or 0, arming.data(operands[n] or []), tables[key])
+        written = n in apart.written
+        if written not in tables:
+            others = fixed if written else fixed & apart.written
+            tables[written] = arming.data(span_words(spans[o] for o in others))
+        arming.add(Op.APART, places[n].slot or 0, arming.data(operands[n] or []), tables[written])
     return True
 
 
-def _meet_none(
-    arming: Arming, apart: Apart, places: list[Place], operands: dict[int, list[int] | None]
-) -> bool:
+def _meet_none(arming: Arming, places: list[Place], operands: dict[int, list[int] | None]) -> bool:
     """Adds a check that no two of the tensors that vary share memory. False where they may."""
-    if any(n in operands for pair in apart.together for n in pair):
-        return False
     found = sorted(torch_api.span(places[n].value) for n in operands)
     if any(one[1] > other[0] for one, other in itertools.pairwise(found)):
         return False

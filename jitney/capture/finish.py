@@ -83,7 +83,7 @@ def inputs_put_back(
 def add_input_guards(
     vm: Interpreter, graph: torch.fx.GraphModule | None, inputs: tuple[GraphInput, ...]
 ) -> None:
-    """Inputs written to share no memory with the others (those that did at capture may go on).
+    """Inputs written to share memory with the others as at capture, mostly with none.
     Those of which that is known have ``meta["apart"]`` in ``graph``: they may be slices of one
     storage all the same."""
     tensors = [x for x in inputs if isinstance(x.example, torch.Tensor)]

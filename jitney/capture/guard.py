@@ -28,7 +28,7 @@ class Kind(enum.Enum):
     TENSOR = "tensor"  # [TensorFacts]
     SAME = "same"  # obj is the object at [Source]
     DISTINCT = "distinct"  # no two of [tuple of Sources] are the same object
-    NO_OVERLAP = "no_overlap"  # no pair of tensors of [Apart] shares memory
+    NO_OVERLAP = "no_overlap"  # tensors of [Apart] share memory as it says
     STATE = "state"  # process state [(name, value)]: grad mode, autocast, default dtype, …
     EXPRESSION = "expression"  # ShapeEnv's: [(python text, {symbol: Source})] is true
     CACHED = "cached"  # the same of a `SizedCall`; checked last, it calls the function
@@ -60,9 +60,9 @@ class TensorFacts:
 
 @dataclass(frozen=True)
 class Apart:
-    """A fact about tensors at ``sources``: those at the positions ``written`` share no memory with
-    any other, except for the pairs ``together`` (the larger position first). ``static``: other
-    guards fix every size and stride."""
+    """A fact about tensors at ``sources``: those at the positions ``written`` share memory with
+    others in the pairs ``together`` (the larger position first), and in no others. ``static``:
+    other guards fix every size and stride."""
 
     sources: tuple[Source, ...]
     written: frozenset[int]

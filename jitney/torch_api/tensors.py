@@ -145,9 +145,9 @@ def overlaps(spans: Sequence[Span], of: Collection[int]) -> set[tuple[int, int]]
 
 
 class ApartCheck:
-    """``check(tensors)``: whether those ``written`` (positions) share memory with no others but in
-    the pairs ``together``. Remembers the last addresses that passed (and layouts, unless
-    ``static``: guarded elsewhere), since caches and parameters stay where they are."""
+    """``check(tensors)``: whether those ``written`` (positions) share memory with others in the
+    pairs ``together``, and in no others. Remembers the last addresses that passed (and layouts,
+    unless ``static``: guarded elsewhere), since caches and parameters stay where they are."""
 
     def __init__(
         self, written: frozenset[int], together: frozenset[tuple[int, int]], static: bool
@@ -160,7 +160,7 @@ class ApartCheck:
         passed = self._passed
         if passed is not None and layouts == passed[0] and passed[1](tensors):
             return True
-        if not overlaps([span(t) for t in tensors], self._written) <= self._together:
+        if overlaps([span(t) for t in tensors], self._written) != self._together:
             return False
         self._passed = layouts, same_addresses(tensors, range(len(tensors)))
         return True

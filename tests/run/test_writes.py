@@ -458,3 +458,22 @@ def test_what_is_saved_of_an_input_written_twice_is_not_that_input() -> None:
         call(state, data, weight).backward()
         seen.append((weight.grad, state, data))
     torch.testing.assert_close(*seen)
+
+
+def test_calls_whose_inputs_overlap_leave_others_to_a_graph() -> None:
+    def shift(x: Tensor, y: Tensor) -> Tensor:
+        total = x.sum(0)
+        y[1:] += 1
+        return total + y.sum()
+
+    compiled = jitney.compile(shift)
+    for rows, columns in ((4, 3), (60, 10), (5, 3), (6, 3)):
+        mine, eagers = torch.ones(rows, columns), torch.ones(rows, columns)
+        log.clear()
+        if rows in (4, 60):
+            assert_equal(compiled(mine, mine[: rows // 2]), shift(eagers, eagers[: rows // 2]))
+            assert not log.events("program")
+        else:
+            assert_equal(compiled(mine, mine.clone()), shift(eagers, eagers.clone()))
+            assert bool(log.events("program")) == (rows == 5)
+        assert_equal(mine, eagers)
