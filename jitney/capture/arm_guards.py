@@ -268,7 +268,7 @@ def _apart(arming: Arming, apart: Apart) -> bool:
     compared with the memory of those that do not."""
     places = [p for p in map(arming.place, apart.sources) if p is not None]
     if apart.together or not apart.static or len(places) < len(apart.sources):
-        return False  # no graph is fast where some lie together: it runs eager
+        return False  # calls whose written inputs lie together run eager
     moving = [n for n, p in enumerate(places) if not p.fixed]
     spans = [torch_api.span(p.value) for p in places]
     moving = [n for n in moving if spans[n][0] < spans[n][1]]
