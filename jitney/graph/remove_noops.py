@@ -20,6 +20,8 @@ _SHAPE_OPS = frozenset(
 )  # fmt: skip
 #: ``f(f(x, a), b)`` is ``f(x, b)``: the arguments say what comes out in full.
 _ABSORBING = frozenset((aten.view.default,))
+#: Writes to places counted from where the storage of what they are given begins.
+_COUNT_FROM_STORAGE = frozenset((aten.as_strided_scatter.default,))
 _TIMES_ONE = frozenset((aten.mul.Tensor, aten.mul.Scalar, aten.div.Tensor, aten.div.Scalar))
 _PLUS_ZERO = frozenset((aten.add.Tensor, aten.add.Scalar, aten.sub.Tensor, aten.sub.Scalar))
 
@@ -49,6 +51,10 @@ def remove_noops(
 def _gives_back(node: fx.Node, source: fx.Node) -> bool:
     if not _looks_alike(node.meta.get("val"), source.meta.get("val")):
         return False
+    if not _COUNT_FROM_STORAGE.isdisjoint(user.target for user in node.users):
+        begins = (each.meta["val"].storage_offset() for each in (node, source))
+        if not torch_api.surely_equal(*begins):
+            return False
     if node.target in _SHAPE_OPS:
         return node.target is not aten.slice.Tensor or _whole(node)
     if len(node.args) != 2 or node.kwargs:

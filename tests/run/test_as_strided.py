@@ -35,6 +35,14 @@ def of_a_written_part(x: torch.Tensor) -> Any:
     return part * 1, y
 
 
+def of_a_copy(x: torch.Tensor) -> Any:
+    """Which begins where its storage does, what it copies perhaps not."""
+    y = x.clone()
+    part = y.as_strided((2, 2), (2, 1), 1)
+    part.mul_(3)
+    return part[1:] * 1, y
+
+
 def written(x: torch.Tensor) -> Any:
     part = x.as_strided((2, 2), (2, 1), x.storage_offset() + 1)
     with torch.no_grad():
@@ -92,8 +100,8 @@ LAYOUTS: list[Callable[[torch.Tensor], torch.Tensor]] = [
 @pytest.mark.parametrize(
     "function",
     [
-        of_a_part, of_an_empty_part, of_a_written_part, written, after_a_write, before_a_write,
-        filled, filled_when_turned, given,
+        of_a_part, of_an_empty_part, of_a_written_part, of_a_copy, written, after_a_write,
+        before_a_write, filled, filled_when_turned, given,
     ],
 )  # fmt: skip
 def test_places_and_writes(function: Any, layout: Any, dynamic: bool) -> None:

@@ -239,7 +239,9 @@ def as_strided_scatter(
     plain = x.offset == index(0) and _is_dense_at_start(fake)
     if not plain or fake.stride() != b.fake.stride() or _overlaps(sizes, strides):
         is_input = any(buffer.name == x.buffer and buffer.kind == "input" for buffer in b.buffers)
-        if is_input and torch_api.lies_in_rows(fake):  # torch's own op refuses others with a grad
+        # torch's own op begins where what it is given does, and refuses others with a gradient
+        begins_so = torch_api.surely_equal(fake.storage_offset(), b.fake.storage_offset())
+        if is_input and begins_so and torch_api.lies_in_rows(fake):
             raise Refused("a scatter into storage that is not a plain tensor's")
         raise Unsupported("as-strided", "a scatter by storage offset into a view")
     out = b.allocate()
