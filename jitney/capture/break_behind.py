@@ -56,6 +56,8 @@ def _lies_in(value: Any, memory: int) -> bool:
 
 def _is_differentiated(node: torch.fx.Node) -> bool:
     value = node.meta.get("example_value")
+    if value is None:  # it writes: `x[0] = y`, `torch._foreach_mul_`
+        return True
     values = value if isinstance(value, tuple | list) else (value,)
     return any(isinstance(v, torch.Tensor) and v.requires_grad for v in values)
 

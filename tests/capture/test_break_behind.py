@@ -120,11 +120,36 @@ def written_and_not_used(x: Tensor, y: Tensor) -> Any:
     return a.sum(), found
 
 
+def asked_for_when_put_into_another(x: Tensor, y: Tensor) -> Any:
+    a, b = x * 1.5, y * 2
+    b[:] = a
+    (gradient,) = torch.autograd.grad((b * b).sum(), a, retain_graph=True)
+    return a.sum(), gradient
+
+
+def asked_for_when_written_and_put(x: Tensor, y: Tensor) -> Any:
+    a, b = x * 1.5, y * 2
+    a.mul_(y)
+    b[:] = a
+    (gradient,) = torch.autograd.grad((b * b).sum(), a, retain_graph=True)
+    return a.sum(), gradient
+
+
+def hooked_when_put_into_another(x: Tensor, y: Tensor) -> Any:
+    a, b = x * 1.5, y * 2
+    b[:] = a
+    a.register_hook(lambda g: None if g is None else g * 2)
+    return (b * b).sum(), a.detach()
+
+
 @pytest.mark.parametrize("backend", ["jitney", "eager"])
 @pytest.mark.parametrize(
     "function",
     [
         hooked,
+        asked_for_when_put_into_another,
+        asked_for_when_written_and_put,
+        hooked_when_put_into_another,
         asked_for_when_written,
         asked_for_when_a_part_is_written,
         hooked_when_written,
