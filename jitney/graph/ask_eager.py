@@ -25,7 +25,7 @@ _ALWAYS = {
     "cpu": (torch.float32, torch.float64),
     "cuda": (torch.float32, torch.float64, *_HALVES),
 }
-#: Asked besides those that torch tags as pointwise, in place too.
+#: Asked besides those that torch tags as pointwise (2.11 not all of the last line), in place too.
 _ASKED = frozenset(
     "full_like fill floor_divide hardswish log_sigmoid_forward sum prod mean amax amin max min "
     "argmax argmin aminmax var std var_mean std_mean linalg_vector_norm logsumexp _softmax "
@@ -33,7 +33,8 @@ _ASKED = frozenset(
     "addmv addr renorm binary_cross_entropy mse_loss smooth_l1_loss huber_loss logit rsub "
     "threshold masked_fill index_fill index_add scatter trace "
     "_prelu_kernel bucketize searchsorted multi_margin_loss nll_loss_forward nll_loss2d_forward "
-    "soft_margin_loss glu nansum binary_cross_entropy_with_logits".split()
+    "soft_margin_loss glu nansum binary_cross_entropy_with_logits "
+    "leaky_relu celu elu selu hardtanh hardsigmoid _conj_physical".split()
 )
 #: Of these, ones that take indices: zeros, of one element.
 _INDEXED = ("index_fill", "index_add", "scatter", "multi_margin_loss", "nll_loss_forward",
@@ -64,6 +65,7 @@ _NORMS = {
         (0, 1, 2, 3, 4),
     ),
 }
+_TOO_LARGE = ("without overflow", "integer out of range")  # the second in torch 2.11
 _NUMBERS = (bool, int, float)
 #: Keywords of which any value is taken, but warned of, past `catch_warnings`: torch tells such
 #: warnings when the call that we trace has ended.
@@ -186,7 +188,7 @@ def _refusal(op: OpOverload, windowed: bool, args: tuple[Any, ...], kwargs: tupl
         try:
             result = op(*given, **named)
         except (RuntimeError, TypeError, ValueError, IndexError, OverflowError) as error:
-            large = "without overflow" in str(error)
+            large = any(text in str(error) for text in _TOO_LARGE)
             if not windowed or large or isinstance(error, NotImplementedError):
                 return f"raises {type(error).__name__}"
             return ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import cache
 from math import prod
 from typing import Any
 
@@ -54,6 +55,8 @@ def check_numbers(op: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, An
         return
     given = [args[at] for at in places if at < len(args)]
     given += [kwargs[name] for name in _NAMES if name in kwargs]
+    if op._opname.removesuffix("_") == "clamp":
+        _check_one_bound([number for number in given if number is not None])
     for number in given:
         if isinstance(number, int | float | torch.SymInt | torch.SymFloat):
             dtype = _dtype_of(op, args, kwargs, number)
@@ -61,6 +64,21 @@ def check_numbers(op: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, An
             asked = bounds and type(number) is int and not dtype.is_floating_point
             if not asked and not _fits(number, dtype, wraps=bounds is None):
                 raise Unsupported("eager-refuses", f"{op}: a number that {dtype} does not hold")
+
+
+def _check_one_bound(bounds: Sequence[Any]) -> None:
+    """Torch 2.11 gives what it is given where the only bound is none; newer ones give NaN."""
+    if len(bounds) != 1 or _one_bound_is_nan():
+        return
+    bound = torch_api.number_now(bounds[0])
+    if bound != bound:
+        raise Unsupported("eager-differs", "a clamp by one bound, which is no number")
+
+
+@cache
+def _one_bound_is_nan() -> bool:
+    with torch_api.dispatch_modes_off():
+        return bool(torch.ones(()).clamp(max=math.nan).isnan())
 
 
 def _degrees_of_freedom(args: tuple[Any, ...], correction: Any) -> Any:

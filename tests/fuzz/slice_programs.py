@@ -140,7 +140,7 @@ def facts_of(named: dict[str, Tensor]) -> dict[str, Any]:
         facts[f"{name} strides"] = visible_strides(t)
         facts[f"{name} values"] = t.detach().clone()
         facts[f"{name} is"] = [n for n, u in named.items() if u is t]
-        at = t.untyped_storage().data_ptr()
+        at = t.untyped_storage().data_ptr() if t.numel() else 0  # eager keeps some for nothing
         same = [n for n, u in named.items() if at and u.untyped_storage().data_ptr() == at]
         facts[f"{name} shares"] = same
         facts[f"{name} begins"] = t.storage_offset() if t.numel() else 0
