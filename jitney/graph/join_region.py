@@ -129,9 +129,17 @@ def _rewrite(
 def _read_by(
     results: Sequence[fx.Node], inputs: list[fx.Node], mutations: tuple[Mutation, ...]
 ) -> tuple[int, ...]:
-    """The inputs written to (statistics of batch norm apart) that ``results`` depend on."""
+    """The inputs written to that ``results`` depend on."""
     read = ancestors(results)
-    return tuple(m.input for m in mutations if m.counted and inputs[m.input] in read)
+    written = [m.input for m in mutations]
+    return tuple(i for i in written if inputs[i] in read and not _are_statistics(inputs[i]))
+
+
+def _are_statistics(node: fx.Node) -> bool:
+    """Whether batch norms alone read it, in training: only new statistics depend on it."""
+    norm, write = torch.ops.aten._native_batch_norm_legit_functional, torch.ops.aten.copy_.default
+    users = [user for user in node.users if user.target is not write or user.args[0] is not node]
+    return all(user.target is norm.default and user.args[5] for user in users)
 
 
 def _end_graph(

@@ -63,6 +63,36 @@ def test_a_penalty_behind_a_graph_break(kind: type[nn.Module]) -> None:
     assert_equal(penalties(jitney.compile(model), model, sizes), penalties(model, model, sizes))
 
 
+class Averaging(nn.Module):
+    """It writes to a buffer, which its result depends on; autograd sees the write, or does not."""
+
+    def __init__(self, write: Callable[[Tensor, Tensor], Any]) -> None:
+        super().__init__()
+        self.inner, self.write = nn.Linear(3, 3), write
+        self.register_buffer("mean", torch.ones(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.write(self.mean, x)
+        return (self.inner(x) * self.mean).tanh()
+
+
+WRITES: list[Callable[[Tensor, Tensor], Any]] = [
+    lambda mean, x: mean.data.mul_(0.5).add_(1),
+    lambda mean, x: mean.detach().mul_(0.5).add_(1),
+    lambda mean, x: mean.data.lerp_(x.data.mean((0, 1)), 0.5),
+]
+
+
+@pytest.mark.parametrize("write", WRITES)
+def test_a_penalty_of_what_depends_on_a_buffer_written_to(write: Callable[..., Any]) -> None:
+    found = []
+    for compile in (jitney.compile, lambda model: model):
+        torch.manual_seed(0)
+        model = Averaging(write)
+        found.append((penalties(compile(model), model, [3, 3, 4]), model.mean))
+    assert_equal(*found)
+
+
 def test_a_penalty_of_what_is_computed_for_the_call() -> None:
     model = nn.Linear(3, 3)
 
