@@ -14,7 +14,7 @@ from jitney.capture.guard import Guard, Kind
 from jitney.capture.result import Capture
 from jitney.capture.source import Fixed, Function, SizeOf, Source
 from jitney.capture.symbols import LARGEST_FLOAT
-from jitney.errors import CompilerBug
+from jitney.errors import CompilerBug, Unsupported
 
 
 def guards_of_shapes(capture: Capture) -> tuple[Guard, ...]:
@@ -36,7 +36,10 @@ def guards_of_shapes(capture: Capture) -> tuple[Guard, ...]:
             sources[name] = source
     guards = []
     assumed = torch_api.shape_assumptions(capture.shape_env, sources, LARGEST_FLOAT)
+    hidden = {*_sizes_of_storages(capture)} - {*sources}
     for text, names, reason in assumed:
+        if not hidden.isdisjoint(names):  # `fill_diagonal_` of an input that shares its storage
+            raise Unsupported("storage-size", "what is assumed of the size of an input's storage")
         guards.append(_guard(text, names, sources, {}, reason))
     for source, value in others:
         text, names = torch_api.expression_text(value)
@@ -66,6 +69,16 @@ def _guard(
         raise CompilerBug(f"nothing gives the size {missing[0]} in {text}")
     symbols = {name: sources[name] for name in names}
     return Guard(Kind.EXPRESSION, Function(), (text, {**symbols, **more}), reason)
+
+
+def _sizes_of_storages(capture: Capture) -> Iterator[str]:
+    """The symbols in how large the inputs' storages are."""
+    examples = [given.example for given in capture.inputs]
+    for example in [e for e in examples if isinstance(e, torch.Tensor)]:
+        if example.layout is torch.strided:
+            size: Any = example.untyped_storage().nbytes()
+            if isinstance(size, torch.SymInt):
+                yield from torch_api.expression_text(size)[1]
 
 
 def _symbolic_extents(source: Source, example: Any) -> Iterator[tuple[Source, Any]]:

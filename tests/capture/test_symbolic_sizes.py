@@ -19,6 +19,7 @@ from jitney.capture.guard import Guard
 from jitney.capture.options import CaptureOptions
 from jitney.capture.result import Capture, Return
 from jitney.capture.source import Local, Roots
+from jitney.events import log
 from tests.capture.run_capture import assert_same, bound, function_of, rejects, run_again
 from tests.equal import assert_equal
 
@@ -271,3 +272,19 @@ def test_truth_values_of_symbols_are_ints(name: str, sizes: bool, dynamic: bool 
     for n, k in ((1, 2), (2, 2), (3, 1), (5, 0), (0, 1), (4, 4)):
         expected, found = (call(torch.ones(n), n, k)[0] for call in (program, compiled))
         assert repr(found) == repr(expected), (n, k)
+
+
+def test_what_is_assumed_of_a_storages_size_is_no_guard() -> None:
+    """Two inputs behind the break share a storage, whose size no input shows."""
+
+    def filled(z: torch.Tensor) -> Any:
+        last = z[-1:].data
+        z[::2].fill_diagonal_(1)
+        return last.diagonal() * 2
+
+    compiled = jitney.compile(filled, dynamic=True, options={"eager_on_bug": False})
+    log.clear()
+    for n in (4, 5):
+        x, y = (torch.arange(float(n))[:, None].requires_grad_() * 1 for _ in range(2))
+        assert_equal((compiled(x), x), (filled(y), y))
+    assert [event.data["kind"] for event in log.events("frame_skipped")] == ["storage-size"]
