@@ -16,20 +16,25 @@ from typing import Any
 import torch
 
 from jitney import torch_api
-from jitney.graph.region import Input, RegionFacts
+from jitney.graph.region import Input, RegionFacts, Result
+
+_WRITTEN = (
+    "one of the variables needed for gradient computation has been modified by an inplace operation"
+)
 
 
 @dataclass(frozen=True)
 class Parts:
     """Of a region's tangents (``everything``, as bits) those that `RegionFacts.freed_together`
-    names; by saved tensor the tangents that it serves (``needs``) and whether it is an input.
-    ``symbolic``: there may be no backward graph without the other tangents, but one that takes
-    zeros for them and reads what they need."""
+    names; by saved tensor the tangents that it serves (``needs``) and whether it is one of the
+    ``inputs``, of the ``results``. ``symbolic``: there may be no backward graph without the other
+    tangents, but one that takes zeros for them and reads what they need."""
 
     everything: int
     freed_together: tuple[int, ...]
     needs: tuple[int, ...]
     inputs: tuple[bool, ...]
+    results: tuple[bool, ...]
     symbolic: bool
 
     def freed_with(self, present: int) -> int:
@@ -58,6 +63,11 @@ class Freed:
         return torch.zeros((), dtype=self.dtype, device=self.device).expand(self.shape)
 
 
+class Written(Freed):
+    """One that only tangents that are not given read, and that was written to since it was saved:
+    a later pass for those raises."""
+
+
 @dataclass(frozen=True)
 class Rest:
     """What passes for ``tangents`` (bits) may still read, after one that freed the node's tensors:
@@ -72,32 +82,67 @@ class Rest:
 def parts_of(facts: RegionFacts) -> Parts:
     """The parts of a region's tangents."""
     sizes = [size for result in facts.results for size in result.sizes or ()]
+    count, places = len(facts.results), facts.saved_tensors
     return Parts(
         (1 << len(facts.tangents)) - 1,
         facts.freed_together,
         facts.saved_tangents,
-        tuple(isinstance(place, Input) for place in facts.saved_tensors),
+        tuple(isinstance(place, Input) for place in places),
+        tuple(isinstance(place, Result) and place.index < count for place in places),
         bool(facts.saved_sizes) or None in sizes,
     )
 
 
 def saved_for(ctx: Any, present: int, parts: Parts, reader: str = "part") -> tuple[Any, ...]:
-    """The saved tensors, for a pass given the tangents ``present``. ``reader``: what reads them: a
-    graph for these alone ("part"), one that reads what the others need, too ("whole"), or eager,
-    which runs the region again from its inputs ("eager"). Raises torch's errors for a part that has
-    run and was not retained, and for what was written to."""
+    """The saved tensors, or what stands for them, for a pass given the tangents ``present``.
+    ``reader``: what reads them: a graph for these alone ("part"), one that reads what the others
+    need, too ("whole"), or eager, which runs the region again from its inputs ("eager"). Raises
+    torch's errors for a part that has run and was not retained, and for what was written to."""
     rest: Rest | None = ctx.rest
     if rest is None or present & ~rest.tangents:
-        saved: tuple[Any, ...] = ctx.saved_tensors  # raises where they are freed
-        return saved
+        return _unpacked(ctx, present, parts, reader)  # raises where they are freed
     if reader == "whole" and any(isinstance(t, Freed) for t in rest.saved):
         return tuple(ctx.saved_tensors)
     _refuse_writes(rest, parts, parts.everything if reader == "eager" else present)
-    return tuple([t.like() if isinstance(t, Freed) else t for t in rest.saved])
+    return rest.saved
 
 
-def keep_rest(ctx: Any, saved: tuple[torch.Tensor, ...], present: int, parts: Parts) -> None:
-    """Keeps what is left to passes after one for the tangents ``present``, which read ``saved``."""
+def read(saved: Sequence[Any]) -> list[torch.Tensor]:
+    """What a graph is given for what `saved_for` gives."""
+    return [t.like() if isinstance(t, Freed) else t for t in saved]
+
+
+def _unpacked(ctx: Any, present: int, parts: Parts, reader: str) -> tuple[Any, ...]:
+    """What the node saved. As in eager, a write to what this pass does not read is none of its
+    business."""
+    try:
+        saved: tuple[Any, ...] = ctx.saved_tensors
+        return saved
+    except RuntimeError:
+        packed = torch_api.packed_tensors(ctx) if reader == "part" else ()
+        if not packed or present == parts.everything:
+            raise
+    found = [_alone(one, is_result) for one, is_result in zip(packed, parts.results, strict=True)]
+    pairs = zip(found, parts.needs, strict=True)
+    if any(isinstance(one, Written) and need & present for one, need in pairs):
+        raise RuntimeError(f"{_WRITTEN}: it was saved before that")
+    return tuple(found)
+
+
+def _alone(packed: Any, is_result: bool) -> torch.Tensor | Written:
+    """One that was saved. By itself torch unpacks no result of the node; those begin unwritten."""
+    data: torch.Tensor = packed.data
+    if is_result and data._version == 0:
+        return data
+    with suppress(RuntimeError):
+        tensor: torch.Tensor = packed.unpack()
+        return tensor
+    return Written(data.shape, data.dtype, data.device)
+
+
+def keep_rest(ctx: Any, saved: Sequence[torch.Tensor | Freed], present: int, parts: Parts) -> None:
+    """Keeps what is left to passes after one for the tangents ``present``, which was given
+    ``saved``."""
     if torch_api.keeps_graph():
         return
     rest: Rest | None = ctx.rest
@@ -108,21 +153,31 @@ def keep_rest(ctx: Any, saved: tuple[torch.Tensor, ...], present: int, parts: Pa
         return
     whole = parts.symbolic and any(mask & left for mask in parts.freed_together)
     kept = [
-        t if is_input else t.detach() if whole or need & left else Freed(t.shape, t.dtype, t.device)
+        _kept(t, is_input, bool(whole or need & left))
         for t, need, is_input in zip(saved, parts.needs, parts.inputs, strict=True)
     ]
-    ctx.rest = Rest(left, tuple(kept), torch_api.versions(saved) if rest is None else rest.versions)
+    versions = torch_api.versions(read(saved)) if rest is None else rest.versions
+    ctx.rest = Rest(left, tuple(kept), versions)
+
+
+def _kept(saved: torch.Tensor | Freed, is_input: bool, is_read: bool) -> torch.Tensor | Freed:
+    if isinstance(saved, Freed) or is_input:
+        return saved
+    return saved.detach() if is_read else Freed(saved.shape, saved.dtype, saved.device)
 
 
 def _refuse_writes(rest: Rest, parts: Parts, read: int) -> None:
     """Raises torch's error if a tensor that serves the tangents ``read`` was written to."""
     for tensor, need, before in zip(rest.saved, parts.needs, rest.versions, strict=True):
-        if need & read and isinstance(tensor, torch.Tensor):
+        if not need & read:
+            continue
+        if isinstance(tensor, Written):
+            raise RuntimeError(f"{_WRITTEN}: it was before an earlier pass")
+        if isinstance(tensor, torch.Tensor):
             (version,) = torch_api.versions([tensor])
             if version != before:
                 raise RuntimeError(
-                    "one of the variables needed for gradient computation has been modified by an "
-                    f"inplace operation: it is at version {version}; expected version {before}"
+                    f"{_WRITTEN}: it is at version {version}; expected version {before}"
                 )
 
 

@@ -183,6 +183,16 @@ def _sealed(after: Sequence[Any], gradients: tuple[Any, ...], _: Any) -> tuple[A
     return not_differentiable(gradients, "the backend is another", after)
 
 
+def packed_tensors(node: Any) -> tuple[Any, ...]:
+    """What a custom function's node has saved, each to be unpacked by itself; nothing where that
+    is freed, or of torch before 2.13, which unpacks all or none."""
+    try:
+        packed: tuple[Any, ...] = node._raw_saved_tensors
+    except RuntimeError:
+        return ()
+    return packed if all(hasattr(each, "unpack") for each in packed) else ()
+
+
 def not_differentiable(
     gradients: tuple[Any, ...], reason: str, nodes: Sequence[Any]
 ) -> tuple[Any, ...]:

@@ -55,6 +55,33 @@ def test_a_part_may_be_written_to_when_it_has_run() -> None:
     assert_equal(found[1], found[0])
 
 
+def a_state_and_a_loss(x: torch.Tensor, z: torch.Tensor) -> Any:
+    return x.tanh(), (z.exp() * z).sum()
+
+
+def a_state_and_a_loss_of_one(x: torch.Tensor, z: torch.Tensor) -> Any:
+    inner = x.sin()
+    return (inner * z).tanh(), (inner * inner).sum()
+
+
+@pytest.mark.skipif(torch.__version__ < "2.13", reason="torch unpacks all or none")
+@pytest.mark.parametrize("retained", [False, True])
+@pytest.mark.parametrize("function", [a_state_and_a_loss, a_state_and_a_loss_of_one])
+def test_what_this_pass_does_not_read_may_be_written_to(function: Any, retained: bool) -> None:
+    """A state is reset before the loss beside it is differentiated."""
+    found = []
+    for call in (function, jitney.compile(function)):
+        x, z = given()
+        state, loss = call(x, z)
+        with torch.no_grad():
+            state[2:] = 0
+        loss.backward(retain_graph=retained)
+        found.append((x.grad, z.grad))
+        with pytest.raises(RuntimeError, match="modified by an inplace|a second time"):
+            state.sum().backward()
+    assert_equal(found[1], found[0])
+
+
 def test_parts_that_share_run_once_together() -> None:
     def f(x: torch.Tensor) -> Any:
         y = x.sin()
