@@ -36,18 +36,24 @@ def break_behind(vm: Interpreter, cause: BreakCapture) -> None:
 
 
 def _last_step(recorder: Recorder, tensor: torch.Tensor) -> int | None:
-    """The step that made ``tensor``, or wrote to its memory last, where others with gradients were
-    made from it afterwards."""
+    """The step that made ``tensor``, or wrote to it last as autograd sees it, where others with
+    gradients were made from it afterwards."""
     node = recorder.node_of(tensor)
     if node is None or not tensor.requires_grad or tensor.is_leaf:
         return None
     users: Iterable[torch.fx.Node] = node.users
-    memory = leaves.memory_of(tensor)
-    if (write := recorder.written_at.get(memory)) is not None:
-        later = list(takewhile(lambda n: n is not write, reversed(recorder.main.nodes)))
+    writes = [n for n, written in recorder.rewritten if _base(written) is _base(tensor)]
+    if writes:
+        node, memory = writes[-1], leaves.memory_of(tensor)
+        later = list(takewhile(lambda n: n is not node, reversed(recorder.main.nodes)))
         alike = {known for fake, known in recorder.nodes.values() if _lies_in(fake, memory)}
-        node, users = write, [n for n in later if alike.intersection(n.all_input_nodes)]
+        users = [n for n in later if alike.intersection(n.all_input_nodes)]
     return recorder.made_at.get(node) if any(map(_is_differentiated, users)) else None
+
+
+def _base(tensor: torch.Tensor) -> torch.Tensor:
+    """What it is a view of, for autograd, or itself."""
+    return tensor if tensor._base is None else tensor._base
 
 
 def _lies_in(value: Any, memory: int) -> bool:

@@ -142,11 +142,33 @@ def hooked_when_put_into_another(x: Tensor, y: Tensor) -> Any:
     return (b * b).sum(), a.detach()
 
 
+def hooked_when_written_unseen(x: Tensor, y: Tensor) -> Any:
+    """By autograd it is what it was, and what was made of it comes from it."""
+    a = x * 1.5
+    a.mul_(y)
+    b = a * 3
+    with torch.no_grad():
+        a.add_(1)
+    c = a * y
+    a.register_hook(lambda g: g * 2)
+    return (b + c).sum(), a.detach()
+
+
+def asked_for_when_written_unseen(x: Tensor, y: Tensor) -> Any:
+    a = x * 1.5
+    b = a * y
+    a.detach().add_(1)
+    (gradient,) = torch.autograd.grad(b.sum(), a, retain_graph=True)
+    return b.sum(), gradient
+
+
 @pytest.mark.parametrize("backend", ["jitney", "eager"])
 @pytest.mark.parametrize(
     "function",
     [
         hooked,
+        hooked_when_written_unseen,
+        asked_for_when_written_unseen,
         asked_for_when_put_into_another,
         asked_for_when_written_and_put,
         hooked_when_put_into_another,
