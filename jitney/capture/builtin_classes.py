@@ -7,6 +7,7 @@ import contextlib
 import types
 import weakref
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,6 +15,7 @@ import torch
 from jitney.capture import callbacks, operators, subscripts
 from jitney.capture.answers import checked
 from jitney.capture.builtin_calls import Handler
+from jitney.capture.cpython import TUPLES_ASK_FOR_LENGTHS
 from jitney.capture.forced import forced, forced_keywords
 from jitney.capture.frame import BreakCapture, Frame, Raised, Unread
 from jitney.capture.functions import cell_get
@@ -119,7 +121,8 @@ def _container(interpreter: Interpreter, cls: Any, args: Any, kwargs: Any, site:
         elif type_lookup(type(values[0]), "__reversed__") is ABSENT:
             callbacks.refuse_hooks(interpreter, values[0], ("__getitem__", "__len__"))
     readable = subscripts.items if issubclass(cls, dict) else operators.iterable
-    readable = operators.listed if cls in (list, tuple) else readable
+    if cls in (list, tuple):
+        readable = partial(operators.listed, asks=cls is list or TUPLES_ASK_FOR_LENGTHS)
     factory = values[:1] if cls is collections.defaultdict else []
     values = factory + [readable(interpreter, v) for v in values[len(factory) :]]
     if cls is frozenset and len(values) == 1 and type(values[0]) is frozenset:

@@ -19,6 +19,8 @@ CALLED_LIES_BELOW = VERSION >= (3, 13)
 CELLS_ARE_LOCALS = VERSION >= (3, 13)
 # 3.14: CALL_FUNCTION_EX finds NULL where there are no keywords.
 KEYWORDS_OR_NULL = VERSION >= (3, 14)
+# 3.14: what becomes a tuple is not asked for its length first.
+TUPLES_ASK_FOR_LENGTHS = VERSION < (3, 14)
 # 3.14: what LOAD_COMMON_CONSTANT and LOAD_SPECIAL load, by their arguments.
 COMMON_CONSTANTS: tuple[Any, ...] = tuple(getattr(opcode, "_common_constants", ()))
 SPECIAL_METHODS: tuple[str, ...] = tuple(getattr(opcode, "_special_method_names", ()))

@@ -13,6 +13,7 @@ from jitney.capture.cpython import (
     LOOP_END,
     OLD_CALLS,
     SPECIAL_METHODS,
+    TUPLES_ASK_FOR_LENGTHS,
     find_special,
 )
 from jitney.capture.decode import Instruction, opcode
@@ -118,7 +119,7 @@ def call(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
 def call_function_ex(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
     has_keywords = KEYWORDS_OR_NULL or ins.arg & 1
     kwargs: Any = vm.pop(frame) if has_keywords else NULL
-    args = operators.listed(vm, operators.starred(vm, vm.pop(frame)))
+    args = operators.listed(vm, operators.starred(vm, vm.pop(frame)), TUPLES_ASK_FOR_LENGTHS)
     (function,) = frame.pop_callable()
     values = tuple(args) if isinstance(args, tuple) else vm.native(tuple, args)
     if args is not values:  # an iterator is at its end now: a break before the call has the items

@@ -407,11 +407,11 @@ def iterable(interpreter: Interpreter, value: Any) -> Any:
     return value
 
 
-def listed(interpreter: Interpreter, value: Any) -> Any:
+def listed(interpreter: Interpreter, value: Any, asks: bool = True) -> Any:
     """As `iterable`, for C code that makes a list or tuple: the object is asked for its length as
-    well."""
+    well, if that ``asks``."""
     items = iterable(interpreter, value)
-    if items is not value or isinstance(value, MethodIterator):
+    if asks and (items is not value or isinstance(value, MethodIterator)):
         _ask_length(interpreter, value.owner if isinstance(value, MethodIterator) else value)
     return items
 
