@@ -3,7 +3,7 @@
 All results of a graph come from one node of autograd. What flows from one of them to the next
 passes no hook, and autograd has no gradient for it. So where a hook is put on a tensor that others
 were made from, or its gradient is kept or asked for, the graph ends behind that tensor, or behind
-the last write to it.
+the last write to it that autograd has seen.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def _last_step(recorder: Recorder, tensor: torch.Tensor) -> int | None:
     if node is None or not tensor.requires_grad or tensor.is_leaf:
         return None
     users: Iterable[torch.fx.Node] = node.users
-    writes = [n for n, written in recorder.rewritten if _base(written) is _base(tensor)]
+    writes = [n for n, written in recorder.seen_writes if _base(written) is _base(tensor)]
     if writes:
         node, memory = writes[-1], leaves.memory_of(tensor)
         later = list(takewhile(lambda n: n is not node, reversed(recorder.main.nodes)))
@@ -62,7 +62,7 @@ def _lies_in(value: Any, memory: int) -> bool:
 
 def _is_differentiated(node: torch.fx.Node) -> bool:
     value = node.meta.get("example_value")
-    if value is None:  # it writes: `x[0] = y`, `torch._foreach_mul_`
+    if value is None:  # it writes, perhaps with a gradient: `x[0] = y`
         return True
     values = value if isinstance(value, tuple | list) else (value,)
     return any(isinstance(v, torch.Tensor) and v.requires_grad for v in values)

@@ -48,8 +48,9 @@ class Recorder:
         self.mutated: set[int] = set()  # ids of fakes written to in place
         self.made_at: dict[torch.fx.Node, int] = {}  # the frame's step then
         self.uncounted: set[int] = set()  # memory of which ``.data`` was taken
-        self.written: set[int] = set()  # memory
-        self.rewritten: list[tuple[torch.fx.Node, torch.Tensor]] = []  # in autograd's view, too
+        self.written_memory: set[int] = set()
+        #: What wrote, and to what, as autograd sees it: not under no_grad, not through detach().
+        self.seen_writes: list[tuple[torch.fx.Node, torch.Tensor]] = []
         self._reached: set[int] = set()  # memory of which as_strided was taken by a part
         self.sealed: set[int] = set()  # memory of inference tensors, to be read alone
         self._without_grad: set[torch.fx.Node] = set()  # inputs that begin so
@@ -307,14 +308,14 @@ class Recorder:
                 raise BreakCapture("torch-call", f"{leaves.name_of(func)} is not captured")
         leaves.refuse_layouts(func, (*args, *kwargs.values()), value)
         node = self.node(op, target, node_args, node_kwargs, value)
-        self._note_written(written, node)
+        self._remember_writes(written, node)
         self._bind(value, node)
         return value
 
-    def _note_written(self, written: Sequence[torch.Tensor], node: torch.fx.Node) -> None:
-        self.written.update(map(leaves.memory_of, written))
+    def _remember_writes(self, written: Sequence[torch.Tensor], node: torch.fx.Node) -> None:
+        self.written_memory.update(map(leaves.memory_of, written))
         if torch.is_grad_enabled():
-            self.rewritten += [(node, t) for t in written if t.requires_grad]
+            self.seen_writes += [(node, t) for t in written if t.requires_grad]
 
     def _kept_size(self, given: Any, argument: Any) -> Any:
         """The argument of `Tensor.new`: a tuple is its values, a `torch.Size` its shape. FX keeps
@@ -358,7 +359,7 @@ class Recorder:
                     raise BreakCapture("as-strided", reason, "take it of the whole tensor")
                 if whole.storage_offset() != 0 or leaves.has_gaps(whole):
                     self._reached.add(memory)  # a copy that is written to lies elsewhere
-        if memory in self._reached and memory in self.written:
+        if memory in self._reached and memory in self.written_memory:
             raise self._left_whole(f"{name} of a part of a tensor that was written to")
 
     @staticmethod

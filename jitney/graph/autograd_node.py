@@ -14,7 +14,7 @@ from jitney.errors import Unsupported
 from jitney.events import log
 from jitney.graph.eager_gradients import CannotRepeat, EagerGradients
 from jitney.graph.region import Input, RegionFacts, Result, ResultFacts
-from jitney.graph.separate_parts import Parts, keep_rest, keep_saved, parts_of, read, saved_for
+from jitney.graph.separate_parts import Parts, filled_in, keep_rest, keep_saved, parts_of, saved_for
 from jitney.graph.tangent_variants import TangentVariants
 
 Compiled = Callable[..., Any]
@@ -113,7 +113,7 @@ def _eagers(facts: RegionFacts, eager: EagerGradients, parts: Parts) -> Callable
     def run(ctx: Any, tangents: dict[int, Any]) -> tuple[Any, ...]:
         present = sum(bits[i] for i in tangents)
         saved = saved_for(ctx, present, parts, "eager")
-        gradients = eager.gradients(ctx.given, read(saved), tangents)
+        gradients = eager.gradients(ctx.given, filled_in(saved), tangents)
         keep_rest(ctx, saved, present, parts)
         _release(ctx)
         return (None, *gradients)
@@ -170,14 +170,13 @@ def _compiled_backward(
             run, left_out = run.without(missing)
         present = parts.everything - sum(1 << position for position in missing)
         values = [*ctx.sizes]
-        # by no other name behind here: `consume` frees them one by one
         if not missing and one and ctx.rest is None:
-            values += ctx.saved_tensors
+            values += ctx.saved_tensors  # by no other name: `consume` frees them one by one
         else:
             saved = saved_for(ctx, present, parts, "whole" if missing and not left_out else "part")
             if not one or ctx.rest is not None:
                 keep_rest(ctx, saved, present, parts)
-            values += read(saved)
+            values += filled_in(saved)
             del saved
         values += [
             _prepared(grads[i], facts.results[i], ctx.like.get(i) if dynamic else None)

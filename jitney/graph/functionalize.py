@@ -112,7 +112,7 @@ def _unsqueezed(x: torch.Tensor, times: int) -> torch.Tensor:
 def _notice(op: OpOverload, args: Any, kwargs: Any, result: Any) -> None:
     """Marks views through which functionalization does not write what eager does (it adds up what
     shares memory, or takes the last, and makes zeros of what no window holds), and views of those;
-    raises Unsupported where one is written to. Counts writes to lists."""
+    raises Unsupported where one is written to. Counts the writes of ``_foreach_…_``."""
     kind = op_kind(op)
     if kind in (OpKind.VIEW, OpKind.ALIAS):
         if getattr(args[0], "repeats_or_skips", False) or _repeats_or_skips(op, args, result):
@@ -122,7 +122,7 @@ def _notice(op: OpOverload, args: Any, kwargs: Any, result: Any) -> None:
         getattr(tensor, "repeats_or_skips", False) for tensor in _written(op, args, kwargs)
     ):
         raise Unsupported("repeated-write", f"{op} through a view that repeats or skips elements")
-    if kind is OpKind.FOREACH:  # autograd leaves it to the kernels, which are not run
+    if kind is OpKind.FOREACH:  # autograd leaves that to the kernels, which functionalization drops
         torch_api.bump_versions(tuple(_written(op, args, kwargs)))
 
 

@@ -131,15 +131,20 @@ def _read_by(
 ) -> tuple[int, ...]:
     """The inputs written to that ``results`` depend on."""
     read = ancestors(results)
-    written = [m.input for m in mutations]
-    return tuple(i for i in written if inputs[i] in read and not _are_statistics(inputs[i]))
+    written = [m.input for m in mutations if inputs[m.input] in read]
+    return tuple(i for i in written if not _becomes_statistics(inputs[i], results))
 
 
-def _are_statistics(node: fx.Node) -> bool:
-    """Whether batch norms alone read it, in training: only new statistics depend on it."""
-    norm, write = torch.ops.aten._native_batch_norm_legit_functional, torch.ops.aten.copy_.default
-    users = [user for user in node.users if user.target is not write or user.args[0] is not node]
-    return all(user.target is norm.default and user.args[5] for user in users)
+def _becomes_statistics(node: fx.Node, results: Sequence[fx.Node]) -> bool:
+    """Whether batch norms alone read it in the forward pass, in training, and nothing but a copy
+    back reads the running statistics that they make of it."""
+    norm, copy = torch.ops.aten._native_batch_norm_legit_functional, torch.ops.aten.copy_.default
+    forward = [user for user in node.users if not user.meta.get("backward")]
+    readers = [user for user in forward if user.target is not copy]
+    if node in results or any(r.target is not norm.default or not r.args[5] for r in readers):
+        return False
+    updated = [item for norm in readers for item in norm.users if item.args[1] in (3, 4)]
+    return all(_becomes_statistics(item, results) for item in updated)
 
 
 def _end_graph(

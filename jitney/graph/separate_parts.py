@@ -51,8 +51,8 @@ class Parts:
 
 
 @dataclass(frozen=True)
-class Freed:
-    """Stands for a saved tensor that is kept no more."""
+class Absent:
+    """Stands for a saved tensor that this pass does not read."""
 
     shape: torch.Size
     dtype: torch.dtype
@@ -63,9 +63,12 @@ class Freed:
         return torch.zeros((), dtype=self.dtype, device=self.device).expand(self.shape)
 
 
-class Written(Freed):
-    """One that only tangents that are not given read, and that was written to since it was saved:
-    a later pass for those raises."""
+class Freed(Absent):
+    """One that is kept no more: no later pass reads it."""
+
+
+class Written(Absent):
+    """One that was written to since it was saved: a later pass that reads it raises."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +78,7 @@ class Rest:
     this made them."""
 
     tangents: int
-    saved: tuple[torch.Tensor | Freed, ...]
+    saved: tuple[torch.Tensor | Absent, ...]
     versions: Sequence[int]
 
 
@@ -101,15 +104,15 @@ def saved_for(ctx: Any, present: int, parts: Parts, reader: str = "part") -> tup
     rest: Rest | None = ctx.rest
     if rest is None or present & ~rest.tangents:
         return _unpacked(ctx, present, parts, reader)  # raises where they are freed
-    if reader == "whole" and any(isinstance(t, Freed) for t in rest.saved):
+    if reader == "whole" and any(isinstance(t, Absent) for t in rest.saved):
         return tuple(ctx.saved_tensors)
     _refuse_writes(rest, parts, parts.everything if reader == "eager" else present)
     return rest.saved
 
 
-def read(saved: Sequence[Any]) -> list[torch.Tensor]:
+def filled_in(saved: Sequence[Any]) -> list[torch.Tensor]:
     """What a graph is given for what `saved_for` gives."""
-    return [t.like() if isinstance(t, Freed) else t for t in saved]
+    return [t.like() if isinstance(t, Absent) else t for t in saved]
 
 
 def _unpacked(ctx: Any, present: int, parts: Parts, reader: str) -> tuple[Any, ...]:
@@ -119,18 +122,21 @@ def _unpacked(ctx: Any, present: int, parts: Parts, reader: str) -> tuple[Any, .
         saved: tuple[Any, ...] = ctx.saved_tensors
         return saved
     except RuntimeError:
-        packed = torch_api.packed_tensors(ctx) if reader == "part" else ()
-        if not packed or present == parts.everything:
+        needed = [bool(need & present) for need in parts.needs]
+        if reader == "eager":
+            needed = [*parts.inputs]
+        packed = torch_api.packed_tensors(ctx)
+        if not packed or reader == "whole" or all(needed):
             raise
-    found = [_alone(one, is_result) for one, is_result in zip(packed, parts.results, strict=True)]
-    pairs = zip(found, parts.needs, strict=True)
-    if any(isinstance(one, Written) and need & present for one, need in pairs):
-        raise RuntimeError(f"{_WRITTEN}: it was saved before that")
+    found = [_unpacked_alone(*each) for each in zip(packed, parts.results, strict=True)]
+    if any(isinstance(one, Written) and need for one, need in zip(found, needed, strict=True)):
+        raise RuntimeError(f"{_WRITTEN}: it was written to after it was saved")
     return tuple(found)
 
 
-def _alone(packed: Any, is_result: bool) -> torch.Tensor | Written:
-    """One that was saved. By itself torch unpacks no result of the node; those begin unwritten."""
+def _unpacked_alone(packed: Any, is_result: bool) -> torch.Tensor | Written:
+    """One that was saved. Torch unpacks a result of the node only with the node; it begins at
+    version 0."""
     data: torch.Tensor = packed.data
     if is_result and data._version == 0:
         return data
@@ -140,7 +146,7 @@ def _alone(packed: Any, is_result: bool) -> torch.Tensor | Written:
     return Written(data.shape, data.dtype, data.device)
 
 
-def keep_rest(ctx: Any, saved: Sequence[torch.Tensor | Freed], present: int, parts: Parts) -> None:
+def keep_rest(ctx: Any, saved: Sequence[torch.Tensor | Absent], present: int, parts: Parts) -> None:
     """Keeps what is left to passes after one for the tangents ``present``, which was given
     ``saved``."""
     if torch_api.keeps_graph():
@@ -156,12 +162,12 @@ def keep_rest(ctx: Any, saved: Sequence[torch.Tensor | Freed], present: int, par
         _kept(t, is_input, bool(whole or need & left))
         for t, need, is_input in zip(saved, parts.needs, parts.inputs, strict=True)
     ]
-    versions = torch_api.versions(read(saved)) if rest is None else rest.versions
+    versions = torch_api.versions(filled_in(saved)) if rest is None else rest.versions
     ctx.rest = Rest(left, tuple(kept), versions)
 
 
-def _kept(saved: torch.Tensor | Freed, is_input: bool, is_read: bool) -> torch.Tensor | Freed:
-    if isinstance(saved, Freed) or is_input:
+def _kept(saved: torch.Tensor | Absent, is_input: bool, is_read: bool) -> torch.Tensor | Absent:
+    if isinstance(saved, Absent) or is_input:
         return saved
     return saved.detach() if is_read else Freed(saved.shape, saved.dtype, saved.device)
 
@@ -172,7 +178,7 @@ def _refuse_writes(rest: Rest, parts: Parts, read: int) -> None:
         if not need & read:
             continue
         if isinstance(tensor, Written):
-            raise RuntimeError(f"{_WRITTEN}: it was before an earlier pass")
+            raise RuntimeError(f"{_WRITTEN}: it was written to before an earlier pass")
         if isinstance(tensor, torch.Tensor):
             (version,) = torch_api.versions([tensor])
             if version != before:

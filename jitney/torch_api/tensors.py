@@ -185,12 +185,13 @@ def _sealed(after: Sequence[Any], gradients: tuple[Any, ...], _: Any) -> tuple[A
 
 def packed_tensors(node: Any) -> tuple[Any, ...]:
     """What a custom function's node has saved, each to be unpacked by itself; nothing where that
-    is freed, or of torch before 2.13, which unpacks all or none."""
+    is freed or went through hooks, or of torch before 2.13, which unpacks all or none."""
     try:
         packed: tuple[Any, ...] = node._raw_saved_tensors
     except RuntimeError:
         return ()
-    return packed if all(hasattr(each, "unpack") for each in packed) else ()
+    plain = all(hasattr(each, "unpack") and each.unpack_hook is None for each in packed)
+    return packed if plain else ()
 
 
 def not_differentiable(

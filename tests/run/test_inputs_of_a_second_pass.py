@@ -93,6 +93,27 @@ def test_a_penalty_of_what_depends_on_a_buffer_written_to(write: Callable[..., A
     assert_equal(*found)
 
 
+class Normalised(nn.Module):
+    """It reads running statistics behind the norm that has updated them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        inner = self.norm(x.transpose(1, 2)).tanh().sum(-1) * self.norm.running_var
+        outer = nn.functional.batch_norm(x[:, 0], self.norm.running_mean, self.norm.running_var)
+        return (inner + outer).exp()
+
+
+def test_a_penalty_of_what_reads_new_statistics() -> None:
+    found = []
+    for compile in (jitney.compile, lambda model: model):
+        model = Normalised()
+        found.append((penalties(compile(model), model, [3, 3]), model.norm.running_var))
+    assert_equal(*found)
+
+
 def test_a_penalty_of_what_is_computed_for_the_call() -> None:
     model = nn.Linear(3, 3)
 

@@ -82,6 +82,36 @@ def test_what_this_pass_does_not_read_may_be_written_to(function: Any, retained:
     assert_equal(found[1], found[0])
 
 
+@pytest.mark.skipif(torch.__version__ < "2.13", reason="torch unpacks all or none")
+def test_it_may_be_written_to_before_gradients_that_are_differentiated() -> None:
+    found = []
+    for call in (a_state_and_a_loss, jitney.compile(a_state_and_a_loss)):
+        x, z = given()
+        state, loss = call(x, z)
+        with torch.no_grad():
+            state[2:] = 0
+        (slope,) = torch.autograd.grad(loss, z, create_graph=True)
+        found.append((slope, torch.autograd.grad(slope.sum(), z)))
+        with pytest.raises(RuntimeError, match="modified by an inplace"):
+            state.sum().backward()
+    assert_equal(found[1], found[0])
+
+
+def test_an_error_of_the_programs_own_hook_is_the_programs() -> None:
+    def unpack(saved: torch.Tensor) -> torch.Tensor:
+        asked.append(saved)
+        raise RuntimeError("the disk is gone")
+
+    for call in (a_state_and_a_loss, jitney.compile(a_state_and_a_loss)):
+        asked: list[torch.Tensor] = []
+        x, z = given()
+        with torch.autograd.graph.saved_tensors_hooks(lambda saved: saved.detach(), unpack):
+            _, loss = call(x, z)
+        with pytest.raises(RuntimeError, match="the disk is gone"):
+            loss.backward()
+        assert len(asked) == 1
+
+
 def test_parts_that_share_run_once_together() -> None:
     def f(x: torch.Tensor) -> Any:
         y = x.sin()
