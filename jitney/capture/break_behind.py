@@ -15,21 +15,31 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from jitney.capture import leaves
-from jitney.capture.frame import BreakCapture, Lazy, Restart
+from jitney.capture.edit_code import earliest_needed, list_code
+from jitney.capture.frame import BreakCapture, Frame, Lazy, Restart
+from jitney.capture.instructions import read_instructions
 
 if TYPE_CHECKING:
     from jitney.capture.interpret import Interpreter
     from jitney.capture.record import Recorder
 
 _METHODS = ("register_hook", "retain_grad", "backward")
+#: They say what they go over, or what is left of it, as what they would be pickled by.
+_EMPTY: dict[str, None] = {}
+_ITERATORS = tuple(map(type, map(iter, ((), [], _EMPTY.values(), _EMPTY.items()))))
 
 
 def break_behind(vm: Interpreter, cause: BreakCapture) -> None:
     """Raises Restart where what ``cause`` breaks before asks for the gradient of a tensor in the
-    middle of the graph: capture is to break behind the first such tensor."""
-    if cause.kind != "backward" and cause.reason.split("(")[0] not in _METHODS:
+    middle of the graph: capture is to break behind the first such tensor. Where that is a hook, or
+    a gradient to be kept, behind the first that the program holds and may ask for next: it is kept
+    beside those that were made from it, otherwise."""
+    method = cause.reason.split("(")[0]
+    if cause.kind != "backward" and method not in _METHODS:
         return
-    tensors = _tensors(vm, vm.broken_frames[-1].saved)
+    tensors = [*_tensors(vm, vm.broken_frames[-1].saved)]
+    if method in ("register_hook", "retain_grad"):
+        tensors += [t for frame in vm.broken_frames for t in _held(vm, frame)]
     steps = [step for t in tensors if (step := _last_step(vm.recorder, t)) is not None]
     if steps:
         raise Restart(min(steps) + 1, cause)
@@ -66,6 +76,17 @@ def _is_differentiated(node: torch.fx.Node) -> bool:
         return True
     values = value if isinstance(value, tuple | list) else (value,)
     return any(isinstance(v, torch.Tensor) and v.requires_grad for v in values)
+
+
+def _held(vm: Interpreter, frame: Frame) -> Iterator[torch.Tensor]:
+    """What ``frame`` has on its stack, and in names that it reads from here on."""
+    listing = list_code(frame.code)
+    first = max(0, earliest_needed(frame.code)[listing.index_at(frame.current.offset)])
+    later = [i for i in read_instructions(frame.code) if i.offset >= listing.offsets[first]]
+    names = {i.argval for i in later if i.opname.startswith("LOAD_")}
+    yield from _tensors(vm, [value for name, value in frame.locals.items() if name in names])
+    for value in frame.stack:
+        yield from _tensors(vm, value.__reduce__()[1][0] if type(value) in _ITERATORS else value)
 
 
 def _tensors(vm: Interpreter, value: Any) -> Iterator[torch.Tensor]:

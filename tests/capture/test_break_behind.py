@@ -162,11 +162,49 @@ def asked_for_when_written_unseen(x: Tensor, y: Tensor) -> Any:
     return b.sum(), gradient
 
 
+def hooked_one_after_the_other(x: Tensor, y: Tensor) -> Any:
+    """The second from which the first was made."""
+    a = x * 1.5
+    b = a * y
+    loss = (b * b * a).sum()
+    b.register_hook(lambda g: g * 2)
+    a.register_hook(lambda g: g * 3)
+    return loss, a.detach()
+
+
+def hooked_in_turn(x: Tensor, y: Tensor) -> Any:
+    a = x * 1.5
+    b = a * y
+    loss = (b * b * a).sum()
+    for t in (b, a):
+        t.register_hook(lambda g: g * 2)
+    named = {"a": x.sin()}
+    named["b"] = named["a"] * y
+    loss = loss + (named["b"] * named["a"]).sum()
+    for t in named.values():
+        t.register_hook(lambda g: g + 1)
+    return loss, a.detach()
+
+
+def all_kept(x: Tensor, y: Tensor) -> Any:
+    made = []
+    for _ in range(3):
+        x = (x * y).sin()
+        made.append(x)
+    for t in made:
+        t.retain_grad()
+    x.sum().backward()
+    return x.detach(), [t.grad for t in made]
+
+
 @pytest.mark.parametrize("backend", ["jitney", "eager"])
 @pytest.mark.parametrize(
     "function",
     [
         hooked,
+        hooked_one_after_the_other,
+        hooked_in_turn,
+        all_kept,
         hooked_when_written_unseen,
         asked_for_when_written_unseen,
         asked_for_when_put_into_another,
