@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, ValuesView
 from itertools import takewhile
+from types import BuiltinMethodType, MethodType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -24,8 +25,9 @@ if TYPE_CHECKING:
     from jitney.capture.record import Recorder
 
 _METHODS = ("register_hook", "retain_grad", "backward")
-#: They say what they go over, or what is left of it, as what they would be pickled by.
+_METHOD_KINDS = (MethodType, BuiltinMethodType)
 _EMPTY: dict[str, None] = {}
+#: Their `__reduce__` gives what they go over, or what is left of it.
 _ITERATORS = tuple(map(type, map(iter, ((), [], _EMPTY.values(), _EMPTY.items()))))
 
 
@@ -37,7 +39,7 @@ def break_behind(vm: Interpreter, cause: BreakCapture) -> None:
     method = cause.reason.split("(")[0]
     if cause.kind != "backward" and method not in _METHODS:
         return
-    tensors = [*_tensors(vm, vm.broken_frames[-1].saved)]
+    tensors = [*_tensors(vm, *vm.broken_frames[-1].saved)]
     if method in ("register_hook", "retain_grad"):
         tensors += [t for frame in vm.broken_frames for t in _held(vm, frame)]
     steps = [step for t in tensors if (step := _last_step(vm.recorder, t)) is not None]
@@ -84,23 +86,37 @@ def _held(vm: Interpreter, frame: Frame) -> Iterator[torch.Tensor]:
     first = max(0, earliest_needed(frame.code)[listing.index_at(frame.current.offset)])
     later = [i for i in read_instructions(frame.code) if i.offset >= listing.offsets[first]]
     names = {i.argval for i in later if i.opname.startswith("LOAD_")}
-    yield from _tensors(vm, [value for name, value in frame.locals.items() if name in names])
-    for value in frame.stack:
-        yield from _tensors(vm, value.__reduce__()[1][0] if type(value) in _ITERATORS else value)
+    named = [value for name, value in frame.locals.items() if name in names]
+    return _tensors(vm, *named, *frame.stack)
 
 
-def _tensors(vm: Interpreter, value: Any) -> Iterator[torch.Tensor]:
-    """Those that a call is given: in lists, tuples, dicts and views of their values, or as a
-    method's object. Of a list from outside those that the frame has looked at, or put there."""
-    if type(value) is Lazy:
-        known = vm.world.outside.get(id(value.value))
-        value = None if known is None else known.inside
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, list | tuple | ValuesView):
-        for item in value:
-            yield from _tensors(vm, item)
-    elif type(value) is dict:
-        yield from _tensors(vm, [*value.values()])
-    elif isinstance(getattr(value, "__self__", None), torch.Tensor):
-        yield value.__self__
+def _tensors(vm: Interpreter, *values: Any) -> Iterator[torch.Tensor]:
+    """Those among ``values``: in lists, tuples, dicts and views of their values, or as a method's
+    object. Of a list from outside those that the frame has looked at, or put there. Runs no code of
+    the program."""
+    left, seen = [*values], set()
+    while left:
+        value = left.pop()
+        kind = type(value)
+        if kind is Lazy:
+            known = vm.world.outside.get(id(value.value))
+            left += [] if known is None else [known.inside]
+        elif issubclass(kind, torch.Tensor):
+            yield value
+        elif kind in _METHOD_KINDS:
+            left.append(value.__self__)
+        elif id(value) not in seen:
+            seen.add(id(value))
+            left += _items(kind, value)
+
+
+def _items(kind: type, value: Any) -> Iterable[Any]:
+    if issubclass(kind, list):
+        return list.__iter__(value)
+    if issubclass(kind, tuple):
+        return tuple.__iter__(value)
+    if kind in _ITERATORS:
+        return _items(list, [value.__reduce__()[1][0]])
+    if kind is dict:
+        return [*value.values()]
+    return [*value] if issubclass(kind, ValuesView) else ()

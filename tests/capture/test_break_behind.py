@@ -285,3 +285,32 @@ def test_a_written_input_whose_gradient_is_asked_for() -> None:
         result.sum().backward()
         found.append((result, gradient, x.grad))
     assert_same(*found)
+
+
+class Asking:
+    """What is asked of it is noted."""
+
+    def __getattribute__(self, name: str) -> Any:
+        ASKED.append(name)
+        return object.__getattribute__(self, name)
+
+
+ASKED: list[str] = []
+
+
+def test_what_else_the_program_holds_is_not_asked() -> None:
+    def f(x: Tensor, other: Any, others: Any) -> Any:
+        loop: list[Any] = []
+        loop.append(loop)
+        a = x * 2
+        b = a * 3
+        b.register_hook(lambda g: g * 2)
+        a.register_hook(lambda g: g * 2)
+        return a + b, other, others, loop
+
+    compiled, x = jitney.compile(f), torch.ones(2, requires_grad=True)
+    log.clear()
+    result, *_ = compiled(x, Asking(), [Asking()])
+    result.sum().backward()
+    assert not ASKED and not log.events("frame_skipped")
+    assert x.grad is not None and x.grad.tolist() == [28.0, 28.0]
