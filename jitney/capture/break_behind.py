@@ -19,6 +19,7 @@ from jitney.capture import leaves
 from jitney.capture.edit_code import earliest_needed, list_code
 from jitney.capture.frame import BreakCapture, Frame, Lazy, Restart
 from jitney.capture.instructions import read_instructions
+from jitney.capture.look_ahead import look_ahead
 
 if TYPE_CHECKING:
     from jitney.capture.interpret import Interpreter
@@ -26,9 +27,6 @@ if TYPE_CHECKING:
 
 _METHODS = ("register_hook", "retain_grad", "backward")
 _METHOD_KINDS = (MethodType, BuiltinMethodType)
-_EMPTY: dict[str, None] = {}
-#: Their `__reduce__` gives what they go over, or what is left of it.
-_ITERATORS = tuple(map(type, map(iter, ((), [], _EMPTY.values(), _EMPTY.items()))))
 
 
 def break_behind(vm: Interpreter, cause: BreakCapture) -> None:
@@ -91,9 +89,9 @@ def _held(vm: Interpreter, frame: Frame) -> Iterator[torch.Tensor]:
 
 
 def _tensors(vm: Interpreter, *values: Any) -> Iterator[torch.Tensor]:
-    """Those among ``values``: in lists, tuples, dicts and views of their values, or as a method's
-    object. Of a list from outside those that the frame has looked at, or put there. Runs no code of
-    the program."""
+    """Those among ``values``: in lists, tuples, dicts and views of their values, in what goes over
+    them, or as a method's object. Of a list from outside those that the frame has looked at, or put
+    there. Runs no code of the program."""
     left, seen = [*values], set()
     while left:
         value = left.pop()
@@ -115,8 +113,8 @@ def _items(kind: type, value: Any) -> Iterable[Any]:
         return list.__iter__(value)
     if issubclass(kind, tuple):
         return tuple.__iter__(value)
-    if kind in _ITERATORS:
-        return _items(list, [value.__reduce__()[1][0]])
     if kind is dict:
         return [*value.values()]
-    return [*value] if issubclass(kind, ValuesView) else ()
+    if issubclass(kind, ValuesView):
+        return [*value]
+    return look_ahead([value])[0] or ()

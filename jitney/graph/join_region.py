@@ -143,7 +143,7 @@ def _becomes_statistics(node: fx.Node, results: Sequence[fx.Node]) -> bool:
     readers = [user for user in forward if user.target is not copy]
     if node in results or any(r.target is not norm.default or not r.args[5] for r in readers):
         return False
-    updated = [item for norm in readers for item in norm.users if item.args[1] in (3, 4)]
+    updated = [item for reader in readers for item in reader.users if item.args[1] in (3, 4)]
     return all(_becomes_statistics(item, results) for item in updated)
 
 

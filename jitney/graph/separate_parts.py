@@ -106,8 +106,15 @@ def saved_for(ctx: Any, present: int, parts: Parts, reader: str = "part") -> tup
         return _unpacked(ctx, present, parts, reader)  # raises where they are freed
     if reader == "whole" and any(isinstance(t, Absent) for t in rest.saved):
         return tuple(ctx.saved_tensors)
-    _refuse_writes(rest, parts, parts.everything if reader == "eager" else present)
+    _refuse_writes(rest, _needed(parts, present, reader))
     return rest.saved
+
+
+def _needed(parts: Parts, present: int, reader: str) -> list[bool]:
+    """By saved tensor whether a write to it is an error, as in eager: it serves ``present``, or is
+    an input from which eager runs again."""
+    pairs = zip(parts.needs, parts.inputs, strict=True)
+    return [bool(need & present) or is_input and reader == "eager" for need, is_input in pairs]
 
 
 def filled_in(saved: Sequence[Any]) -> list[torch.Tensor]:
@@ -122,9 +129,7 @@ def _unpacked(ctx: Any, present: int, parts: Parts, reader: str) -> tuple[Any, .
         saved: tuple[Any, ...] = ctx.saved_tensors
         return saved
     except RuntimeError:
-        needed = [bool(need & present) for need in parts.needs]
-        if reader == "eager":
-            needed = [*parts.inputs]
+        needed = _needed(parts, present, reader)
         packed = torch_api.packed_tensors(ctx)
         if not packed or reader == "whole" or all(needed):
             raise
@@ -172,14 +177,12 @@ def _kept(saved: torch.Tensor | Absent, is_input: bool, is_read: bool) -> torch.
     return saved.detach() if is_read else Freed(saved.shape, saved.dtype, saved.device)
 
 
-def _refuse_writes(rest: Rest, parts: Parts, read: int) -> None:
-    """Raises torch's error if a tensor that serves the tangents ``read`` was written to."""
-    for tensor, need, before in zip(rest.saved, parts.needs, rest.versions, strict=True):
-        if not need & read:
-            continue
-        if isinstance(tensor, Written):
+def _refuse_writes(rest: Rest, needed: Sequence[bool]) -> None:
+    """Raises torch's error if a tensor that is ``needed`` was written to."""
+    for tensor, is_needed, before in zip(rest.saved, needed, rest.versions, strict=True):
+        if is_needed and isinstance(tensor, Written):
             raise RuntimeError(f"{_WRITTEN}: it was written to before an earlier pass")
-        if isinstance(tensor, torch.Tensor):
+        if is_needed and isinstance(tensor, torch.Tensor):
             (version,) = torch_api.versions([tensor])
             if version != before:
                 raise RuntimeError(

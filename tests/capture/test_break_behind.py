@@ -186,6 +186,16 @@ def hooked_in_turn(x: Tensor, y: Tensor) -> Any:
     return loss, a.detach()
 
 
+def hooked_by_number(x: Tensor, y: Tensor) -> Any:
+    made = [x * 1.5]
+    for _ in range(2):
+        made.append((made[-1] * y).sin())
+    loss = sum(t.sum() for t in made)
+    for i, t in enumerate(made):
+        t.register_hook(lambda g, i=i: g * (i + 2))
+    return loss, x.detach()
+
+
 def all_kept(x: Tensor, y: Tensor) -> Any:
     made = []
     for _ in range(3):
@@ -204,6 +214,7 @@ def all_kept(x: Tensor, y: Tensor) -> Any:
         hooked,
         hooked_one_after_the_other,
         hooked_in_turn,
+        hooked_by_number,
         all_kept,
         hooked_when_written_unseen,
         asked_for_when_written_unseen,

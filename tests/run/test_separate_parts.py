@@ -64,6 +64,15 @@ def a_state_and_a_loss_of_one(x: torch.Tensor, z: torch.Tensor) -> Any:
     return (inner * z).tanh(), (inner * inner).sum()
 
 
+def with_a_reset_state(call: Any) -> tuple[torch.Tensor, ...]:
+    """What was given, and what ``call`` made of it, the first written to since."""
+    x, z = given()
+    state, loss = call(x, z)
+    with torch.no_grad():
+        state[2:] = 0
+    return x, z, state, loss
+
+
 @pytest.mark.skipif(torch.__version__ < "2.13", reason="torch unpacks all or none")
 @pytest.mark.parametrize("retained", [False, True])
 @pytest.mark.parametrize("function", [a_state_and_a_loss, a_state_and_a_loss_of_one])
@@ -71,10 +80,7 @@ def test_what_this_pass_does_not_read_may_be_written_to(function: Any, retained:
     """A state is reset before the loss beside it is differentiated."""
     found = []
     for call in (function, jitney.compile(function)):
-        x, z = given()
-        state, loss = call(x, z)
-        with torch.no_grad():
-            state[2:] = 0
+        x, z, state, loss = with_a_reset_state(call)
         loss.backward(retain_graph=retained)
         found.append((x.grad, z.grad))
         with pytest.raises(RuntimeError, match="modified by an inplace|a second time"):
@@ -86,10 +92,9 @@ def test_what_this_pass_does_not_read_may_be_written_to(function: Any, retained:
 def test_it_may_be_written_to_before_gradients_that_are_differentiated() -> None:
     found = []
     for call in (a_state_and_a_loss, jitney.compile(a_state_and_a_loss)):
-        x, z = given()
-        state, loss = call(x, z)
-        with torch.no_grad():
-            state[2:] = 0
+        x, z, state, loss = with_a_reset_state(call)
+        with pytest.raises(RuntimeError, match="modified by an inplace"):
+            torch.autograd.grad(state.sum(), x, create_graph=True)
         (slope,) = torch.autograd.grad(loss, z, create_graph=True)
         found.append((slope, torch.autograd.grad(slope.sum(), z)))
         with pytest.raises(RuntimeError, match="modified by an inplace"):
