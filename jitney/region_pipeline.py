@@ -67,8 +67,9 @@ class GraphCompiler:
     ) -> Callable[[], Callable[..., Any]]:
         """`start` for a graph whose results are tensors and sizes."""
         load = partial(_load_region, gm, example_inputs, self.options, Ambient.now(), repeated)
-        entry = region_entry(gm, example_inputs, self.options, target_of(gm, self.options))
-        known = entry.load() if entry is not None else None
+        with _bugs():
+            entry = region_entry(gm, example_inputs, self.options, target_of(gm, self.options))
+            known = entry.load() if entry is not None else None
         if known is not None:
             return partial(load, known)
         try:

@@ -19,7 +19,7 @@ from jitney import torch_api
 from jitney.capture import module_attributes, tensor_attributes
 from jitney.capture.class_flags import is_heap_type, is_python
 from jitney.capture.frame import BreakCapture, Frame, Lazy, Raised
-from jitney.capture.generators import FrameGenerator
+from jitney.capture.generators import FrameGenerator, IndexIterator
 from jitney.capture.guard import ABSENT, Kind
 from jitney.capture.lookups import (
     C_METHODS,
@@ -71,6 +71,8 @@ def get_attr(interpreter: Interpreter, owner: Any, name: str, site: Frame | None
         return _super_attr(interpreter, owner, name, site)
     if cls is FrameGenerator:
         return owner.attribute(name)
+    if cls is IndexIterator:
+        raise BreakCapture("c-call", f"iterator.{name} of an object's items is asked for")
     if cls in PROXIES:
         raise BreakCapture("proxy", "an object is looked at through a weakref.proxy")
     hook = look_up(interpreter, cls, "__getattribute__")

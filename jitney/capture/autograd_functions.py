@@ -95,6 +95,8 @@ def _differentiated(interpreter: Interpreter, cls: Any, context: Context, inputs
         raise _refusal(cls, "does not want missing gradients as zeros")
     if not outputs:
         raise _refusal(cls, "returns no tensor")
+    if len(set(map(id, outputs))) < len(outputs):  # eager adds the gradients of both up in one
+        raise _refusal(cls, "returns one tensor twice")
     given = {memory_of(x) for x in inputs if isinstance(x, torch.Tensor)}
     if any(memory_of(x) in given for x in context.non_differentiable):
         raise _refusal(cls, "returns a view without a gradient")  # eager gives it one

@@ -39,7 +39,7 @@ def break_behind(vm: Interpreter, cause: BreakCapture) -> None:
         return
     tensors = [*_tensors(vm, *vm.broken_frames[-1].saved)]
     if method in ("register_hook", "retain_grad"):
-        tensors += [t for frame in vm.broken_frames for t in _held(vm, frame)]
+        tensors += [t for frame in vm.broken_frames for t in held_by(vm, frame)]
     steps = [step for t in tensors if (step := _last_step(vm.recorder, t)) is not None]
     if steps:
         raise Restart(min(steps) + 1, cause)
@@ -78,14 +78,24 @@ def _is_differentiated(node: torch.fx.Node) -> bool:
     return any(isinstance(v, torch.Tensor) and v.requires_grad for v in values)
 
 
-def _held(vm: Interpreter, frame: Frame) -> Iterator[torch.Tensor]:
+def held_by(vm: Interpreter, frame: Frame) -> Iterator[torch.Tensor]:
     """What ``frame`` has on its stack, and in names that it reads from here on."""
+    names = names_read_next(frame)
+    named = [value for name, value in frame.locals.items() if name in names]
+    return _tensors(vm, *named, *frame.stack)
+
+
+def names_read_next(frame: Frame) -> set[Any]:
+    """The names that ``frame`` may read from here on."""
     listing = list_code(frame.code)
     first = max(0, earliest_needed(frame.code)[listing.index_at(frame.current.offset)])
     later = [i for i in read_instructions(frame.code) if i.offset >= listing.offsets[first]]
-    names = {i.argval for i in later if i.opname.startswith("LOAD_")}
-    named = [value for name, value in frame.locals.items() if name in names]
-    return _tensors(vm, *named, *frame.stack)
+    names: set[Any] = set()
+    for instruction in later:
+        if instruction.opname.startswith("LOAD_"):
+            name = instruction.argval
+            names.update(name if isinstance(name, tuple) else (name,))  # 3.13 loads two at once
+    return names
 
 
 def _tensors(vm: Interpreter, *values: Any) -> Iterator[torch.Tensor]:

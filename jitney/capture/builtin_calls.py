@@ -29,9 +29,9 @@ from jitney.capture import (
 from jitney.capture.answers import checked
 from jitney.capture.finalizers import refuse_finalizer
 from jitney.capture.forced import forced, forced_keywords
-from jitney.capture.frame import BreakCapture, Frame, Raised, Restart, Unread
+from jitney.capture.frame import BreakCapture, Frame, Raised, Restart
 from jitney.capture.generators import Iterating
-from jitney.capture.guard import ABSENT, Kind
+from jitney.capture.guard import Kind
 from jitney.capture.lookups import look_up
 from jitney.capture.special_methods import hook_of
 from jitney.capture.symbols import SYMBOLS, concrete, counted
@@ -43,7 +43,6 @@ if TYPE_CHECKING:
 
 Handler = Callable[..., Any]
 _HANDLERS: dict[Any, Handler] = {}
-_MISSING = object()
 _NUMBERS = {int, float, bool, complex}
 
 
@@ -272,22 +271,6 @@ def _id(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: A
     return id(known.original)
 
 
-@builtin(builtins.vars)
-def _vars(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Any) -> Any:
-    if not args:
-        return _locals(interpreter, function, args, kwargs, site)
-    if len(args) > 1 or kwargs:
-        return interpreter.native(function, *args, **kwargs)  # raises eager's TypeError
-    owner = interpreter.world.force(args[0])
-    try:
-        return interpreter.get_attr(owner, "__dict__")
-    except Raised as raised:
-        error = raised.exception
-    if not isinstance(error, AttributeError):
-        raise Raised(error)
-    raise Raised(TypeError("vars() argument must have __dict__ attribute"))
-
-
 @builtin(sys.exc_info, takes=range(1))
 def _exc_info(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Any) -> Any:
     exception = exceptions.handled_now(interpreter)
@@ -445,35 +428,6 @@ def _pow(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: 
         callbacks.refuse_hooks(interpreter, value, ("__pow__", "__rpow__"))
     values, keywords = [*map(concrete, values)], {k: concrete(v) for k, v in keywords.items()}
     return interpreter.native(function, *values, **keywords)
-
-
-@builtin(builtins.locals)
-def _locals(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Any) -> Any:
-    """The frame's variables, without those that we add in resume functions."""
-    if args or kwargs:
-        return interpreter.native(function, *args, **kwargs)  # raises eager's TypeError
-    frame, world = interpreter.frames[-1], interpreter.world
-    code, found = frame.code, {}
-    for name in dict.fromkeys((*code.co_varnames, *code.co_cellvars, *code.co_freevars)):
-        value = frame.locals.get(name, _MISSING)
-        if isinstance(value, types.CellType):
-            shadow = world.cell(value)
-            try:
-                value = value.cell_contents if shadow is None else shadow.get(world)
-            except ValueError:
-                continue
-        if isinstance(value, Unread):
-            value = world.read_lazy(value.value, value.source)
-        if value is not _MISSING and value is not ABSENT and not name.startswith("<"):
-            found[name] = world.force(value)
-    return found
-
-
-@builtin(builtins.dir)
-def _dir(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Any) -> Any:
-    if args or kwargs:
-        raise BreakCapture("c-call", "builtins.dir looks into an object")
-    return sorted(_locals(interpreter, function, args, kwargs, site))
 
 
 @builtin(builtins.print)

@@ -16,6 +16,7 @@ from jitney import torch_api
 from jitney.capture import (
     builtin_calls,
     builtin_classes,
+    frame_variables,  # noqa: F401  (fills the table of builtin_calls)
     module_calls,
     numpy_calls,
     operator_calls,

@@ -43,6 +43,7 @@ from jitney.capture.recipe import Constant, DeferredCall, SetState
 from jitney.capture.result import Break, Capture, Exit, FrameState, Return
 from jitney.capture.source import Attr, DictItem, Function, Local, ModuleOf
 from jitney.capture.tracebacks import refuse_bare
+from jitney.capture.uncounted_writes import refuse_overwritten
 from jitney.errors import CompilerBug, JitneyError, Unsupported
 from jitney.events import log
 from jitney.gc_paused import gc_paused
@@ -183,6 +184,7 @@ def _close(
     refuse_late_uses(vm)
     effects = effects_of_or_restart(vm, rebuilder, cause)
     refuse_late_changes(vm, effects)
+    outside = [*rebuilder.outputs]
     end = _exit(vm, rebuilder, cause)
     refuse_late_owners(vm, rebuilder)
     _refuse_left_generators(vm, rebuilder)
@@ -191,6 +193,7 @@ def _close(
         effects.append(SetState(name, value))
     if scopes := state.close_scopes(vm.scopes_before):
         effects.append(DeferredCall(Constant(torch_api.open_scopes), (Constant(scopes),)))
+    refuse_overwritten(vm, outside, rebuilder.outputs)
     graph, inputs = finish_graph(vm.recorder, rebuilder.outputs)
     if graph is not None:
         keep_results(vm, graph)

@@ -146,5 +146,13 @@ def _assume_unregistered(interpreter: Interpreter, cls: type, classes: Any) -> N
     key: Any = (cls, classes)
     if key not in interpreter.world.lookups:
         interpreter.world.lookups[key] = False
-        asked = Referent(Fixed(functools.partial(issubclass, cls, classes)))
+        asked = Referent(Fixed(functools.partial(_is_subclass, cls, classes)))
         interpreter.world.guard(Kind.EQUALS, asked, False)
+
+
+def _is_subclass(cls: type, classes: Any) -> bool:
+    """``issubclass``; of a protocol that names data, which refuses it, whether it is a base."""
+    try:
+        return issubclass(cls, classes)
+    except TypeError:
+        return classes in cls.__mro__

@@ -9,6 +9,7 @@ import torch
 
 from jitney import torch_api
 from jitney.capture import leaves
+from jitney.capture.frame import BreakCapture, Restart
 from jitney.capture.guard import Apart, Kind, TensorFacts
 from jitney.capture.record import Recorder, has_convolution
 from jitney.capture.result import GraphInput
@@ -85,13 +86,19 @@ def add_input_guards(
 ) -> None:
     """Inputs written to share memory with the others as at capture, mostly with none.
     Those of which that is known have ``meta["apart"]`` in ``graph``: they may be slices of one
-    storage all the same."""
+    storage all the same. Raises `Restart` where one shares memory with a tensor of another
+    storage (two made from one NumPy array): a graph knows views by their storage."""
     tensors = [x for x in inputs if isinstance(x.example, torch.Tensor)]
     reals = [vm.tensors.real[id(x.example)][1] for x in tensors]
     written = [n for n, x in enumerate(tensors) if vm.recorder.is_mutated(x.example)]
     if not written or len(tensors) == 1:
         return
     together = torch_api.overlaps([torch_api.span(real) for real in reals], set(written))
+    for pair in together:
+        one, other = (tensors[at] for at in pair)
+        if leaves.memory_of(one.example) != leaves.memory_of(other.example):
+            reason = f"{one.source} and {other.source} share memory, but no storage"
+            raise Restart(0, BreakCapture("foreign-memory", reason, "clone() one of them"))
     static = len(tensors) == len(inputs)
     sources = tuple(x.source for x in tensors)
     if graph is not None:

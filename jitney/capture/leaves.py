@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import enum
+import functools
 import operator
 from collections.abc import Callable, Iterable
 from types import FunctionType
@@ -322,6 +323,31 @@ def has_gaps(tensor: torch.Tensor) -> bool:
 def memory_of(tensor: torch.Tensor) -> int:
     """Which memory a tensor looks at."""
     return int(tensor.untyped_storage()._cdata)
+
+
+def refuse_results(func: Any, given: Iterable[Any], value: Any) -> None:
+    """Breaks before results that no graph can hold, or that eager refuses here."""
+    refuse_layouts(func, given, value)
+    refuse_missing_devices(func, value)
+
+
+def refuse_missing_devices(func: Any, value: Any) -> None:
+    """Breaks before a result on a device that this machine lacks, for which eager raises."""
+    results = value if isinstance(value, tuple | list) else (value,)
+    for device in {r.device.type for r in results if isinstance(r, torch.Tensor)}:
+        if device not in _ALWAYS_THERE and not _is_there(device):
+            raise BreakCapture("device", f"{name_of(func)} of a device that is not there: {device}")
+
+
+_ALWAYS_THERE = frozenset(["cpu", "meta"])
+
+
+@functools.cache
+def _is_there(device: str) -> bool:
+    try:
+        return bool(torch.get_device_module(device).is_available())
+    except RuntimeError:  # no part of torch is for it
+        return False
 
 
 def refuse_layouts(func: Any, given: Iterable[Any], value: Any) -> None:

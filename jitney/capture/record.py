@@ -27,6 +27,7 @@ from jitney.capture.remember_fakes import RememberedFakes
 from jitney.capture.result import GraphInput
 from jitney.capture.source import Source
 from jitney.capture.symbols import Symbols
+from jitney.capture.uncounted_writes import note_uncounted
 from jitney.capture.written_places import refuse_places
 
 _QUIET = (int, float, bool, str, torch.dtype, torch.device, torch.layout, torch.memory_format)
@@ -48,6 +49,7 @@ class Recorder:
         self.mutated: set[int] = set()  # ids of fakes written to in place
         self.made_at: dict[torch.fx.Node, int] = {}  # the frame's step then
         self.uncounted: set[int] = set()  # memory of which ``.data`` was taken
+        self.overwritten: list[torch.fx.Node] = []  # readers of what is written so, with gradients
         self.written_memory: set[int] = set()
         #: What wrote, and to what, as autograd sees it: not under no_grad, not through detach().
         self.seen_writes: list[tuple[torch.fx.Node, torch.Tensor]] = []
@@ -306,7 +308,7 @@ class Recorder:
                 return value
             if not torch_api.is_assertion(func):
                 raise BreakCapture("torch-call", f"{leaves.name_of(func)} is not captured")
-        leaves.refuse_layouts(func, (*args, *kwargs.values()), value)
+        leaves.refuse_results(func, (*args, *kwargs.values()), value)
         node = self.node(op, target, node_args, node_kwargs, value)
         self._remember_writes(written, node)
         self._bind(value, node)
@@ -370,9 +372,8 @@ class Recorder:
         return Restart(0, cause)
 
     def _note_writes(self, func: Callable[..., Any], written: list[torch.Tensor]) -> None:
-        """Notes what a call writes to. Where autograd, which counts no writes through ``.data``,
-        gives a backward pass the new values of what it had saved: breaks for an input, leaves the
-        frame to eager for what it made. Breaks before a write that inference tensors refuse."""
+        """Notes what a call writes to. Breaks before a write that inference tensors refuse, and
+        before one that autograd does not count (`note_uncounted`)."""
         memory = set(map(leaves.memory_of, written))
         if memory & self.sealed:
             name = leaves.name_of(func)
@@ -382,20 +383,8 @@ class Recorder:
             raise self._left_whole(f"{name} of what as_strided was taken of a part of")
         self.mutated.update(map(id, written))
         memory &= self.uncounted
-        if not memory:
-            return
-        for known, node in list(self.nodes.values()):
-            if not isinstance(known, torch.Tensor):
-                continue
-            if leaves.memory_of(known) in memory:
-                self.mutated.add(id(known))
-                users = [user for user in node.users if user.op.startswith("call")]
-                made = node.op != "placeholder" and _has_gradient(node)
-                if self.checkpoints or made or any(map(_has_gradient, users)):
-                    name = leaves.name_of(func)
-                    reason = f"{name} through .data of what a backward pass may read"
-                    cause = BreakCapture("data-write", reason, "write under torch.no_grad()")
-                    raise Restart(0, cause) if made else cause
+        if memory:
+            note_uncounted(self, func, memory)
 
     def _composites(self) -> Any:
         """With a symbolic size, calls composite ops by torch's Python kernels: the C++ ones may ask
@@ -428,12 +417,6 @@ class Recorder:
 def _reaches_past(view: torch.Tensor, whole: torch.Tensor) -> bool:
     start = view.storage_offset() - whole.storage_offset()
     return bool(start < 0 or start + leaves.reach_of(view) > leaves.reach_of(whole))
-
-
-def _has_gradient(node: torch.fx.Node) -> bool:
-    value = node.meta.get("example_value")
-    parts = value if isinstance(value, tuple | list) else (value,)
-    return any(isinstance(part, torch.Tensor) and part.requires_grad for part in parts)
 
 
 def _failed(func: Callable[..., Any], error: Exception) -> BreakCapture | Restart:

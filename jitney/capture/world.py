@@ -28,7 +28,7 @@ import torch
 from jitney import torch_api
 from jitney.capture import c_methods, scalars, shadows
 from jitney.capture.cached_sizes import SizedCalls
-from jitney.capture.class_flags import is_heap_type, is_of_c
+from jitney.capture.class_flags import is_of_c, is_python
 from jitney.capture.disguises import disguise_of
 from jitney.capture.frame import BreakCapture, Lazy
 from jitney.capture.guard import Guard, Kind
@@ -460,4 +460,7 @@ def raw_dict(owner: Any) -> dict[str, Any] | None:
 
 
 def _is_native_iterator(cls: type) -> bool:
-    return not is_heap_type(cls) and hasattr(cls, "__next__") and not hasattr(cls, "__getitem__")
+    """Whether C code advances it. Its class may be made at run time, too (``os.scandir``'s)."""
+    known = (vars(base)["__next__"] for base in cls.__mro__ if "__next__" in vars(base))
+    advance = next(known, None)
+    return advance is not None and not is_python(advance) and not hasattr(cls, "__getitem__")

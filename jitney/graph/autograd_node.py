@@ -20,9 +20,9 @@ from jitney.graph.tangent_variants import TangentVariants
 Compiled = Callable[..., Any]
 Backward = Compiled | TangentVariants
 _NEITHER = (
-    "gradients cannot come from the compiled graph (many at a time, what a custom backward reads"
-    " has changed, or it cannot be traced for just the results that were used), and eager cannot"
-    " run"
+    "gradients cannot come from the compiled graph (many at a time, within a transform, what a"
+    " custom backward reads has changed, or it cannot be traced for just the results that were"
+    " used), and eager cannot run"
 )
 
 
@@ -140,7 +140,7 @@ def _either(
         try:
             return eagers(ctx, tangents)
         except CannotRepeat as error:
-            reason = _known_reason(error)
+            reason = _known_reason(error, tangents)
         with torch.no_grad():
             gradients = compiled(ctx, grads)
         return torch_api.not_differentiable(gradients, reason, [ctx])
@@ -148,10 +148,11 @@ def _either(
     return run
 
 
-def _known_reason(error: CannotRepeat) -> str:
+def _known_reason(error: CannotRepeat, tangents: dict[int, Any]) -> str:
     """The reason why gradients cannot be differentiated. Raises where there can be no gradients at
     all."""
-    if not torch.is_grad_enabled():
+    wrapped = any(map(torch_api.is_more_than_its_memory, tangents.values()))
+    if wrapped or not torch.is_grad_enabled():
         raise RuntimeError(f"{_NEITHER} again: {error}") from None
     return str(error)
 
@@ -207,10 +208,11 @@ def _shape_of(result: ResultFacts) -> tuple[int | None, ...]:
 
 
 def _prepared(grad: Any, result: ResultFacts, like: torch.Tensor | None) -> torch.Tensor:
-    """The gradient, with the sizes and strides for which the backward graph was compiled."""
+    """The gradient, with the sizes and strides for which the backward graph was compiled, and its
+    elements as they are in memory."""
     sizes = result.sizes if like is None else like.shape
     strides = result.tangent_strides if like is None else like.stride()
-    if grad is not None and grad.stride() == strides:
+    if grad is not None and grad.stride() == strides and not (grad.is_neg() or grad.is_conj()):
         return grad
     fresh = torch.empty_strided(sizes, strides, dtype=result.dtype, device=result.device)  # type: ignore[arg-type]
     return fresh.zero_() if grad is None else fresh.copy_(grad)

@@ -63,9 +63,9 @@ class EagerGradients:
 
     def are_needed(self, tangents: Collection[torch.Tensor]) -> bool:
         """Whether the compiled backward does not do: its gradients are to be differentiated again,
-        it is given many at a time, or a custom backward reads what has changed since its
-        forward."""
-        if torch.is_grad_enabled() or any(map(torch_api.is_batched, tangents)):
+        it is given many at a time, or a transform's, or a custom backward reads what has changed
+        since its forward."""
+        if torch.is_grad_enabled() or any(map(torch_api.is_more_than_its_memory, tangents)):
             return True
         return not all(holds() for holds in self._checks)
 
@@ -105,7 +105,7 @@ class EagerGradients:
         wanted = self._facts.grad_inputs
         if self._written.intersection(wanted):
             raise CannotRepeat("an input that requires grad was written to")
-        with torch.enable_grad():
+        with torch.enable_grad(), torch_api.outside_of_transforms():
             values = self._values(given, saved)
             fed = [self._fed(i, values[i]) for i in range(self._facts.input_count)]
             sources = [fed[i] for i in wanted]

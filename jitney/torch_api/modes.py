@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from functools import cache
 from types import SimpleNamespace
 from typing import Any
@@ -213,7 +214,18 @@ def forward_level() -> int:
     return torch.autograd.forward_ad._current_level
 
 
-def is_batched(tensor: torch.Tensor) -> bool:
-    """Whether the tensor is one for many, inside a ``vmap``."""
-    functorch = torch._C._functorch
-    return functorch.is_batchedtensor(tensor) or functorch.is_legacy_batchedtensor(tensor)
+@contextmanager
+def outside_of_transforms() -> Iterator[None]:
+    """As outside of functorch's transforms, and of the ``vmap`` that takes gradients many at a
+    time, which refuses random numbers."""
+    from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack as cleared
+
+    nesting = torch._C._vmapmode_increment_nesting()
+    for _ in range(nesting):
+        torch._C._vmapmode_decrement_nesting()
+    try:
+        with cleared() if functorch_is_active() else nullcontext():
+            yield
+    finally:
+        for _ in range(nesting - 1):
+            torch._C._vmapmode_increment_nesting()

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from jitney.torch_api.addresses import Check, same_addresses
+from jitney.torch_api.modes import forward_level
 
 
 def is_tensor_subclass(value: torch.Tensor) -> bool:
@@ -32,6 +33,15 @@ def lacks_memory(tensor: torch.Tensor) -> bool:
     if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
         return True
     return torch._is_zerotensor(tensor)
+
+
+def is_more_than_its_memory(tensor: torch.Tensor) -> bool:
+    """Whether no kernel can read the tensor's elements from its memory as they are, or something
+    would be lost: it is one for many, inside a ``vmap``, is wrapped by another transform of
+    functorch, may have a tangent of forward-mode differentiation, is sparse or has no memory."""
+    if lacks_memory(tensor) or tensor.layout is not torch.strided or forward_level() >= 0:
+        return True
+    return torch._C._functorch.is_legacy_batchedtensor(tensor)
 
 
 def bump_versions(tensors: tuple[torch.Tensor, ...]) -> None:

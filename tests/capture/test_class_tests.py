@@ -112,6 +112,11 @@ def test_a_protocol_looks_at_slots() -> None:
     same_as_eager(program)
 
 
+@pytest.mark.parametrize("value", [3, "text", None])
+def test_a_protocol_that_names_data(value: Any) -> None:
+    same_as_eager(lambda compile: compile(lambda x, v: (x + 1, isinstance(v, Placed)))(X, value))
+
+
 REGISTERED = {
     "of a tuple": lambda value, a: isinstance(value, (bytes, (str, a))),
     "of a union": lambda value, a: isinstance(value, a | list),

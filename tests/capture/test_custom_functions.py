@@ -50,6 +50,17 @@ class Grown(torch.autograd.Function):
         return gradient * 1.5
 
 
+class Twice(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, a: torch.Tensor, b: torch.Tensor) -> Any:
+        made = a * b
+        return made, made
+
+    @staticmethod
+    def backward(ctx: Any, one: torch.Tensor, other: torch.Tensor) -> Any:
+        return one * 2, other * 3
+
+
 def written(x: torch.Tensor, y: torch.Tensor) -> Any:
     product, larger = Larger.apply(x, y)
     larger.add_(0.5)  # nothing that the backward reads
@@ -68,8 +79,13 @@ def grown(x: torch.Tensor, y: torch.Tensor) -> Any:
     return x * 2, result, product.requires_grad
 
 
+def twice(x: torch.Tensor, y: torch.Tensor) -> Any:
+    one, other = Twice.apply(x, x * y)
+    return one + other, one, other
+
+
 @pytest.mark.parametrize("backend", ["jitney", "eager"])
-@pytest.mark.parametrize("function", [written, turned, grown])
+@pytest.mark.parametrize("function", [written, turned, grown, twice])
 def test_results_and_gradients_are_eagers(function: Any, backend: str) -> None:
     found = []
     for run in (function, jitney.compile(function, backend=backend)):

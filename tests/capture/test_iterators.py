@@ -13,6 +13,7 @@ import torch
 
 import jitney
 from tests.capture.run_capture import adder
+from tests.equal import assert_equal
 
 PROGRAMS: list[Any] = []
 program = adder(PROGRAMS)
@@ -345,3 +346,16 @@ def test_an_iterator_that_does_not_say_what_it_goes_over(function: Any) -> None:
     expected = outcome(function, [])
     for _ in range(2):
         assert outcome(compiled, []) == expected
+
+
+def test_an_iterator_over_items_by_number_is_asked_for_its_method() -> None:
+    class Counted:
+        def __getitem__(self, place: int) -> int:
+            return [1, 2][place]
+
+    def f(x: torch.Tensor, items: Counted) -> Any:
+        iterator = iter(items)
+        return x + 1, iterator.__next__(), iterator.__next__(), next(iterator, None)
+
+    found = jitney.compile(f, backend="eager")(torch.ones(1), Counted())
+    assert_equal(found, f(torch.ones(1), Counted()))

@@ -1,0 +1,75 @@
+"""Writes through ``.data``, which autograd does not count. Eager gives a backward pass the new
+values of what it had saved, and the old ones of what had been computed from them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.fx import Node
+
+from jitney.capture.break_behind import held_by, names_read_next
+from jitney.capture.frame import BreakCapture, Restart
+from jitney.capture.leaves import memory_of, name_of
+
+if TYPE_CHECKING:
+    from jitney.capture.interpret import Interpreter
+    from jitney.capture.record import Recorder
+
+
+def note_uncounted(recorder: Recorder, func: Any, memory: set[int]) -> None:
+    """Breaks before a write to ``memory`` that a backward pass may read. Leaves the frame to eager
+    where the graph has made what is there, since a compiled graph has its own copy."""
+    written_before = not memory.isdisjoint(recorder.written_memory)
+    for known, node in list(recorder.nodes.values()):
+        if not isinstance(known, torch.Tensor) or memory_of(known) not in memory:
+            continue
+        recorder.mutated.add(id(known))
+        readers = [u for u in node.users if u.op.startswith("call") and has_gradient(u)]
+        made = node.op != "placeholder" and has_gradient(node)
+        if recorder.checkpoints or made or readers:
+            reason = f"{name_of(func)} through .data of what a backward pass may read"
+            cause = BreakCapture("data-write", reason, "write under torch.no_grad()")
+            recorder.overwritten += readers
+            raise Restart(0, cause) if made or written_before else cause
+
+
+def refuse_overwritten(vm: Interpreter, outside: Sequence[Node], outputs: Sequence[Node]) -> None:
+    """Raises `Restart` where the gradient of what lives on comes through what reads an input that
+    is written to through ``.data`` next: a compiled graph may compute again what eager keeps.
+    Of the ``outputs`` some go ``outside`` of the frame; what is written to lives on, too."""
+    recorder = vm.recorder
+    if not recorder.overwritten:
+        return
+    lost = _left_in_names(vm).difference(outside)
+    written = [node for node, _ in recorder.seen_writes]
+    stack = [n for n in (*outputs, *written) if n not in lost and has_gradient(n)]
+    seen = set(stack)
+    while stack:
+        for node in stack.pop().all_input_nodes:
+            if node not in seen and has_gradient(node):
+                seen.add(node)
+                stack.append(node)
+    if not seen.isdisjoint(recorder.overwritten):
+        reason = "what a backward pass reads is written to through .data"
+        raise Restart(0, BreakCapture("data-write", reason, "write under torch.no_grad()"))
+
+
+def _left_in_names(vm: Interpreter) -> set[Node | None]:
+    """What is nowhere but in variables that the frames do not read any more."""
+    left: set[Node | None] = set()
+    held: set[Node | None] = set()
+    for frame in vm.broken_frames:
+        names = names_read_next(frame)
+        unread = [value for name, value in frame.locals.items() if name not in names]
+        left |= {vm.recorder.node_of(t) for t in unread if isinstance(t, torch.Tensor)}
+        held |= {vm.recorder.node_of(t) for t in held_by(vm, frame)}
+    return left - held
+
+
+def has_gradient(node: Node) -> bool:
+    """Whether a result of the node requires grad."""
+    value = node.meta.get("example_value")
+    parts = value if isinstance(value, tuple | list) else (value,)
+    return any(isinstance(part, torch.Tensor) and part.requires_grad for part in parts)
