@@ -166,6 +166,7 @@ def _root(vm: Interpreter, function: FunctionType, arguments: Mapping[str, Any])
     vm.world.know(function, function, Function())
     vm.world.ahead = seen_ahead(arguments)
     code = function.__code__
+    vm.world.guard(Kind.IS, Attr(Function(), "__code__"), code)
     return Frame(
         code,
         function.__globals__,

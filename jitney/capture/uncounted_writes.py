@@ -43,8 +43,8 @@ def refuse_overwritten(vm: Interpreter, outside: Sequence[Node], outputs: Sequen
     if not recorder.overwritten:
         return
     lost = _left_in_names(vm).difference(outside)
-    written = [node for node, _ in recorder.seen_writes]
-    stack = [n for n in (*outputs, *written) if n not in lost and has_gradient(n)]
+    stack = [node for node in outputs if node not in lost and has_gradient(node)]
+    stack += [node for node, _ in recorder.seen_writes]
     seen = set(stack)
     while stack:
         for node in stack.pop().all_input_nodes:

@@ -172,6 +172,10 @@ class CompiledCode:
         return Roots(dict(zip(self.parameters, values)), function)
 
     def _compile(self, function: FunctionType, values: tuple[Any, ...]) -> Entry | None:
+        if frame_locals(function.__code__) != self.parameters:
+            why = "its code was replaced by one that takes other arguments"
+            self._skip("frame_skipped", kind="changed-code", reason=why)
+            return None
         roots = self._roots(function, values)
         if self.entries:
             self._report_recompile(roots)

@@ -190,3 +190,60 @@ def test_parameters_may_be_called_as_builtins_are():
 
     x = torch.ones(3)
     assert torch.equal(jitney.compile(scaled, backend="eager")(x), scaled(x))
+
+
+def tripled_or_more(x, times=3):
+    return x * times
+
+
+def shifted_or_more(y, times=2, *others):
+    return y + times
+
+
+class Halved(torch.nn.Module):
+    def forward(self, x):
+        return x / 2
+
+
+class Squared(torch.nn.Module):
+    def forward(self, x):
+        return x**2
+
+
+def test_code_of_the_compiled_function_itself(calls):
+    def f(x, times=3):
+        return x + times
+
+    original, x = f.__code__, torch.ones(3)
+
+    def change():
+        f.__code__ = tripled_or_more.__code__
+
+    def restore():
+        f.__code__ = original
+
+    check(f, change, restore, calls, x)
+
+
+def test_code_of_a_compiled_modules_forward(calls):
+    original = Halved.forward.__code__
+
+    def change():
+        Halved.forward.__code__ = Squared.forward.__code__
+
+    def restore():
+        Halved.forward.__code__ = original
+
+    check(Halved(), change, restore, calls, torch.full((3,), 3.0))
+
+
+def test_code_that_takes_other_arguments_runs_eager(calls):
+    def f(x):
+        return x + 1
+
+    x, compiled = torch.ones(3), jitney.compile(f, backend="eager")
+    for _ in range(calls):
+        assert torch.equal(compiled(x), x + 1)
+    f.__code__, f.__defaults__ = shifted_or_more.__code__, (2,)
+    for _ in range(2):
+        assert torch.equal(compiled(x), x + 2)

@@ -177,35 +177,6 @@ def test_a_copy_of_a_written_input_that_has_gaps(relaid: Any) -> None:
     assert_equal(found[1], found[0])
 
 
-def before_use(x: torch.Tensor) -> torch.Tensor:
-    x.data.clamp_(max=0.5)
-    x.data[1:].mul_(2)
-    return (x * x).sum()
-
-
-def after_use(x: torch.Tensor) -> torch.Tensor:
-    y = (x * x).sum()
-    x.data.add_(1)
-    return y
-
-
-def of_what_was_made(x: torch.Tensor) -> torch.Tensor:
-    z = x * 3
-    y = (z * z).sum()
-    z.data.add_(1)
-    return y
-
-
-@pytest.mark.parametrize("function", [before_use, after_use, of_what_was_made])
-def test_writes_through_data(function: Any) -> None:
-    found = []
-    for call in (function, jitney.compile(function)):
-        x = torch.linspace(-1, 1, 4).requires_grad_()
-        call(x).backward()
-        found.append((x.detach(), x.grad, x._version))
-    assert_equal(found[1], found[0])
-
-
 def test_an_alias_that_counts_for_itself_is_returned() -> None:
     found = []
     for wrap in (lambda f: f, jitney.compile):
