@@ -382,9 +382,7 @@ class Recorder:
             name = leaves.name_of(func)
             raise self._left_whole(f"{name} of what as_strided was taken of a part of")
         self.mutated.update(map(id, written))
-        memory &= self.uncounted
-        if memory:
-            note_uncounted(self, func, memory)
+        note_uncounted(self, func, written)
 
     def _composites(self) -> Any:
         """With a symbolic size, calls composite ops by torch's Python kernels: the C++ ones may ask

@@ -22,7 +22,8 @@ def refuse_redefined(
 ) -> None:
     """Breaks before a call that redefines an input, of which a backend is told one shape and
     whether it requires grad; or a tensor of which views were taken, which torch, once writes are
-    taken out of the graph, takes anew of what it has become. ``known``: all tensors."""
+    taken out of the graph, takes anew of what it has become; or a view with a gradient, which comes
+    from what the view was at first where it is written to. ``known``: all tensors."""
     name = leaves.method_name(func)
     if name not in _REDEFINING or not args:
         return
@@ -30,6 +31,9 @@ def refuse_redefined(
     if getattr(node_args[0], "op", "") == "placeholder":
         raise BreakCapture("metadata-mutation", f"{name}() on an input", hint)
     if name != "detach_":
+        is_view = args[0].requires_grad and args[0]._base is not None
+        if is_view and name != "as_strided_":  # of which eager's gradient goes by the memory
+            raise BreakCapture("metadata-mutation", f"{name}() on a view with a gradient", hint)
         cause = BreakCapture("metadata-mutation", f"{name}() on what has views", hint)
         _refuse_viewed(args[0], known, cause)
 

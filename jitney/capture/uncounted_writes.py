@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.fx import Node
 
+from jitney import torch_api
 from jitney.capture.break_behind import held_by, names_read_next
 from jitney.capture.frame import BreakCapture, Restart
 from jitney.capture.leaves import memory_of, name_of
@@ -18,12 +19,16 @@ if TYPE_CHECKING:
     from jitney.capture.record import Recorder
 
 
-def note_uncounted(recorder: Recorder, func: Any, memory: set[int]) -> None:
-    """Breaks before a write to ``memory`` that a backward pass may read. Leaves the frame to eager
-    where the graph has made what is there, since a compiled graph has its own copy."""
-    written_before = not memory.isdisjoint(recorder.written_memory)
+def note_uncounted(recorder: Recorder, func: Any, written: Sequence[torch.Tensor]) -> None:
+    """Breaks before a write that a tensor of the same memory does not count, if a backward pass may
+    read that tensor. Leaves the frame to eager where the graph has made what is there, since a
+    compiled graph has its own copy."""
+    memory = {memory_of(t): t for t in written if memory_of(t) in recorder.uncounted}
+    if not memory:
+        return
     for known, node in list(recorder.nodes.values()):
-        if not isinstance(known, torch.Tensor) or memory_of(known) not in memory:
+        given = memory.get(memory_of(known)) if isinstance(known, torch.Tensor) else None
+        if given is None or torch_api.counts_with(given, known):
             continue
         recorder.mutated.add(id(known))
         readers = [u for u in node.users if u.op.startswith("call") and has_gradient(u)]
@@ -32,7 +37,8 @@ def note_uncounted(recorder: Recorder, func: Any, memory: set[int]) -> None:
             reason = f"{name_of(func)} through .data of what a backward pass may read"
             cause = BreakCapture("data-write", reason, "write under torch.no_grad()")
             recorder.overwritten += readers
-            raise Restart(0, cause) if made or written_before else cause
+            before = memory_of(known) in recorder.written_memory
+            raise Restart(0, cause) if made or before else cause
 
 
 def refuse_overwritten(vm: Interpreter, outside: Sequence[Node], outputs: Sequence[Node]) -> None:

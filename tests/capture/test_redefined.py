@@ -77,3 +77,35 @@ def test_the_memory_of_another_tensor(dynamic: bool) -> None:
         more, written = compiled(x, y)
         assert torch.equal(x, wanted) and x.data_ptr() == y.data_ptr()
         assert torch.equal(more, wanted / 2 + 1) and written is y
+
+
+TURNS: dict[str, Callable[[Tensor], Tensor]] = {
+    "t": lambda v: v.t_(),
+    "transpose": lambda v: v.transpose_(0, -1),
+    "swapaxes": lambda v: v.swapaxes_(0, 1),
+    "unsqueeze": lambda v: v.unsqueeze_(1),
+    "squeeze": lambda v: v.squeeze_(),
+    "as_strided": lambda v: v.as_strided_((2, 3), (1, 4)),
+}
+VIEWS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "einsum": lambda x, w: torch.einsum("ij,jk->ik", x, w),
+    "tensordot": lambda x, w: torch.tensordot(x, w, 1),
+    "slice": lambda x, w: (x @ w)[:, 1:4],
+    "rows": lambda x, w: (x @ w).view(8, 2),
+}
+
+
+@pytest.mark.parametrize("turn", TURNS)
+@pytest.mark.parametrize("view", VIEWS)
+def test_a_view_is_turned_and_written_to(turn: str, view: str) -> None:
+    """The gradient went by what the view was at first."""
+
+    def function(x: Tensor, w: Tensor) -> Tensor:
+        v = VIEWS[view](x, w)
+        TURNS[turn](v)
+        v.mul_(3).tanh_()
+        return v[:2] * torch.arange(v[:2].numel()).view(v[:2].shape)
+
+    inputs = tuple(torch.rand(4, 4).requires_grad_() for _ in range(2))
+    compiled = jitney.compile(function, options={"eager_on_bug": False})
+    assert_equal_to_eager(function, compiled, inputs, training=True)

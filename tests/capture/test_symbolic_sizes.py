@@ -278,8 +278,9 @@ def test_what_is_assumed_of_a_storages_size_is_no_guard() -> None:
     """Two inputs behind the break share a storage, whose size no input shows."""
 
     def filled(z: torch.Tensor) -> Any:
-        last = z[-1:].data
-        z[::2].fill_diagonal_(1)
+        last, part = z[-1:].data, z[::2]
+        jitney.graph_break()
+        part.fill_diagonal_(1)
         return last.diagonal() * 2
 
     compiled = jitney.compile(filled, dynamic=True, options={"eager_on_bug": False})
