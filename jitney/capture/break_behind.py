@@ -71,11 +71,15 @@ def _lies_in(value: Any, memory: int) -> bool:
 
 
 def _is_differentiated(node: torch.fx.Node) -> bool:
+    """Whether gradients may go through it: also where it writes, with no result (`x[0] = y`)."""
+    return node.meta.get("example_value") is None or has_gradient(node)
+
+
+def has_gradient(node: torch.fx.Node) -> bool:
+    """Whether a result of the node requires grad."""
     value = node.meta.get("example_value")
-    if value is None:  # it writes, perhaps with a gradient: `x[0] = y`
-        return True
-    values = value if isinstance(value, tuple | list) else (value,)
-    return any(isinstance(v, torch.Tensor) and v.requires_grad for v in values)
+    parts = value if isinstance(value, tuple | list) else (value,)
+    return any(isinstance(part, torch.Tensor) and part.requires_grad for part in parts)
 
 
 def held_by(vm: Interpreter, frame: Frame) -> Iterator[torch.Tensor]:

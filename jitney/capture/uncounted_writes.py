@@ -10,7 +10,7 @@ import torch
 from torch.fx import Node
 
 from jitney import torch_api
-from jitney.capture.break_behind import held_by, names_read_next
+from jitney.capture.break_behind import has_gradient, held_by, names_read_next
 from jitney.capture.frame import BreakCapture, Restart
 from jitney.capture.leaves import memory_of, name_of
 
@@ -26,19 +26,24 @@ def note_uncounted(recorder: Recorder, func: Any, written: Sequence[torch.Tensor
     memory = {memory_of(t): t for t in written if memory_of(t) in recorder.uncounted}
     if not memory:
         return
-    for known, node in list(recorder.nodes.values()):
-        given = memory.get(memory_of(known)) if isinstance(known, torch.Tensor) else None
-        if given is None or torch_api.counts_with(given, known):
+    known = [(t, node) for t, node in recorder.nodes.values() if isinstance(t, torch.Tensor)]
+    of_inputs = {memory_of(t) for t, node in known if node.op == "placeholder"}
+    readers: list[Node] = []
+    made = False
+    for tensor, node in known:
+        at = memory_of(tensor)
+        if at not in memory or torch_api.counts_with(memory[at], tensor):
             continue
-        recorder.mutated.add(id(known))
-        readers = [u for u in node.users if u.op.startswith("call") and has_gradient(u)]
-        made = node.op != "placeholder" and has_gradient(node)
-        if recorder.checkpoints or made or readers:
-            reason = f"{name_of(func)} through .data of what a backward pass may read"
-            cause = BreakCapture("data-write", reason, "write under torch.no_grad()")
-            recorder.overwritten += readers
-            before = memory_of(known) in recorder.written_memory
-            raise Restart(0, cause) if made or before else cause
+        recorder.mutated.add(id(tensor))
+        reading = [u for u in node.users if u.op.startswith("call") and has_gradient(u)]
+        made |= at not in of_inputs and has_gradient(node)
+        made |= at in recorder.written_memory and bool(reading)
+        readers += reading
+    if recorder.checkpoints or made or readers:
+        recorder.overwritten += readers
+        reason = f"{name_of(func)} through .data of what a backward pass may read"
+        cause = BreakCapture("data-write", reason, "write under torch.no_grad()")
+        raise Restart(0, cause) if made else cause
 
 
 def refuse_overwritten(vm: Interpreter, outside: Sequence[Node], outputs: Sequence[Node]) -> None:
@@ -72,10 +77,3 @@ def _left_in_names(vm: Interpreter) -> set[Node | None]:
         left |= {vm.recorder.node_of(t) for t in unread if isinstance(t, torch.Tensor)}
         held |= {vm.recorder.node_of(t) for t in held_by(vm, frame)}
     return left - held
-
-
-def has_gradient(node: Node) -> bool:
-    """Whether a result of the node requires grad."""
-    value = node.meta.get("example_value")
-    parts = value if isinstance(value, tuple | list) else (value,)
-    return any(isinstance(part, torch.Tensor) and part.requires_grad for part in parts)
