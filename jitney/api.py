@@ -195,7 +195,10 @@ def disable(function: Any = None, recursive: bool = True, *, reason: str | None 
     if function is None:
         return partial(disable, recursive=recursive, reason=reason)
     if isinstance(function, torch.nn.Module):
-        function.forward = disable(function.forward, recursive, reason=reason)
+        own = vars(function).get("forward")
+        forward = disable(type(function).forward if own is None else own, recursive, reason=reason)
+        # As a method, which `copy.deepcopy` binds to the copy.
+        function.forward = MethodType(forward, function) if own is None else forward
         return function
     if not callable(function):
         raise UserError(f"disable takes a callable, not a {type(function).__name__}")

@@ -394,6 +394,18 @@ def test_disabled_functions_break_the_graph_and_run_eager(events):
     assert compiling == [False] and len(of(events, "graph_break")) == 1
 
 
+def test_a_disabled_module_is_copied_with_its_own_weights():
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2))
+    assert jitney.disable(model[0]) is model[0]
+    copied, x = copy.deepcopy(model), torch.ones(1, 2)
+    with torch.no_grad():
+        for parameter in copied.parameters():
+            parameter.zero_()
+    assert not copied(x).any() and model(x).any()
+    assert torch.equal(pickle.loads(pickle.dumps(model))(x), model(x))
+    assert {broken.kind for broken in jitney.explain(model)(x).breaks} == {"disabled"}
+
+
 def test_graph_break_by_request(events):
     def f(x):
         x = x + 1

@@ -22,7 +22,7 @@ from jitney.capture.asked_writes import written_if_asked
 from jitney.capture.frame import BreakCapture, Frame, Restart
 from jitney.capture.inside_handlers import is_error_handled
 from jitney.capture.memory_given import memory_given, refuse_lost, refuse_relaid, refuse_resized
-from jitney.capture.redefined import refuse_redefined
+from jitney.capture.redefined import refuse_redefined, refuse_redefined_views
 from jitney.capture.remember_fakes import RememberedFakes
 from jitney.capture.result import GraphInput
 from jitney.capture.source import Source
@@ -49,6 +49,7 @@ class Recorder:
         self.mutated: set[int] = set()  # ids of fakes written to in place
         self.made_at: dict[torch.fx.Node, int] = {}  # the frame's step then
         self.uncounted: set[int] = set()  # memory of which ``.data`` was taken
+        self.redefined_views: set[int] = set()  # memory of views that were given another shape
         self.overwritten: list[torch.fx.Node] = []  # readers of what is written so, with gradients
         self.written_memory: set[int] = set()
         #: What wrote, and to what, as autograd sees it: not under no_grad, not through detach().
@@ -276,7 +277,7 @@ class Recorder:
         node_args = tuple([self.argument(a) for a in args])
         if func is torch.Tensor.new:
             node_args = tuple(map(self._kept_size, args, node_args))
-        refuse_redefined(func, args, node_args, (fake for fake, _ in self.nodes.values()))
+        refuse_redefined(self, func, args, node_args)
         leaves.refuse_numpy_types(func, *args, *kwargs.values())
         leaves.refuse_booleans(func, args, kwargs)
         leaves.refuse_new_leaves(func, args, kwargs)
@@ -382,6 +383,7 @@ class Recorder:
             name = leaves.name_of(func)
             raise self._left_whole(f"{name} of what as_strided was taken of a part of")
         self.mutated.update(map(id, written))
+        refuse_redefined_views(self, func, memory)
         note_uncounted(self, func, written)
 
     def _composites(self) -> Any:

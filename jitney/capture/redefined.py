@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from jitney import torch_api
 from jitney.capture import leaves
 from jitney.capture.frame import BreakCapture, Restart
+
+if TYPE_CHECKING:
+    from jitney.capture.record import Recorder
 
 # Methods that change the tensor itself: its sizes, its strides, its place in autograd.
 _REDEFINING = frozenset(
@@ -18,24 +21,39 @@ _REDEFINING = frozenset(
 
 
 def refuse_redefined(
-    func: Any, args: tuple[Any, ...], node_args: tuple[Any, ...], known: Iterable[Any]
+    recorder: Recorder, func: Any, args: tuple[Any, ...], node_args: tuple[Any, ...]
 ) -> None:
     """Breaks before a call that redefines an input, of which a backend is told one shape and
     whether it requires grad; or a tensor of which views were taken, which torch, once writes are
-    taken out of the graph, takes anew of what it has become; or a view with a gradient, which comes
-    from what the view was at first where it is written to. ``known``: all tensors."""
+    taken out of the graph, takes anew of what it has become. Notes a view that is redefined."""
     name = leaves.method_name(func)
     if name not in _REDEFINING or not args:
         return
     hint = f"use {name.rstrip('_')}(), which leaves the tensor as it is"
     if getattr(node_args[0], "op", "") == "placeholder":
         raise BreakCapture("metadata-mutation", f"{name}() on an input", hint)
-    if name != "detach_":
-        is_view = args[0].requires_grad and args[0]._base is not None
-        if is_view and name != "as_strided_":  # of which eager's gradient goes by the memory
-            raise BreakCapture("metadata-mutation", f"{name}() on a view with a gradient", hint)
-        cause = BreakCapture("metadata-mutation", f"{name}() on what has views", hint)
-        _refuse_viewed(args[0], known, cause)
+    if name == "detach_":
+        return
+    with torch_api.without_function_modes():
+        is_view = args[0]._base is not None
+    if not is_view:
+        known = [fake for fake, _ in recorder.nodes.values()]
+        _refuse_viewed(args[0], known, BreakCapture("metadata-mutation", _VIEWED % name, hint))
+    elif name != "as_strided_":  # of which the gradient goes by the memory
+        recorder.redefined_views.add(leaves.memory_of(args[0]))
+
+
+_VIEWED = "%s() on what has views"
+
+
+def refuse_redefined_views(recorder: Recorder, func: Any, memory: set[int]) -> None:
+    """Breaks before a write to ``memory`` of which a view was redefined: its gradient would come
+    from what the view was at first."""
+    if not memory.isdisjoint(recorder.redefined_views) and torch.is_grad_enabled():
+        if leaves.method_name(func) not in _REDEFINING:
+            reason = f"{leaves.name_of(func)} of memory of which a view was given another shape"
+            hint = "use t(), transpose(), squeeze() or unsqueeze(), which leave a view as it is"
+            raise BreakCapture("metadata-mutation", reason, hint)
 
 
 def _refuse_viewed(whole: torch.Tensor, known: Iterable[Any], cause: BreakCapture) -> None:
@@ -45,7 +63,7 @@ def _refuse_viewed(whole: torch.Tensor, known: Iterable[Any], cause: BreakCaptur
     tensors = (t for t in known if isinstance(t, torch.Tensor) and t is not whole)
     others = [t for t in tensors if leaves.memory_of(t) == memory]
     with torch_api.without_function_modes():
-        if whole._base is not None or not others:
+        if not others:
             return
         if any(other._base is not whole for other in others):
             raise Restart(0, cause)

@@ -37,6 +37,7 @@ def dynamic_dims(
     wanted = {d for d in every if (source, d) in options.dynamic_sources} | marked | weak
     if options.dynamic and not _belongs_to_module(tensor, source):
         wanted |= set(every)
+    wanted.intersection_update(every)  # as torch, which takes any number for a mark
     chosen = {d for d in wanted if d not in fixed and tensor.shape[d] > 1}
     return frozenset(chosen), frozenset(chosen & marked)
 

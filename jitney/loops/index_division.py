@@ -39,6 +39,9 @@ def floor_div(a: Index, b: Index) -> Index:
     known = _known_quotient(a, b)
     if known is not None:
         return index(known)
+    digits = _digits(a, b)
+    if digits is not None:
+        return digits[0]
     if b.is_const and b.const > 0 and all(c < 0 for _, c in a.terms):
         return -floor_div(b.const - 1 - a, b)  # rounded up: whose bounds are known
     shared = _common_factor(a, b)
@@ -70,6 +73,9 @@ def modulo(a: Index, b: Index) -> Index:
     known = _known_quotient(a, b)
     if known is not None:
         return a - b * known
+    digits = _digits(a, b)
+    if digits is not None:
+        return digits[1]
     plain = _without_remainders(a, b)
     if plain != a:
         return modulo(plain, b)
@@ -81,6 +87,17 @@ def modulo(a: Index, b: Index) -> Index:
         whole, low = split_multiple(a, step)
         return modulo(whole or a, _exact(b, step)) * step + low
     return index(Mod(a, b))
+
+
+def _digits(a: Index, b: Index) -> tuple[Index, Index] | None:
+    """``a // b`` and ``a % b`` of steps larger than ``b``, if those left over stay below it:
+    ``21 * i = 20 * i + i``, the place of a diagonal's elements in rows of 20."""
+    if not b.is_const or b.const <= 0 or all(0 <= c < b.const for _, c in a.terms):
+        return None
+    rest = from_terms({m: c % b.const for m, c in a.terms if c % b.const}, a.const % b.const)
+    if not in_range(rest, b):
+        return None
+    return from_terms({m: c // b.const for m, c in a.terms}, a.const // b.const), rest
 
 
 def _without_remainders(a: Index, b: Index) -> Index:

@@ -95,15 +95,23 @@ VIEWS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 }
 
 
+WRITES: dict[str, Callable[[Tensor], Tensor]] = {
+    "whole": lambda v: v.mul_(3).tanh_(),
+    "row": lambda v: v[0].mul_(3),
+    "index": lambda v: v.index_fill_(0, torch.tensor([0]), 1.0),
+}
+
+
+@pytest.mark.parametrize("write", WRITES)
 @pytest.mark.parametrize("turn", TURNS)
 @pytest.mark.parametrize("view", VIEWS)
-def test_a_view_is_turned_and_written_to(turn: str, view: str) -> None:
+def test_a_view_is_turned_and_written_to(view: str, turn: str, write: str) -> None:
     """The gradient went by what the view was at first."""
 
     def function(x: Tensor, w: Tensor) -> Tensor:
         v = VIEWS[view](x, w)
         TURNS[turn](v)
-        v.mul_(3).tanh_()
+        WRITES[write](v)
         return v[:2] * torch.arange(v[:2].numel()).view(v[:2].shape)
 
     inputs = tuple(torch.rand(4, 4).requires_grad_() for _ in range(2))

@@ -33,7 +33,7 @@ def polynomials(draw: st.DrawFn) -> tuple[Index, object]:
         c = draw(st.integers(-5, 30))
         return index(c), lambda v: c
     if kind == "atom":
-        atom, c = draw(atoms), draw(st.sampled_from([1, 1, 2, 4, 6, 12, -1]))
+        atom, c = draw(atoms), draw(st.sampled_from([1, 1, 2, 4, 6, 12, 13, 21, -1]))
         return index(atom) * c, lambda v: v[atom] * c
     a, fa = draw(polynomials())
     if kind in ("add", "mul"):
@@ -242,6 +242,12 @@ def test_a_part_of_a_remainder_is_a_remainder_within_bounds() -> None:
     assert channel == index(at) // plane % 3
     for n, x in itertools.product((1, 2, 5), range(90)):
         assert channel.evaluate({size: n, at: x}) == x % (3 * n * n) // (n * n)
+
+
+def test_steps_larger_than_a_row_are_whole_rows_and_a_step_within() -> None:
+    i = index(Axis("i", index(3)))
+    assert (i * 21) // 20 == i and (i * 21) % 20 == i
+    assert (i * 25 + 2) // 10 != i * 2  # may reach the next row
 
 
 def test_symbols_of_one_name_and_other_hints_are_kept_apart() -> None:

@@ -80,6 +80,13 @@ def test_marked_dimensions(entries):
     assert len(entries) == 2
 
 
+@pytest.mark.parametrize("place", [2, -1, -5])
+def test_a_mark_of_no_dimension_is_none(place):
+    x = torch.ones(4, 3)
+    torch._dynamo.mark_dynamic(x, place)
+    assert torch.equal(jitney.compile(lambda x: x * 2, fullgraph=True)(x), x * 2)
+
+
 def test_marked_ranges(entries):
     x = torch.ones(4, 3)
     jitney.mark_dynamic(x, 0, min=3, max=10)
