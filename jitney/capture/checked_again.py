@@ -18,6 +18,7 @@ from jitney.capture import recipe as r
 from jitney.capture.check_guards import Check, compile_check
 from jitney.capture.emit_fetch import FUNCTION, Writer, build_function
 from jitney.capture.guard import Guard, Kind
+from jitney.capture.policy_table import COLLECTORS
 from jitney.capture.source import Attr, DictItem, Item, Local, Source
 
 if TYPE_CHECKING:
@@ -63,6 +64,8 @@ def checked_again(world: World, noted: Iterable[set[Source]]) -> CheckedAgain | 
     whole = {g.source for g in world.guards.values() if g.kind in (Kind.LENGTH, Kind.KEYS)} & read
 
     def is_read(source: Source) -> bool:
+        if _only_collects(source):
+            return False
         return source in read or isinstance(source, Item | DictItem) and source.base in whole
 
     guards = [g for g in world.guards.values() if is_read(g.source)]
@@ -97,6 +100,11 @@ def _place(effect: r.Effect) -> Source | None:
 def _root(source: Source) -> Source:
     base = getattr(source, "base", None)
     return source if base is None else _root(base)
+
+
+def _only_collects(source: Source) -> bool:
+    base = getattr(source, "base", None)
+    return str(source) in COLLECTORS or base is not None and _only_collects(base)
 
 
 def _is_local(source: Source) -> bool:

@@ -141,6 +141,8 @@ FORGETFUL = frozenset(["l1_loss", "dim_order", "chain_matmul"])
 
 # Names by which Python code looks at the frames that called it.
 LOOKS_AT_CALLERS = frozenset(["_getframe", "_getframemodulename", "currentframe"])
+#: Globals that libraries read to know what to collect for their callers, and compute nothing from.
+COLLECTORS = frozenset(["transformers.utils.output_capturing._active_collector"])
 
 # Packages that change how everything below them runs, or talk to the outside: never inlined.
 EAGER_MODULES = (
