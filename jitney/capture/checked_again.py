@@ -19,7 +19,7 @@ from jitney.capture.check_guards import Check, compile_check
 from jitney.capture.emit_fetch import FUNCTION, Writer, build_function
 from jitney.capture.guard import Guard, Kind
 from jitney.capture.policy_table import COLLECTORS
-from jitney.capture.source import Attr, DictItem, Item, Local, Source
+from jitney.capture.source import Attr, DictItem, Item, Local, ModuleOf, Source
 
 if TYPE_CHECKING:
     from jitney.capture.world import World
@@ -28,6 +28,10 @@ _ON_VALUES = frozenset({
     Kind.TYPE, Kind.IS, Kind.EQUALS, Kind.LENGTH, Kind.KEYS, Kind.HAS_KEY, Kind.NO_KEY,
     Kind.TYPE_ATTR, Kind.CLASS_ATTR, Kind.NO_ATTR,
 })  # fmt: skip
+_COLLECTORS = frozenset(
+    DictItem(Attr(ModuleOf(module), "__dict__"), name)
+    for module, _, name in (collector.rpartition(".") for collector in COLLECTORS)
+)
 
 
 @dataclass(frozen=True)
@@ -104,7 +108,7 @@ def _root(source: Source) -> Source:
 
 def _only_collects(source: Source) -> bool:
     base = getattr(source, "base", None)
-    return str(source) in COLLECTORS or base is not None and _only_collects(base)
+    return source in _COLLECTORS or base is not None and _only_collects(base)
 
 
 def _is_local(source: Source) -> bool:
