@@ -94,12 +94,7 @@ def names_read_next(frame: Frame) -> set[Any]:
     listing = list_code(frame.code)
     first = max(0, earliest_needed(frame.code)[listing.index_at(frame.current.offset)])
     later = [i for i in read_instructions(frame.code) if i.offset >= listing.offsets[first]]
-    names: set[Any] = set()
-    for instruction in later:
-        if instruction.opname.startswith("LOAD_"):
-            name = instruction.argval
-            names.update(name if isinstance(name, tuple) else (name,))  # 3.13 loads two at once
-    return names
+    return {i.argval for i in later if i.opname.startswith("LOAD_")}
 
 
 def _tensors(vm: Interpreter, *values: Any) -> Iterator[torch.Tensor]:

@@ -21,3 +21,11 @@ def is_of_c(cls: type) -> bool:
 def is_python(value: Any) -> bool:
     """Whether a special method found on a class is Python code."""
     return type(value) is types.FunctionType
+
+
+def is_native_iterator(cls: type) -> bool:
+    """Whether C code advances instances. Their class may be made at run time (``os.scandir``'s;
+    from Python 3.12 on those of ``itertools``)."""
+    known = (vars(base)["__next__"] for base in cls.__mro__ if "__next__" in vars(base))
+    advance = next(known, None)
+    return advance is not None and not is_python(advance)

@@ -12,7 +12,7 @@ import torch
 
 from jitney.capture import layouts
 from jitney.capture.c_methods import BOUND
-from jitney.capture.class_flags import is_heap_type
+from jitney.capture.class_flags import is_heap_type, is_native_iterator
 from jitney.capture.native_program import SLOTS, Op
 from jitney.capture.plain_tensor_check import PLAIN_TENSORS
 from jitney.capture.source import (
@@ -204,7 +204,7 @@ class Arming:
         with a ``__del__``; of anything else the identity is checked, which makes it stable."""
         cls = type(value)  # an object may run the program's code to say another one
         varies = issubclass(cls, torch.Tensor) or cls in (*CONTAINERS, *SCALARS, CellType)
-        varies = varies or not is_heap_type(cls) and hasattr(cls, "__next__")
+        varies = varies or is_native_iterator(cls)
         varies = varies or any("__del__" in base.__dict__ for base in cls.__mro__)
         varies = varies or issubclass(cls, AbstractContextManager)
         if varies and not isinstance(value, torch.nn.Parameter):

@@ -17,7 +17,7 @@ from jitney import torch_api
 from jitney.capture import construct
 from jitney.capture import recipe as r
 from jitney.capture.c_methods import bound, slot_of
-from jitney.capture.class_flags import is_heap_type
+from jitney.capture.class_flags import is_heap_type, is_native_iterator
 from jitney.capture.frame import NULL, BreakCapture, Lazy, Restart, Unread
 from jitney.capture.generators import (
     Callback,
@@ -330,7 +330,7 @@ class Rebuilder:
             if cls.__module__.split(".")[0] in VALUES_OF_MODULES:
                 self._refuse_own_parts(value)
                 return r.Constant(value)
-            if _is_iterator_type(cls):
+            if is_native_iterator(cls):
                 return iterator_recipe(self, value)
             raise CannotRebuild(f"a {cls.__module__}.{cls.__qualname__}")
         base: r.Recipe | None = None
@@ -384,10 +384,6 @@ def _is_made_of_parts(cls: type) -> bool:
     if cls.__module__.split(".")[0] in VALUES_OF_MODULES:
         return True
     return not is_heap_type(cls) and cls is not types.FunctionType
-
-
-def _is_iterator_type(cls: type) -> bool:
-    return hasattr(cls, "__next__") and not is_heap_type(cls)
 
 
 _MAKERS: dict[type, Any] = {

@@ -38,12 +38,10 @@ def refuse_redefined(
         is_view = args[0]._base is not None
     if not is_view:
         known = [fake for fake, _ in recorder.nodes.values()]
-        _refuse_viewed(args[0], known, BreakCapture("metadata-mutation", _VIEWED % name, hint))
+        cause = BreakCapture("metadata-mutation", f"{name}() on what has views", hint)
+        _refuse_viewed(args[0], known, cause)
     elif name != "as_strided_":  # of which the gradient goes by the memory
         recorder.redefined_views.add(leaves.memory_of(args[0]))
-
-
-_VIEWED = "%s() on what has views"
 
 
 def refuse_redefined_views(recorder: Recorder, func: Any, memory: set[int]) -> None:

@@ -28,7 +28,7 @@ import torch
 from jitney import torch_api
 from jitney.capture import c_methods, scalars, shadows
 from jitney.capture.cached_sizes import SizedCalls
-from jitney.capture.class_flags import is_of_c, is_python
+from jitney.capture.class_flags import is_native_iterator, is_of_c
 from jitney.capture.disguises import disguise_of
 from jitney.capture.frame import BreakCapture, Lazy
 from jitney.capture.guard import Guard, Kind
@@ -227,7 +227,8 @@ class World:
         if isinstance(value, c_methods.BOUND):
             return self._c_method(value, source)
         self._guard_object(value, cls, source)
-        if isinstance(value, ITERATORS) or _is_native_iterator(cls):
+        native = is_native_iterator(cls) and not hasattr(cls, "__getitem__")
+        if native or isinstance(value, ITERATORS):
             self.foreign_iterators.add(id(value))
         return self.know(value, value, source).inside
 
@@ -457,10 +458,3 @@ def raw_dict(owner: Any) -> dict[str, Any] | None:
     except AttributeError:
         return None
     return found if isinstance(found, dict) else None
-
-
-def _is_native_iterator(cls: type) -> bool:
-    """Whether C code advances it. Its class may be made at run time, too (``os.scandir``'s)."""
-    known = (vars(base)["__next__"] for base in cls.__mro__ if "__next__" in vars(base))
-    advance = next(known, None)
-    return advance is not None and not is_python(advance) and not hasattr(cls, "__getitem__")

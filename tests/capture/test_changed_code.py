@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import pytest
 import torch
 
@@ -53,29 +55,19 @@ def check(function, change, restore, calls, *args):
     torch.testing.assert_close(compiled(*args), function(*args))
 
 
+def becomes(function, other):
+    """What gives ``function`` the code of ``other``, and what gives it its own again."""
+    codes = (other.__code__, function.__code__)
+    return tuple(functools.partial(setattr, function, "__code__", code) for code in codes)
+
+
 def test_code_of_an_inlined_function(calls):
-    original = double.__code__
-
-    def change():
-        double.__code__ = triple.__code__
-
-    def restore():
-        double.__code__ = original
-
-    check(lambda x: double(x) + 1, change, restore, calls, torch.ones(3))
+    check(lambda x: double(x) + 1, *becomes(double, triple), calls, torch.ones(3))
 
 
 def test_code_of_a_method(calls):
-    original = Table.scaled.__code__
-
-    def change():
-        Table.scaled.__code__ = Table.names.__code__
-
-    def restore():
-        Table.scaled.__code__ = original
-
-    table = Table()
-    check(lambda x: table.scaled(x) + 1, change, restore, calls, torch.ones(3))
+    table, codes = Table(), becomes(Table.scaled, Table.names)
+    check(lambda x: table.scaled(x) + 1, *codes, calls, torch.ones(3))
 
 
 def test_more_defaults(calls):
@@ -214,27 +206,12 @@ def test_code_of_the_compiled_function_itself(calls):
     def f(x, times=3):
         return x + times
 
-    original, x = f.__code__, torch.ones(3)
-
-    def change():
-        f.__code__ = tripled_or_more.__code__
-
-    def restore():
-        f.__code__ = original
-
-    check(f, change, restore, calls, x)
+    check(f, *becomes(f, tripled_or_more), calls, torch.ones(3))
 
 
 def test_code_of_a_compiled_modules_forward(calls):
-    original = Halved.forward.__code__
-
-    def change():
-        Halved.forward.__code__ = Squared.forward.__code__
-
-    def restore():
-        Halved.forward.__code__ = original
-
-    check(Halved(), change, restore, calls, torch.full((3,), 3.0))
+    codes = becomes(Halved.forward, Squared.forward)
+    check(Halved(), *codes, calls, torch.full((3,), 3.0))
 
 
 def test_code_that_takes_other_arguments_runs_eager(calls):
@@ -245,5 +222,7 @@ def test_code_that_takes_other_arguments_runs_eager(calls):
     for _ in range(calls):
         assert torch.equal(compiled(x), x + 1)
     f.__code__, f.__defaults__ = shifted_or_more.__code__, (2,)
+    log.clear()
     for _ in range(2):
         assert torch.equal(compiled(x), x + 2)
+    assert [event.data["kind"] for event in log.events("frame_skipped")] == ["changed-code"]
