@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import jitney
+from tests.equal import assert_equal
 
 
 def spectrum(x: torch.Tensor) -> torch.Tensor:
@@ -48,3 +49,27 @@ def test_values_and_gradients_are_eagers(name: str, dynamic: bool | None) -> Non
         assert (got is None) == (want is None)
         if got is not None and want is not None:
             torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
+
+
+GRADIENTS = {
+    "negated": lambda: torch._neg_view(torch.tensor([1.0, -2.0])),
+    "part": lambda: torch.tensor([[1 - 2j, 3 + 1j]]).conj().imag,
+    "conjugated": lambda: torch.tensor([1 - 2j, 3 + 1j]).conj(),
+    "zeros without memory": lambda: torch._efficientzerotensor((2,)),
+    "sparse": lambda: torch.tensor([0.0, 1.5]).to_sparse(),
+}
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("name", GRADIENTS)
+def test_gradients_whose_memory_does_not_hold_them(name: str, dynamic: bool | None) -> None:
+    def double(x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+    found = []
+    for call in (double, jitney.compile(double, dynamic=dynamic)):
+        gradient = GRADIENTS[name]()
+        x = torch.ones(gradient.shape, dtype=gradient.dtype, requires_grad=True)
+        (slope,) = torch.autograd.grad(call(x), x, gradient)
+        found.append((slope.layout, slope.to_dense() if slope.is_sparse else slope + 0))
+    assert_equal(found[1], found[0])
