@@ -73,6 +73,7 @@ def _node_class(
     saved_sizes = _picker([_place(facts, place) for place in facts.saved_sizes])
     dynamic = tuple(i for i in facts.tangents if None in _shape_of(facts.results[i]))
     parts = parts_of(facts)
+    add_at_results = _adding_at_results(facts, eager, parts)
     run = _either(
         _compiled_backward(facts, backward, dynamic, parts), _eagers(facts, eager, parts), eager
     )
@@ -89,7 +90,7 @@ def _node_class(
             everything = (*inputs, *values)
             ctx.save_for_backward(*saved_tensors(everything))
             ctx.sizes = saved_sizes(everything)
-            ctx.rest = None
+            ctx.rest, ctx.watched = None, ()
             if dynamic:
                 ctx.like = {i: torch.empty_like(values[i], device="meta") for i in dynamic}
             if fixed:
@@ -101,9 +102,37 @@ def _node_class(
             tangents = {i: g for i, g in enumerate(grads) if g is not None}
             if not tangents:  # passed on the way to another node, by what comes from none of ours
                 return keep_saved(ctx, parts, len(facts.grad_inputs))
+            if any(each.is_looked_at() for each in ctx.watched):
+                add_at_results(ctx, tangents)
             return run(ctx, grads, tangents)
 
     return CompiledRegion
+
+
+def _adding_at_results(
+    facts: RegionFacts, eager: EagerGradients, parts: Parts
+) -> Callable[[Any, dict[int, Any]], None]:
+    """``add(ctx, gradients of results by index)``: to results that are looked at what comes to them
+    through others. Raises RuntimeError where that cannot be."""
+    bits = {index: 1 << position for position, index in enumerate(facts.tangents)}
+
+    def add(ctx: Any, tangents: dict[int, Any]) -> None:
+        looked_at = [each for each in ctx.watched if each.is_looked_at()]
+        asked = [(each, each.asked_of(tangents)) for each in looked_at]
+        asked = [(each, through) for each, through in asked if through]
+        if not asked:
+            return
+        saved = saved_for(ctx, sum(bits[i] for i in tangents), parts, "eager")
+        wanted = [(each.position, through) for each, through in asked]
+        try:
+            found = eager.at_outputs(ctx.given, filled_in(saved), wanted)
+        except CannotRepeat as error:
+            raise asked[0][0].refused(f"eager cannot run again ({error})") from None
+        for (each, _), part in zip(asked, found, strict=True):
+            if part is not None:
+                each.add(part)
+
+    return add
 
 
 def _eagers(facts: RegionFacts, eager: EagerGradients, parts: Parts) -> Callable[..., Any]:

@@ -21,6 +21,7 @@ Ask = Callable[[Sequence[int], Sequence[int]], Sequence[torch.Tensor | None]]
 
 def differentiate(
     leaves: Mapping[int, torch.Tensor],
+    given_back: Sequence[Any],
     results: Results,
     recorder: Recorder,
     layer: Direct,
@@ -28,17 +29,15 @@ def differentiate(
 ) -> Gradients | None:
     """Records the gradients of the results that require grad at the ``leaves`` of inputs. Inputs
     that autograd does not reach are left out: what they were computed from is none of a backward
-    pass's business."""
+    pass's business. ``given_back``: the graph's outputs."""
     outputs = [i for i, t in enumerate(results.tensors) if t is not None and t.grad_fn is not None]
     if not outputs or not leaves:
         return None
     differentiated: list[Any] = [results.tensors[i] for i in outputs]
     ends = list(leaves.values())
-    tangents, nodes = [], []
-    for position, tensor in enumerate(differentiated):
-        fake = torch_api.fake_tangent(fake_mode, layer.value(tensor))
-        nodes.append(recorder.placeholder(f"tangent_{position}", fake))
-        tangents.append(layer.feed(fake))
+    fakes = [torch_api.fake_tangent(fake_mode, layer.value(tensor)) for tensor in differentiated]
+    nodes = [recorder.placeholder(f"tangent_{i}", fake) for i, fake in enumerate(fakes)]
+    tangents = [layer.feed(fake) for fake in fakes]
     recorder.in_backward = True
     recorder.origin = None
     torch_api.autocast_off()
@@ -55,6 +54,7 @@ def differentiate(
 
     through = results_through(differentiated)
     together = freed_together(through)  # asked while they hold what they save
+    made_into = _made_into(given_back, differentiated, through)
     every = ask(range(len(tangents)), range(len(ends)))
     gradients = [None if g is None else recorder.node_of(layer.value(g)) for g in every]
     reaching = _tangents_reaching(recorder.graph, gradients, nodes, ends, through, ask)
@@ -67,7 +67,23 @@ def differentiate(
         [gradients[i] for i in kept],
         tuple(reaching[i] for i in kept),
         together,
+        made_into,
     )
+
+
+def _made_into(
+    outputs: Sequence[Any], differentiated: Sequence[torch.Tensor], through: Mapping[Any, int]
+) -> tuple[tuple[int, int], ...]:
+    """`RegionFacts.made_into`: the outputs through whose steps of autograd others come, too."""
+    found: dict[int, tuple[int, int]] = {}
+    for position, output in enumerate(outputs):
+        if not isinstance(output, torch.Tensor) or output.grad_fn is None:
+            continue
+        itself = sum(1 << i for i, result in enumerate(differentiated) if result is output)
+        others = through.get(output.grad_fn, 0) & ~itself
+        if others:
+            found.setdefault(id(output), (position, others))
+    return tuple(found.values())
 
 
 def _tangents_reaching(

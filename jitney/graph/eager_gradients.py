@@ -102,6 +102,44 @@ class EagerGradients:
         """The gradients of ``grad_inputs`` from those of results, by index, differentiable if
         grad mode is on. Raises CannotRepeat."""
         create_graph = torch.is_grad_enabled()
+        sources, outputs = self._repeated(given, saved)
+        results = self._results(outputs, tangents)
+        what = "are to be differentiated again" if create_graph else "are not those recorded"
+        log.emit("rerun_eagerly", reason=f"gradients {what}")
+        return torch.autograd.grad(
+            [results[i] for i in tangents],
+            sources,
+            list(tangents.values()),
+            create_graph=create_graph,
+            allow_unused=True,
+        )
+
+    def at_outputs(
+        self,
+        given: Given,
+        saved: Sequence[Any],
+        wanted: Sequence[tuple[int, Mapping[int, torch.Tensor]]],
+    ) -> list[torch.Tensor | None]:
+        """For each ``(position, gradients of results)`` what these give the output there. Raises
+        CannotRepeat."""
+        create_graph = torch.is_grad_enabled()
+        _, outputs = self._repeated(given, saved)
+        log.emit("rerun_eagerly", reason="gradients of a result from another made of it are asked")
+        found: list[torch.Tensor | None] = []
+        for position, tangents in wanted:
+            results = self._results(outputs, tangents)
+            found += torch.autograd.grad(
+                [results[i] for i in tangents],
+                [outputs[position]],
+                list(tangents.values()),
+                retain_graph=True,
+                create_graph=create_graph,
+                allow_unused=True,
+            )
+        return found
+
+    def _repeated(self, given: Given, saved: Sequence[Any]) -> tuple[list[Any], Sequence[Any]]:
+        """``grad_inputs`` and the outputs of the region, run again in eager."""
         wanted = self._facts.grad_inputs
         if self._written.intersection(wanted):
             raise CannotRepeat("an input that requires grad was written to")
@@ -114,16 +152,7 @@ class EagerGradients:
                 outputs = flat(self._gm.forward(*fed))
             if torch_api.versions(sources) != before:  # another shape for a view: a new history
                 raise CannotRepeat("an input that requires grad was changed in place")
-            results = self._results(outputs, tangents)
-        what = "are to be differentiated again" if create_graph else "are not those recorded"
-        log.emit("rerun_eagerly", reason=f"gradients {what}")
-        return torch.autograd.grad(
-            [results[i] for i in tangents],
-            sources,
-            list(tangents.values()),
-            create_graph=create_graph,
-            allow_unused=True,
-        )
+        return sources, outputs
 
     def _values(self, given: Given, saved: Sequence[Any]) -> dict[int, Any]:
         """The inputs as the call was given them; those that it writes to may be changed."""

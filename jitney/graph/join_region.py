@@ -38,7 +38,7 @@ LARGE_RESULT = 1 << 24
 class Gradients:
     """What autograd recorded: ``inputs`` that get the gradients ``nodes`` compute (None: zero)
     from the ``tangents`` of ``results``; ``reaching``: for each, the tangents that reach it, as
-    bits; ``freed_together``: see `RegionFacts`."""
+    bits; ``freed_together``, ``made_into``: see `RegionFacts`."""
 
     inputs: tuple[int, ...]
     results: tuple[int, ...]
@@ -46,6 +46,7 @@ class Gradients:
     nodes: list[fx.Node | None]
     reaching: tuple[int, ...]
     freed_together: tuple[int, ...]
+    made_into: tuple[tuple[int, int], ...]
 
 
 def join_region(
@@ -209,6 +210,7 @@ def _with_backward(
         saved_tensors=tuple(place(node) for node in split.saved_tensors),
         saved_tangents=_tangents_beside(split),
         freed_together=gradients.freed_together,
+        made_into=gradients.made_into,
         saved_sizes=tuple(place(node) for node in split.saved_sizes),
         old_values=_read_by(results, inputs, facts.mutations),
     )

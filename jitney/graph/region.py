@@ -117,7 +117,9 @@ class RegionFacts:
     call. ``grad_tangents``: for each of ``grad_inputs``, bit ``i`` is set if tangent ``i`` reaches
     it; ``saved_tangents``: the same for each saved tensor, of the gradients that it helps to
     compute. ``freed_together``: sets of tangents, as bits, whose results come through one step of
-    autograd that saves tensors: eager frees it with the first that is given. ``old_values``: the
+    autograd that saves tensors: eager frees it with the first that is given. ``made_into``: the
+    outputs from which autograd knows other results to be made, by position, with the tangents of
+    those, as bits (`watched_results`). ``old_values``: the
     inputs written to that results depend on; ``draws``: whether the forward graph draws random
     numbers. ``recorded``: a digest of the joint graph of a region with a backward graph, by which
     what it keeps is known to be what another trace would.
@@ -132,6 +134,7 @@ class RegionFacts:
     saved_tensors: tuple[Input | Result, ...] = ()
     saved_tangents: tuple[int, ...] = ()
     freed_together: tuple[int, ...] = ()
+    made_into: tuple[tuple[int, int], ...] = ()
     saved_sizes: tuple[Input | Result, ...] = ()
     unlikely_tangents: tuple[int, ...] = ()
     grad_enabled: bool = True

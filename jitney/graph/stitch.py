@@ -29,6 +29,7 @@ from jitney.graph.region import (
     View,
     ViewStep,
 )
+from jitney.graph.watched_results import watching
 
 Compiled = Callable[..., Any]
 
@@ -51,6 +52,7 @@ def stitch(
             return torch.enable_grad()(_Epilogue(facts, run, grad=True).function())
     plain = facts.outputs == tuple(Result(i) for i in range(len(facts.outputs)))
     silent = all(m.value is None and not m.counted for m in facts.mutations)
+    silent = silent and not facts.made_into
     if plain and len(facts.results) == len(facts.outputs) and silent:
         return run
     return _Epilogue(facts, run, facts.grad_enabled).function()
@@ -77,6 +79,7 @@ class _Epilogue:
             "bump_versions": torch_api.bump_versions,
             "refuses_writes": torch_api.refuses_writes,
             "LeftToEager": LeftToEager,
+            "watch": watching(facts),
         }
         self.counted = [m.input for m in facts.mutations if m.value is None and m.counted]
         self.used: set[int] = set()
@@ -128,6 +131,8 @@ class _Epilogue:
         for position, rule in sorted(rules, key=lambda item: _is_of_output(item[1])):
             lines.append(f"    o{position} = {self._output(rule)}")
         outputs = "".join(f"o{position}, " for position in range(len(self.facts.outputs)))
+        if self.facts.made_into:
+            lines.append(f"    watch(r[{self.facts.tangents[0]}], ({outputs}))")
         return [*lines, f"    return ({outputs})"]
 
     def _input(self, index: int) -> str:

@@ -127,7 +127,7 @@ def _trace(
         outputs = _run(gm, trace, recorder, layer)
         rules = describe_outputs(outputs, trace.fed, recorder, layer, results)
         mutations, copies = _describe_mutations(gm, trace, recorder, layer, results)
-        gradients = differentiate(trace.leaves, results, recorder, layer, fake_mode)
+        gradients = differentiate(trace.leaves, outputs, results, recorder, layer, fake_mode)
         mark_authors(recorder.graph, gm)
     region = join_region(recorder, len(given), rules, results, mutations, copies, gradients)
     return replace(region, facts=replace(region.facts, grad_enabled=grad_enabled))
