@@ -55,7 +55,7 @@ class NestEmitter(WalkEmitter):
         sizes = {"x": schedule.x_block, "y": schedule.y_block, "r": schedule.r_block}
         super().__init__(dims, sizes)
         self.nest, self.schedule, self.fixed = nest, schedule, fixed
-        self.wide = not all(map(fits_32_bits, indices(nest.body)))
+        self.wide = not all(map(fits_32_bits, (*indices(nest.body), *_counts(nest))))
         self.rough = ends_in_16_bits(nest.body)
 
     def emit(self) -> KernelSource:
@@ -198,7 +198,7 @@ class NestEmitter(WalkEmitter):
                 self._line(f"{partials[-1]} = tl.full({shape}, {start})")
         for axis in stmt.axes:
             name = self.atoms[axis] = self._name("i")
-            self._line(f"for {name} in range(0, {self._index(axis.extent)[0]}):")
+            self._line(f"for {name} in range(0, {self._end(axis.extent)}):")
             self.depends[axis] = NONE
             self.indent += 1
             if self.wide:
@@ -226,7 +226,7 @@ class NestEmitter(WalkEmitter):
         else:
             self.fresh += 1
             start, name = f"r{self.fresh}_start", f"r{self.fresh}"
-            self._line(f"for {start} in range(0, {self._index(total)[0]}, {block}):")
+            self._line(f"for {start} in range(0, {self._end(total)}, {block}):")
             self.indent += 1
             self.memo.append({})
             self._line(f"{name} = {start} + {self._row_text(block)}")
@@ -245,6 +245,13 @@ class NestEmitter(WalkEmitter):
         self.masks.pop("r", None)
         if outer_mask is not None:
             self.masks["r"] = outer_mask
+
+    def _end(self, total: Index) -> str:
+        """Where a loop ends. Triton takes a literal from 2^31 to 2^32 for unsigned, and the loop,
+        which compares signed numbers, would not run."""
+        if total.is_const and total.const >= 2**31:
+            return f"tl.full([], {total.const}, tl.int64)"
+        return self._index(total)[0]
 
     def _row_tile(self, width: int) -> int:
         """Triton 3.6 fails on lone rows of fewer elements than a warp has threads."""
@@ -288,3 +295,10 @@ class NestEmitter(WalkEmitter):
             elif isinstance(expr, Ref) and expr.name in self.refs:
                 on |= self.refs[expr.name][1]
         return on
+
+
+def _counts(nest: LoopNest) -> list[Index]:
+    """How many points are counted, of the nest and of its rows: more than there are places, where
+    what is read repeats."""
+    rows = [s.axes for s in nest.body if isinstance(s, Reduce | Loop)]
+    return [points_of(axes) for axes in (nest.axes, *rows)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -55,3 +56,22 @@ def test_the_difference_of_equal_products_is_zero() -> None:
     x = torch.randn(4096, 1, device="cuda") * 100
     compiled = jitney.compile(deviation, options={"eager_on_bug": False})
     assert torch.equal(compiled(x), deviation(x))
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("size", [2**31 + 9, (65539, 2**15)])
+def test_reductions_of_more_than_2_to_31_elements(size: Any, dynamic: bool) -> None:
+    def reduced(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return (
+            x.sum(),
+            x.argmax(),
+            x.amin(),
+            (x == 3).any(),
+            x[:1].expand(2**17, *x.shape[1:]).sum(),
+        )
+
+    x = torch.zeros(size, dtype=torch.int8, device="cuda")
+    x.view(-1)[-3], x.view(-1)[1] = 5, -1
+    compiled = jitney.compile(reduced, dynamic=dynamic, options={"eager_on_bug": False})
+    for mine, right in zip(compiled(x), reduced(x), strict=True):
+        assert torch.equal(mine, right)

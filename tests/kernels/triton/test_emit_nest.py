@@ -396,3 +396,15 @@ def test_a_lone_row_fills_a_warp():
     nest = LoopNest("n", (), (total, Store("o0", index(0), Ref("t", F32))))
     assert "arange(0, 32)" in emit_nest(nest, schedule_nest(nest, H200)).text()
     check(nest, {"a": torch.randn(10)}, {"o0": torch.zeros(1)})
+
+
+@pytest.mark.parametrize("stride", [0, 1])
+def test_a_loop_of_more_than_2_to_31_points_counts_in_64_bits(stride):
+    """Triton takes 2^31 + 9 for an unsigned number, of which a loop makes a negative one."""
+    (r,) = axes(2**31 + 9)
+    value = Load("a", index(r) * stride, F32)
+    reduce = Reduce((r,), (), (Reduction(("s",), "sum", value, F32),))
+    nest = LoopNest("n", (), (reduce, Store("o0", index(0), Ref("s", F32))))
+    text = emit_nest(nest, schedule_nest(nest, H200)).text(interpret=False)
+    assert "in range(0, tl.full([], 2147483657, tl.int64)" in text
+    assert "tl.arange(0, 4096)[None, :].to(tl.int64)" in text
