@@ -116,6 +116,8 @@ def _column_sum(node: Node, target: Target) -> _ColumnSum | None:
     plain = all(r.op == "sum" for r in reduce.results) and not stores(reduce.body)
     if not plain or used_names((reduce,)) & before:
         return None
+    if not all(a.extent.is_const for a in (*node.axes, *reduce.axes)):
+        return None
     found = _ColumnSum(node, reduce, node.axes[0], reduce.axes[0])
     return found if int(found.column.extent) * int(found.row.extent) >= WORTH else None
 

@@ -16,10 +16,12 @@ from dataclasses import dataclass, replace
 import torch
 
 from jitney.loops.decision import Decision, no, yes
-from jitney.loops.index import Axis, Index, index
+from jitney.loops.index import Axis, Index, Value, index
 from jitney.loops.ir import (
+    POSITIONAL,
     Buffer,
     Const,
+    IndexValue,
     Let,
     Load,
     Loop,
@@ -33,7 +35,8 @@ from jitney.loops.ir import (
     Stmt,
     Store,
 )
-from jitney.loops.points import place_among, points_of
+from jitney.loops.pad_reduction import even_parts, pad_reduction
+from jitney.loops.points import likely_points, place_among, points_of
 from jitney.loops.target import Target
 from jitney.loops.visit import Renaming, apart, bound_names, loads, reads, used_names, writes
 
@@ -50,7 +53,7 @@ LEAST, PROGRAMS = 256, 4
 #: Most chunks of a row: their results are combined by one program.
 MOST = 1024
 
-_SPLITTABLE = frozenset({"sum", "prod", "max", "min", "any", "all", "xor", "welford"})
+_SPLITTABLE = frozenset({"sum", "prod", "max", "min", "any", "all", "xor", "welford", *POSITIONAL})
 
 
 def split_reduction(program: LoopProgram, target: Target) -> LoopProgram:
@@ -60,7 +63,7 @@ def split_reduction(program: LoopProgram, target: Target) -> LoopProgram:
     for node in program.nodes:
         wanted = chunks_wanted(node, target) if isinstance(node, LoopNest) else 0
         if isinstance(node, LoopNest) and wanted > 1:
-            split = _Split(node, wanted)
+            split = _Split(pad_reduction(node, wanted), wanted)
             device = program.buffer(reads(node)[0]).device
             nodes += split.nests()
             made += [replace(buffer, device=device) for buffer in split.buffers.values()]
@@ -78,8 +81,6 @@ def can_split(nest: LoopNest) -> Decision:
         return no("it has loops inside loops")
     if any(r.op not in _SPLITTABLE for s in rows if isinstance(s, Reduce) for r in s.results):
         return no("its results do not combine")
-    if not all(a.extent.is_const for a in (*nest.axes, *(a for s in rows for a in s.axes))):
-        return no("its sizes are symbolic")
     if not reads(nest):
         return no("it reads nothing")
     return yes("its reductions combine")
@@ -89,8 +90,8 @@ def chunks_wanted(nest: LoopNest, target: Target) -> int:
     """Into how many chunks a row should fall to fill the GPU; 0 if it cannot or need not."""
     if not can_split(nest):
         return 0
-    points = _product(nest.axes)
-    length = max(_product(s.axes) for s in nest.body if isinstance(s, Reduce))
+    points = likely_points(nest.axes)
+    length = max(likely_points(s.axes) for s in nest.body if isinstance(s, Reduce))
     rows = _reads_rows(nest)
     if length <= (SHORT_ROW if rows else SHORT_COLUMN if points >= COLUMNS else 0):
         return 0
@@ -110,10 +111,6 @@ def _reads_rows(nest: LoopNest) -> bool:
     return votes > 0
 
 
-def _product(axes: tuple[Axis, ...]) -> int:
-    return int(points_of(axes))
-
-
 @dataclass(frozen=True)
 class _Chunks:
     """A reduction's axes in two, ``outer`` counting the chunks; ``moved`` maps the one cut."""
@@ -126,19 +123,21 @@ class _Chunks:
 def _cut(axes: tuple[Axis, ...], wanted: int) -> _Chunks:
     """Even chunks, at most ``wanted``: leading axes whole, and the next by its best divisor."""
     position = 0
-    while position < len(axes) - 1 and int(axes[position].extent) <= wanted:
+    while position < len(axes) - 1 and _at_most(wanted, axes[position]):
         wanted //= int(axes[position].extent)
         position += 1
     axis = axes[position]
-    extent = int(axis.extent)
-    parts = max(d for d in range(1, max(1, min(wanted, extent)) + 1) if extent % d == 0)
-    high, low = (
-        Axis(axis.name + "_chunk", index(parts)),
-        Axis(axis.name + "_inner", axis.extent // parts),
-    )
-    outer = (*axes[:position], *([high] if parts > 1 else []))
-    moved = {axis: (index(high) * low.extent if parts > 1 else index(0)) + low}
-    return _Chunks(outer, (low, *axes[position + 1 :]), moved)
+    parts = even_parts(int(axis.extent), wanted) if axis.extent.is_const else 1
+    if parts == 1:
+        return _Chunks(axes[:position], axes[position:], {})
+    high = Axis(axis.name + "_chunk", index(parts))
+    low = Axis(axis.name + "_inner", axis.extent // parts)
+    moved = {axis: index(high) * low.extent + low}
+    return _Chunks((*axes[:position], high), (low, *axes[position + 1 :]), moved)
+
+
+def _at_most(wanted: int, axis: Axis) -> bool:
+    return axis.extent.is_const and int(axis.extent) <= wanted
 
 
 class _Split:
@@ -158,7 +157,7 @@ class _Split:
                 self.free[stmt.name] = stmt
             elif isinstance(stmt, Reduce):
                 self._reduce(stmt)
-            elif isinstance(stmt, Loop) and int(self.points) * _product(stmt.axes) >= WORTH:
+            elif isinstance(stmt, Loop) and likely_points(self.nest.axes + stmt.axes) >= WORTH:
                 self.blocks.append(((*self.nest.axes, *stmt.axes), list(stmt.body)))
                 self.blocks.append((self.nest.axes, []))
             else:
@@ -177,9 +176,9 @@ class _Split:
     # ------------------------------------------------------------ reductions
 
     def _reduce(self, stmt: Reduce) -> None:
-        wanted = min(self.wanted, _product(stmt.axes) // LEAST)
+        wanted = min(self.wanted, likely_points(stmt.axes) // LEAST)
         chunks = _cut(stmt.axes, wanted)
-        count = _product(chunks.outer)
+        count = int(points_of(chunks.outer))
         if count <= 1:
             self.blocks[-1][1].append(stmt)
             return
@@ -190,6 +189,10 @@ class _Split:
             parts = tuple(name + "_part" for name in result.names)
             value, dtype = renaming.expr(result.value), result.dtype
             results.append(Reduction(parts, result.op, value, dtype))
+            if result.op in POSITIONAL:  # where it is does not tell how large it is
+                best, kind = parts[0] + "_best", value.dtype
+                results.append(Reduction((best,), POSITIONAL[result.op], value, kind))
+                stores.append(Store(self._buffer(best, kind, count), place, Ref(best, kind)))
             for part in parts[:2]:  # a welford's third is the chunk's length
                 stores.append(Store(self._buffer(part, dtype, count), place, Ref(part, dtype)))
         partial = Reduce(chunks.inner, renaming.block(stmt.body), tuple(results))
@@ -199,7 +202,7 @@ class _Split:
         else:
             self.blocks.append((self.nest.axes, []))
         self.blocks.insert(at, ((*chunks.outer, *self.nest.axes), [partial, *stores]))
-        self.blocks[-1][1].extend(_combined(stmt, Axis("chunk", index(count)), self))
+        self.blocks[-1][1].extend(_combined(stmt, chunks, self))
 
     def _buffer(self, name: str, dtype: torch.dtype, rows: int = 1) -> str:
         """A temporary of ``rows`` numbers for each point of the nest."""
@@ -208,9 +211,10 @@ class _Split:
         self.buffers[full] = Buffer(full, "temp", dtype, torch.device("cpu"), shape, strides)
         return full
 
-    def partial(self, name: str, dtype: torch.dtype, chunk: Axis) -> Load:
+    def partial(self, name: str, dtype: torch.dtype, chunk: Axis | Value) -> Load:
         """The partial result of one chunk."""
-        return Load(f"{self.nest.name}_{name}_part", chunk * self.points + self.place, dtype)
+        place = index(chunk) * self.points + self.place
+        return Load(f"{self.nest.name}_{name}", place, dtype)
 
     # ------------------------------------------------------------ values from nest to nest
 
@@ -256,7 +260,7 @@ def _bound(body: list[Stmt]) -> list[tuple[str, torch.dtype]]:
     return found + [(name, r.dtype) for r in results for name in r.names]
 
 
-def _combined(stmt: Reduce, chunk: Axis, split: _Split) -> list[Stmt]:
+def _combined(stmt: Reduce, chunks: _Chunks, split: _Split) -> list[Stmt]:
     """Statements that bind the names of ``stmt`` from the partial results of its chunks.
 
     Moments of equally long chunks combine as Chan, Golub and LeVeque (1979) have it: the mean of
@@ -265,21 +269,46 @@ def _combined(stmt: Reduce, chunk: Axis, split: _Split) -> list[Stmt]:
     results: list[Reduction] = []
     within: list[Reduction] = []
     lets: list[Stmt] = []
-    total, chunks = float(_product(stmt.axes)), float(int(chunk.extent))
+    after: list[Stmt] = []
+    chunk = Axis("chunk", points_of(chunks.outer))
     for r in stmt.results:
-        first = split.partial(r.names[0], r.dtype, chunk)
+        if r.op in POSITIONAL:
+            results.append(_best_chunk(r, chunk, split))
+            after.append(_position(r, chunks, split))
+            continue
+        first = split.partial(f"{r.names[0]}_part", r.dtype, chunk)
         if r.op != "welford":
             results.append(Reduction(r.names, r.op, first, r.dtype))
             continue
         mean, squares, count = r.names
         results.append(Reduction((mean + "_sum",), "sum", first, r.dtype))
-        average = Op("div", (Ref(mean + "_sum", r.dtype), Const(chunks, r.dtype)), r.dtype)
-        lets += [Let(mean, average), Let(count, Const(total, r.dtype))]
+        total, many = int(points_of(stmt.axes)), int(chunk.extent)
+        average = Op("div", (Ref(mean + "_sum", r.dtype), Const(float(many), r.dtype)), r.dtype)
+        lets += [Let(mean, average), Let(count, Const(float(total), r.dtype))]
         away = Op("sub", (first, Ref(mean, r.dtype)), r.dtype)
         between = Op(
-            "mul", (Const(float(total // chunks), r.dtype), Op("square", (away,), r.dtype)), r.dtype
+            "mul", (Const(float(total // many), r.dtype), Op("square", (away,), r.dtype)), r.dtype
         )
-        inside = split.partial(squares, r.dtype, chunk)
+        inside = split.partial(f"{squares}_part", r.dtype, chunk)
         within.append(Reduction((squares,), "sum", Op("add", (inside, between), r.dtype), r.dtype))
-    body: list[Stmt] = [Reduce((chunk,), (), tuple(results)), *lets]
+    body: list[Stmt] = [Reduce((chunk,), (), tuple(results)), *lets, *after]
     return [*body, Reduce((chunk,), (), tuple(within))] if within else body
+
+
+def _best_chunk(result: Reduction, chunk: Axis, split: _Split) -> Reduction:
+    """Which chunk has the greatest (or least) value, the first of several."""
+    name = result.names[0]
+    best = split.partial(f"{name}_part_best", result.value.dtype, chunk)
+    return Reduction((f"{name}_chunk",), result.op, best, result.dtype)
+
+
+def _position(result: Reduction, chunks: _Chunks, split: _Split) -> Let:
+    """Where in the whole that value stands: chunks are counted by the leading axes."""
+    name, dtype = result.names[0], result.dtype
+    within = split.partial(f"{name}_part", dtype, Value(f"{name}_chunk"))
+    before = Op("mul", (Ref(f"{name}_chunk", dtype), _count(chunks.inner, dtype)), dtype)
+    return Let(name, Op("add", (before, within), dtype))
+
+
+def _count(axes: tuple[Axis, ...], dtype: torch.dtype) -> IndexValue:
+    return IndexValue(points_of(axes), dtype)

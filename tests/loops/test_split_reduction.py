@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from jitney.loops.index import Axis, index
+from jitney.loops.index import Axis, Dim, index
 from jitney.loops.interpret import interpret
 from jitney.loops.ir import (
     Buffer,
@@ -21,6 +21,7 @@ from jitney.loops.ir import (
     Ref,
     Store,
 )
+from jitney.loops.points import place_among, points_of
 from jitney.loops.simplify_nest import drop_single_axes
 from jitney.loops.split_reduction import can_split, chunks_wanted, split_reduction
 from jitney.loops.verify import verify
@@ -155,7 +156,67 @@ def test_what_goes_over_the_row_again_becomes_a_nest():
         torch.testing.assert_close(got, want)
 
 
-def test_what_is_short_wide_or_positional_stays():
+def test_what_is_short_or_wide_or_does_not_combine_stays():
     assert len(split_reduction(reduction(64, 96, "sum"), H200).nodes) == 1
     assert len(split_reduction(reduction(256, 65536, "sum"), H200).nodes) == 1
-    assert not can_split(reduction(70000, 1, "argmax").nodes[0])
+    assert not can_split(reduction(70000, 1, "softmax").nodes[0])
+
+
+def dtype_of(op):
+    return torch.bool if op in ("any", "all") else torch.int64 if op == "xor" else torch.float32
+
+
+def whole_and_split(op, rows, columns, sizes=()):
+    """A reduction of rows by column, whole and split, run on numbers for each of ``sizes``."""
+    dtype = dtype_of(op)
+    j, r = Axis("j", index(columns)), tuple(Axis(f"r{n}", index(x)) for n, x in enumerate(rows))
+    value = Load("a", place_among(r) * columns + j, dtype)
+    result = torch.int64 if op.startswith("arg") else dtype
+    names = ("total", "squares", "count") if op == "welford" else ("total",)
+    body = [Reduce(r, (), (Reduction(names, op, value, result),))]
+    body += [Store(f"o{n}", index(j), Ref(name, result)) for n, name in enumerate(names)]
+    length = points_of(r)
+    dims = [a for a in length.atoms()]
+    buffers = [
+        Buffer("a", "input", dtype, CPU, (length, index(columns)), (index(columns), index(1)))
+    ]
+    flat = ((index(columns),), (index(1),))
+    buffers += [Buffer(f"o{n}", "output", result, CPU, *flat) for n in range(len(names))]
+    outs = tuple(Output(BufferView(f"o{n}", *flat)) for n in range(len(names)))
+    program = LoopProgram((*dims, "a"), tuple(buffers), (LoopNest("n", (j,), tuple(body)),), outs)
+    split = split_reduction(program, H200)
+    verify(split)
+    assert len(split.nodes) > 1
+    for given in sizes or [()]:
+        there = dict(zip(dims, given, strict=True))
+        count = int(length.substitute(there))
+        x = torch.randn(count, columns).mul(3).round() if dtype.is_floating_point else None
+        x = torch.randint(0, 9, (count, columns)) if x is None else x
+        inputs = [*given, x.to(dtype)]
+        yield interpret(program, {}, inputs), interpret(split, {}, inputs)
+
+
+OPS = ("sum", "max", "min", "any", "all", "xor", "prod", "welford", "argmax", "argmin")
+
+
+@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize("rows,columns", [(70001, 1), (70000, 1), (4099, 20), (4096, 20)])
+def test_lengths_without_divisors_are_padded(op, rows, columns):
+    for whole, split in whole_and_split(op, (rows,), columns):
+        torch.testing.assert_close(split, whole, rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize("columns", [1, 20])
+def test_symbolic_lengths_are_split(op, columns):
+    n = Dim("n", low=1, hint=70001)
+    for whole, split in whole_and_split(op, (n,), columns, [(70001,), (4096,), (1,), (2,), (513,)]):
+        torch.testing.assert_close(split, whole, rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize("op", ["sum", "max", "welford"])
+def test_several_symbolic_axes_are_split(op):
+    b, s = Dim("b", low=1, hint=13), Dim("s", low=1, hint=509)
+    sizes = [(13, 509), (1, 5), (40, 3), (2, 700)]
+    for whole, split in whole_and_split(op, (b, s, 7), 2, sizes):
+        torch.testing.assert_close(split, whole, rtol=1e-4, atol=1e-3)
