@@ -176,3 +176,28 @@ def test_a_second_fusion_gives_names_of_its_own(kernels: list[KernelSource]) -> 
     compiled = jitney.compile(averaged, options={"verify": True, "eager_on_bug": False})
     assert_equal(compiled(x), averaged(x))
     assert kernels
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_long_reductions_of_any_length_are_dealt_out(
+    dynamic: bool, kernels: list[KernelSource]
+) -> None:
+    def reduced(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        every = x.sum(), x.argmax(), x.var(), (x > 4).any(), (x * 3).int().amin()
+        return *every, x.amax(0), x.argmin(0), x.logsumexp(0), x.mean((0, 1))
+
+    compiled = jitney.compile(reduced, dynamic=dynamic, options={"verify": True})
+    for rows in (30011, 3, 70003) if dynamic else (30011,):
+        x = torch.randn(rows, 3)
+        for mine, right in zip(compiled(x), reduced(x), strict=True):
+            torch.testing.assert_close(mine, right)
+    assert sum("part" in one.name for one in kernels) >= 5
+
+
+def test_a_scan_of_one_long_row_is_left_to_eager(kernels: list[KernelSource]) -> None:
+    def summed(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return (x * 2).cumsum(-1), x[:, :100].cumsum(-1)
+
+    x = torch.randint(9, (1, 40000)).float()
+    assert_equal(jitney.compile(summed)(x), summed(x))
+    assert sum("associative_scan" in one.text(interpret=True) for one in kernels) == 1

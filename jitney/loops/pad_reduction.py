@@ -26,11 +26,13 @@ from jitney.loops.ir import (
     Scalar,
     Stmt,
 )
-from jitney.loops.points import points_of
+from jitney.loops.points import likely_points, points_of
 from jitney.loops.visit import Renaming, bound_names, map_expr, stores
 
 #: Steps of a chunk come in multiples of this, so that chunks of a row begin at even addresses.
 STEPS = 64
+#: Points from which moments are worth two passes; a row of fewer is left to one program.
+WORTH_TWO_PASSES = 1 << 16
 
 _IDENTITIES: dict[str, Scalar] = {"sum": 0, "xor": 0, "prod": 1, "any": False, "all": True}
 
@@ -43,10 +45,11 @@ def pad_reduction(nest: LoopNest, wanted: int) -> LoopNest:
         if not isinstance(stmt, Reduce) or stores(stmt.body):
             body.append(stmt)
             continue
+        moments = any(r.op == "welford" for r in stmt.results)
         padded = _Padded(stmt, wanted)
-        if not padded.chunks:
+        if not padded.chunks or (moments and likely_points(stmt.axes) < WORTH_TWO_PASSES):
             body.append(stmt)
-        elif any(r.op == "welford" for r in stmt.results):
+        elif moments:
             body += _moments(stmt, padded)
         else:
             body.append(padded.reduce(stmt.body, stmt.results))

@@ -176,7 +176,7 @@ def whole_and_split(op, rows, columns, sizes=()):
     body = [Reduce(r, (), (Reduction(names, op, value, result),))]
     body += [Store(f"o{n}", index(j), Ref(name, result)) for n, name in enumerate(names)]
     length = points_of(r)
-    dims = [a for a in length.atoms()]
+    dims = list(length.atoms())
     buffers = [
         Buffer("a", "input", dtype, CPU, (length, index(columns)), (index(columns), index(1)))
     ]
@@ -199,8 +199,14 @@ def whole_and_split(op, rows, columns, sizes=()):
 OPS = ("sum", "max", "min", "any", "all", "xor", "prod", "welford", "argmax", "argmin")
 
 
-@pytest.mark.parametrize("op", OPS)
-@pytest.mark.parametrize("rows,columns", [(70001, 1), (70000, 1), (4099, 20), (4096, 20)])
+LENGTHS = [(70001, 1), (70000, 1), (4099, 20), (4096, 20), (70001, 3)]
+SHORT_MOMENTS = ("welford", 4099, 20)  # are left to one program
+
+
+@pytest.mark.parametrize(
+    ("op", "rows", "columns"),
+    [(op, *at) for op in OPS for at in LENGTHS if (op, *at) != SHORT_MOMENTS],
+)
 def test_lengths_without_divisors_are_padded(op, rows, columns):
     for whole, split in whole_and_split(op, (rows,), columns):
         torch.testing.assert_close(split, whole, rtol=1e-4, atol=1e-3)
@@ -216,7 +222,7 @@ def test_symbolic_lengths_are_split(op, columns):
 
 @pytest.mark.parametrize("op", ["sum", "max", "welford"])
 def test_several_symbolic_axes_are_split(op):
-    b, s = Dim("b", low=1, hint=13), Dim("s", low=1, hint=509)
+    b, s = Dim("b", low=1, hint=13), Dim("s", low=1, hint=1009)
     sizes = [(13, 509), (1, 5), (40, 3), (2, 700)]
     for whole, split in whole_and_split(op, (b, s, 7), 2, sizes):
         torch.testing.assert_close(split, whole, rtol=1e-4, atol=1e-3)

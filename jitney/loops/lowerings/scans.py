@@ -43,6 +43,8 @@ aten = torch.ops.aten
 #: Longer rows are left to ATen's loop: the longer they are, the more passes there are. Up to here
 #: a sum, in double precision, and an extreme with its place take as much time as ATen's.
 LONGEST, LONGEST_SUM, LONGEST_EXTREME = 1024, 256, 32
+#: A lone row on a GPU from here on: ATen's kernel takes all multiprocessors, ours would take one.
+LONGEST_LONE = 1 << 15
 
 
 def _length(b: Builder, x: StridedTensor, dim: int, longest: int) -> int:
@@ -77,6 +79,9 @@ def _in_one_kernel(b: Builder, op: str, x: StridedTensor, dim: int) -> StridedTe
     if not x.shape[dim].bounds()[0]:
         raise Refused("perhaps nothing to scan")
     size = x.shape[dim]
+    lone = all(s == index(1) for d, s in enumerate(x.shape) if d != dim)
+    if lone and size.hint() >= LONGEST_LONE:
+        raise Refused("a scan of one long row")
     if op == "sum" and acc.is_floating_point and size.is_const and size.const <= LONGEST_SUM:
         acc = torch.float64  # as on a CPU; long rows take longer by half
     value: Expr = Op(f"running_{op}", (cast(x.load(position), acc), index_expr(along)), acc)
