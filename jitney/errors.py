@@ -29,7 +29,8 @@ class Unsupported(JitneyError):
     """Code that cannot be captured; ``kind`` is a stable id, ``hint`` says what to write instead.
 
     ``where`` is the user's "file:line" once known; ``forbidden``: the program has said, by
-    ``torch._dynamo.error_on_graph_break``, that a break there is an error.
+    ``torch._dynamo.error_on_graph_break``, that a break there is an error. ``step``: of what a
+    graph cannot do, at which instruction of its capture it came to be in the graph.
     """
 
     id = "unsupported"
@@ -40,6 +41,7 @@ class Unsupported(JitneyError):
         super().__init__(message)
         self.kind, self.message, self.hint, self.where = kind, message, hint, where
         self.forbidden = forbidden
+        self.step: int | None = None
 
     def __str__(self) -> str:
         """The message, then the user's line and the hint where they are known."""

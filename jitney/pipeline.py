@@ -9,10 +9,12 @@ from typing import Any
 
 from jitney import torch_api
 from jitney.backends import Backend
+from jitney.capture.attempt import Attempt
 from jitney.capture.build_glue import build_glue, sources_used
 from jitney.capture.capture_frame import capture_frame
 from jitney.capture.explain_guard import failures, in_brief
 from jitney.capture.finish_guards import guards_of_shapes
+from jitney.capture.frame import BreakCapture
 from jitney.capture.options import CaptureOptions
 from jitney.capture.result import Break, Capture
 from jitney.capture.source import Roots
@@ -34,19 +36,21 @@ def compile_frame(request: Request, session: Session, backend: Backend) -> Entry
     name = request.function.__qualname__
     parameters = tuple(request.arguments)
     roots = Roots(request.arguments, request.function)
+    options = CaptureOptions(
+        fullgraph=session.fullgraph,
+        dynamic=session.dynamic,
+        dynamic_sources=request.dynamic_sources,
+        checks=isinstance(backend, GraphCompiler),
+    )
     with log.stage("capture", function=name):
-        capture = capture_frame(
-            request.function,
-            request.arguments,
-            options=CaptureOptions(
-                fullgraph=session.fullgraph,
-                dynamic=session.dynamic,
-                dynamic_sources=request.dynamic_sources,
-                checks=isinstance(backend, GraphCompiler),
-            ),
-        )
+        capture = capture_frame(request.function, request.arguments, options=options)
+    finish, refused = _start_backend(capture, backend, name)
+    attempt = _breaking_before(refused, capture)
+    if attempt is not None:
+        with log.stage("capture", function=name):
+            capture = capture_frame(request.function, request.arguments, attempt=attempt)
+        finish, _ = _start_backend(capture, backend, name)
     _report_break(capture, name, session.fullgraph)
-    finish = _start_backend(capture, backend, name)
     with log.stage("guards", function=name):
         guards = capture.guards + guards_of_shapes(capture)
         check = EntryCheck(guards, parameters, name)
@@ -63,23 +67,43 @@ def compile_frame(request: Request, session: Session, backend: Backend) -> Entry
     return Entry(capture, guards, check, glue, glue_for, sources_used(capture))
 
 
+Refusals = list[Unsupported]
+
+
 def _start_backend(
     capture: Capture, backend: Backend, name: str
-) -> Callable[[], Callable[..., Any] | None]:
+) -> tuple[Callable[[], Callable[..., Any] | None], Refusals]:
     """Starts the backend. Returns a function that gives the compiled graph, None if the frame has
-    none; our backend may build kernels in other processes until it is called."""
+    none (our backend may build kernels in other processes until it is called), and why our backend
+    cannot trace the graph, if so."""
+    refused: Refusals = []
     if capture.graph is None:
-        return lambda: None
+        return lambda: None, refused
     placeholders = capture.graph.graph.find_nodes(op="placeholder")
     inputs = [node.meta["example_value"] for node in placeholders]
     with log.stage("backend", function=name), torch_api.tracing(capture.tracing_context):
         if isinstance(backend, GraphCompiler):
-            finish = backend.start(capture.graph, inputs, repeated=capture.repeated_on)
-            return lambda: put_back_written(finish(), capture.put_back, capture.repeated_on)
+            finish = backend.start(
+                capture.graph, inputs, repeated=capture.repeated_on, refused=refused.append
+            )
+            put_back, errors = capture.put_back, capture.repeated_on
+            return lambda: put_back_written(finish(), put_back, errors), refused
         graph = keep_settings(capture.graph, backend(capture.graph, inputs))
         graph = put_back_random(graph, capture.repeated_on)
         graph = put_back_written(graph, capture.put_back, capture.repeated_on)
-    return lambda: graph
+    return lambda: graph, refused
+
+
+def _breaking_before(refused: Refusals, capture: Capture) -> Attempt | None:
+    """How to capture the frame again, with a break before a call that eager refuses: its error then
+    comes where the program has it. None where there is no such call, or where the frame runs again
+    in eager anyway."""
+    attempt, capture.attempt = capture.attempt, None
+    found = [r for r in refused if r.kind == "eager-refuses" and r.step is not None]
+    if not found or RuntimeError in capture.repeated_on or attempt is None:
+        return None
+    assert found[0].step is not None
+    return attempt.breaking(found[0].step, BreakCapture(found[0].kind, str(found[0])))
 
 
 def _report_break(capture: Capture, name: str, fullgraph: bool) -> None:

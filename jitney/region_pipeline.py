@@ -54,16 +54,25 @@ class GraphCompiler:
         return self.start(gm, example_inputs)()
 
     def start(
-        self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any], *, repeated: Errors = ()
+        self,
+        gm: torch.fx.GraphModule,
+        example_inputs: Sequence[Any],
+        *,
+        repeated: Errors = (),
+        refused: Callable[[Unsupported], None] | None = None,
     ) -> Callable[[], Callable[..., Any]]:
         """Begins the compile. Returns a function that waits for the kernels and gives the callable.
         ``repeated``: errors of a call, `LeftToEager` among them, after which the caller runs
-        eager."""
-        start = partial(self._start_tensors, example_inputs, repeated)
+        eager; ``refused`` is told why a graph cannot be traced."""
+        start = partial(self._start_tensors, example_inputs, repeated, refused)
         return compute_scalars_apart(gm, start)
 
     def _start_tensors(
-        self, example_inputs: Sequence[Any], repeated: Errors, gm: torch.fx.GraphModule
+        self,
+        example_inputs: Sequence[Any],
+        repeated: Errors,
+        refused: Callable[[Unsupported], None] | None,
+        gm: torch.fx.GraphModule,
     ) -> Callable[[], Callable[..., Any]]:
         """`start` for a graph whose results are tensors and sizes."""
         load = partial(_load_region, gm, example_inputs, self.options, Ambient.now(), repeated)
@@ -76,6 +85,8 @@ class GraphCompiler:
             with _bugs():
                 finish = start_region(gm, example_inputs, self.options)
         except Unsupported as reason:
+            if refused is not None:
+                refused(reason)
             return partial(_eager_forward, gm, reason, repeated)
 
         def built_region() -> Callable[..., Any]:

@@ -10,6 +10,7 @@ from typing import Any, cast
 
 from jitney import torch_api
 from jitney.capture import handlers_data, handlers_flow, handlers_stack, state
+from jitney.capture.attempt import Attempt
 from jitney.capture.break_behind import break_behind
 from jitney.capture.build_resume import blocks_around
 from jitney.capture.cached_functions import refuse_late_uses
@@ -57,39 +58,37 @@ _FORWARD_LEVEL = DictItem(Attr(ModuleOf(_FORWARD_AD), "__dict__"), _LEVEL)
 
 
 def capture_frame(
-    function: FunctionType, arguments: Mapping[str, Any], *, options: CaptureOptions | None = None
+    function: FunctionType,
+    arguments: Mapping[str, Any],
+    *,
+    options: CaptureOptions | None = None,
+    attempt: Attempt | None = None,
 ) -> Capture:
     """Runs ``function`` on its bound ``arguments`` (by name; ``*args`` a tuple, ``**kwargs`` a
     dict) with fakes for tensors; nothing outside changes.
 
-    Raises Unsupported when nothing can be captured, or at the first break of a full graph.
+    ``attempt``: to begin with, instead of ``options``. Raises Unsupported when nothing can be
+    captured, or at the first break of a full graph.
     """
-    options = options or CaptureOptions()
-    step, cause = -1, None
-    questions = Questions()
+    attempt = attempt or Attempt(options or CaptureOptions(), Questions())
     for _ in range(MOST_ATTEMPTS):
-        questions.begin()
-        vm = Interpreter(options, step, cause, questions)
+        attempt.questions.begin()
+        vm = Interpreter(attempt.options, attempt.step, attempt.cause, attempt.questions)
         before = vm.state_before
         before.update(state.snapshot())
         try:
             with torch_api.quiet_fakes(), gc_paused():
                 capture = _attempt(vm, function, arguments, before)
             capture.blocks = blocks_around(function.__code__)
+            capture.attempt = attempt
             return capture
         except Restart as restart:
-            if _misled(vm, restart.cause):
-                raise _unsupported(vm, restart.cause) from None
-            asked = restart.step != ANEW and restart.cause.kind != "exception"
-            if restart.step == ANEW or asked and questions.change(vm.broken_frames):
-                step, cause = -1, restart.cause
-                continue
-            if 0 < step <= restart.step or restart.step <= 0:
-                raise _unsupported(vm, restart.cause) from None
-            step, cause = restart.step, restart.cause
+            attempt = _after(restart, vm, attempt)
         except Raised as raised:  # by a program that was told it is being compiled
             # What a program does for compilers may fail where eager's does not: capture eager's.
-            options, step, cause = replace(options, compiling=False), -1, _cause(raised)
+            cause = _cause(raised)
+            options = replace(attempt.options, compiling=False)
+            attempt = replace(attempt, options=options, step=-1, cause=cause)
             log.emit("capture_as_eager", where=function.__qualname__, reason=cause.reason)
         except JitneyError:
             raise
@@ -102,8 +101,20 @@ def capture_frame(
             state.restore(before)
             state.close_scopes(vm.scopes_before)
             vm.forget()
-    assert cause is not None
-    raise Unsupported(cause.kind, cause.reason, cause.hint)
+    assert attempt.cause is not None
+    raise Unsupported(attempt.cause.kind, attempt.cause.reason, attempt.cause.hint)
+
+
+def _after(restart: Restart, vm: Interpreter, attempt: Attempt) -> Attempt:
+    """The next attempt; raises Unsupported where none could get further."""
+    if _misled(vm, restart.cause):
+        raise _unsupported(vm, restart.cause) from None
+    asked = restart.step != ANEW and restart.cause.kind != "exception"
+    if restart.step == ANEW or asked and attempt.questions.change(vm.broken_frames):
+        return replace(attempt, step=-1, cause=restart.cause)
+    if 0 < attempt.step <= restart.step or restart.step <= 0:
+        raise _unsupported(vm, restart.cause) from None
+    return replace(attempt, step=restart.step, cause=restart.cause)
 
 
 #: What torch says of arguments whose types no overload takes.

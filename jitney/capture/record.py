@@ -100,7 +100,7 @@ class Recorder:
         """A new node, with its value and where the user wrote it."""
         node = self.graph.create_node(op, target, args, kwargs)
         self.note_first(node)
-        self.made_at[node] = self.frames[-1].step if self.frames else 0
+        node.meta["step"] = self.made_at[node] = self.frames[-1].step if self.frames else 0
         node.meta["example_value"] = value
         node.meta["stack_trace"] = self._trace()
         if self.checkpoint:

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from jitney.capture.attempt import Attempt
 from jitney.capture.cached_sizes import SizedCall
 from jitney.capture.checked_again import CheckedAgain
 from jitney.capture.guard import Guard
@@ -90,4 +91,5 @@ class Capture:
     repeated_on: tuple[type[Exception], ...] = ()  # errors of the graph: eager then runs the frame
     sized_calls: tuple[SizedCall, ...] = ()  # of functions under lru_cache
     put_back: tuple[int, ...] = ()  # inputs that hold what they did where `repeated_on` is raised
+    attempt: Attempt | None = None  # how it was captured, to begin again
     blocks: tuple[str, ...] = ()  # locals that leave the `with` blocks in which the frame begins

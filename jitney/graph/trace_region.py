@@ -230,6 +230,10 @@ def _run(gm: fx.GraphModule, trace: _Trace, recorder: Recorder, layer: Direct) -
 
     try:
         return run_torch_graph(gm, trace.fed, attribute, at)
+    except Unsupported as refused:
+        if recorder.origin is not None:
+            refused.step = recorder.origin.meta.get("step")
+        raise
     except RuntimeError as error:
         if "a leaf Variable that requires grad" in str(error):
             raise NeedsFunctionalization("an input that requires grad is written to") from error

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from jitney.torch_api.modes import python_dispatcher_is_on
 from jitney.torch_api.ops import OpOverload, OpOverloadPacket
 from jitney.torch_api.optimizers import FUSED
 from jitney.torch_api.recurrent import LAYERED
@@ -74,17 +75,20 @@ def _masked_in_place(
 def _resampled(whole: Any, input: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
     """A batch may be empty, images may not; torch's Python forms ask nothing.
 
-    For symbolic sizes torch takes the op apart. It then weighs bytes otherwise than its own kernel,
-    which takes no other integers.
+    For symbolic sizes torch takes the op apart, and in a graph that has any. It then weighs bytes
+    otherwise than its own kernel, which takes no other integers.
     """
     out: torch.Tensor = whole(input, *args, **kwargs)
     sizes = (*input.shape[1:], *out.shape[1:])
     if any(n == 0 for n in sizes):
         raise RuntimeError("an image without elements")
+    if input.is_floating_point():
+        return out
+    if input.dtype is not torch.uint8:
+        raise RuntimeError("bytes are the only integers that eager may interpolate")
     symbolic = any(isinstance(n, torch.SymInt) for n in (input.shape[0], *sizes))
-    copied = input.dtype is torch.uint8 and not _is_weighed(whole, *args, **kwargs)
-    if symbolic and not input.is_floating_point() and not copied:
-        raise RuntimeError("integers are interpolated by eager alone where sizes are symbolic")
+    if (symbolic or python_dispatcher_is_on()) and _is_weighed(whole, *args, **kwargs):
+        raise RuntimeError("bytes are weighed by eager alone where sizes are symbolic")
     return out
 
 

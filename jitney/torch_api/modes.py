@@ -36,6 +36,12 @@ def python_dispatcher() -> Any:
     return enable_python_dispatcher()
 
 
+def python_dispatcher_is_on() -> bool:
+    """Whether this is in the scope of `python_dispatcher`."""
+    key = torch._C.DispatchKey.PythonDispatcher
+    return bool(torch._C._dispatch_tls_is_dispatch_key_included(key))
+
+
 @cache
 def _correct_python_kernels() -> None:
     """Replaces Python kernels that differ from the C++ ones: dropout copies what it does not

@@ -47,7 +47,7 @@ def test_rows_in_several_tiles(name: str) -> None:
         return SCANS[name](x, 1)
 
     check(scan, torch.randn(3, 70), short_tiles)
-    long, _ = gpu_program(scan, torch.randn(1, 33000))
+    long, _ = gpu_program(scan, torch.randn(2, 33000))
     assert schedule_nest(long.nodes[-1], H200).row_limit == 0
 
 
