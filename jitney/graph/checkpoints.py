@@ -7,7 +7,7 @@ from operator import getitem
 
 from torch import fx
 
-from jitney.graph.effects import is_effect
+from jitney.graph.effects import runs_once
 
 
 def checkpoint_of(node: fx.Node) -> int | None:
@@ -16,7 +16,7 @@ def checkpoint_of(node: fx.Node) -> int | None:
     if node.target is getitem and isinstance(node.args[0], fx.Node):
         return checkpoint_of(node.args[0])
     origin = node.meta.get("origin")
-    if origin is None or node.op != "call_function" or is_effect(node):
+    if origin is None or node.op != "call_function" or runs_once(node):
         return None
     found: int | None = origin.meta.get("checkpoint")
     return found

@@ -22,6 +22,14 @@ def is_effect(node: fx.Node) -> bool:
     return torch.Tag.nondeterministic_seeded in node.target.tags or _acts(node.target)
 
 
+def runs_once(node: fx.Node) -> bool:
+    """Whether a second run would do more than compute the value again. Attention is tagged as
+    random, and is only with dropout."""
+    if not is_effect(node):
+        return False
+    return _acts(node.target) or draws_random(node.target, node.args, node.kwargs)  # type: ignore[arg-type]
+
+
 def can_repeat(node: fx.Node) -> bool:
     """Whether running the node once more changes nothing. More can than are no effect: attention
     without dropout."""

@@ -17,6 +17,7 @@ from jitney.graph.describe_outputs import Results
 from jitney.graph.effects import draws_random, is_effect, may_raise, memory_owner
 from jitney.graph.expose_statistics import expose_statistics
 from jitney.graph.lay_out_channels_last import lay_out_channels_last
+from jitney.graph.pack_draws import pack_draws
 from jitney.graph.partition import Partition, ancestors, partition
 from jitney.graph.recorder import Recorder
 from jitney.graph.region import (
@@ -123,6 +124,7 @@ def _rewrite(
     if gradients is not None:
         on_gpu = any(node.meta["val"].device.type == "cuda" for node in gradients.tangents)
         expose_statistics(graph, of_rows=on_gpu)
+        pack_draws(graph)
     if _strides_of_results(graph) != traced:
         raise CompilerBug("a pass over the graph changed a result's strides")
 
