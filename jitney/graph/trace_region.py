@@ -169,6 +169,9 @@ def _refuse(given: Sequence[Any]) -> None:
             raise Unsupported("subclass", f"an input of type {type(value).__name__}")
         if value.layout is not torch.strided or value.is_quantized or value.is_nested:
             raise Unsupported("layout", f"an input of layout {value.layout}")
+        if value.requires_grad and value.is_inference() and torch.is_grad_enabled():
+            reason = "an inference tensor requires grad: operations of such alone give no gradients"
+            raise Unsupported("inference", reason)
         if value.is_conj() or value.is_neg():
             raise Unsupported("lazy-conj", "an input with a pending conjugation or negation")
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 import jitney
@@ -272,3 +273,22 @@ def test_a_checkpoints_result_that_is_written_without_gradients_keeps_its_own() 
         result.sum().backward()
         found.append((result.detach().tolist(), x.grad.tolist()))
     assert found[0] == found[1]
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda w, y: w.exp().sum(0) + y,
+        lambda w, y: y @ w.t(),
+        lambda w, y: F.linear(y, F.normalize(w)),
+        lambda w, y: y * w[0],
+    ],
+)
+def test_inference_tensors_that_require_grad_are_eagers(function: Callable[..., Any]) -> None:
+    """What is computed of them alone is no part of autograd, some of it with others is."""
+    with torch.inference_mode():
+        w = torch.nn.Parameter(torch.randn(4, 4))
+    y = torch.randn(3, 4)
+    mine, right = jitney.compile(function)(w, y), function(w, y)
+    assert mine.requires_grad == right.requires_grad
+    torch.testing.assert_close(mine, right)
