@@ -456,11 +456,14 @@ def refuse_booleans(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
 
 def refuse_new_leaves(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Breaks before a tensor that begins a graph of autograd's: what a graph of ours gives is the
-    end of one, or has no gradient. (``asarray`` ends the one it is given, before torch 2.13.)"""
+    end of one, or has no gradient. (``asarray`` ends the one it is given, before torch 2.13.) And
+    before one in pinned memory, which a graph's results are not in."""
     cut = func is torch.asarray and any(getattr(a, "requires_grad", False) for a in args)
     if cut or kwargs.get("requires_grad"):
         reason = f"{name_of(func)} makes a tensor that requires a gradient"
         raise BreakCapture("tensor-constructor", reason, "make it outside")
+    if kwargs.get("pin_memory"):
+        raise BreakCapture("pinned", f"{name_of(func)} makes a tensor in pinned memory")
 
 
 def _from_numpy(value: Any) -> bool:

@@ -70,3 +70,23 @@ def test_a_full_graph_raises_eagers_error() -> None:
     compiled = jitney.compile(plainly, fullgraph=True)
     with pytest.raises(RuntimeError, match="same dtype"), torch.no_grad():
         compiled(CALLS["product"], s, torch.ones(2, 4, dtype=torch.float64))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda x: torch.empty_like(x, pin_memory=True).fill_(2),
+        lambda x: x.new_full((3,), 2.0, pin_memory=True),
+        lambda x: torch.arange(3, pin_memory=True),
+    ],
+)
+def test_pinned_memory_is_eagers(make: Callable[[Tensor], Tensor]) -> None:
+    """Without a GPU eager refuses it."""
+    found = []
+    for f in (jitney.compile(make), make):
+        try:
+            result = f(torch.ones(3))
+            found.append((result.is_pinned(), result))
+        except RuntimeError as error:
+            found.append((None, str(error)))
+    assert_same(*found)
