@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping
 
 from jitney.diagnostics.dumps import dump
-from jitney.diagnostics.logs import print_logs
+from jitney.diagnostics.logs import print_logs, tell
 from jitney.diagnostics.progress import show_progress
 
 
@@ -20,6 +20,14 @@ def install(environ: Mapping[str, str] | None = None) -> None:
     if level.isdigit() and int(level) > 0:
         dump(int(level), environ.get("JITNEY_DEBUG_DIR"))
     elif level and level != "0":
-        print(f"JITNEY_DEBUG: {level!r} is not a level; levels are 1 to 6", file=sys.stderr)
-    if environ.get("JITNEY_PROGRESS", "1") != "0" and sys.stderr.isatty():
+        tell(f"JITNEY_DEBUG: {level!r} is not a level; levels are 1 to 6")
+    if environ.get("JITNEY_PROGRESS", "1") != "0" and _on_a_terminal():
         show_progress()
+
+
+def _on_a_terminal() -> bool:
+    """Whether someone sees stderr. A program may have none, or an object that only writes."""
+    try:
+        return sys.stderr.isatty()
+    except (AttributeError, ValueError):
+        return False

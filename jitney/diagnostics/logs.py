@@ -104,9 +104,17 @@ def printer(artifact: str, stream: TextIO) -> Callable[[Event], None]:
     return listener
 
 
+def tell(line: str) -> None:
+    """Prints a line on stderr, if the program has one (print's own None is stdout)."""
+    if sys.stderr is not None:
+        print(line, file=sys.stderr)
+
+
 def print_logs(setting: str, stream: TextIO | None = None) -> list[Callable[[], None]]:
     """Starts printing the artifacts named in ``setting``; returns how to stop each."""
     stream = stream or sys.stderr
+    if stream is None:
+        return []
     names = [name.strip().lstrip("+") for name in setting.split(",") if name.strip()]
     wrong = [name for name in names if name not in ARTIFACTS]
     if wrong:
