@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from jitney.diagnostics import render
-from jitney.diagnostics.logs import Format, body, entry, fusion, loops
+from jitney.diagnostics.logs import Format, body, entry, fusion, loops, tell
 from jitney.diagnostics.report import report
 from jitney.events import Event, log
 
@@ -33,35 +33,45 @@ NAMES = ("function", "stage", "name", "step", "after")
 
 
 class Dump:
-    """A listener that writes numbered files into ``folder``. Thread-safe."""
+    """A listener that writes numbered files into ``folder``, and says so once where it cannot: the
+    program goes on. Thread-safe."""
 
     def __init__(self, level: int, folder: Path) -> None:
         self.level, self.folder = level, folder
         self.written = 0
         self.lock = threading.Lock()
-        folder.mkdir(parents=True, exist_ok=True)
+        self.failed = False
 
     def __call__(self, event: Event) -> None:
         level, reads = DUMPED.get(event.kind, (99, str))
         if self.level < level:
             return
-        text = reads(event.data)
         words = [event.kind.replace(" ", "-")]
         words += [str(event.data[k]) for k in NAMES if isinstance(event.data.get(k), str)]
         name = re.sub(r"[^\w-]+", "-", "_".join(words))[:60].strip("_-")
         with self.lock:
             self.written += 1
             number = self.written
-        (self.folder / f"{number:04d}_{name}.txt").write_text(text + "\n")
+        self.write(f"{number:04d}_{name}.txt", lambda: reads(event.data))
 
     def finish(self) -> None:
         """Writes the summary of everything so far."""
-        (self.folder / "summary.txt").write_text(render.as_text(report(log.events())) + "\n")
+        self.write("summary.txt", lambda: render.as_text(report(log.events())))
+
+    def write(self, name: str, text: Callable[[], str]) -> None:
+        """Writes one file. An error here is none of the compiler's, nor of the program's."""
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            (self.folder / name).write_text(text() + "\n")
+        except Exception as error:  # noqa: BLE001 - whatever it is, the compile goes on
+            if not self.failed:
+                tell(f"JITNEY_DEBUG: {name} cannot be written: {type(error).__name__}: {error}")
+            self.failed = True
 
 
 def dump(level: int, folder: str | None = None) -> Callable[[], None]:
     """Starts dumping; returns how to stop, which writes the summary."""
-    target = Path(folder or f"jitney_debug/{os.getpid()}")
+    target = Path(folder or f"jitney_debug/{os.getpid()}").absolute()  # the program may chdir
     listener = Dump(level, target)
     stop = log.listen(listener)
 

@@ -174,6 +174,31 @@ def test_dumps_by_level(tmp_path: Path, level: int, kinds: set[str]) -> None:
     assert "coverage" in (tmp_path / "summary.txt").read_text()
 
 
+def test_dumps_stay_in_their_folder_when_the_program_goes_to_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    finish = dump(2, "dumped")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir("elsewhere")
+    emit_a_compile()
+    finish()
+    assert len([*(tmp_path / "dumped").iterdir()]) == 2
+
+
+def test_a_dump_that_cannot_be_written_is_one_line_and_no_error_of_the_compile(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("")
+    finish = dump(2, str(tmp_path / "file"))
+    emit_a_compile()
+    compiled = jitney.compile(lambda x: x + 1, backend="eager")
+    assert compiled(torch.ones(2)).tolist() == [2, 2]
+    finish()
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("JITNEY_DEBUG: 0001_entry_f.txt cannot be written: FileExistsError")
+
+
 def test_progress_shows_only_long_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
     stream = io.StringIO()
     progress = Progress(stream)
