@@ -37,25 +37,33 @@ def compile(
     *,
     fullgraph: bool = False,
     dynamic: bool | None = None,
-    backend: str | Backend = "jitney",
+    backend: str | Backend | None = None,
     mode: str | None = None,
     options: Mapping[str, Any] | None = None,
     name: str | None = None,
     disable: bool = False,
     recompile_limit: int | None = None,
     isolate_recompiles: bool = False,
+    dynamic_shapes: None = None,
+    shapes_spec: None = None,
 ) -> Any:
     """Compiles a function, a method or a module; without ``model``, returns a decorator.
 
     ``fullgraph``: a graph break is an error. ``dynamic``: None makes sizes symbolic that were
-    seen to change, True all, False none. ``backend``: a name from `list_backends` or a callable
-    ``(gm, example_inputs) -> callable``. ``mode``: one of `MODES`; ``options``: knobs of
-    `jitney.config` (for other backends, theirs); not both. ``disable``: return ``model`` as it is.
+    seen to change, True all, False none. ``backend``: a name from `list_backends`, a callable
+    ``(gm, example_inputs) -> callable``, or None for ours. ``mode``: one of `MODES`; ``options``:
+    knobs of `jitney.config` (for other backends, theirs); not both. ``disable``: return ``model``
+    as it is.
     ``recompile_limit``: the knob of that name, for any backend. ``name`` and ``isolate_recompiles``
     are torch's and change nothing: what one call of this compiles is always its own.
+    ``dynamic_shapes`` and ``shapes_spec`` are torch's, too: None alone is accepted.
     On a Python whose frames cannot be captured it warns once and returns ``model`` as it is.
     Raises UserError for wrong arguments.
     """
+    if dynamic_shapes is not None or shapes_spec is not None:
+        given = "shapes_spec" if dynamic_shapes is None else "dynamic_shapes"
+        raise UserError(f"{given} takes None alone here: use dynamic=True, or jitney.mark_dynamic")
+    backend = "jitney" if backend is None else backend
     session = _new_session(fullgraph, dynamic, backend, mode, options, recompile_limit)
     unsupported = cpython.why_unsupported()
     if unsupported is not None:
