@@ -195,7 +195,8 @@ def compile_in_place(module: torch.nn.Module, **arguments: Any) -> None:
 
 
 def disable(function: Any = None, recursive: bool = True, *, reason: str | None = None) -> Any:
-    """Marks a function (or, as torch does, wraps a module's call) to run eager always.
+    """Marks a function (or, as torch does, the call of a module, or how instances of a class are
+    made and called) to run eager always; a module or a class comes back itself.
 
     What it calls runs eager too: nothing watches frames that no compiled function entered, so
     ``recursive=False`` gives the same results and compiles no more.
@@ -208,6 +209,8 @@ def disable(function: Any = None, recursive: bool = True, *, reason: str | None 
         # As a method, which `copy.deepcopy` binds to the copy.
         function.forward = MethodType(forward, function) if own is None else forward
         return function
+    if isinstance(function, type):
+        return _disable_class(function, reason)
     if not callable(function):
         raise UserError(f"disable takes a callable, not a {type(function).__name__}")
 
@@ -218,6 +221,15 @@ def disable(function: Any = None, recursive: bool = True, *, reason: str | None 
     eager._torchdynamo_disable = True  # type: ignore[attr-defined]
     eager._torchdynamo_disable_msg = reason  # type: ignore[attr-defined]
     return eager
+
+
+def _disable_class(cls: type, reason: str | None) -> type:
+    """``cls``, whose Python ``__init__`` and ``__call__`` run eager from now on."""
+    for name in ("__init__", "__call__"):
+        method = inspect.getattr_static(cls, name, None)
+        if isinstance(method, FunctionType):
+            setattr(cls, name, disable(method, reason=reason))
+    return cls
 
 
 @disable

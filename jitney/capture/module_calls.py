@@ -34,9 +34,9 @@ def call_module(
     found = look_up(interpreter, cls, "__call__")
     if found is not modules.CALL or _has_hooks(interpreter, module):
         check_hooks(interpreter, module)
-        target = found
-        if found is modules.CALL:
-            target = getattr(torch.nn.Module, modules.CALL_WITH_HOOKS)
+        if found is not modules.CALL:
+            return interpreter.call(found, (module, *args), kwargs, site)
+        target = getattr(torch.nn.Module, modules.CALL_WITH_HOOKS)
         return interpreter.call_python(
             target, (module, *args), kwargs, "push" if site is not None else None
         )
