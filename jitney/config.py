@@ -1,5 +1,5 @@
 """Every knob, with its type. Set by ``options=``, by `override`, or in the environment as
-``JITNEY_<NAME>``.
+``JITNEY_<NAME>``; ``debug`` in the environment alone, since dumps begin with the process.
 
 A knob declared with ``key`` changes the generated code, so it is part of cache keys.
 """
@@ -54,7 +54,9 @@ class Config:
 
 def with_options(config: Config, options: Mapping[str, Any]) -> Config:
     """``config`` with knobs changed. Raises UserError for an unknown name or a wrong type."""
-    known = {f.name: type(f.default) for f in fields(Config)}
+    known = {f.name: type(f.default) for f in fields(Config) if f.name != "debug"}
+    if "debug" in options:
+        raise UserError("debug is no option: set JITNEY_DEBUG=1 to 6 before the program starts")
     for name, value in options.items():
         if name not in known:
             raise UserError(f"unknown option {name!r}; options are {', '.join(sorted(known))}")
@@ -71,6 +73,8 @@ def from_environment(environment: Mapping[str, str]) -> Config:
         text = environment.get(PREFIX + knob.name.upper())
         if text is not None:
             changes[knob.name] = _parse(knob.name, text, type(knob.default))
+    if changes.get("debug", 0) not in range(7):
+        raise UserError(f"{PREFIX}DEBUG={changes['debug']}: levels are 0 to 6")
     return replace(Config(), **changes)
 
 

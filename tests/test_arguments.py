@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import jitney
+from jitney import config
 from jitney.errors import UserError
 
 
@@ -72,3 +73,21 @@ def test_a_disabled_class_without_python_methods_stays_as_it_was() -> None:
         pass
 
     assert type(Empty()) is Empty and not callable(Empty())
+
+
+def test_dumps_are_asked_for_in_the_environment_alone() -> None:
+    for ask in (
+        lambda: jitney.compile(lambda x: x, options={"debug": 2}),
+        lambda: jitney.options(debug=2).__enter__(),
+    ):
+        with pytest.raises(UserError, match="set JITNEY_DEBUG=1 to 6"):
+            ask()
+    with pytest.raises(UserError, match="unknown option 'debugs'; options are") as error:
+        jitney.compile(lambda x: x, options={"debugs": 2})
+    assert "debug," not in str(error.value)
+
+
+@pytest.mark.parametrize("level", ["7", "-1"])
+def test_a_level_of_dumps_that_there_is_not_is_refused(level: str) -> None:
+    with pytest.raises(UserError, match=f"JITNEY_DEBUG={level}: levels are 0 to 6"):
+        config.from_environment({"JITNEY_DEBUG": level})

@@ -10,6 +10,8 @@ from jitney.diagnostics.dumps import dump
 from jitney.diagnostics.logs import print_logs, tell
 from jitney.diagnostics.progress import show_progress
 
+LEVELS = tuple("123456")  # of JITNEY_DEBUG
+
 
 def install(environ: Mapping[str, str] | None = None) -> None:
     """Starts what ``environ`` (os.environ) asks for. Called once, when `jitney` is imported."""
@@ -17,7 +19,7 @@ def install(environ: Mapping[str, str] | None = None) -> None:
     if environ.get("JITNEY_LOGS"):
         print_logs(environ["JITNEY_LOGS"])
     level = environ.get("JITNEY_DEBUG", "")
-    if level.isdigit() and int(level) > 0:
+    if level in LEVELS:
         dump(int(level), environ.get("JITNEY_DEBUG_DIR"))
     elif level and level != "0":
         tell(f"JITNEY_DEBUG: {level!r} is not a level; levels are 1 to 6")
