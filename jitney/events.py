@@ -32,6 +32,7 @@ class Log:
     def __init__(self, keep: int = 20000) -> None:
         self._events: deque[Event] = deque(maxlen=keep)
         self._listeners: tuple[Callable[[Event], None], ...] = ()
+        self._readers: frozenset[Callable[[Event], None]] = frozenset()
         self._lock = threading.Lock()
 
     def emit(self, kind: str, /, **data: Any) -> None:
@@ -55,13 +56,16 @@ class Log:
         """A snapshot, oldest first; of one kind if given."""
         return [e for e in list(self._events) if kind is None or e.kind == kind]
 
-    def listen(self, listener: Callable[[Event], None]) -> Callable[[], None]:
-        """Calls ``listener`` with each event from now on; returns how to stop it."""
+    def listen(self, listener: Callable[[Event], None], reads: bool = False) -> Callable[[], None]:
+        """Calls ``listener`` with each event from now on; returns how to stop it. ``reads``: it
+        wants what a compile emits on its way (graphs, decisions, code), so none may be left out."""
         with self._lock:
             self._listeners = (*self._listeners, listener)
+            self._readers |= {listener} if reads else set()
 
         def stop() -> None:
             with self._lock:
+                self._readers -= {listener}
                 self._listeners = tuple(x for x in self._listeners if x is not listener)
 
         return stop
@@ -70,6 +74,11 @@ class Log:
     def heard(self) -> bool:
         """Is anyone listening? Texts that cost time to make are worth it only then."""
         return bool(self._listeners)
+
+    @property
+    def read(self) -> bool:
+        """Does a listener want all that a compile emits, so that none may come from a cache?"""
+        return bool(self._readers)
 
     def clear(self) -> None:
         """Forgets everything so far."""

@@ -167,10 +167,10 @@ def region_entry(
     gm: fx.GraphModule, example_inputs: Sequence[Any], options: Config | None, target: Target
 ) -> RegionEntry | None:
     """The place of ``gm`` compiled for ``target``. None if ``gm`` cannot be identified, caching is
-    off, or every stage is to be dumped (`Config.debug`)."""
+    off, or every stage is to be dumped (`Config.debug`) or printed (`Log.read`)."""
     settings = options or config.current()
     cache = open_cache(settings)
-    if cache is None or options is None or settings.debug:
+    if cache is None or options is None or settings.debug or log.read:
         return None
     try:
         meaning = fingerprint(gm, example_inputs)

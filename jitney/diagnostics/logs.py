@@ -93,6 +93,10 @@ ARTIFACTS: dict[str, dict[str, Format]] = {
 }
 
 
+# Those of which a region that comes from the cache has nothing to show.
+OF_COMPILES = ("aot_graphs", "fusion", "output_code")
+
+
 def printer(artifact: str, stream: TextIO) -> Callable[[Event], None]:
     """A listener that prints one artifact."""
     formats = ARTIFACTS[artifact]
@@ -120,4 +124,8 @@ def print_logs(setting: str, stream: TextIO | None = None) -> list[Callable[[], 
     if wrong:
         accepted = ", ".join(ARTIFACTS)
         print(f"JITNEY_LOGS: no artifact {', '.join(wrong)}; there are: {accepted}", file=stream)
-    return [log.listen(printer(name, stream)) for name in names if name in ARTIFACTS]
+    return [
+        log.listen(printer(name, stream), reads=name in OF_COMPILES)
+        for name in names
+        if name in ARTIFACTS
+    ]

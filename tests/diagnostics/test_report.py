@@ -155,6 +155,24 @@ def test_logged_guards_say_what_they_expect() -> None:
     assert "grad" in text and "True" in text
 
 
+@pytest.mark.parametrize("artifact", ["aot_graphs", "fusion", "output_code"])
+def test_what_a_compile_does_is_printed_though_the_region_is_in_the_cache(
+    artifact: str, tmp_path: Path
+) -> None:
+    kept = {"cache_dir": str(tmp_path)}
+    for _ in range(2):
+        jitney.compile(lambda x: x.sin() * 2, options=kept)(torch.ones(3))
+        stream = io.StringIO()
+        stops = print_logs(artifact, stream)
+        jitney.compile(lambda x: x.sin() * 2, options=kept)(torch.ones(3))
+        for stop in stops:
+            stop()
+        assert f"[jitney {artifact}]" in stream.getvalue()
+    log.clear()
+    jitney.compile(lambda x: x.sin() * 2, options=kept)(torch.ones(3))
+    assert report(log.events()).cache.get("region hit") == 1
+
+
 def test_an_unknown_artifact_names_those_there_are() -> None:
     stream = io.StringIO()
     assert print_logs("grpah_breaks", stream) == []
