@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
 
 import pytest
 import torch
 
 import jitney
 from jitney import config
-from jitney.errors import UserError
+from jitney.diagnostics.explain import explain_step
+from jitney.errors import Unsupported, UserError
 
 
 def test_every_argument_of_torchs_compile_is_known_here() -> None:
@@ -91,3 +95,42 @@ def test_dumps_are_asked_for_in_the_environment_alone() -> None:
 def test_a_level_of_dumps_that_there_is_not_is_refused(level: str) -> None:
     with pytest.raises(UserError, match=f"JITNEY_DEBUG={level}: levels are 0 to 6"):
         config.from_environment({"JITNEY_DEBUG": level})
+
+
+def yields(x: torch.Tensor) -> Iterator[torch.Tensor]:
+    yield x + 1
+
+
+async def is_awaited(x: torch.Tensor) -> torch.Tensor:
+    return x + 1
+
+
+async def does_both(x: torch.Tensor) -> AsyncIterator[torch.Tensor]:
+    yield x + 1
+
+
+async def _first(results: AsyncIterator[torch.Tensor]) -> torch.Tensor:
+    return await anext(results)
+
+
+@pytest.mark.parametrize(
+    ("function", "run"),
+    [
+        (yields, next),
+        (is_awaited, asyncio.run),
+        (does_both, lambda results: asyncio.run(_first(results))),
+    ],
+)
+def test_generator_and_coroutine_functions_run_eager_and_say_so(function: Any, run: Any) -> None:
+    x = torch.ones(2)
+    told = explain_step(function, lambda f: [run(f(x)).tolist() for _ in range(2)])
+    (row,) = told.fallbacks
+    assert row.what == "frame" and row.count == 1 and told.coverage == 0
+    assert "generator or coroutine function" in row.reason
+    assert row.where == f"{function.__name__} ({__file__}:{function.__code__.co_firstlineno})"
+    whole = jitney.compile(function, fullgraph=True)
+    for _ in range(2):
+        with pytest.raises(Unsupported, match="hint: compile what it calls"):
+            whole(x)
+    with jitney.set_stance("force_eager"):
+        assert run(whole(x)).tolist() == [2, 2]

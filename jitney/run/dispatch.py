@@ -7,6 +7,7 @@ replaced when entries or the stance change, so that the common call tests neithe
 
 from __future__ import annotations
 
+import inspect
 import threading
 import warnings
 from collections.abc import Callable
@@ -30,6 +31,9 @@ from jitney.run.wrapper import eager_caller, make_wrapper, new_namespace
 if TYPE_CHECKING:
     from jitney.run.session import Session
 
+#: Flags of code whose calls do not run its bytecode to the end.
+NOT_A_FRAME = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
+
 
 class _Thread(threading.local):
     compiling = False
@@ -41,9 +45,7 @@ _thread = _Thread()
 class CompiledCode:
     """The entries of one code object with one set of globals."""
 
-    def __init__(
-        self, function: FunctionType, session: Session, owner: Any, *, eager: bool = False
-    ) -> None:
+    def __init__(self, function: FunctionType, session: Session, owner: Any) -> None:
         self.code = function.__code__
         self.globals = function.__globals__
         self.name = function.__qualname__
@@ -53,7 +55,7 @@ class CompiledCode:
         self.parameters = frame_locals(self.code)
         self.entries: tuple[Entry, ...] = ()
         self.dynamic: frozenset[tuple[Source, int | None]] = frozenset()
-        self.skipped = self._never = eager
+        self.skipped = False
         self.run_eager = eager_caller(self.code)
         self._lock = threading.Lock()
         self.arms = Arms(self.miss) if session.config.native_guards and is_supported() else None
@@ -91,7 +93,7 @@ class CompiledCode:
 
     def forget(self) -> None:
         """Drops all entries and what was learnt from misses."""
-        self.entries, self.dynamic, self.skipped = (), frozenset(), self._never
+        self.entries, self.dynamic, self.skipped = (), frozenset(), False
         if self.arms is not None:
             self.arms.clear()
         self.refresh()
@@ -131,6 +133,9 @@ class CompiledCode:
 
     def _may_compile(self, function: FunctionType, values: tuple[Any, ...]) -> bool:
         if self.skipped:
+            return False
+        if self.code.co_flags & NOT_A_FRAME:
+            self._refuse()
             return False
         surroundings = torch_api.what_must_see_calls()
         if surroundings is not None:
@@ -206,6 +211,14 @@ class CompiledCode:
         self.entries = (entry, *self.entries)
         self.refresh()
         return entry
+
+    def _refuse(self) -> None:
+        """Leaves a generator or coroutine function to eager: what it calls may be compiled."""
+        reason = f"{self.name} is a generator or coroutine function, which always runs eager"
+        hint = "compile what it calls"
+        if self.session.fullgraph:
+            raise Unsupported("generator", reason, hint, self.where)
+        self._skip("frame_skipped", kind="generator", reason=reason, hint=hint)
 
     def _skip(self, kind: str, /, **data: Any) -> None:
         log.emit(kind, function=self.name, where=self.where, **data)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import sys
 import threading
 import weakref
@@ -19,10 +18,9 @@ from jitney.capture.look_ahead import look_ahead
 from jitney.capture.stand_ins import is_disabled, mark_of
 from jitney.config import Config
 from jitney.run import stance
-from jitney.run.dispatch import CompiledCode
+from jitney.run.dispatch import NOT_A_FRAME, CompiledCode
 from jitney.run.entry import Entry, Request
 
-NOT_A_FRAME = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 _EAGER_PACKAGES = frozenset(sys.stdlib_module_names) | {"torch", "jitney", "numpy", "llvmlite"}
 
 
@@ -86,8 +84,7 @@ class Session:
         with self._lock:
             found = self._codes.get(key)
             if found is None:
-                eager = bool(function.__code__.co_flags & NOT_A_FRAME)
-                made = CompiledCode(function, self, owner, eager=eager)
+                made = CompiledCode(function, self, owner)
                 stance.everything.add(made)
                 found = self._codes[key] = (function.__code__, owner, made)
         return found[2]
