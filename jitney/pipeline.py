@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from types import FunctionType
 from typing import Any
 
 from jitney import torch_api
@@ -44,12 +45,12 @@ def compile_frame(request: Request, session: Session, backend: Backend) -> Entry
     )
     with log.stage("capture", function=name):
         capture = capture_frame(request.function, request.arguments, options=options)
-    finish, refused = _start_backend(capture, backend, name)
+    finish, refused = _start_backend(capture, backend, request.function)
     attempt = _breaking_before(refused, capture)
     if attempt is not None:
         with log.stage("capture", function=name):
             capture = capture_frame(request.function, request.arguments, attempt=attempt)
-        finish, _ = _start_backend(capture, backend, name)
+        finish, _ = _start_backend(capture, backend, request.function)
     _report_break(capture, name, session.fullgraph)
     with log.stage("guards", function=name):
         guards = capture.guards + guards_of_shapes(capture)
@@ -71,7 +72,7 @@ Refusals = list[Unsupported]
 
 
 def _start_backend(
-    capture: Capture, backend: Backend, name: str
+    capture: Capture, backend: Backend, function: FunctionType
 ) -> tuple[Callable[[], Callable[..., Any] | None], Refusals]:
     """Starts the backend. Returns a function that gives the compiled graph, None if the frame has
     none (our backend may build kernels in other processes until it is called), and why our backend
@@ -79,6 +80,9 @@ def _start_backend(
     refused: Refusals = []
     if capture.graph is None:
         return lambda: None, refused
+    name, code = function.__qualname__, function.__code__
+    where = f"{code.co_filename}:{code.co_firstlineno}"
+    capture.graph.meta["frame"] = {"function": name, "where": where}  # for events about it
     placeholders = capture.graph.graph.find_nodes(op="placeholder")
     inputs = [node.meta["example_value"] for node in placeholders]
     with log.stage("backend", function=name), torch_api.tracing(capture.tracing_context):

@@ -105,11 +105,13 @@ class GraphCompiler:
 def _eager_forward(
     gm: torch.fx.GraphModule, reason: Unsupported, repeated: Errors
 ) -> Callable[..., Any]:
-    return put_back_random(_eager_graph(gm, reason), repeated)
+    nodes = sum(n.op.startswith("call") for n in gm.graph.nodes)
+    run = _eager_graph(gm, reason, nodes=nodes, **gm.meta.get("frame", {}))
+    return put_back_random(run, repeated)
 
 
-def _eager_graph(gm: torch.fx.GraphModule, reason: Unsupported) -> Callable[..., Any]:
-    log.emit("eager_graph", reason_kind=reason.kind, reason=str(reason))
+def _eager_graph(gm: torch.fx.GraphModule, reason: Unsupported, **facts: Any) -> Callable[..., Any]:
+    log.emit("eager_graph", reason_kind=reason.kind, reason=str(reason), **facts)
     return keep_settings(gm, gm.forward)
 
 

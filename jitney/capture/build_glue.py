@@ -111,7 +111,7 @@ def build_glue(
     effects = [EffectWriter(writer, recipes).statement(effect) for effect in capture.effects]
     leave = _write_exit(_Context(writer, recipes, linker), capture.exit, is_resume=is_resume)
     body = [*writer.lines, *effects, leave]
-    if graph is not None and (handler := _graph_handler(writer, capture)):
+    if graph is not None and (handler := _graph_handler(writer, capture, name)):
         leave = f"return {writer.constant(linker.run_eager)}({arguments})"
         body[start:] = [*_or_else(body[start : start + 1], handler, body[start + 1 :]), leave]
     if armed and checks:
@@ -125,7 +125,7 @@ def build_glue(
     return build_function("arm", ["stable"], opening, writer.constants, filename=filename)
 
 
-def _graph_handler(writer: Writer, capture: Capture) -> list[str]:
+def _graph_handler(writer: Writer, capture: Capture, name: str) -> list[str]:
     """What the glue does where the graph raises: eager runs the frame, or the error, as any of a
     signal's handler, leaves its blocks."""
     leave, handler = ["raise"], []
@@ -133,7 +133,7 @@ def _graph_handler(writer: Writer, capture: Capture) -> list[str]:
         exits = "".join(f"{writer.fetch(Local(name))}, " for name in capture.blocks)
         leave = [f"{writer.constant(leave_blocks)}(error, ({exits}))", "raise"]
     if capture.repeated_on:
-        caught, tell = writer.constant(capture.repeated_on), writer.constant(_tell)
+        caught, tell = writer.constant(capture.repeated_on), writer.constant(_teller(capture, name))
         of_signal = writer.constant(is_of_signal)
         handler += [f"except {caught} as error:", f"    if {of_signal}(error):"]
         handler += [*_indented(_indented(leave)), f"    {tell}(error)"]
@@ -152,11 +152,20 @@ def _indented(lines: list[str]) -> list[str]:
     return [f"    {line}" for line in lines]
 
 
-def _tell(error: Exception) -> None:
-    if isinstance(error, LeftToEager):
-        log.emit("rerun_eagerly", reason=str(error))
-    else:
-        log.emit("graph_raised", reason=f"its graph raised {type(error).__name__}: {error}")
+def _teller(capture: Capture, name: str) -> Callable[[Exception], None]:
+    """What tells the log that the graph raised, and whose it is."""
+    assert capture.graph is not None
+    nodes = sum(n.op.startswith("call") for n in capture.graph.graph.nodes)
+    facts = {"function": name, "nodes": nodes, **capture.graph.meta.get("frame", {})}
+
+    def tell(error: Exception) -> None:
+        if isinstance(error, LeftToEager):
+            log.emit("rerun_eagerly", reason=str(error))
+        else:
+            reason = f"its graph raised {type(error).__name__}: {error}"
+            log.emit("graph_raised", reason=reason, **facts)
+
+    return tell
 
 
 def _graph_call(

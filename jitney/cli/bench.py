@@ -13,8 +13,9 @@ from jitney.cli.first_call import FirstCall, first_call
 from jitney.cli.measure import NOISY, Timing, interleave
 from jitney.cli.sides import NEEDS, SIDES
 from jitney.cli.targets import find
-from jitney.cli.workloads import Size
+from jitney.cli.workloads import Size, Task
 from jitney.diagnostics.equality import differences, largest_error, tensors
+from jitney.diagnostics.explain import CountOperations
 from jitney.diagnostics.render import aligned, as_data, summary
 from jitney.diagnostics.report import Report, report
 from jitney.events import log
@@ -91,7 +92,7 @@ def bench(
     clock = clock_of(check_device(device))
     build = lambda kind: find(target).build(size, kind, device=device)  # noqa: E731
     task = build(getattr(torch, dtype))
-    expected = outputs(task.step(task.module))
+    expected, operations = in_eager(task)
     task.reset()
     reference = reference_of(build, task)
     rows: dict[str, Row] = {}
@@ -109,7 +110,7 @@ def bench(
         finally:
             task.reset()
         if side.startswith("jitney"):
-            made = report(log.events())
+            made = report(log.events(), operations)
         if side in NEEDS:  # these give the first output alone
             found = differences(actual, tensors(expected)[0][1])
         else:
@@ -124,6 +125,13 @@ def bench(
         first = first_call(side, target, size, dtype, device) if wanted else None
         rows[side] = dataclasses.replace(rows[side], timing=timing, first=first)
     return Result(target, size, dtype, device, tuple(rows.values()), made)
+
+
+def in_eager(task: Task) -> tuple[Any, int]:
+    """The result of a step in eager, and how many operations that takes."""
+    with CountOperations() as counter:
+        expected = outputs(task.step(task.module))
+    return expected, counter.count
 
 
 def outputs(result: Any) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import html
 import json
+import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -18,7 +19,7 @@ def as_data(report: Report) -> dict[str, Any]:
     """Plain data with the derived shares, for JSON."""
     return {
         **dataclasses.asdict(report),
-        "coverage": report.coverage,
+        "coverage": None if math.isnan(report.coverage) else report.coverage,
         "lowered_share": report.lowered_share,
     }
 
@@ -32,8 +33,9 @@ def summary(report: Report) -> str:
     """One line: coverage, graphs, breaks, recompiles, lowered share."""
     ours = sum(report.lowered.values()) + sum(report.views.values())
     theirs = sum(report.extern.values())
+    coverage = "not measured" if math.isnan(report.coverage) else f"{report.coverage:.0%}"
     return (
-        f"coverage {report.coverage:.0%}, {report.graphs} graphs of {report.captured} torch calls, "
+        f"coverage {coverage}, {report.graphs} graphs of {report.captured} torch calls, "
         f"{total(report.breaks)} breaks, {total(report.recompiles)} recompiles, "
         f"{ours} of {ours + theirs} ATen calls lowered ({report.lowered_share:.0%}), "
         f"{report.guards} guards"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import linecache
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ FALLBACKS = {
     "eager": "call",
     "eager_graph": "graph",
     "graph_raised": "call",
+    "recompile_limit": "calls",
 }
 
 
@@ -86,7 +88,8 @@ class Report:
 
     ``bandwidth`` (bytes/s) and ``peak`` (FLOP/s) of the machine, 0 when not measured. ``lowered``,
     ``views`` and ``extern`` count ATen calls by name; ``captured`` counts torch calls
-    inside graphs and ``operations`` those of an eager run (0 when not measured).
+    inside compiled graphs, once for each, and ``operations`` those of an eager run (0 when not
+    measured).
     """
 
     graphs: int = 0
@@ -112,12 +115,14 @@ class Report:
 
     @property
     def coverage(self) -> float:
-        """Share of torch operations inside compiled graphs, 0 to 1."""
+        """Share of torch operations inside compiled graphs, 0 to 1; NaN where that takes a count
+        of eager's operations and there is none. At least that where one graph serves several calls,
+        some of which ran eager."""
         if not self.graphs:
             return 0.0
         if not self.breaks and not self.fallbacks:
             return 1.0
-        return min(1.0, self.captured / self.operations) if self.operations else 0.0
+        return min(1.0, self.captured / self.operations) if self.operations else math.nan
 
     @property
     def lowered_share(self) -> float:
@@ -132,10 +137,12 @@ def report(events: Iterable[Event], operations: int = 0, clock: NodeClock | None
     ``clock(program, node)``: seconds of a launch, or None."""
     events = list(events)
     entries = [e.data for e in events if e.kind == "entry"]
-    with_graph = [e for e in entries if e["nodes"]]
+    with_graph = [e["nodes"] for e in entries if e["nodes"]]
+    eager = [e.data["nodes"] for e in events if e.kind == "eager_graph" and e.data.get("nodes")]
+    raised = {place_of(e.data): e.data.get("nodes", 0) for e in events if e.kind == "graph_raised"}
     return Report(
-        graphs=len(with_graph),
-        captured=sum(e["nodes"] for e in with_graph),
+        graphs=max(0, len(with_graph) - len(eager)),
+        captured=max(0, sum(with_graph) - sum(eager) - sum(raised.values())),
         operations=operations,
         guards=sum(e["guards"] for e in entries),
         breaks=breaks_of(events),

@@ -325,7 +325,10 @@ class Recorder(torch_api.dispatch_mode_class()):  # type: ignore[misc]
         return self.lift(value) if type(value) in _REAL else value
 
     def _record(self, func: OpOverload, args: Any, kwargs: Any, view: bool) -> Any:
-        if str(func) in _FUNCTIONAL_NAMES.values() and not _first_tensor(args).is_contiguous():
+        if (
+            str(func) in _FUNCTIONAL_NAMES.values()
+            and not _first_tensor(func, args).is_contiguous()
+        ):
             # Eager's order of drawing differs with the processor's vendor.
             raise Unsupported("strided-random", f"{func} of a tensor that is not contiguous")
         if torch.is_grad_enabled():
@@ -350,7 +353,7 @@ class Recorder(torch_api.dispatch_mode_class()):  # type: ignore[misc]
         node = self._call(func, args, kwargs, out)
         root = None
         if view:
-            node.meta["of"] = _first_tensor(args)
+            node.meta["of"] = _first_tensor(func, args)
             root = self.root_of(node.meta["of"])
         if isinstance(out, torch.Tensor):
             self.track(out, node, root)
@@ -471,10 +474,11 @@ def _with_defaults(op: OpOverload, args: Any) -> Any:
     return (*args, *(argument.default_value for argument in left_out))
 
 
-def _first_tensor(args: Any) -> torch.Tensor:
+def _first_tensor(func: OpOverload, args: Any) -> torch.Tensor:
     for argument in args:
         if isinstance(argument, torch.Tensor):
             return argument
         if isinstance(argument, list | tuple) and argument:
-            return _first_tensor(argument)
-    raise Unsupported("view-of-nothing", "a view op without a tensor argument")
+            return _first_tensor(func, argument)
+    # As for the gradient of a product with a complex number.
+    raise Unsupported("view-of-nothing", f"{func} of a number: a view takes a tensor")

@@ -113,7 +113,8 @@ class CompiledCode:
             with torch_api.dispatch_modes_off():
                 return self.miss(function, *values)
         if not self._lock.acquire(blocking=self.session.config.wait_for_compile):
-            log.emit("eager", function=self.name, reason="another thread is compiling it")
+            reason = "another thread is compiling it"
+            log.emit("eager", function=self.name, where=self.where, reason=reason)
             return self.run_eager(function, *values)
         _thread.compiling = True
         try:
@@ -139,7 +140,7 @@ class CompiledCode:
             return False
         surroundings = torch_api.what_must_see_calls()
         if surroundings is not None:
-            log.emit("eager", function=self.name, reason=surroundings)
+            log.emit("eager", function=self.name, where=self.where, reason=surroundings)
             return False
         if not stance.allows_compile(self, partial(self._why_compile, function, values)):
             return False
@@ -151,7 +152,10 @@ class CompiledCode:
             limit = config.accumulated_recompile_limit
             if self.session.count(self.code) < limit:
                 return True
-        log.emit("recompile_limit", function=self.name, where=self.where, limit=limit)
+        reason = f"{name} of {limit} reached"
+        log.emit(
+            "recompile_limit", function=self.name, where=self.where, limit=limit, reason=reason
+        )
         if self.session.fullgraph:
             raise UserError(f"{self.name}: {name} of {limit} reached with fullgraph=True")
         roots = self._roots(function, values)

@@ -9,6 +9,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+from jitney.cli.bench import bench
 from jitney.cli.main import app
 from jitney.cli.targets import check_dtype, find
 from jitney.errors import UserError
@@ -39,6 +40,18 @@ def test_a_factory_may_return_a_function(monkeypatch):
     task = find("given_to_the_cli:factory").build(dtype=torch.bfloat16)
     result = task.step(task.module)
     assert result.dtype is torch.bfloat16 and result.tolist() == [3, 3]
+
+
+def test_a_bench_counts_what_is_covered_beside_breaks(monkeypatch):
+    def breaks(x):
+        y = x.sin() + 1
+        return y * 2 if y.sum() > 0 else y
+
+    module = ModuleType("given_to_the_cli")
+    module.factory = lambda: (breaks, (torch.ones(8),))
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    made = bench("given_to_the_cli:factory", ("eager", "jitney"), runs=2).report
+    assert made.breaks and made.coverage == made.captured / made.operations > 0.7
 
 
 def test_names_that_are_none_are_answered_with_those_there_are():

@@ -6,6 +6,7 @@ import io
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ import torch
 import jitney
 from jitney.diagnostics import render
 from jitney.diagnostics.dumps import dump
+from jitney.diagnostics.explain import explain_step
 from jitney.diagnostics.logs import print_logs
 from jitney.diagnostics.progress import Progress
 from jitney.diagnostics.report import report
@@ -82,6 +84,52 @@ def test_report_counts_what_happened() -> None:
 
 def test_nothing_captured_is_no_coverage() -> None:
     assert report([]).coverage == 0.0
+
+
+def overlaps(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    x.add_(1)
+    return x + y
+
+
+def turns(x: torch.Tensor) -> torch.Tensor:
+    return (x + 1) * 2j
+
+
+def sines(x: torch.Tensor, name: str) -> torch.Tensor:
+    return x.sin() if name == "a" else x.cos()
+
+
+def _at(function: Any) -> str:
+    return f"{function.__name__} ({__file__}:{function.__code__.co_firstlineno})"
+
+
+def test_graphs_that_ran_eager_are_not_covered_and_name_their_function() -> None:
+    base = torch.ones(6)
+    complex_ones = torch.ones(3, dtype=torch.complex64, requires_grad=True)
+    for function, given in ((overlaps, (base[:4], base[2:])), (turns, (complex_ones,))):
+        told = jitney.explain(function)(*given)
+        assert told.coverage == 0 and told.graphs == told.captured == 0
+        assert [row.where for row in told.fallbacks] == [_at(function)]
+    assert told.fallbacks[0].reason.startswith("aten._conj.default of a number")
+
+
+def test_calls_past_the_limit_of_recompiles_are_not_covered() -> None:
+    x = torch.ones(2)
+    told = explain_step(sines, lambda f: [f(x, name) for name in "abcd"], recompile_limit=1)
+    assert told.coverage == 0.25
+    (row,) = told.fallbacks
+    assert (row.what, row.reason, row.where) == (
+        "calls",
+        "recompile_limit of 1 reached",
+        _at(sines),
+    )
+
+
+def test_a_share_that_nobody_counted_is_not_said_to_be_none() -> None:
+    emit_a_compile()
+    made = report(log.events())
+    assert "coverage not measured, 1 graphs of 9 torch calls" in render.as_text(made)
+    assert json.loads(render.as_json(made))["coverage"] is None
 
 
 def test_renderings_hold_every_fact() -> None:

@@ -261,8 +261,10 @@ def test_a_graph_that_raised_is_reported() -> None:
     compiled = jitney.compile(f)
     log.clear()
     assert_same(compiled(SQUARES[1]), f(SQUARES[1]))
-    (fallback,) = report(log.events()).fallbacks
+    told = report(log.events(), operations=2)
+    (fallback,) = told.fallbacks
     assert fallback.what == "call" and "its graph raised _LinAlgError" in fallback.reason
+    assert f"{__file__}:{f.__code__.co_firstlineno}" in fallback.where and told.coverage == 0
 
 
 def test_what_cannot_be_undone_is_done_once() -> None:
