@@ -3,6 +3,7 @@ version of it with the check that tells when it may be used."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from functools import partial
 from types import FunctionType
@@ -19,6 +20,7 @@ from jitney.capture.frame import BreakCapture
 from jitney.capture.options import CaptureOptions
 from jitney.capture.result import Break, Capture
 from jitney.capture.source import Roots
+from jitney.capture.told_frames import own_frame
 from jitney.capture.walk_guards import EntryCheck
 from jitney.errors import CompilerBug, Unsupported
 from jitney.events import log
@@ -51,7 +53,7 @@ def compile_frame(request: Request, session: Session, backend: Backend) -> Entry
         with log.stage("capture", function=name):
             capture = capture_frame(request.function, request.arguments, attempt=attempt)
         finish, _ = _start_backend(capture, backend, request.function)
-    _report_break(capture, name, session.fullgraph)
+    _report_break(capture, name, session)
     with log.stage("guards", function=name):
         guards = capture.guards + guards_of_shapes(capture)
         check = EntryCheck(guards, parameters, name)
@@ -110,21 +112,36 @@ def _breaking_before(refused: Refusals, capture: Capture) -> Attempt | None:
     return attempt.breaking(found[0].step, BreakCapture(found[0].kind, str(found[0])))
 
 
-def _report_break(capture: Capture, name: str, fullgraph: bool) -> None:
+def _report_break(capture: Capture, name: str, session: Session) -> None:
     leaving = capture.exit
     if not isinstance(leaving, Break):
         return
-    if fullgraph:
+    if session.fullgraph:
         raise Unsupported(leaving.kind, leaving.reason, leaving.hint, leaving.where)
+    where, within = _told_at(leaving, session)
     log.emit(
         "graph_break",
         function=name,
         break_kind=leaving.kind,
         reason=leaving.reason,
         hint=leaving.hint,
-        where=leaving.where,
-        within=leaving.frames[0].code.co_qualname,
+        where=where,
+        within=within,
     )
+
+
+def _told_at(leaving: Break, session: Session) -> tuple[str, str]:
+    """The line of the program at which a break is told, and the function. What goes on below that
+    (a function of torch's, or of ours) may break again, then without the program's frame."""
+    own = own_frame(leaving.frames)
+    codes = [frame.code for frame in leaving.frames]
+    keys = [(code.co_filename, code.co_qualname) for code in codes]
+    if own is None:
+        return session.told_at.get(keys[-1], (leaving.where, codes[0].co_qualname))
+    place = (leaving.where, own.code.co_qualname)
+    below = itertools.takewhile(lambda pair: pair[1] is not own, zip(keys, leaving.frames))
+    session.told_at.update((key, place) for key, _ in below)
+    return place
 
 
 def _assert_true_now(check: Any, guards: Any, roots: Roots) -> None:

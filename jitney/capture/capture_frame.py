@@ -43,6 +43,7 @@ from jitney.capture.rebuild import CannotRebuild, Rebuilder
 from jitney.capture.recipe import Constant, DeferredCall, SetState
 from jitney.capture.result import Break, Capture, Exit, FrameState, Return
 from jitney.capture.source import Attr, DictItem, Function, Local, ModuleOf
+from jitney.capture.told_frames import own_frame
 from jitney.capture.tracebacks import refuse_bare
 from jitney.capture.uncounted_writes import refuse_overwritten
 from jitney.errors import CompilerBug, JitneyError, Unsupported
@@ -134,7 +135,8 @@ def _cause(raised: Raised) -> BreakCapture:
 
 
 def _unsupported(vm: Interpreter, cause: BreakCapture) -> Unsupported:
-    where = vm.broken_frames[-1].where() if vm.broken_frames else ""
+    frames = vm.broken_frames[::-1]
+    where = (own_frame(frames) or frames[0]).where() if frames else ""
     return Unsupported(cause.kind, cause.reason, cause.hint, where, bool(cause.forbidden))
 
 
@@ -269,7 +271,8 @@ def _exit(vm: Interpreter, rebuilder: Rebuilder, cause: BreakCapture | None) -> 
             return Return(rebuilder.of(vm.result))
         frames = vm.broken_frames[::-1]
         states = tuple([_frame_state(vm, rebuilder, f, i == 0) for i, f in enumerate(frames)])
-        return Break(states, cause.kind, cause.reason, cause.hint, frames[0].where())
+        where = (own_frame(frames) or frames[0]).where()
+        return Break(states, cause.kind, cause.reason, cause.hint, where)
     except CannotRebuild as error:
         raise _hoist(vm, error, cause) from None
 

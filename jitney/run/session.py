@@ -45,6 +45,8 @@ class Session:
         self._codes: dict[tuple[int, int, int], tuple[CodeType, Any, CompiledCode]] = {}
         self._counts: Counter[CodeType] = Counter()
         self._wrappers: dict[tuple[int, int], tuple[Any, Any, FunctionType]] = {}
+        # Of functions of ours and torch's, by file and name: where the program met their breaks.
+        self.told_at: dict[tuple[str, str], tuple[str, str]] = {}
         self._lock = threading.Lock()
         self._handles = 0
 
