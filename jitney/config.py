@@ -67,11 +67,12 @@ def with_options(config: Config, options: Mapping[str, Any]) -> Config:
 
 
 def from_environment(environment: Mapping[str, str]) -> Config:
-    """The defaults, changed by variables such as ``JITNEY_RECOMPILE_LIMIT=4``."""
+    """The defaults, changed by variables such as ``JITNEY_RECOMPILE_LIMIT=4``; an empty one is no
+    number, and truth values are False by it."""
     changes: dict[str, Any] = {}
     for knob in fields(Config):
         text = environment.get(PREFIX + knob.name.upper())
-        if text is not None:
+        if text or (text is not None and type(knob.default) is bool):
             changes[knob.name] = _parse(knob.name, text, type(knob.default))
     if changes.get("debug", 0) not in range(7):
         raise UserError(f"{PREFIX}DEBUG={changes['debug']}: levels are 0 to 6")

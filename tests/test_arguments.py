@@ -134,3 +134,9 @@ def test_generator_and_coroutine_functions_run_eager_and_say_so(function: Any, r
             whole(x)
     with jitney.set_stance("force_eager"):
         assert run(whole(x)).tolist() == [2, 2]
+
+
+def test_an_empty_variable_of_the_environment_is_no_number() -> None:
+    empty = {"JITNEY_DEBUG": "", "JITNEY_RECOMPILE_LIMIT": "", "JITNEY_CACHE_DIR": ""}
+    assert config.from_environment(empty) == config.Config()
+    assert not config.from_environment({"JITNEY_CACHE": ""}).cache
