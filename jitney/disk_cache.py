@@ -124,9 +124,12 @@ def load_cache_artifacts(artifacts: bytes) -> CacheInfo | None:
 
     Load only what you trust: as with torch's, entries are pickles. Raises UserError for others.
     """
+    if not isinstance(artifacts, bytes | bytearray | memoryview):
+        got = type(artifacts).__name__
+        raise UserError(f"load_cache_artifacts takes what save_cache_artifacts gave, not a {got}")
     start = len(_MAGIC) + _DIGEST
     data = bytes(artifacts[start:])
-    if artifacts[:start] != _MAGIC + hashlib.sha256(data).digest():
+    if bytes(artifacts[:start]) != _MAGIC + hashlib.sha256(data).digest():
         raise UserError("these bytes are damaged, or not from save_cache_artifacts of this version")
     cache = open_cache(current())
     if cache is None:

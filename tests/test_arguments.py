@@ -140,3 +140,9 @@ def test_an_empty_variable_of_the_environment_is_no_number() -> None:
     empty = {"JITNEY_DEBUG": "", "JITNEY_RECOMPILE_LIMIT": "", "JITNEY_CACHE_DIR": ""}
     assert config.from_environment(empty) == config.Config()
     assert not config.from_environment({"JITNEY_CACHE": ""}).cache
+
+
+@pytest.mark.parametrize("wrong", ["text", None, 3])
+def test_cache_artifacts_that_are_no_bytes_are_refused(wrong: Any) -> None:
+    with pytest.raises(UserError, match=f"not a {type(wrong).__name__}"):
+        jitney.load_cache_artifacts(wrong)
