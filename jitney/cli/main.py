@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import io
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -71,7 +71,7 @@ def bench(
         print(benches.as_text(result), flush=True)
     if json_file:
         data = {"host": vars(machine), "results": [r.as_data() for r in results]}
-        json_file.write_text(json.dumps(data, indent=2))
+        json_file.write_text(render.json_of(data), encoding="utf-8")
 
 
 @app.command()
@@ -112,7 +112,11 @@ def demo(size: SizeOption = "base", seconds: float = 20.0) -> None:
 
 
 def main() -> None:
-    """Runs the command line; our own errors end it with one line, not a stack."""
+    """Runs the command line; our own errors end it with one line, not a stack, and what the
+    terminal has no letter for (µ) ends nothing."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
     try:
         app()
     except JitneyError as error:

@@ -62,7 +62,7 @@ class Dump:
         """Writes one file. An error here is none of the compiler's, nor of the program's."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            (self.folder / name).write_text(text() + "\n")
+            (self.folder / name).write_text(text() + "\n", encoding="utf-8")
         except Exception as error:  # noqa: BLE001 - whatever it is, the compile goes on
             if not self.failed:
                 tell(f"JITNEY_DEBUG: {name} cannot be written: {type(error).__name__}: {error}")

@@ -19,14 +19,27 @@ def as_data(report: Report) -> dict[str, Any]:
     """Plain data with the derived shares, for JSON."""
     return {
         **dataclasses.asdict(report),
-        "coverage": None if math.isnan(report.coverage) else report.coverage,
+        "coverage": report.coverage,
         "lowered_share": report.lowered_share,
     }
 
 
 def as_json(report: Report) -> str:
     """Indented JSON."""
-    return json.dumps(as_data(report), indent=2)
+    return json_of(as_data(report))
+
+
+def json_of(data: Any) -> str:
+    """Indented JSON, which has no word for what is not a number: null."""
+    return json.dumps(_without_nan(data), indent=2, allow_nan=False)
+
+
+def _without_nan(data: Any) -> Any:
+    if isinstance(data, dict):
+        return {name: _without_nan(value) for name, value in data.items()}
+    if isinstance(data, list | tuple):
+        return [_without_nan(value) for value in data]
+    return None if isinstance(data, float) and not math.isfinite(data) else data
 
 
 def summary(report: Report) -> str:

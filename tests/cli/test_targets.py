@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import io
+import json
 import sys
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import pytest
 import torch
 from typer.testing import CliRunner
 
 from jitney.cli.bench import bench
-from jitney.cli.main import app
+from jitney.cli.main import app, main
 from jitney.cli.targets import check_dtype, find
 from jitney.errors import UserError
 
@@ -52,6 +54,29 @@ def test_a_bench_counts_what_is_covered_beside_breaks(monkeypatch):
     monkeypatch.setitem(sys.modules, module.__name__, module)
     made = bench("given_to_the_cli:factory", ("eager", "jitney"), runs=2).report
     assert made.breaks and made.coverage == made.captured / made.operations > 0.7
+
+
+def test_a_benchs_data_are_json_though_an_error_is_not_a_number(monkeypatch, tmp_path):
+    module = ModuleType("given_to_the_cli")
+    module.factory = lambda: (torch.sin, (torch.ones(8),))
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.setattr("jitney.cli.main.measure_device", lambda *_: SimpleNamespace())
+    monkeypatch.setattr("jitney.cli.bench.largest_error", lambda *_: float("nan"))
+    file = tmp_path / "bench.json"
+    command = ["bench", "given_to_the_cli:factory", "--sides", "eager,jitney", "--runs", "2",
+               "--no-compile-time", "--json", str(file)]  # fmt: skip
+    assert CliRunner().invoke(app, command).exit_code == 0
+    (result,) = json.loads(file.read_text(), parse_constant=pytest.fail)["results"]
+    assert [row["error"] for row in result["rows"]] == [None, None]
+
+
+def test_what_the_terminal_has_no_letter_for_is_replaced(monkeypatch):
+    stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    monkeypatch.setattr(sys, "stdout", stream)
+    monkeypatch.setattr("jitney.cli.main.app", lambda: print("µs"))
+    main()
+    stream.flush()
+    assert stream.buffer.getvalue() == b"?s\n"
 
 
 def test_names_that_are_none_are_answered_with_those_there_are():

@@ -252,6 +252,17 @@ def test_dumps_stay_in_their_folder_when_the_program_goes_to_another(
     assert len([*(tmp_path / "dumped").iterdir()]) == 2
 
 
+def test_dumps_are_written_in_utf_8_wherever_the_program_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("io.text_encoding", lambda given, *_: given or "ascii")  # pathlib asks it
+    finish = dump(2, str(tmp_path))
+    log.emit("graph", name="g", code="µ")
+    finish()
+    (file,) = tmp_path.glob("*graph*")
+    assert file.read_bytes().endswith("µ\n".encode())
+
+
 def test_a_dump_that_cannot_be_written_is_one_line_and_no_error_of_the_compile(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
