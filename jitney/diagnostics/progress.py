@@ -38,7 +38,8 @@ class Progress:
     def show(self, seconds: float) -> None:
         """Draws the line, or takes it away when no stage is open."""
         if self.open and seconds > PATIENCE:
-            text = f"jitney: {self.open[-1]}, {self.kernels} kernels, {seconds:.0f} s"
+            kernels = f" {self.kernels} kernels," if self.kernels else ""  # a GPU's alone
+            text = f"jitney: {self.open[-1]},{kernels} {seconds:.0f} s"
             self.stream.write(f"\r{text:<60}")
             self.visible = True
         elif not self.open and self.visible:

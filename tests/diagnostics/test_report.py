@@ -282,6 +282,8 @@ def test_progress_shows_only_long_compiles(monkeypatch: pytest.MonkeyPatch) -> N
     progress(Event("stage_start", 0.0, {"name": "lower"}))
     assert stream.getvalue() == ""
     progress.began -= 5
+    progress.show(5)
+    assert "lower, 5 s" in stream.getvalue()
     progress(Event("kernel", 0.0, {}))
     assert "lower, 1 kernels, 5 s" in stream.getvalue()
     progress(Event("stage", 0.0, {"name": "lower", "seconds": 5.0}))
