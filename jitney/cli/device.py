@@ -22,6 +22,8 @@ def check_device(name: str) -> torch.device:
         raise UserError(f"no device is called {name!r}: {error}") from None
     if device.type not in ("cpu", "cuda"):
         raise UserError(f"jitney compiles for cpu and cuda, not for {device.type}")
+    if device.type == "cpu" and device.index:
+        raise UserError(f"{name}: there is one CPU, cpu or cpu:0")
     if device.type == "cuda" and not torch.cuda.is_available():
         raise UserError(f"{name}: torch finds no CUDA device here")
     count = torch.cuda.device_count()

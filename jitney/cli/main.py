@@ -41,7 +41,9 @@ def bench(
     size: SizeOption = "base",
     dtype: DtypeOption = "float32",
     device: DeviceOption = "cpu",
-    runs: Annotated[int, typer.Option(help="Runs of each side, at least 50 unless slow.")] = 50,
+    runs: Annotated[
+        int, typer.Option(min=1, help="Runs of each side, at least 50 unless slow.")
+    ] = 50,
     seconds: Annotated[float, typer.Option(help="Time after which a slow one stops.")] = 60.0,
     compile_time: Annotated[bool, typer.Option(help="Cold and warm start in processes.")] = True,
     host: Annotated[bool, typer.Option("--host", help="Measure the machine.")] = False,
@@ -56,6 +58,8 @@ def bench(
     known_size, compared = check_size(size), chosen(sides)
     for target in targets or []:
         find(target)  # before minutes are spent
+    if json_file and json_file.is_dir():
+        raise typer.BadParameter(f"{json_file} is a folder")
     if json_file and not json_file.absolute().parent.is_dir():
         raise typer.BadParameter(f"there is no folder {json_file.absolute().parent}")
     machine = measure_device(check_device(device), check_dtype(dtype))
@@ -67,11 +71,11 @@ def bench(
         result = benches.bench(
             target, compared, known_size, dtype, runs, seconds, compile_time, device
         )
-        results.append(result)
+        results.append(result.as_data())
         print(benches.as_text(result), flush=True)
-    if json_file:
-        data = {"host": vars(machine), "results": [r.as_data() for r in results]}
-        json_file.write_text(render.json_of(data), encoding="utf-8")
+        if json_file:  # now, for a later one may fail
+            data = {"host": vars(machine), "results": results}
+            json_file.write_text(render.json_of(data), encoding="utf-8")
 
 
 @app.command()

@@ -28,6 +28,8 @@ def find(target: str) -> Workload:
         names = ", ".join(WORKLOADS)
         raise UserError(f"no workload {target!r}; there are: {names}; or package.module:factory")
     module_name, _, name = target.partition(":")
+    if not module_name or module_name.startswith("."):
+        raise UserError(f"cannot import {target}: expected package.module:factory")
     sys.path.insert(0, os.getcwd())
     try:
         factory = getattr(importlib.import_module(module_name), name)
@@ -81,7 +83,7 @@ def _parts(target: str, made: Any) -> tuple[Callable[..., Any], Sequence[Any], d
     """The module, its arguments and keyword arguments, of what a factory returned."""
     if isinstance(made, tuple) and len(made) in (2, 3):
         module, args, kwargs = (*made, {})[:3]
-        if callable(module) and isinstance(args, tuple | list):
+        if callable(module) and isinstance(args, tuple | list) and isinstance(kwargs, dict):
             return module, args, kwargs
     raise UserError(
         f"{target} returned a {type(made).__name__}; expected: (module, args), with args a tuple, "

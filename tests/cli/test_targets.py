@@ -17,7 +17,8 @@ from jitney.cli.targets import check_dtype, find
 from jitney.errors import UserError
 
 
-@pytest.mark.parametrize("made", [3, (torch.nn.Identity(),), (1, 2), (torch.nn.Identity(), 3)])
+@pytest.mark.parametrize("made", [3, (torch.nn.Identity(),), (1, 2), (torch.nn.Identity(), 3),
+                                  (torch.nn.Identity(), (), None)])  # fmt: skip
 def test_a_factory_that_returns_something_else_is_told_what_is_expected(monkeypatch, made):
     module = ModuleType("given_to_the_cli")
     module.factory = lambda: made
@@ -77,6 +78,31 @@ def test_what_the_terminal_has_no_letter_for_is_replaced(monkeypatch):
     main()
     stream.flush()
     assert stream.buffer.getvalue() == b"?s\n"
+
+
+@pytest.mark.parametrize("target", [":factory", ".module:factory"])
+def test_a_target_without_a_module_is_told_what_is_expected(target):
+    with pytest.raises(UserError, match=f"cannot import {target}: expected package.module"):
+        find(target)
+
+
+@pytest.mark.parametrize("options", [("--runs", "0"), ("--json", "."), ("--device", "cpu:3")])
+def test_wrong_options_are_told_before_anything_runs(options, monkeypatch):
+    monkeypatch.setattr("jitney.cli.main.measure_device", lambda *_: pytest.fail("it is measured"))
+    done = CliRunner().invoke(app, ["bench", "bert", *options])
+    assert done.exit_code == 2 or isinstance(done.exception, UserError)
+
+
+def test_the_data_of_a_bench_are_kept_though_the_next_one_fails(monkeypatch, tmp_path):
+    module, file = ModuleType("given_to_the_cli"), tmp_path / "bench.json"
+    module.factory = lambda: (torch.sin, (torch.ones(8),))
+    module.fails = lambda: 1 / 0
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.setattr("jitney.cli.main.measure_device", lambda *_: SimpleNamespace())
+    targets = [f"given_to_the_cli:{name}" for name in ("factory", "fails")]
+    command = ["bench", *targets, "--sides", "eager", "--runs", "2", "--json", str(file)]
+    assert isinstance(CliRunner().invoke(app, command).exception, ZeroDivisionError)
+    assert len(json.loads(file.read_text())["results"]) == 1
 
 
 def test_names_that_are_none_are_answered_with_those_there_are():
