@@ -10,6 +10,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -92,4 +93,6 @@ def _hooks(tensor: torch.Tensor) -> list[Any]:
 
 
 def _where_made(hook: Any) -> str:
+    while isinstance(hook, partial):
+        hook = hook.func
     return str(getattr(hook, "__module__", None) or "")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -105,6 +106,18 @@ def test_a_hook_that_has_not_seen_all_of_a_gradient_is_an_error() -> None:
     features.register_hook(lambda grad: None)
     with pytest.raises(RuntimeError, match=r"shape \(2, 3\).*its hook has not seen.*graph_break"):
         end.sum().backward()
+
+
+def test_hooks_of_torchs_wrappers_of_distributed_models_are_called_as_always() -> None:
+    def begins(seen: list[Any], grad: Any) -> None:
+        seen.append(grad)
+
+    begins.__module__ = "torch.distributed.fsdp._runtime_utils"
+    seen: list[Any] = []
+    features, end = jitney.compile(two)(torch.randn(2, 3, requires_grad=True))
+    features.register_hook(partial(begins, seen))
+    end.sum().backward()
+    assert seen == [None]
 
 
 def test_a_hook_within_the_function_sees_all_of_it() -> None:
