@@ -16,7 +16,6 @@ from jitney.capture.source import Computed, DictItem, Local, SizeOf, Source
 if TYPE_CHECKING:
     from jitney.capture.record import Recorder
 
-NONE: frozenset[int] = frozenset()
 NUMBERS = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
 SYMBOLS = tuple(NUMBERS)
 _SINGLE = (torch.SymInt, torch.SymBool)  # whose small values are one object each
@@ -31,10 +30,10 @@ def dynamic_dims(
     marked = frozenset(torch_api.mark_of(tensor, "dynamic"))
     weak = frozenset(torch_api.mark_of(tensor, "weak_dynamic"))
     fixed = frozenset(torch_api.mark_of(tensor, "static"))
-    if options.dynamic is False:
-        return NONE, NONE
     every = range(tensor.dim())
-    wanted = {d for d in every if (source, d) in options.dynamic_sources} | marked | weak
+    wanted = set(marked)  # as torch, also where nothing else is dynamic
+    if options.dynamic is not False:
+        wanted |= {d for d in every if (source, d) in options.dynamic_sources} | weak
     if options.dynamic and not _belongs_to_module(tensor, source):
         wanted |= set(every)
     wanted.intersection_update(every)  # as torch, which takes any number for a mark

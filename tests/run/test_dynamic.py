@@ -69,10 +69,11 @@ def test_numbers_in_containers_become_symbols_when_dynamic(entries):
     assert len(entries) == 2
 
 
-def test_marked_dimensions(entries):
+@pytest.mark.parametrize("dynamic", [None, False])
+def test_marked_dimensions(entries, dynamic):
     x = torch.ones(4, 3)
     jitney.mark_dynamic(x, 0)
-    compiled = jitney.compile(lambda x: x + 1, backend="eager")
+    compiled = jitney.compile(lambda x: x + 1, backend="eager", dynamic=dynamic)
     compiled(x)
     assert torch.equal(compiled(torch.ones(7, 3)), torch.full((7, 3), 2.0))
     assert len(entries) == 1
