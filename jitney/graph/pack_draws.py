@@ -24,6 +24,8 @@ def pack_draws(graph: fx.Graph) -> None:
     or computes it again."""
     draws = [n for op in _DRAWN for n in graph.find_nodes(op="call_function", target=op)]
     for node in draws:
+        if node.meta.get("backward"):  # by a custom backward, where its gradient comes
+            continue
         _draw_for_shape(graph, node)
         readers = [user for user in node.users if user.op != "output"]
         if any(user.meta.get("backward") or checkpoint_of(user) is not None for user in readers):
