@@ -25,18 +25,15 @@ def is_effect(node: fx.Node) -> bool:
 def runs_once(node: fx.Node) -> bool:
     """Whether a second run would do more than compute the value again. Attention is tagged as
     random, and is only with dropout."""
-    if not is_effect(node):
+    if node.op != "call_function" or not isinstance(node.target, torch_api.OpOverload):
         return False
-    return _acts(node.target) or draws_random(node.target, node.args, node.kwargs)  # type: ignore[arg-type]
+    return _acts(node.target) or draws_random(node.target, node.args, node.kwargs)
 
 
 def can_repeat(node: fx.Node) -> bool:
     """Whether running the node once more changes nothing. More can than are no effect: attention
     without dropout."""
-    if node.op != "call_function" or not isinstance(node.target, torch_api.OpOverload):
-        return True
-    acts = _acts(node.target) and not torch_api.is_assertion(node.target)
-    return not (acts or draws_random(node.target, node.args, node.kwargs))
+    return not runs_once(node) or torch_api.is_assertion(node.target)
 
 
 def may_raise(node: fx.Node) -> bool:

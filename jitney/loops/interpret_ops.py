@@ -67,7 +67,7 @@ def reduce_all(op: str, value: Tensor, dtype: torch.dtype) -> tuple[Tensor, ...]
         return (value.to(dtype).prod(-1, dtype=dtype),)
     if op in ("max", "min"):
         if empty:
-            return (torch.full(value.shape[:-1], _extreme(op, dtype), dtype=dtype),)
+            return (torch.full(value.shape[:-1], extreme(op, dtype), dtype=dtype),)
         return ((value.amax(-1) if op == "max" else value.amin(-1)).to(dtype),)
     if op in ("any", "all"):
         return (value.any(-1) if op == "any" else value.all(-1),)
@@ -95,7 +95,7 @@ def scan_all(op: str, value: Tensor, dim: int) -> Tensor:
     return scans[op.removeprefix("running_")](value, dim).to(value.dtype)
 
 
-def _extreme(op: str, dtype: torch.dtype) -> float | int | bool:
+def extreme(op: str, dtype: torch.dtype) -> float | int | bool:
     """The identity of max or min."""
     if dtype == torch.bool:
         return op == "min"

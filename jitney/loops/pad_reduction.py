@@ -11,6 +11,7 @@ from dataclasses import replace
 import torch
 
 from jitney.loops.index import Axis, Index, index
+from jitney.loops.interpret_ops import extreme
 from jitney.loops.ir import (
     POSITIONAL,
     Const,
@@ -141,13 +142,7 @@ def _below(place: Index, end: Index) -> Expr:
 def _identity(op: str, dtype: torch.dtype) -> Scalar:
     if op in _IDENTITIES:
         return bool(_IDENTITIES[op]) if dtype == torch.bool else _IDENTITIES[op]
-    lowest = POSITIONAL.get(op, op) == "max"
-    if dtype == torch.bool:
-        return not lowest
-    if dtype.is_floating_point:
-        return float("-inf") if lowest else float("inf")
-    info = torch.iinfo(dtype)
-    return info.min if lowest else info.max
+    return extreme(POSITIONAL.get(op, op), dtype)
 
 
 def _moments(stmt: Reduce, padded: _Padded) -> list[Stmt]:
