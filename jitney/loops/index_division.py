@@ -17,6 +17,7 @@ from jitney.loops.index import (
     Mod,
     Monomial,
     Value,
+    atom_text,
     bare_atom,
     from_terms,
     index,
@@ -223,11 +224,18 @@ def counted(*indices: Index) -> frozenset[Atom]:
 def least(a: Index, positive: frozenset[Atom] = frozenset()) -> int | None:
     """What ``a`` is at least where each of the atoms ``positive`` is at least 1; None if unknown.
 
-    More than its bounds: ``s * s - s`` is ``s`` times something, and so at least 0.
+    More than its bounds: ``s * s - s`` is ``s`` times something, and so at least 0. Of a polynomial
+    such as ``s * s - 2 * s + 1`` the signs show it once ``s`` is counted from its least value.
     """
     low = a.bounds()[0]
-    if low is not None:
+    if (low is not None and low > 0) or all(c > 0 for _, c in a.terms):
         return low
+    found = (low, _least_covered(a, positive), _least_covered(_from_least(a, positive)))
+    return max((x for x in found if x is not None), default=None)
+
+
+def _least_covered(a: Index, positive: frozenset[Atom] = frozenset()) -> int | None:
+    """The same, by the terms of ``a`` as they stand."""
     left = dict(a.terms)
     for monomial, c in a.terms:
         if c < 0 and from_terms({monomial: c}, 0).bounds()[0] is None:
@@ -235,6 +243,22 @@ def least(a: Index, positive: frozenset[Atom] = frozenset()) -> int | None:
             if not _covered(monomial, -c, left, positive):
                 return None
     return from_terms(left, a.const).bounds()[0]
+
+
+@lru_cache(maxsize=16384)
+def _from_least(a: Index, positive: frozenset[Atom]) -> Index:
+    """``a`` with sizes counted from the least value they have: ``s`` is that and 0 or more."""
+    shifted: dict[Atom, Index] = {}
+    for atom in {x for monomial, _ in a.terms for x in monomial}:
+        low, high = index(atom).bounds()
+        low = max(low or 0, int(atom in positive))
+        if low > 0:
+            over = index(atom) - low + 1 if high is None else index(high - low + 1)
+            shifted[atom] = index(Axis(f"{atom_text(atom)} past {low}", over)) + low
+    total = index(a.const)
+    for monomial, c in a.terms:
+        total = total + math.prod((shifted.get(x, index(x)) for x in monomial), start=index(c))
+    return total
 
 
 def _covered(
@@ -260,16 +284,20 @@ def _covered(
 def greatest(a: Index) -> Index | None:
     """``a`` where each of its axes is at its end, which is its greatest value; None where it does
     not grow with its axes, or divides what holds one."""
-    ends: dict[Axis, Index] = {}
+    steps: dict[tuple[Axis, ...], Index] = {}
     for monomial, c in a.terms:
-        axes = [x for x in monomial if isinstance(x, Axis)]
-        others = [x for x in monomial if not isinstance(x, Axis)]
+        axes = tuple(x for x in monomial if isinstance(x, Axis))
+        others = tuple(x for x in monomial if not isinstance(x, Axis))
         if any(isinstance(x, Axis | Value) for other in others for x in index(other).atoms()):
             return None
-        if axes and (c < 0 or not all(map(_is_natural, others))):
-            return None
-        ends |= {axis: axis.extent - 1 for axis in axes}
-    return a.substitute(ends)
+        if axes:
+            step = from_terms({others: c}, 0) if others else index(c)
+            steps[axes] = steps.get(axes, Index()) + step
+    positive = counted(a)
+    lows = [least(step, positive) for step in steps.values()]
+    if any(low is None or low < 0 for low in lows):
+        return None
+    return a.substitute({axis: axis.extent - 1 for axes in steps for axis in axes})
 
 
 def _is_natural(atom: Atom) -> bool:

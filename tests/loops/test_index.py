@@ -79,22 +79,25 @@ WIDE_CASES = [
     if all(v < e for v, e in zip(values, (m, m * n, m * m, n), strict=True))
 ]
 WIDE_SIZES = [index(M), index(N), M * index(N), index(M) * M, M * index(N) * N, index(N) + 1]
+WIDE_SIZES += [index(N) - 1, (index(N) - 1) * (index(N) - 1)]
+WIDE_PARTS = [index(x) for x in (*WIDE, M, N)] + [x * (index(N) - 1) for x in WIDE]
 
 
 @settings(max_examples=150, deadline=None)
 @given(
-    st.lists(st.tuples(st.sampled_from([*WIDE, M, N]), st.sampled_from([-1, 1, 2])), max_size=3),
+    st.lists(st.tuples(st.sampled_from(WIDE_PARTS), st.sampled_from([-1, 1, 2])), max_size=3),
     st.sampled_from(WIDE_SIZES),
     st.sampled_from(WIDE_SIZES),
     st.sampled_from([-1, 0, 1]),
 )
 def test_parts_of_sizes_without_bounds(terms, size, other, factor):
     """Terms by products of sizes, as parts of rows are, divided by another product."""
-    value = sum((index(x) * c for x, c in terms), index(0)) + other * factor
+    value = sum((x * c for x, c in terms), index(0)) + other * factor
     quotient, rest = value // size, value % size
-    low, at_least = value.bounds()[0], least(value, counted(value))
+    low, at_least, end = value.bounds()[0], least(value, counted(value)), greatest(value)
     for case in WIDE_CASES:
         plain, by = value.evaluate(case), size.evaluate(case)
+        assert end is None or plain <= end.evaluate(case)
         assert quotient.evaluate(case) == plain // by
         assert rest.evaluate(case) == plain % by
         assert at_least is None or (low or at_least) <= at_least <= plain
@@ -194,6 +197,18 @@ def test_a_part_of_a_square_is_within_it():
     assert (part - side) % (side * side) == part + side * side - side
     assert (part + side * side) // (side * side) == index(1)
     assert (part + side * side - 1) // (side * side) != index(1)
+
+
+def test_a_polynomial_is_bounded_from_the_least_of_its_sizes():
+    """A convolution of 3 leaves ``s - 2`` of a side: its image has ``s * s - 4 * s + 4`` points."""
+    side = index(Dim("s", low=4)) - 2
+    channel, row = Axis("c", index(8)), Axis("y", side)
+    assert least(side * side - side * 2) == 0
+    assert least(side * side - side * 3) is None or least(side * side - side * 3) < 0
+    at = channel * (side * side) + row * side + Axis("x", side)
+    assert greatest(at) == side * side * 8 - 1
+    assert at // (side * side) == index(channel)
+    assert greatest(row * (side - 3)) is None
 
 
 def test_sizes_rounded_up_divide_again():
