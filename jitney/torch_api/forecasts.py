@@ -14,7 +14,14 @@ from jitney.torch_api.index_strides import laid_out_chosen
 from jitney.torch_api.modes import dispatch_modes_off
 from jitney.torch_api.pointwise_strides import laid_out_pointwise
 from jitney.torch_api.symbols import hint_of, is_symbolic
-from jitney.torch_api.view_strides import has_examples, lies_in_rows, same, view_strides
+from jitney.torch_api.view_strides import (
+    as_asked,
+    has_examples,
+    lies_in_rows,
+    rows_viewed,
+    same,
+    view_strides,
+)
 
 _VERSION = tuple(int(part) for part in torch.__version__.split(".")[:2])
 
@@ -34,6 +41,8 @@ def forecast(op: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     if op._opname == "linalg_vector_norm" and len(args) > 2 and args[2]:  # torch 2.11
         x, order, over, *others = args
         return op(x, order, [d % max(x.dim(), 1) for d in over], *others, **kwargs)
+    if op in _VIEWS:
+        return _viewed(op, *args)
     out = op(*args, **kwargs)
     if op is torch.ops.aten.multilabel_margin_loss_forward.default and args[0].dim() < 2:
         return out[0].new_empty(()), out[1]
@@ -43,11 +52,8 @@ def forecast(op: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         return _rows_of(out)
     if op._opname in _AS_OPERAND and out.shape == args[_AS_OPERAND[op._opname]].shape:
         return torch.empty_like(args[_AS_OPERAND[op._opname]], dtype=out.dtype)
-    if isinstance(out, torch.Tensor):
-        if op._opname in ("view", "_unsafe_view") and (_is_empty(out) or 1 in out.shape):
-            return _seen_as(args[0], out)
-        if _is_iterated(op, kwargs):
-            return laid_out_pointwise(op, args, out)
+    if isinstance(out, torch.Tensor) and _is_iterated(op, kwargs):
+        return laid_out_pointwise(op, args, out)
     if op._opname in _BATCH_NORMS:
         return _normalised(op, args, out)
     if args and op._opname in _PARAMETERS and args[0].device.type == "cpu":
@@ -75,6 +81,8 @@ def forecast(op: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         return out[0], _in(torch.float64 if double else torch.float32, out[1])
     return out
 
+
+_VIEWS = frozenset({torch.ops.aten.view.default, torch.ops.aten._unsafe_view.default})
 
 _BATCH_NORMS = frozenset({
     "native_batch_norm", "_native_batch_norm_legit", "_native_batch_norm_legit_functional",
@@ -218,6 +226,16 @@ def _statistics_in(x: torch.Tensor, parameters: Iterable[Any]) -> torch.dtype:
 
 def _is_empty(tensor: torch.Tensor) -> bool:
     return any(type(size) is int and size == 0 for size in tensor.shape)
+
+
+def _viewed(op: Any, base: torch.Tensor, sizes: Sequence[Any]) -> torch.Tensor:
+    view = rows_viewed(base, sizes)
+    if view is not None:
+        return view
+    view = op(base, sizes)
+    if _is_empty(view) or 1 in view.shape:
+        view = _seen_as(base, view)
+    return as_asked(base, view, sizes)
 
 
 def _seen_as(base: torch.Tensor, view: torch.Tensor) -> torch.Tensor:

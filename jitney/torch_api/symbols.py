@@ -417,6 +417,13 @@ def surely_equal(a: Any, b: Any) -> bool:
     return False
 
 
+def surely_positive(size: Any) -> bool:
+    """Whether a size is at least 1 whatever its symbols are; adds no guard."""
+    from torch.fx.experimental.symbolic_shapes import statically_known_true
+
+    return bool(statically_known_true(size > 0))
+
+
 def is_symbolic_value(node: torch.fx.Node) -> bool:
     """Whether a graph node's value, or an operand's, has a symbolic size."""
     return any(

@@ -6,12 +6,19 @@ what it is joined to. By that stride a convolution tells whether its image is ch
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 
-from jitney.torch_api.symbols import free_symbols, hint_of, is_symbolic, symbol_expression
+from jitney.torch_api.symbols import (
+    free_symbols,
+    hint_of,
+    is_symbolic,
+    surely_positive,
+    symbol_expression,
+)
 
 
 def has_odd_step(tensor: torch.Tensor) -> bool:
@@ -40,6 +47,47 @@ def same(a: Any, b: Any) -> bool:
 
 def _written(size: Any) -> Any:
     return size if type(size) is int else symbol_expression(size)
+
+
+def rows_viewed(base: torch.Tensor, sizes: Sequence[Any]) -> torch.Tensor | None:
+    """``base`` seen in ``sizes`` where it lies in rows, is not empty, and is known to have as many
+    elements; None otherwise. Adds no guard: torch's own way, which splits and joins dimensions one
+    by one and asks about each, takes seconds where sizes are sums and quotients."""
+    if not is_symbolic(base) or any(type(n) is int and n < 1 for n in (*base.shape, *sizes)):
+        return None
+    if not same(math.prod(base.shape), math.prod(sizes)) or not _is_filled_in_rows(base):
+        return None
+    return base.as_strided(tuple(sizes), _steps_of(sizes), base.storage_offset())
+
+
+def as_asked(base: torch.Tensor, view: torch.Tensor, sizes: Sequence[Any]) -> torch.Tensor:
+    """A view of ``base`` in ``sizes`` that has them as they were written. Fakes write what is left
+    of a dimension that they split: ``s // (s // 4)`` for 4, and so on with each view of a view."""
+    if not is_symbolic(view) or not has_examples(base, view) or -1 in map(_number, sizes):
+        return view
+    if all(map(same, view.shape, sizes)):
+        return view
+    strides = _steps_of(sizes) if _is_filled_in_rows(base) else view.stride()
+    return base.as_strided(tuple(sizes), strides, view.storage_offset())
+
+
+def _number(size: Any) -> int | None:
+    return size if type(size) is int else None
+
+
+def _steps_of(sizes: Sequence[Any]) -> list[Any]:
+    return [math.prod(sizes[d + 1 :]) for d in range(len(sizes))]
+
+
+def _is_filled_in_rows(tensor: torch.Tensor) -> bool:
+    """Whether a tensor surely has elements, and lies in rows then. Adds no guard."""
+    step: Any = 1
+    padded: Any = 1
+    for size, stride in zip(reversed(tensor.shape), reversed(tensor.stride()), strict=True):
+        if not (same(stride, step) or same(stride, padded)):
+            return False
+        step, padded = step * size, padded * torch.sym_max(size, 1)  # which torch writes, too
+    return all(map(surely_positive, tensor.shape))
 
 
 _FORMATS = {torch.channels_last: (1, 3, 2, 0), torch.channels_last_3d: (1, 4, 3, 2, 0)}

@@ -156,3 +156,28 @@ def test_parts_of_what_is_empty_begin_where_eagers_do(again: Callable[[Tensor], 
     expected, found = f(x), jitney.compile(f)(x)
     assert found[:2] == expected[:2]
     assert found[2].shape == expected[2].shape
+
+
+def test_windows_of_a_symbolic_image_keep_the_sizes_they_were_given() -> None:
+    """Fakes write ``s // (s // 4)`` for 4, and more of it in each view of a view: most of a minute
+    to compile attention over shifted windows."""
+
+    def windows(x: Tensor) -> Tensor:
+        n, h, w, c = x.shape
+        x = x.view(n, h // 4, 4, w // 4, 4, c).transpose(2, 3).reshape(-1, 16, c).cumsum(1)
+        return x.view(n, h // 4, w // 4, 4, 4, c).transpose(2, 3).reshape(n, h, w, c)
+
+    sizes: list[object] = []
+
+    def backend(gm: torch.fx.GraphModule, _: object) -> Callable[..., object]:
+        values = [node.meta.get("example_value") for node in gm.graph.nodes]
+        sizes.extend(n for value in values if isinstance(value, Tensor) for n in value.shape)
+        return gm.forward
+
+    x = torch.randn(2, 20, 24, 3)
+    compiled = jitney.compile(windows, dynamic=True, backend=backend)
+    torch.testing.assert_close(compiled(x), windows(x))
+    assert sizes.count(4) >= 4
+    assert max(len(str(size)) for size in sizes) < 40
+    y = torch.randn(3, 32, 16, 5)
+    torch.testing.assert_close(jitney.compile(windows, dynamic=True)(y), windows(y))
