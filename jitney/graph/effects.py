@@ -37,15 +37,17 @@ def can_repeat(node: fx.Node) -> bool:
 
 
 def may_raise(node: fx.Node) -> bool:
-    """Whether eager raises for some values of what the node is given: indices, divisors, matrices
-    that cannot be decomposed."""
+    """Whether eager raises for some values of what the node is given: indices, divisors,
+    probabilities, matrices that cannot be decomposed."""
     target = node.target
     if not isinstance(target, torch_api.OpOverload) or is_of_autograd(node):
         return False
     name = target.overloadpacket.__name__
     if target._overloadname == "out":
         return False
-    return name in _RAISING or _checks_errors(node) or _may_divide_by_zero(name, node)
+    if name in _RAISING or _checks_errors(node) or _may_divide_by_zero(name, node):
+        return True
+    return name in _DRAWING and any(isinstance(a, fx.Node) for a in node.args[:2])
 
 
 def is_of_autograd(node: fx.Node) -> bool:
@@ -75,8 +77,10 @@ _RAISING = frozenset(
     "_embedding_bag _embedding_bag_forward_only nll_loss_forward nll_loss2d_forward "
     "multi_margin_loss multilabel_margin_loss_forward bincount histc histogram segment_reduce "
     "cholesky cholesky_inverse linalg_eig linalg_eigvals _linalg_eigvals _linalg_eigh "
-    "_linalg_svd linalg_pinv".split()
+    "_linalg_svd linalg_pinv repeat_interleave".split()
 )
+#: What draws by probabilities, rates or deviations that a tensor gives.
+_DRAWING = frozenset(["multinomial", "bernoulli", "poisson", "normal", "binomial"])
 _DIVISIONS = frozenset(["div", "floor_divide", "remainder", "fmod"])
 
 

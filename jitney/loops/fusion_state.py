@@ -8,6 +8,7 @@ way.
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 
 from jitney.events import log
@@ -58,10 +59,15 @@ class FusionState:
         self._link(program.nodes)
 
     def _link(self, nodes: Iterable[ir.Node]) -> None:
-        """Edges: read after write, write after read, write after write, effects in order."""
+        """Edges: read after write, write after read, write after write, effects in order. Beside a
+        call that may refuse its values, inputs are written behind every call before them: eager
+        can then run again from where the program began."""
         last_write: dict[str, int] = {}
         reads_since: dict[str, list[int]] = {}
         last_effect: int | None = None
+        calls = [at for at, node in enumerate(nodes) if isinstance(node, ir.Extern)]
+        if not any(isinstance(node, ir.Extern) and node.refuses for node in nodes):
+            calls = []
         for at, node in enumerate(nodes):
             self.reads[at], self.writes[at] = visit.reads(node), visit.writes(node)
             for name in self.reads[at]:
@@ -76,6 +82,9 @@ class FusionState:
                 if name in last_write:
                     self._edge(last_write[name], at)
                 last_write[name] = at
+            if any(self.table[name].kind == "input" for name in self.writes[at]):
+                for call in calls[: bisect_left(calls, at)]:
+                    self._edge(call, at)
             if isinstance(node, ir.Extern) and node.effectful:
                 if last_effect is not None:
                     self._edge(last_effect, at)

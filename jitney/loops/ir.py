@@ -332,8 +332,9 @@ class Extern:
     `BufferView`. Results go to
     ``outputs`` in order (None where a result is not a tensor or is unused): new tensors owned by
     torch, or, when the op writes into its arguments, none at all. ``mutates``: buffers written.
-    ``effectful`` externs (RNG, prints) keep their order among themselves. ``reason`` says why it
-    was not lowered.
+    ``effectful`` externs (RNG, prints) keep their order among themselves. ``refuses``: it raises
+    for some values of what it is given, and nothing has asked about them before. ``reason`` says
+    why it was not lowered.
     """
 
     name: str
@@ -343,6 +344,7 @@ class Extern:
     outputs: tuple[str | None, ...]
     mutates: tuple[str, ...] = ()
     effectful: bool = False
+    refuses: bool = False
     reason: str = ""
     origins: tuple[str, ...] = ()
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 import jitney
@@ -217,6 +218,61 @@ def test_what_was_written_before_an_error_is_written_once(
                 failed += 1
         assert_same(sides[1], sides[0])
     assert failed >= 6 and failed % 2 == 0
+
+
+REFUSING = {
+    "a divisor": (lambda x: torch.arange(2) // x, torch.tensor([-1, 3])),
+    "a modulus": (lambda x: torch.arange(2) % x, torch.tensor([-1, 3])),
+    "counts": (lambda x: torch.bincount(x, minlength=9), torch.tensor([-3, 3])),
+    "weights": (lambda x: torch.multinomial(x, 1), torch.tensor([-3.0, -3.0])),
+    "probabilities": (torch.bernoulli, torch.tensor([4.0, 5.0])),
+    "rates": (torch.poisson, torch.tensor([-4.0, 5.0])),
+    "deviations": (lambda x: torch.normal(0.0, x), torch.tensor([-4.0, 5.0])),
+    "a bag": (lambda x: F.embedding_bag(x[None], torch.ones(3, 2)), torch.tensor([5, 1])),
+    "an order": (
+        lambda x: torch.searchsorted(torch.ones(2), torch.ones(2), sorter=x),
+        torch.tensor([50, 1]),
+    ),
+    "a source": (
+        lambda x: torch.zeros(4).masked_scatter(torch.ones(4, dtype=torch.bool), x),
+        torch.tensor([5.0, 1.0]),
+    ),
+    "a matrix": (lambda x: torch.linalg.inv(x.diag()), torch.tensor([-1.0, 1.0])),
+}
+
+
+@pytest.mark.parametrize("handled", [False, True])
+@pytest.mark.parametrize("name", REFUSING)
+def test_an_input_is_written_around_a_call_that_refuses_it(name: str, handled: bool) -> None:
+    """Both writes make one value: a kernel of its own, which ran before the call."""
+    call, given = REFUSING[name]
+
+    def bare(x: Tensor) -> Tensor:
+        x.add_(1)
+        y = call(x)
+        x.mul_(2)
+        return y
+
+    def with_a_handler(x: Tensor) -> Tensor:
+        x.add_(1)
+        try:
+            y = call(x)
+        except (RuntimeError, IndexError):
+            y = torch.tensor(-1)
+        x.mul_(2)
+        return y
+
+    function = with_a_handler if handled else bare
+    results, written = [], []
+    for run in (function, jitney.compile(function)):
+        x = given.clone()
+        try:
+            results.append(str(run(x)))
+        except (RuntimeError, IndexError) as error:
+            results.append(str(error))
+        written.append(x)
+    assert results[0] == results[1]
+    assert torch.equal(written[0], written[1])
 
 
 def test_an_error_shows_the_users_lines_alone() -> None:

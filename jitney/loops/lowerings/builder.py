@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from jitney.graph.effects import draws_random
+from jitney.graph.effects import draws_random, may_raise
 from jitney.loops.index import Axis, Index, IndexLike, Value, index
 from jitney.loops.ir import (
     POSITIONAL,
@@ -279,6 +279,7 @@ class Builder:
                 tuple(None if result is None else result.buffer for result in results),
                 mutates=tuple(written.buffer for written in mutates),
                 effectful=effectful,
+                refuses=self.target.kind == "cpu" and may_raise(self.node),
                 reason=reason,
                 origins=(self.node.name,),
             )
