@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
 import torch
 
@@ -15,14 +13,7 @@ from jitney.events import log
 from tests.equal import assert_equal
 
 BREAKS = 1  # graph breaks a model may have
-LIBRARY = {  # what a library runs best, kept extern by choice; docs/op_coverage.md lists the rest
-    "aten.convolution.default",
-    "aten.convolution_backward.default",
-    "aten.mkldnn_rnn_layer.default",
-    "aten.upsample_bilinear2d.vec",
-    "aten.upsample_bilinear2d.default",
-    "aten._scaled_dot_product_flash_attention_for_cpu_backward.default",
-}
+LOWERED = {"lstm": 0.8}  # its two layers are calls of torch's own (docs/cpu.md); others 0.98
 
 
 def check(name: str, dtype: torch.dtype = torch.float32, **options: object) -> Report:
@@ -45,8 +36,7 @@ def test_model_works(name: str) -> None:
     assert sum(b.count for b in made.breaks) <= BREAKS, text
     assert made.coverage >= 0.95, text
     assert made.lowered, text
-    others = {name: count for name, count in made.extern.items() if name not in LIBRARY}
-    assert dataclasses.replace(made, extern=others).lowered_share >= 0.98, text
+    assert made.lowered_share >= LOWERED.get(name, 0.98), text
     assert len(made.recompiles) <= 1, text  # ViT stores its problem type on the first call
 
 
