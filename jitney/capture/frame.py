@@ -7,6 +7,7 @@ from typing import Any
 
 from jitney.capture.cpython import CALLED_LIES_BELOW
 from jitney.capture.decode import Instruction, decode
+from jitney.capture.hints import HINTS
 from jitney.capture.source import Source
 
 
@@ -37,7 +38,8 @@ class BreakCapture(BaseException):
     said, at this place, that breaks are errors; None until that is known."""
 
     def __init__(self, kind: str, reason: str, hint: str = "") -> None:
-        self.kind, self.reason, self.hint = kind, reason.partition("\n")[0], hint
+        self.kind, self.reason = kind, reason.partition("\n")[0]
+        self.hint = hint or HINTS.get(kind, "")
         self.forbidden: bool | None = None
 
 

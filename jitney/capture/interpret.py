@@ -220,7 +220,8 @@ class Interpreter:
             with self.recorder.mode:
                 return function(*args, **kwargs)
         except Exception as error:  # eager will raise it
-            raise BreakCapture("torch-call-failed", f"{type(error).__name__}: {error}") from error
+            reason = f"{type(error).__name__}: {error}".replace("FakeTensor", "Tensor")
+            raise BreakCapture("torch-call-failed", reason) from error
 
     # ------------------------------------------------------------ what handlers ask for
 

@@ -241,6 +241,28 @@ def test_fullgraph_names_the_line_and_a_fix() -> None:
     assert caught.value.hint and "item()" in caught.value.message
 
 
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x[x > 0],
+        torch.unique,
+        lambda x: open("/dev/null").close(),
+        lambda x: torch.save(x, "/dev/null"),
+        lambda x: x.data_ptr(),
+        lambda x: torch.manual_seed(1),
+        lambda x: x.nothing,
+        lambda x: x @ torch.ones(3, 3),
+        lambda x: torch.add(x),
+        lambda x: eval("x + 1"),
+    ],
+)
+def test_a_refusal_says_what_to_do(function: Any) -> None:
+    with pytest.raises(Unsupported) as caught:
+        capture(lambda x: function(x), torch.ones(2, 4), options=CaptureOptions(fullgraph=True))
+    assert caught.value.hint
+    assert "Fake" not in str(caught.value)
+
+
 def test_recursion_inside_a_cell_is_rebuilt() -> None:
     def f(x: torch.Tensor) -> Any:
         def down(k: int) -> Any:

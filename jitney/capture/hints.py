@@ -1,0 +1,16 @@
+"""What to write instead, by the kind of a graph break, where the place that breaks says nothing."""
+
+from __future__ import annotations
+
+_EAGERS_ERROR = "without fullgraph=True eager runs it, and raises its own error"
+
+HINTS = {
+    "c-call": "call it outside of the compiled function",
+    "data-dependent": "use masks or torch.where, so that no size depends on data",
+    "exception": _EAGERS_ERROR,
+    "io": "read and write files outside of the compiled function",
+    "rng": "set the seed outside of the compiled function",
+    "tensor-layout": "make it outside of the compiled function",
+    "tensor-value": "ask for it outside of the compiled function",
+    "torch-call-failed": _EAGERS_ERROR,
+}
