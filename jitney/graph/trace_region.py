@@ -7,6 +7,7 @@ one pass; the rest is traced again under torch's functionalization.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
@@ -60,9 +61,19 @@ def trace_region(
                 kind, reason = "mutation", f"a mutation that cannot be taken out: {refused}"
             except (RuntimeError, AssertionError, TypeError, ArithmeticError) as error:
                 # torch's own: a size that is data, a broken kernel for fakes, a quotient by zero, …
-                kind, reason = "trace", f"{type(error).__name__}: {error}"
+                kind, reason = "trace", _said(error)
         log.emit("functionalized", reason=reason)
     raise Unsupported(kind, reason)
+
+
+def _said(error: Exception) -> str:
+    """What an error of torch's says, in the program's words."""
+    operator = re.search(r"rule registered for HigherOrderOperator (\w+)", str(error))
+    if operator and operator[1].startswith("auto_functionalized"):
+        return "a custom op that writes to its arguments is not compiled"
+    if operator:
+        return f"{operator[1]}, an operator that takes functions, is not compiled"
+    return f"{type(error).__name__}: {error}"
 
 
 @contextmanager
