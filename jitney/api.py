@@ -18,7 +18,7 @@ from jitney import config, pipeline, torch_api
 from jitney.backends import Backend, find_backend, list_backends
 from jitney.capture import cpython, policy, substitutes
 from jitney.capture.stand_ins import OURS, mark_of, mark_stand_in, original_of
-from jitney.compiled_module import CompiledModule, compile_module, forward_wrapper
+from jitney.compiled_module import CompiledModule, call_in_place, compile_module, forward_wrapper
 from jitney.config import MODES
 from jitney.disk_cache import CacheInfo, load_cache_artifacts, save_cache_artifacts
 from jitney.errors import UserError
@@ -191,7 +191,7 @@ def compile_in_place(module: torch.nn.Module, **arguments: Any) -> None:
     """As ``Module.compile()``: the module itself runs compiled from now on. ``arguments``: those of
     `compile`."""
     compiled = compile(module, **arguments)
-    module._compiled_call_impl = None if compiled is module else compiled.__call__
+    module._compiled_call_impl = None if compiled is module else call_in_place(compiled)
 
 
 def disable(function: Any = None, recursive: bool = True, *, reason: str | None = None) -> Any:

@@ -11,7 +11,7 @@ from weakref import WeakValueDictionary
 import torch
 
 from jitney import torch_api
-from jitney.capture.stand_ins import OfInstances
+from jitney.capture.stand_ins import OfInstances, mark_stand_in
 from jitney.errors import UserError
 from jitney.run.session import Session
 from jitney.torch_api import modules
@@ -47,7 +47,9 @@ class CompiledModule(torch.nn.Module):
         if type(forward) is MethodType and isinstance(forward.__func__, FunctionType):
             owner, plain = forward.__self__, forward.__func__
             compiled = self._session.wrapper(plain, self._orig_mod)
-            return MethodType(functools.update_wrapper(compiled, plain), owner)
+            functools.update_wrapper(compiled, plain)
+            mark_stand_in(compiled, plain)
+            return MethodType(compiled, owner)
         return forward
 
     def _set_forward(self, value: Any) -> None:
@@ -73,7 +75,8 @@ class CompiledModule(torch.nn.Module):
         return sorted({*super().__dir__(), "_orig_mod"})
 
 
-torch_api.hide_from_dynamo(CompiledModule.__call__)
+for _function in (CompiledModule.__call__, CompiledModule._forward):
+    torch_api.hide_from_dynamo(_function)
 _SLOTS: dict[str, Any] = dict(vars(CompiledModule))
 
 
@@ -103,25 +106,48 @@ def forward_wrapper(compiled: CompiledModule) -> FunctionType:
     return compiled._session.wrapper(forward.__func__, compiled._orig_mod)
 
 
+def call_in_place(compiled: CompiledModule) -> MethodType:
+    """What ``nn.Module.__call__`` of the original calls, once that is compiled in place."""
+    original: Any = getattr(torch.nn.Module, modules.CALL_WITH_HOOKS)
+
+    def call(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+        return _call_plain(compiled._session, module, args, kwargs)
+
+    functools.update_wrapper(call, original)
+    mark_stand_in(call, original)
+    return MethodType(call, compiled._orig_mod)
+
+
 def call_module(
     session: Session, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    """Calls ``module`` compiled: its ``forward`` when no hooks are there and its class has no
-    ``__call__`` of its own, else its ``__call__``; in eager where backward hooks of the old kind
-    are to see the node that autograd makes for its result."""
+    """Calls ``module`` compiled: its class's ``__call__``, if that is one of its own."""
     function: Any = type(module).__call__
-    plain = function is modules.CALL
-    if not plain or _has_hooks(module.__dict__) or modules.has_global_hooks():
-        if isinstance(function, FunctionType) and not modules.hooks_nodes(module):
-            return session.compiled(function, module).wrap(function)(module, *args, **kwargs)
-        return module(*args, **kwargs)
+    if function is modules.CALL:
+        return _call_plain(session, module, args, kwargs)
+    if isinstance(function, FunctionType) and not modules.hooks_nodes(module):
+        return session.compiled(function, module).wrap(function)(module, *args, **kwargs)
+    return module(*args, **kwargs)
+
+
+def _call_plain(
+    session: Session, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """What ``nn.Module.__call__`` comes to, compiled: ``forward``, or, with hooks, what calls
+    these too; in eager where backward hooks of the old kind are to see the node that autograd
+    makes for its result. (Not ``__call__`` itself: compiled in place, that would lead here.)"""
+    with_hooks: Any = getattr(torch.nn.Module, modules.CALL_WITH_HOOKS)
+    if _has_hooks(module.__dict__) or modules.has_global_hooks():
+        if modules.hooks_nodes(module):
+            return with_hooks(module, *args, **kwargs)
+        return session.compiled(with_hooks, module).wrap(with_hooks)(module, *args, **kwargs)
     forward = module.forward
     if type(forward) is MethodType and isinstance(forward.__func__, FunctionType):
         compiled = session.wrapper(forward.__func__, module)
         return compiled(forward.__self__, *args, **kwargs)
     if isinstance(forward, FunctionType):
         return session.wrapper(forward, module)(*args, **kwargs)
-    return module(*args, **kwargs)
+    return with_hooks(module, *args, **kwargs)
 
 
 def _has_hooks(state: dict[str, Any]) -> bool:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import gc
 import inspect
 import weakref
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 
 import jitney
+from jitney.events import log
 
 
 def use_once() -> tuple[weakref.ref, weakref.ref]:
@@ -53,3 +56,92 @@ def test_forward_of_the_class_is_the_models_own() -> None:
     assert torch.equal(type(compiled).forward(compiled, x, x), x - x)
     compiled.forward = lambda x: x * 3
     assert torch.equal(compiled(x), x * 3)
+
+
+class Calling(torch.nn.Linear):
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return super().__call__(x + 1)
+
+
+def doubles(module: torch.nn.Module, args: object, output: torch.Tensor) -> torch.Tensor:
+    return output * 2
+
+
+@pytest.mark.parametrize("kind", [torch.nn.Linear, Calling])
+@pytest.mark.parametrize("within", [False, True])
+@pytest.mark.parametrize(
+    "hook",
+    [
+        lambda m: None,
+        lambda m: m.register_forward_hook(doubles),
+        lambda m: m.register_forward_pre_hook(lambda _, args: (args[0] - 3,)),
+        lambda m: m.register_full_backward_hook(lambda _, grads, __: (grads[0] * 2,)),
+        lambda m: m.register_backward_hook(lambda _, grads, __: tuple(g * 2 for g in grads)),
+        lambda m: torch.nn.modules.module.register_module_forward_hook(doubles),
+    ],
+)
+def test_compiled_in_place_with_hooks(
+    hook: Callable[..., Any], kind: Callable[..., torch.nn.Module], within: bool
+) -> None:
+    """``within``: the module is called in a compiled function."""
+    module = kind(3, 3)
+    call = jitney.compile(lambda x: module(x) * 3) if within else module
+    x = torch.randn(2, 3, requires_grad=True)
+    handle = hook(module)
+
+    def results() -> list[torch.Tensor]:
+        output = call(x)
+        return [output, *torch.autograd.grad(output.sum(), (x, *module.parameters()))]
+
+    try:
+        with jitney.set_stance("force_eager"):
+            expected = results()
+        jitney.compile_in_place(module)
+        for _ in range(2):
+            assert all(map(torch.allclose, results(), expected))
+    finally:
+        if handle is not None:
+            handle.remove()
+
+
+def test_compiled_in_place_takes_hooks_later() -> None:
+    module, x = torch.nn.Linear(3, 3), torch.ones(2, 3)
+    jitney.compile_in_place(module, fullgraph=True)
+    once = module(x)
+    with module.register_forward_hook(doubles):
+        assert torch.allclose(module(x), once * 2)
+    assert torch.equal(module(x), once)
+    assert jitney.compile(lambda x: module(x), fullgraph=True)(x).shape == once.shape
+
+
+def test_forward_in_compiled_code_is_the_originals() -> None:
+    module, x = torch.nn.Linear(3, 3), torch.ones(2, 3)
+    compiled = jitney.compile(module, fullgraph=True)
+    forward = compiled.forward
+    for step in (lambda x: forward(x) * 2, lambda x: compiled.forward(x) * 2):
+        log.clear()
+        assert torch.allclose(jitney.compile(step, fullgraph=True)(x), module(x) * 2)
+        assert [e.kind for e in log.events()].count("entry") == 1
+    compiled.forward = lambda x: forward(x) * 3
+    log.clear()
+    assert torch.allclose(compiled(x), torch.nn.functional.linear(x, *module.parameters()) * 3)
+    assert [e.kind for e in log.events()].count("entry") == 1
+
+
+class Counting(torch.nn.Module):
+    n = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.n += 1
+        return x * self.n
+
+
+def test_forward_in_code_that_torch_compiles() -> None:
+    compiled = jitney.compile(Counting(), fullgraph=True)
+    forward = compiled.forward
+    steps = (lambda x: compiled.forward(x) * 2), (lambda x: forward(x) * 2)
+    for n, step in enumerate(steps):
+        call = torch.compile(step, backend="eager")
+        for i in (1, 2, 3):
+            assert torch.equal(call(torch.ones(i)), torch.full([i], 2.0 * (3 * n + i)))
+    assert torch.equal(torch.compile(forward, backend="eager")(torch.ones(2)), torch.full([2], 7.0))

@@ -211,7 +211,10 @@ def bind(
     if isinstance(owner, torch_api.DEVICE_PROPERTIES):
         return found.__get__(owner, cls)
     getter = look_up(interpreter, kind, "__get__")
-    if getter is property.__get__ or kind is OfInstances:  # a property, or one that reads as one
+    if kind is OfInstances:  # of a compiled module: captured, the original is meant
+        original = interpreter.world.force(get_attr(interpreter, owner, "_orig_mod"))
+        return get_attr(interpreter, original, name, site)
+    if getter is property.__get__:
         return _property(interpreter, found, owner, name, site)
     if kind in C_DESCRIPTORS:
         return _c_member(interpreter, found, owner, name)
