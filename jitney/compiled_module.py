@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import inspect
 from types import FunctionType, MethodType
 from typing import Any
 from weakref import WeakValueDictionary
@@ -89,13 +90,47 @@ def compile_module(module: torch.nn.Module, session: Session) -> torch.nn.Module
     twin_class = _classes.get(id(cls))
     if twin_class is None:
         slots = {"__slots__": (), "__module__": cls.__module__, "__doc__": cls.__doc__}
-        twin_class = type(f"Compiled{cls.__name__}", (CompiledModule, cls), slots)
+        members = {**_members_by_identity(cls), **slots}
+        twin_class = type(f"Compiled{cls.__name__}", (CompiledModule, cls), members)
         _classes[id(cls)] = twin_class
     twin: Any = object.__new__(twin_class)
     object.__setattr__(twin, "__dict__", module.__dict__)
     _SLOTS["_orig_mod"].__set__(twin, module)
     _SLOTS["_session"].__set__(twin, session)
     return twin
+
+
+def _members_by_identity(cls: type) -> dict[str, Any]:
+    """For the twin's class: what ``cls`` has of packages that find a module's state by the module
+    itself, or change its class. There, ``self`` is the original."""
+    found = {}
+    for base in cls.__mro__:
+        if not f"{base.__module__}.".startswith(_BY_IDENTITY):
+            continue
+        for name, member in vars(base).items():
+            if isinstance(member, FunctionType | property | classmethod):
+                found[name] = inspect.getattr_static(cls, name)
+    kept = {name for name in found if name.startswith("__") and name.endswith("__")}
+    names = found.keys() - kept - {"forward"} - _SLOTS.keys()
+    return {name: _of_original(name, found[name]) for name in sorted(names)}
+
+
+_BY_IDENTITY = ("torch.distributed.", "torch.fx.")
+
+
+def _of_original(name: str, member: Any) -> Any:
+    """A member of a class, asked of the original; a method that returns ``self`` gives the twin."""
+    if not isinstance(member, FunctionType):
+        return OfInstances(
+            lambda self: getattr(self._orig_mod, name),
+            lambda self, value: setattr(self._orig_mod, name, value),
+        )
+
+    def method(self: CompiledModule, *args: Any, **kwargs: Any) -> Any:
+        result = getattr(self._orig_mod, name)(*args, **kwargs)
+        return self if result is self._orig_mod else result
+
+    return functools.update_wrapper(method, member)
 
 
 def forward_wrapper(compiled: CompiledModule) -> FunctionType:
@@ -113,9 +148,9 @@ def call_in_place(compiled: CompiledModule) -> MethodType:
     def call(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
         return _call_plain(compiled._session, module, args, kwargs)
 
-    functools.update_wrapper(call, original)
-    mark_stand_in(call, original)
-    return MethodType(call, compiled._orig_mod)
+    wrapper: Any = functools.update_wrapper(call, original)
+    mark_stand_in(wrapper, original)
+    return MethodType(wrapper, compiled._orig_mod)
 
 
 def call_module(

@@ -6,6 +6,7 @@ import gc
 import inspect
 import weakref
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -145,3 +146,25 @@ def test_forward_in_code_that_torch_compiles() -> None:
         for i in (1, 2, 3):
             assert torch.equal(call(torch.ones(i)), torch.full([i], 2.0 * (3 * n + i)))
     assert torch.equal(torch.compile(forward, backend="eager")(torch.ones(2)), torch.full([2], 7.0))
+
+
+def test_methods_of_fsdp_act_on_the_original(tmp_path: Path) -> None:
+    if not torch.distributed.is_available():
+        pytest.skip("no torch.distributed")
+    store = torch.distributed.FileStore(str(tmp_path / "store"), 1)
+    torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+    try:
+        model = torch.distributed.fsdp.fully_shard(torch.nn.Linear(3, 3))
+        compiled = jitney.compile(model)
+        compiled(torch.ones(2, 3)).sum().backward()
+        compiled.set_requires_gradient_sync(False)
+        compiled.set_reshard_after_backward(False)
+        compiled.unshard()
+        assert type(model.weight) is torch.nn.Parameter
+        compiled.reshard()
+        assert isinstance(model.weight, torch.distributed.tensor.DTensor)
+        compiled.set_modules_to_forward_prefetch([compiled])
+        assert compiled.float() is compiled
+        assert isinstance(compiled, torch.distributed.fsdp.FSDPModule)
+    finally:
+        torch.distributed.destroy_process_group()
