@@ -238,6 +238,16 @@ def _inlined(
     return interpreter.call_python(function, args, kwargs, "push" if site is not None else None)
 
 
+def _within_settings(
+    interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Frame | None
+) -> Any:
+    """A function within settings of torch's capture, of which one is for that alone."""
+    cells = dict(zip(function.__code__.co_freevars, function.__closure__))
+    if torch_api.traces_what_is_skipped(cells["self"].cell_contents):
+        return interpreter.call(cells["func"].cell_contents, args, kwargs, site)
+    return _inlined(interpreter, function, args, kwargs, site)
+
+
 def _nested_call(
     interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Frame | None
 ) -> Any:
@@ -314,9 +324,12 @@ def _has_process_group(interpreter: Interpreter, function: Any, *rest: Any) -> b
 def _is_compiling(interpreter: Interpreter, *rest: Any) -> bool:
     """``torch.compiler.is_compiling``: yes, but not to `nn.TransformerEncoder`, which for a
     compiler would leave padded rows other than the zeros they are in eager, nor to a module's call
-    that would leave out the hooks that are to run after an error."""
+    that would leave out the hooks that are to run after an error, nor to an exported module's,
+    which would not look at its inputs."""
     frame = interpreter.frames[-1]
     if frame.code.co_filename == torch.nn.modules.transformer.__file__:
+        return False
+    if f"{frame.globals.get('__name__')}.{frame.code.co_qualname}" == names.CHECKS_EXPORTED:
         return False
     if frame.code is _CALL_WITH_HOOKS:
         module = cell_get(interpreter, frame.locals["self"])  # the function inside reads it too
@@ -413,12 +426,16 @@ HANDLERS: dict[str, Handler] = {
     names.VJP: jacobians.call_vjp,
     names.PULL: jacobians.call_pull,
     **dict.fromkeys((*names.TRANSFORMS, *names.BREAK_SETTING), _interpreted),
-    **dict.fromkeys((names.BREAK_SETTING_SCOPE, names.NESTED_REGION), _inlined),
+    names.NESTED_REGION: _inlined,
+    names.BREAK_SETTING_SCOPE: _within_settings,
+    **dict.fromkeys(names.GRAPH_MODULE_CALLS, _inlined),
     names.NESTED_CALL: _nested_call,
     **dict.fromkeys(("torch.jit.annotate", names.JIT_UNWRAP), _interpreted),
     "torch.nn.attention.sdpa_kernel": _attention_kinds,
     names.COMPILED_MODULE_GETATTR: _interpreted,
-    "torch.compiler.is_compiling": _is_compiling,
+    **dict.fromkeys(
+        ("torch.compiler.is_compiling", "torch.compiler.is_dynamo_compiling"), _is_compiling
+    ),
     "torch.get_default_device": _default_device,
     "torch.distributed.distributed_c10d.is_initialized": _has_process_group,
     "torch.backends.mha.get_fastpath_enabled": _attention_fastpath,

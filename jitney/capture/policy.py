@@ -77,7 +77,8 @@ def _special(code: types.CodeType, name: str) -> Callable[..., Any] | None:
     handler = function_calls.HANDLERS.get(name)
     if handler is None and torch_api.is_disabling(code):
         return function_calls.disabled_by_torch
-    if handler is None and name.startswith(EAGER_MODULES):
+    is_eager = name.startswith(EAGER_MODULES) and not name.startswith(names.CALLED_BY_EXPORTED)
+    if handler is None and is_eager:
         return function_calls.breaking("eager-module", f"{name} runs eager")
     return handler
 

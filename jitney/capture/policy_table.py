@@ -175,7 +175,6 @@ EAGER_MODULES = (
 ANSWERS = {
     "jitney.api.is_compiling": True,
     "jitney.api.is_dynamo_compiling": True,
-    "torch.compiler.is_dynamo_compiling": True,
     "torch.compiler.is_exporting": False,
     "torch.compiler.cudagraph_mark_step_begin": None,
     "torch.jit.is_scripting": False,

@@ -33,6 +33,7 @@ from jitney.torch_api.compiler import (
     mark_function,
     mark_of,
     symbolic_float_error,
+    traces_what_is_skipped,
     uncompiled,
     without_notes,
 )
@@ -416,6 +417,7 @@ __all__ = [
     "tensor_handle_offset",
     "tensor_wrap_symbol",
     "to_functional",
+    "traces_what_is_skipped",
     "tracing",
     "trained_kernel",
     "uncompiled",

@@ -142,6 +142,12 @@ def is_disabling(code: types.CodeType) -> bool:
     return code is _DISABLING
 
 
+def traces_what_is_skipped(scope: Any) -> bool:
+    """Whether all that a ``with`` block of it changes is what torch's capture leaves out."""
+    patches = mark_function("DynamoConfigPatchProxy")
+    return isinstance(scope, patches) and scope.changes.keys() == {"dont_skip_tracing"}
+
+
 def mark_allowed_in_graph(function: Any) -> Any:
     """Marks a function as torch's ``allow_in_graph`` does: one opaque call."""
     return torch.compiler.allow_in_graph(function)

@@ -146,6 +146,21 @@ _REGIONS = "torch._higher_order_ops.invoke_subgraph"
 NESTED_REGION = f"{_REGIONS}.mark_compile_region.<locals>.wrap.<locals>.inner"
 NESTED_CALL = f"{_REGIONS}.invoke_subgraph_placeholder"
 JIT_UNWRAP = "torch.jit._script._unwrap_optional"
+# What `torch.fx.GraphModule` puts in place of a class's ``__call__``, and what that calls.
+GRAPH_MODULE_CALLS = (
+    "torch.fx.graph_module.GraphModule.recompile.<locals>.call_wrapped",
+    "torch.fx.graph_module._WrappedCall.__call__",
+)
+# What modules made of exported programs call, by how its names begin: it looks at the structure of
+# the arguments.
+CALLED_BY_EXPORTED = (
+    "torch.export._tree_utils.",
+    "torch.export._unlift._check_input",
+    "torch.export._unlift._create_stateful_graph_module.<locals>.<lambda>",
+    "torch.export._unlift.eq_spec",
+    "torch.fx._pytree.",
+)
+CHECKS_EXPORTED = "torch.export._unlift._check_input_constraints_pre_hook"
 GRAPH_BREAK = "torch._dynamo.decorators.graph_break"
 GRAPH_BREAK_REASON = "torch._dynamo.graph_break() is called"
 COMPILES_ITSELF = "/torch/nn/attention/flex_attention.py"

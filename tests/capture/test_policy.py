@@ -32,6 +32,7 @@ ROWS = sorted(
         *names.OVERRIDE_TESTS,
         *names.SETTERS,
         *names.SETTERS.values(),
+        names.CHECKS_EXPORTED,
     }
 )
 # Names that a class has without being an attribute of its module; versions that lack one.
@@ -46,6 +47,7 @@ ELSEWHERE = {
     "torch._dynamo.mutation_guard.install_generation_tagging_init.<locals>.patched_init",
     *(name for name in names.TRANSFORMS if "<locals>" in name or "_wraps" in name),
     "copy._copy_immutable", names.PULL, names.BREAK_SETTING_SCOPE, names.NESTED_REGION,
+    names.GRAPH_MODULE_CALLS[0],
 }  # fmt: skip
 
 
