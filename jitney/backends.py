@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -90,19 +91,39 @@ def find_backend(backend: str | Backend, options: dict[str, Any], mode: str | No
     if backend == "inductor":
         given, extra = torch_api.inductor_with(mode, options), {}
 
-    def run(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
-        return compute_scalars_apart(gm, lambda rest: partial(compile_rest, rest, example_inputs))()
+    return OtherBackend(given, extra, str(backend))
 
-    def compile_rest(
-        rest: torch.fx.GraphModule, example_inputs: Sequence[Any]
-    ) -> Callable[..., Any]:
+
+@dataclass(frozen=True)
+class OtherBackend:
+    """A backend that is not ours: ``given`` is called with ``extra`` arguments."""
+
+    given: Callable[..., Any]
+    extra: dict[str, Any]
+    name: str
+
+    @property
+    def takes_tensors(self) -> bool:
+        """Whether its example inputs are a call's own tensors, which it may compute with, as
+        torch's capture gives them; else their fakes, which are all that torch's own look at."""
+        function: Any = self.given
+        while isinstance(function, partial):
+            function = function.func
+        module = getattr(function, "__module__", None) or type(function).__module__
+        return module == torch_api.COMPUTES_WITH_EXAMPLES or not module.startswith(_WITH_FAKES)
+
+    def __call__(self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Any:
+        return compute_scalars_apart(gm, lambda rest: partial(self._rest, rest, example_inputs))()
+
+    def _rest(self, rest: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Any:
         try:
-            return partial(_once, given(rest, list(example_inputs), **extra))
+            return partial(_once, self.given(rest, list(example_inputs), **self.extra))
         except (torch_api.symbolic_float_error(), *_errors_of(example_inputs)):
-            log.emit("eager_graph", reason_kind="symbolic-float", reason=f"{backend} takes none")
+            log.emit("eager_graph", reason_kind="symbolic-float", reason=f"{self.name} takes none")
             return rest.forward
 
-    return run
+
+_WITH_FAKES = ("torch.", "jitney.")
 
 
 def _errors_of(example_inputs: Sequence[Any]) -> tuple[type[Exception], ...]:

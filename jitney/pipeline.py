@@ -4,13 +4,14 @@ version of it with the check that tells when it may be used."""
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
-from types import FunctionType
 from typing import Any
 
+import torch
+
 from jitney import torch_api
-from jitney.backends import Backend
+from jitney.backends import Backend, OtherBackend
 from jitney.capture.attempt import Attempt
 from jitney.capture.build_glue import build_glue, sources_used
 from jitney.capture.capture_frame import capture_frame
@@ -47,12 +48,12 @@ def compile_frame(request: Request, session: Session, backend: Backend) -> Entry
     )
     with log.stage("capture", function=name):
         capture = capture_frame(request.function, request.arguments, options=options)
-    finish, refused = _start_backend(capture, backend, request.function)
+    finish, refused = _start_backend(capture, backend, roots)
     attempt = _breaking_before(refused, capture)
     if attempt is not None:
         with log.stage("capture", function=name):
             capture = capture_frame(request.function, request.arguments, attempt=attempt)
-        finish, _ = _start_backend(capture, backend, request.function)
+        finish, _ = _start_backend(capture, backend, roots)
     _report_break(capture, name, session)
     with log.stage("guards", function=name):
         guards = capture.guards + guards_of_shapes(capture)
@@ -74,7 +75,7 @@ Refusals = list[Unsupported]
 
 
 def _start_backend(
-    capture: Capture, backend: Backend, function: FunctionType
+    capture: Capture, backend: Backend, roots: Roots
 ) -> tuple[Callable[[], Callable[..., Any] | None], Refusals]:
     """Starts the backend. Returns a function that gives the compiled graph, None if the frame has
     none (our backend may build kernels in other processes until it is called), and why our backend
@@ -82,7 +83,7 @@ def _start_backend(
     refused: Refusals = []
     if capture.graph is None:
         return lambda: None, refused
-    name, code = function.__qualname__, function.__code__
+    name, code = roots.function.__qualname__, roots.function.__code__
     where = f"{code.co_filename}:{code.co_firstlineno}"
     capture.graph.meta["frame"] = {"function": name, "where": where}  # for events about it
     placeholders = capture.graph.graph.find_nodes(op="placeholder")
@@ -94,10 +95,32 @@ def _start_backend(
             )
             put_back, errors = capture.put_back, capture.repeated_on
             return lambda: put_back_written(finish(), put_back, errors), refused
-        graph = keep_settings(capture.graph, backend(capture.graph, inputs))
+        if isinstance(backend, OtherBackend) and backend.takes_tensors:
+            inputs = _given(capture, inputs, roots)
+        graph = keep_settings(capture.graph, _run_backend(backend, capture.graph, inputs))
         graph = put_back_random(graph, capture.repeated_on)
         graph = put_back_written(graph, capture.put_back, capture.repeated_on)
     return lambda: graph, refused
+
+
+def _given(capture: Capture, fakes: Sequence[Any], roots: Roots) -> list[Any]:
+    """The call's own tensors in place of their fakes; but the fakes, where a backend that asks for
+    that of a tensor would be given another."""
+    pairs = list(zip(capture.inputs, fakes, strict=True))
+    given = [i.source.fetch(roots) if torch_api.is_fake(fake) else fake for i, fake in pairs]
+    for value, fake in zip(given, fakes):
+        if value is not fake and torch_api.known_fake_of(capture.fake_mode, value) is not fake:
+            return list(fakes)
+    return given
+
+
+def _run_backend(backend: Backend, graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Any:
+    """What ``backend`` makes of a graph. Random numbers that it draws by the way are drawn anew."""
+    put_back = torch_api.note_generators()
+    try:
+        return backend(graph, inputs)
+    finally:
+        put_back()
 
 
 def _breaking_before(refused: Refusals, capture: Capture) -> Attempt | None:

@@ -13,6 +13,7 @@ from jitney.torch_api.attention import (
 )
 from jitney.torch_api.called_on_fakes import called_on_fakes, without_default_generator
 from jitney.torch_api.compiler import (
+    COMPUTES_WITH_EXAMPLES,
     DISABLED,
     ERROR_ON_BREAK,
     SCRIPTED,
@@ -47,6 +48,7 @@ from jitney.torch_api.fakes import (
     is_data_dependent_error,
     is_fake,
     is_fake_class,
+    known_fake_of,
     new_capture_mode,
     new_fake_mode,
     new_tracing_context,
@@ -231,6 +233,7 @@ __all__ = [
     "ApartCheck",
     "AutocastModes",
     "DEVICE_PROPERTIES",
+    "COMPUTES_WITH_EXAMPLES",
     "DISABLED",
     "ERROR_ON_BREAK",
     "FORWARD_LEVEL",
@@ -350,6 +353,7 @@ __all__ = [
     "kept_at",
     "kind_of_argument",
     "known_equalities",
+    "known_fake_of",
     "lacks_memory",
     "laid_out_by_eager",
     "lie_alike",

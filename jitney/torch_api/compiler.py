@@ -12,6 +12,7 @@ import torch
 
 DISABLED = "_torchdynamo_disable"  # the mark of functions that run eager: True
 ERROR_ON_BREAK = "_error_on_graph_break"  # a global: whether graph breaks are errors
+COMPUTES_WITH_EXAMPLES = "torch._dynamo.backends.tvm"  # the one of torch's own that does
 SCRIPTED = "_torchdynamo_inline"  # where a function of TorchScript keeps the Python it was made of
 
 

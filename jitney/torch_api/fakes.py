@@ -102,6 +102,11 @@ def fake_of(mode: Any, tensor: torch.Tensor) -> Any:
     return mode.from_tensor(tensor, static_shapes=True)
 
 
+def known_fake_of(mode: Any, tensor: torch.Tensor) -> Any:
+    """The FakeTensor that backends get from ``mode`` for ``tensor``, if it has made one already."""
+    return mode.fake_tensor_converter._get_memo(tensor)
+
+
 def unsupported_by_fakes() -> tuple[type[BaseException], ...]:
     """The errors that FakeTensors raise where an answer depends on data."""
     from torch._subclasses import fake_tensor
