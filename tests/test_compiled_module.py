@@ -151,10 +151,13 @@ def test_forward_in_code_that_torch_compiles() -> None:
 def test_methods_of_fsdp_act_on_the_original(tmp_path: Path) -> None:
     if not torch.distributed.is_available():
         pytest.skip("no torch.distributed")
+    from torch.distributed.fsdp import FSDPModule, fully_shard
+    from torch.distributed.tensor import DTensor
+
     store = torch.distributed.FileStore(str(tmp_path / "store"), 1)
     torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
     try:
-        model = torch.distributed.fsdp.fully_shard(torch.nn.Linear(3, 3))
+        model = fully_shard(torch.nn.Linear(3, 3))
         compiled = jitney.compile(model)
         compiled(torch.ones(2, 3)).sum().backward()
         compiled.set_requires_gradient_sync(False)
@@ -162,9 +165,9 @@ def test_methods_of_fsdp_act_on_the_original(tmp_path: Path) -> None:
         compiled.unshard()
         assert type(model.weight) is torch.nn.Parameter
         compiled.reshard()
-        assert isinstance(model.weight, torch.distributed.tensor.DTensor)
+        assert isinstance(model.weight, DTensor)
         compiled.set_modules_to_forward_prefetch([compiled])
         assert compiled.float() is compiled
-        assert isinstance(compiled, torch.distributed.fsdp.FSDPModule)
+        assert isinstance(compiled, FSDPModule)
     finally:
         torch.distributed.destroy_process_group()
