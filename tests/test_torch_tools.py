@@ -209,6 +209,73 @@ def test_compiled_autograd_calls_our_backward_passes() -> None:
             assert_equal(gradients(function, backend), gradients(net))
 
 
+def test_compiled_autograd_is_off_while_we_trace() -> None:
+    """It would compile the gradients that a trace asks for."""
+    from torch._dynamo import compiled_autograd
+
+    net, x = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.GELU()), torch.randn(2, 3)
+    taken = []
+
+    def take(graph):
+        taken.append(graph)
+        return graph
+
+    compiled = jitney.compile(net, options={"cache": False})
+    torch._dynamo.reset()
+    with compiled_autograd._enable(take):
+        loss = compiled(x).square().sum()
+        assert not taken
+        loss.backward()
+    assert len(taken) == 1 and compiled_autograd.compiled_autograd_enabled is False
+    found = [p.grad for p in net.parameters()]
+    assert_equal(found, list(torch.autograd.grad(net(x).square().sum(), list(net.parameters()))))
+
+
+@pytest.mark.parametrize("backend", ["eager", "jitney"])
+def test_a_whole_step_under_compiled_autograd(backend) -> None:
+    net = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.GELU())
+
+    def step(x):
+        a = net(x)
+        (a.square().sum() + net(a).sin().sum()).backward()
+        return [p.grad for p in net.parameters()]
+
+    def fresh(function, x):
+        net.zero_grad()
+        return [grad.clone() for grad in function(x)]
+
+    torch._dynamo.reset()
+    compiled = torch.compile(
+        step, backend=backend, options={"cache": False} if backend == "jitney" else None
+    )
+    ours = jitney.compile(step, options={"cache": False})
+    for n in (2, 3, 5):
+        x = torch.randn(n, 3)
+        expected = fresh(step, x)
+        with torch._dynamo.config.patch(compiled_autograd=True):
+            assert_equal(fresh(compiled, x), expected)
+        with torch._dynamo.compiled_autograd._enable(torch.compile(backend=backend)):
+            assert_equal(fresh(ours, x), expected)
+
+
+def test_hooks_on_results_under_compiled_autograd() -> None:
+    """What such a hook cannot be told raises there too."""
+    from torch._dynamo import compiled_autograd
+
+    @jitney.compile
+    def two(x):
+        a = (x * 2).sin()
+        return a, a.cos() * a
+
+    x = torch.randn(5, requires_grad=True)
+    torch._dynamo.reset()
+    with compiled_autograd._enable(torch.compile(backend="eager")):
+        a, b = two(x)
+        a.register_hook(lambda grad: None)
+        with pytest.raises(RuntimeError, match="made of it, and its hook has not seen"):
+            (a * b).sum().backward()
+
+
 def test_a_trace_that_is_given_up_ends_its_transforms() -> None:
     """A product in ``vmap`` is traced twice; torch compares the open transforms afterwards."""
     weight = torch.randn(3, 3)

@@ -106,6 +106,7 @@ def _node_class(
                 add_at_results(ctx, tangents)
             return run(ctx, grads, tangents)
 
+    torch_api.hide_from_dynamo(CompiledRegion.backward)  # compiled autograd calls it as it is
     return CompiledRegion
 
 
@@ -221,7 +222,6 @@ def _compiled_backward(
             gradients = [g if reached & present else None for g, reached in pairs]
         return (None, *gradients)
 
-    torch_api.hide_from_dynamo(run_backward)  # compiled autograd calls it as it is
     return run_backward
 
 

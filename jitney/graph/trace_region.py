@@ -83,7 +83,8 @@ def _tracing() -> Iterator[None]:
     (`torch.func.grad`), made on another thread, would come in another order from trace to trace."""
     one_thread = torch.autograd.set_multithreading_enabled(False)
     with torch_api.preserved_modes(), torch_api.autocast_cache_off(), one_thread:
-        yield
+        with torch_api.compiled_autograd_off():
+            yield
 
 
 @dataclass(frozen=True)

@@ -63,6 +63,20 @@ def hide_from_dynamo(function: Callable[..., Any]) -> None:
     function.__dict__[DISABLED] = "from torch's capture"
 
 
+@contextmanager
+def compiled_autograd_off() -> Iterator[None]:
+    """A scope in which autograd is C++'s own: torch's compiled autograd would compile our traces,
+    with us again where it was told to."""
+    import sys
+
+    module = sys.modules.get("torch._dynamo.compiled_autograd")
+    if module is None or not module.compiled_autograd_enabled:
+        yield
+        return
+    with module._disable():
+        yield
+
+
 def compiled_script(function: Callable[..., Any] | None) -> torch.jit.ScriptFunction | None:
     """TorchScript's compiled function for a Python function; None if there is none."""
     found: torch.jit.ScriptFunction | None = torch.jit._state._try_get_jit_cached_function(function)
