@@ -130,8 +130,8 @@ def bench(
 def in_eager(task: Task) -> tuple[Any, int]:
     """The result of a step in eager, and how many operations that takes."""
     with CountOperations() as counter:
-        expected = outputs(task.step(task.module))
-    return expected, counter.count
+        result = task.step(task.module)
+    return outputs(result), counter.count
 
 
 def outputs(result: Any) -> Any:

@@ -47,8 +47,9 @@ def summary(report: Report) -> str:
     ours = sum(report.lowered.values()) + sum(report.views.values())
     theirs = sum(report.extern.values())
     coverage = "not measured" if math.isnan(report.coverage) else f"{report.coverage:.0%}"
+    of = f" of {report.operations} torch calls in eager" if report.operations else ""
     return (
-        f"coverage {coverage}, {report.graphs} graphs of {report.captured} torch calls, "
+        f"coverage {coverage}{of}, {report.graphs} graphs of {report.captured} torch calls, "
         f"{total(report.breaks)} breaks, {total(report.recompiles)} recompiles, "
         f"{ours} of {ours + theirs} ATen calls lowered ({report.lowered_share:.0%}), "
         f"{report.guards} guards"

@@ -14,6 +14,8 @@ from typer.testing import CliRunner
 from jitney.cli.bench import bench
 from jitney.cli.main import app, main
 from jitney.cli.targets import check_dtype, find
+from jitney.cli.workloads import Task
+from jitney.diagnostics.render import summary
 from jitney.errors import UserError
 
 
@@ -55,6 +57,21 @@ def test_a_bench_counts_what_is_covered_beside_breaks(monkeypatch):
     monkeypatch.setitem(sys.modules, module.__name__, module)
     made = bench("given_to_the_cli:factory", ("eager", "jitney"), runs=2).report
     assert made.breaks and made.coverage == made.captured / made.operations > 0.7
+
+
+def test_a_bench_does_not_count_how_results_are_compared(monkeypatch):
+    net, x = torch.nn.Linear(2, 2), torch.ones(2, 2)
+
+    def step(fn):
+        result = fn(x)
+        return {"result": result, "twice": [result, result], "weight": net.weight}
+
+    module = ModuleType("given_to_the_cli")
+    module.factory = lambda: Task(net, step)
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    made = bench("given_to_the_cli:factory", ("eager", "jitney"), runs=2).report
+    assert made.operations == made.captured == 1
+    assert summary(made).startswith("coverage 100% of 1 torch calls in eager, 1 graphs of 1 ")
 
 
 def test_a_benchs_data_are_json_though_an_error_is_not_a_number(monkeypatch, tmp_path):
