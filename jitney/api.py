@@ -75,8 +75,8 @@ def compile(
 
 
 @functools.cache
-def _warn_once(message: str) -> None:
-    warnings.warn(message, stacklevel=3)
+def _warn_once(message: str, stacklevel: int = 3) -> None:
+    warnings.warn(message, stacklevel=stacklevel)
 
 
 def _new_session(
@@ -121,6 +121,9 @@ def _new_session(
 def _torch_stance(name: str, backend: Any) -> None:
     if backend is not None:
         warnings.warn("jitney: force_backend does not change what it compiles with", stacklevel=5)
+    if name not in stances.STANCES:  # torch itself raises at its next compile
+        _warn_once(f"jitney: torch's stance {name!r} is none that it knows", stacklevel=6)
+        name = "default"
     stances.change(name, whose="torch")
 
 

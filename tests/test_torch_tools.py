@@ -188,6 +188,16 @@ def test_parameters_are_swapped(training) -> None:
             same()
 
 
+def test_a_stance_of_torchs_that_is_none_is_told_and_passes():
+    jitney.compile(lambda x: x + 1)
+    with pytest.warns(UserWarning, match="torch's stance 'nonsense' is none that it knows") as told:
+        with torch.compiler.set_stance("nonsense"):
+            pass
+    assert [each.filename for each in told] == [__file__]
+    assert jitney.compile(lambda x: x * 2, fullgraph=True)(torch.ones(2)).tolist() == [2, 2]
+    assert torch.compile(lambda x: x * 3, backend="eager")(torch.ones(2)).tolist() == [3, 3]
+
+
 def test_compiled_autograd_calls_our_backward_passes() -> None:
     from torch._dynamo import compiled_autograd
 
