@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import os
 import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping
@@ -57,7 +58,8 @@ def compile(
     ``recompile_limit``: the knob of that name, for any backend. ``name`` and ``isolate_recompiles``
     are torch's and change nothing: what one call of this compiles is always its own.
     ``dynamic_shapes`` and ``shapes_spec`` are torch's, too: None alone is accepted.
-    On a Python whose frames cannot be captured it warns once and returns ``model`` as it is.
+    On a Python whose frames cannot be captured it warns once and returns ``model`` as it is; so it
+    does, without a warning, if the environment says so (`config.why_disabled`).
     Raises UserError for wrong arguments.
     """
     if dynamic_shapes is not None or shapes_spec is not None:
@@ -68,6 +70,10 @@ def compile(
     unsupported = cpython.why_unsupported()
     if unsupported is not None:
         _warn_once(f"jitney: everything runs eager: {unsupported}")
+        disable = True
+    switch = config.why_disabled(os.environ)
+    if switch:
+        log.emit("frame_skipped", function="everything", kind="disabled", reason=f"{switch} is set")
         disable = True
     if model is None:
         return partial(_compile_callable, session=session, disable=disable)

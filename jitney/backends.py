@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -44,6 +45,8 @@ def jitney_backend(
         log.emit("eager_graph", reason_kind="graph-input", reason=reason)
         return gm.forward
     chosen = config.with_options(config.current(), knobs)
+    if config.why_disabled(os.environ):
+        return gm.forward
     gm, held = lift_attributes(inline_regions(gm), constant=chosen.freeze)
     floats = floats_again(gm)
     tensors = [holder[name] for holder, name in held]

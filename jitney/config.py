@@ -1,5 +1,6 @@
 """Every knob, with its type. Set by ``options=``, by `override`, or in the environment as
-``JITNEY_<NAME>``; ``debug`` in the environment alone, since dumps begin with the process.
+``JITNEY_<NAME>``; ``debug`` in the environment alone, since dumps begin with the process, as
+``JITNEY_DISABLE``, which is no knob.
 
 A knob declared with ``key`` changes the generated code, so it is part of cache keys.
 """
@@ -91,6 +92,16 @@ def _parse(name: str, text: str, kind: type) -> Any:
         raise UserError(f"{PREFIX}{name.upper()}={text!r}: {wanted} expected") from None
 
 
+def why_disabled(environment: Mapping[str, str]) -> str:
+    """The variable by which the environment switches compiling off, ours or torch's; "" if none
+    does."""
+    if _parse("disable", environment.get(PREFIX + "DISABLE", ""), bool):
+        return PREFIX + "DISABLE"
+    found = (name for name in _DISABLING if environment.get(name) == "1")
+    return next(found, "")
+
+
+_DISABLING = ("TORCH_COMPILE_DISABLE", "TORCHDYNAMO_DISABLE")  # "1" alone counts, as in torch
 _DEFAULT = from_environment(os.environ)
 _OVERRIDE: ContextVar[Config | None] = ContextVar("jitney_config", default=None)
 

@@ -12,6 +12,7 @@ import torch
 
 import jitney
 from jitney import config
+from jitney.backends import jitney_backend
 from jitney.diagnostics.explain import explain_step
 from jitney.errors import Unsupported, UserError
 
@@ -30,6 +31,39 @@ def test_arguments_that_are_none_change_nothing() -> None:
 def test_shapes_that_are_given_in_torchs_way_are_refused(name: str) -> None:
     with pytest.raises(UserError, match=f"{name} takes None alone here: use dynamic=True"):
         jitney.compile(lambda x: x + 1, **{name: {"x": None}})
+
+
+_SWITCHES = ("JITNEY_DISABLE", "TORCH_COMPILE_DISABLE", "TORCHDYNAMO_DISABLE")
+
+
+@pytest.mark.parametrize("switch", _SWITCHES)
+def test_the_environment_switches_compiling_off(switch: str, monkeypatch: Any) -> None:
+    net, function = torch.nn.Linear(2, 2), lambda x: x + 1
+    monkeypatch.setenv(switch, "1")
+    for backend in ("jitney", "eager"):
+        assert jitney.compile(net, backend=backend) is net
+        assert jitney.compile(backend=backend)(function) is function
+    jitney.compile_in_place(net)
+    assert net._compiled_call_impl is None
+    (told,) = jitney.explain(function)(torch.ones(2)).fallbacks
+    assert told.reason == f"{switch} is set"
+    with pytest.raises(UserError, match="unknown mode"):
+        jitney.compile(function, mode="fast")
+    for nothing in ("", "0"):
+        monkeypatch.setenv(switch, nothing)
+        assert jitney.compile(function) is not function
+
+
+def test_the_environment_switches_our_backend_off(monkeypatch: Any) -> None:
+    monkeypatch.setenv("JITNEY_DISABLE", "1")
+    gm = torch.fx.symbolic_trace(lambda x: x + 1)
+    assert jitney_backend(gm, [torch.ones(2)]) == gm.forward
+
+
+def test_a_switch_that_is_neither_on_nor_off_is_told(monkeypatch: Any) -> None:
+    monkeypatch.setenv("JITNEY_DISABLE", "often")
+    with pytest.raises(UserError, match="JITNEY_DISABLE='often': 0 or 1 expected"):
+        jitney.compile(lambda x: x + 1)
 
 
 def test_a_disabled_class_is_the_class_and_its_methods_run_eager() -> None:
