@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from types import FunctionType, MethodType
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 
@@ -22,7 +22,7 @@ from jitney.capture.stand_ins import OURS, mark_of, mark_stand_in, original_of
 from jitney.compiled_module import CompiledModule, call_in_place, compile_module, forward_wrapper
 from jitney.config import MODES
 from jitney.disk_cache import CacheInfo, load_cache_artifacts, save_cache_artifacts
-from jitney.errors import UserError
+from jitney.errors import UnknownArgument, UserError
 from jitney.events import log
 from jitney.kernels.llvm import result_memory
 from jitney.region_pipeline import GraphCompiler
@@ -30,9 +30,28 @@ from jitney.run import guard_check as checks
 from jitney.run import stance as stances
 from jitney.run.session import Session
 
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
 _sessions: weakref.WeakSet[Session] = weakref.WeakSet()
 
 
+def _names_arguments(function: Callable[_P, _R]) -> Callable[_P, _R]:
+    """``function``, whose error for an argument that it does not take names those it takes."""
+    known = inspect.signature(function).parameters
+
+    @functools.wraps(function)
+    def call(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+        for name in kwargs.keys() - known.keys():
+            names = ", ".join(known)
+            raise UnknownArgument(
+                f"{function.__name__} takes no {name!r}; its arguments are {names}"
+            )
+        return function(*args, **kwargs)
+
+    return call
+
+
+@_names_arguments
 def compile(
     model: Callable[..., Any] | None = None,
     *,
@@ -62,6 +81,8 @@ def compile(
     does, without a warning, if the environment says so (`config.why_disabled`).
     Raises UserError for wrong arguments.
     """
+    if not isinstance(disable, bool):
+        raise UserError(f"disable takes True or False, not {disable!r}")
     if dynamic_shapes is not None or shapes_spec is not None:
         given = "shapes_spec" if dynamic_shapes is None else "dynamic_shapes"
         raise UserError(f"{given} takes None alone here: use dynamic=True, or jitney.mark_dynamic")
@@ -69,7 +90,7 @@ def compile(
     session = _new_session(fullgraph, dynamic, backend, mode, options, recompile_limit)
     unsupported = cpython.why_unsupported()
     if unsupported is not None:
-        _warn_once(f"jitney: everything runs eager: {unsupported}")
+        _warn_once(f"jitney: everything runs eager: {unsupported}", stacklevel=4)
         disable = True
     switch = config.why_disabled(os.environ)
     if switch:
@@ -81,7 +102,7 @@ def compile(
 
 
 @functools.cache
-def _warn_once(message: str, stacklevel: int = 3) -> None:
+def _warn_once(message: str, stacklevel: int) -> None:
     warnings.warn(message, stacklevel=stacklevel)
 
 
@@ -136,7 +157,7 @@ def _torch_stance(name: str, backend: Any) -> None:
 def _check_arguments(fullgraph: Any, dynamic: Any, backend: Any, mode: Any, options: Any) -> None:
     if not isinstance(fullgraph, bool):
         raise UserError(f"fullgraph takes True or False, not {fullgraph!r}")
-    if dynamic not in (None, True, False):
+    if dynamic is not None and not isinstance(dynamic, bool):
         raise UserError(f"dynamic takes None, True or False, not {dynamic!r}")
     if not isinstance(backend, str) and not callable(backend):
         raise UserError(f"backend takes a name or a callable, not {backend!r}")

@@ -48,6 +48,12 @@ class Config:
     verify: bool = _knob(False, "check loop programs after every pass, not just after the last")
     debug: int = _knob(0, "1-6: dump ever more stages to numbered files")
 
+    def __post_init__(self) -> None:
+        for name in ("recompile_limit", "accumulated_recompile_limit"):
+            if getattr(self, name) < 0:
+                given = getattr(self, name)
+                raise UserError(f"{name} takes 0 (nothing is compiled) or more, not {given}")
+
     def key(self) -> tuple[tuple[str, Any], ...]:
         """The knobs that must be part of a cache key, with their values."""
         return tuple((f.name, getattr(self, f.name)) for f in fields(self) if f.metadata["key"])
@@ -61,9 +67,10 @@ def with_options(config: Config, options: Mapping[str, Any]) -> Config:
     for name, value in options.items():
         if name not in known:
             raise UserError(f"unknown option {name!r}; options are {', '.join(sorted(known))}")
-        if not isinstance(value, known[name]):
-            wanted, got = known[name].__name__, type(value).__name__
-            raise UserError(f"option {name!r} takes a {wanted}, not a {got}")
+        kind, got = known[name], type(value)
+        if not isinstance(value, kind) or (got is bool) != (kind is bool):
+            wanted = "an int" if kind is int else f"a {kind.__name__}"
+            raise UserError(f"option {name!r} takes {wanted}, not a {got.__name__}")
     return replace(config, **options)
 
 

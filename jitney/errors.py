@@ -25,6 +25,10 @@ class UserError(JitneyError):
     id = "user-error"
 
 
+class UnknownArgument(UserError, TypeError):
+    """An argument by a name that is none, which Python would answer with a bare TypeError."""
+
+
 class Unsupported(JitneyError):
     """Code that cannot be captured; ``kind`` is a stable id, ``hint`` says what to write instead.
 

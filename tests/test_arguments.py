@@ -33,6 +33,29 @@ def test_shapes_that_are_given_in_torchs_way_are_refused(name: str) -> None:
         jitney.compile(lambda x: x + 1, **{name: {"x": None}})
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (dict(dynamic=1), "dynamic takes None, True or False, not 1"),
+        (dict(disable=1), "disable takes True or False, not 1"),
+        (dict(recompile_limit=-1), r"recompile_limit takes 0 .* or more, not -1"),
+        (dict(recompile_limit=True), "takes an int, not a bool"),
+        (dict(options={"accumulated_recompile_limit": -2}), "or more, not -2"),
+    ],
+)
+def test_values_that_look_like_others_are_refused(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        jitney.compile(lambda x: x, **arguments)
+
+
+@pytest.mark.parametrize("compile", [jitney.compile, jitney.compile_in_place])
+def test_an_unknown_argument_is_told_those_there_are(compile: Any) -> None:
+    told = "compile takes no 'fulgraph'; its arguments are model, fullgraph, dynamic, backend, "
+    with pytest.raises(UserError, match=told) as caught:
+        compile(torch.nn.Identity(), fulgraph=True)
+    assert isinstance(caught.value, TypeError)
+
+
 _SWITCHES = ("JITNEY_DISABLE", "TORCH_COMPILE_DISABLE", "TORCHDYNAMO_DISABLE")
 
 
