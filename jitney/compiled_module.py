@@ -15,6 +15,7 @@ from jitney import torch_api
 from jitney.capture.stand_ins import OfInstances, mark_stand_in
 from jitney.errors import UserError
 from jitney.run.session import Session
+from jitney.run.traceback import clean
 from jitney.torch_api import modules
 
 #: By the id of the original's class, which a class made of it keeps alive. Nothing else does: a
@@ -40,7 +41,11 @@ class CompiledModule(torch.nn.Module):
         return original(*args, **kwargs)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return call_module(self._session, self._orig_mod, args, kwargs)
+        try:
+            return call_module(self._session, self._orig_mod, args, kwargs)
+        except BaseException as error:
+            clean(error, CompiledModule.__call__.__code__)
+            raise
 
     def _forward(self) -> Any:
         """The original's ``forward``, compiled; its signature is kept."""

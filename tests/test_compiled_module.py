@@ -171,3 +171,29 @@ def test_methods_of_fsdp_act_on_the_original(tmp_path: Path) -> None:
         assert isinstance(compiled, FSDPModule)
     finally:
         torch.distributed.destroy_process_group()
+
+
+class Refuses(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if x.shape[0] == 3:
+            raise ValueError("three")
+        return x + 1
+
+
+@pytest.mark.parametrize("way", ["compile", "hook", "in place"])
+def test_our_frames_are_in_no_traceback(way: str) -> None:
+    model: torch.nn.Module = Refuses()
+    if way == "hook":
+        model.register_forward_hook(lambda *_: None)
+    if way == "in place":
+        jitney.compile_in_place(model)
+    else:
+        model = jitney.compile(model)
+    with pytest.raises(ValueError, match="three") as caught:
+        model(torch.ones(3))
+    files = [str(entry.path) for entry in caught.traceback]
+    assert files[0] == files[-1] == __file__
+    assert not any("/jitney/" in file for file in files)
+    with pytest.raises(TypeError, match="takes 2 positional arguments") as missing:
+        model(1, 2)
+    assert not any("/jitney/" in str(entry.path) for entry in missing.traceback)

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import importlib
 import io
+import os
 import sys
+import traceback
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType, TracebackType
 from typing import Annotated
 
 import torch
 import typer
 
+import jitney
 from jitney.cli import bench as benches
 from jitney.cli.device import check_device, measure_device
 from jitney.cli.host import measure_host
@@ -20,6 +25,7 @@ from jitney.cli.workloads import WORKLOADS
 from jitney.diagnostics import render
 from jitney.diagnostics.explain import explain_step
 from jitney.errors import JitneyError
+from jitney.run.traceback import clean
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help="A JIT compiler for PyTorch.")
 
@@ -126,6 +132,38 @@ def main() -> None:
     except JitneyError as error:
         print(f"jitney: {error}", file=sys.stderr)
         sys.exit(2)
+    except Exception as error:
+        if not _begins_in_the_program(error):
+            raise
+        traceback.print_exception(error)
+        sys.exit(1)
+
+
+def _begins_in_the_program(error: Exception) -> bool:
+    """Whether code of the program that was named raised it or called what did. Its traceback then
+    begins there: frames of ours and of the command line's library tell nothing."""
+    entries: list[TracebackType] = []
+    entry = error.__traceback__
+    while entry is not None:
+        entries = [] if _file(entry) == __file__ else [*entries, entry]
+        entry = entry.tb_next
+    if all(_file(entry).startswith((*_CALLERS, _TORCH)) for entry in entries):
+        return False
+    first = next(entry for entry in entries if not _file(entry).startswith(_CALLERS))
+    clean(error.with_traceback(first), main.__code__)
+    return True
+
+
+def _file(entry: TracebackType) -> str:
+    return entry.tb_frame.f_code.co_filename
+
+
+def _folder(module: ModuleType) -> str:
+    return os.path.dirname(str(module.__file__)) + os.sep
+
+
+_CALLERS = (*map(_folder, (jitney, importlib)), "<frozen ")  # of the program's first frame
+_TORCH = _folder(torch)
 
 
 if __name__ == "__main__":

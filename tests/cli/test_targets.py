@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import sys
-from types import ModuleType, SimpleNamespace
+from types import FunctionType, ModuleType, SimpleNamespace
 
 import pytest
 import torch
 from typer.testing import CliRunner
 
+from jitney.cli import targets
 from jitney.cli.bench import bench
 from jitney.cli.main import app, main
 from jitney.cli.targets import check_dtype, find
@@ -143,3 +145,52 @@ def test_a_size_that_is_none_is_no_other_size(command, monkeypatch):
     done = CliRunner().invoke(app, [*command, "--size", "huge"])
     assert isinstance(done.exception, UserError)
     assert str(done.exception) == "no size 'huge'; there are: small, base"
+
+
+_PROGRAM = """
+import torch
+
+def raises():
+    raise ValueError("no weights here")
+
+class Model(torch.nn.Module):
+    def forward(self, x):
+        return raises()
+
+def make():
+    return Model(), (torch.ones(3),)
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "target", "functions"),
+    [
+        (_PROGRAM, "raises", ["raises"]),
+        (_PROGRAM, "make", ["_wrapped_call_impl", "_call_impl", "forward", "raises"]),
+        ("x = y", "x", ["<module>"]),
+    ],
+)
+def test_an_error_of_the_program_is_told_without_our_frames(
+    text, target, functions, monkeypatch, tmp_path, capsys
+):
+    (tmp_path / f"told_{target}.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    command = ["jitney", "explain", f"told_{target}:{target}", "--no-times"]
+    monkeypatch.setattr(sys, "argv", command)
+    with pytest.raises(SystemExit, match="1"):
+        main()
+    told = capsys.readouterr().err
+    assert re.findall(r", line \d+, in (.*)", told) == functions
+    assert told.startswith("Traceback (most recent call last):")
+
+
+def test_an_error_of_ours_keeps_its_frames(monkeypatch):
+    def broken(*_):
+        return {}["nothing"]
+
+    broken = FunctionType(broken.__code__.replace(co_filename=targets.__file__), {})
+    monkeypatch.setattr("jitney.cli.main.find", broken)
+    monkeypatch.setattr(sys, "argv", ["jitney", "explain", "bert"])
+    with pytest.raises(KeyError) as caught:
+        main()
+    assert len(caught.traceback) > 4
