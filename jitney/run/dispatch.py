@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import inspect
 import threading
-import warnings
 from collections.abc import Callable
 from functools import partial
 from types import FunctionType
@@ -25,7 +24,7 @@ from jitney.events import log
 from jitney.run import stance
 from jitney.run.arms import Arms, is_supported
 from jitney.run.entry import Entry, Request
-from jitney.run.traceback import clean
+from jitney.run.traceback import clean, warn
 from jitney.run.wrapper import eager_caller, make_wrapper, new_namespace
 
 if TYPE_CHECKING:
@@ -166,7 +165,7 @@ class CompiledCode:
             message += f"; JITNEY_LOGS=recompiles says why, {name}= allows more"
         else:
             message = f"runs eager and is not compiled, since {name} is {limit}"
-        warnings.warn(f"jitney: {self.name} ({self.where}) {message}", stacklevel=3)
+        warn(f"jitney: {self.name} ({self.where}) {message}")
         self.skipped = True
         return False
 
@@ -200,7 +199,7 @@ class CompiledCode:
             if not self.session.config.eager_on_bug:
                 raise
             self._skip("compiler_bug", reason=str(error))
-            warnings.warn(f"jitney: {self.name} runs eager: {error}", stacklevel=4)
+            warn(f"jitney: {self.name} runs eager: {error}")
             return None
         except RecursionError:
             if self.session.fullgraph:

@@ -1,9 +1,11 @@
-"""Our frames stay out of the user's tracebacks."""
+"""Our frames stay out of the user's tracebacks, and are not what a warning blames."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import sys
+import warnings
 from types import CodeType
 
 from jitney.errors import CompilerBug, JitneyError
@@ -32,3 +34,11 @@ def clean(error: BaseException, wrapper: CodeType) -> None:
     for before, after in zip(kept, [*kept[1:], None]):
         before.tb_next = after
     error.__traceback__ = kept[0] if kept else None
+
+
+def warn(message: str) -> None:
+    """Warns at the innermost frame that is not ours: a compiled function's own line."""
+    level, frame = 2, sys._getframe(1)
+    while is_ours(frame.f_code) and frame.f_back is not None:
+        level, frame = level + 1, frame.f_back
+    warnings.warn(message, stacklevel=level)

@@ -1,0 +1,32 @@
+"""Where warnings of ours are told."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import jitney
+
+CALLS: list[int] = []
+
+
+def behind_a_break(x):
+    """Compiled again behind the break alone."""
+    jitney.graph_break()
+    return x + len(CALLS)
+
+
+class Model(torch.nn.Module):
+    def forward(self, x):
+        return behind_a_break(x)
+
+
+@pytest.mark.parametrize("make", [lambda: behind_a_break, Model], ids=["function", "module"])
+def test_the_limit_of_compiles_is_told_at_the_programs_line(make) -> None:
+    compiled = jitney.compile(make(), backend="eager", recompile_limit=1)
+    x = torch.ones(2)
+    with pytest.warns(UserWarning, match="behind_a_break .* was compiled 1 times") as told:
+        for _ in range(3):
+            CALLS.append(1)
+            assert torch.equal(compiled(x), behind_a_break(x))
+    assert [each.filename for each in told] == [__file__]
