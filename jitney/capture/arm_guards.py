@@ -211,12 +211,6 @@ def _membership(arming: Arming, place: Place, key: Any, *, present: bool) -> boo
     return True
 
 
-def _type_attr(arming: Arming, place: Place, expected: tuple[str, Any]) -> bool:
-    _type(arming, place, type(place.value))
-    arming.watch_class(type(place.value))
-    return True
-
-
 def _class_attr(arming: Arming, place: Place, expected: tuple[str, Any]) -> bool:
     if place.fixed:
         arming.watch_class(place.value)
@@ -350,7 +344,6 @@ _COVERS: dict[Kind, Callable[[Arming, Place, Any], bool]] = {
     Kind.KEYS: _keys,
     Kind.HAS_KEY: _has_key,
     Kind.NO_KEY: _no_key,
-    Kind.TYPE_ATTR: _type_attr,
     Kind.CLASS_ATTR: _class_attr,
     Kind.NO_ATTR: _no_attr,
     Kind.TENSOR: _tensor,

@@ -89,7 +89,7 @@ def values_read(guards: Sequence[Guard]) -> list[Guard]:
 
 
 def _is_on_value(guard: Guard) -> bool:
-    if guard.kind in (Kind.TYPE_ATTR, Kind.CLASS_ATTR):
+    if guard.kind is Kind.CLASS_ATTR:
         return isinstance(guard.expected[1], bool | int | float | str | tuple | list | dict)
     return guard.kind in (Kind.EQUALS, Kind.LENGTH, Kind.KEYS, Kind.TENSOR, Kind.HAS_KEY)
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from jitney import torch_api
-from jitney.capture.compare import class_attribute_is, fully_equal, same_keys, type_attribute_is
+from jitney.capture.compare import class_attribute_is, fully_equal, same_keys
 from jitney.capture.emit_fetch import FUNCTION, Writer, build_function
 from jitney.capture.guard import Apart, Guard, Kind, TensorFacts
 from jitney.capture.plain_tensor_check import PLAIN_TENSORS, plain_tensor_check
@@ -89,12 +89,6 @@ def _has_key(writer: Writer, source: Source, expected: Any) -> str:
 
 def _no_key(writer: Writer, source: Source, expected: Any) -> str:
     return f"not {_has_key(writer, source, expected)}"
-
-
-def _type_attr(writer: Writer, source: Source, expected: tuple[str, Any]) -> str:
-    name, value = expected
-    arguments = f"{writer.fetch(source)}, {name!r}, {writer.constant(value)}"
-    return f"{writer.constant(type_attribute_is)}({arguments})"
 
 
 def _class_attr(writer: Writer, source: Source, expected: tuple[str, Any]) -> str:
@@ -191,7 +185,6 @@ _CONDITIONS: dict[Kind, Callable[[Writer, Source, Any], str]] = {
     Kind.KEYS: _keys,
     Kind.HAS_KEY: _has_key,
     Kind.NO_KEY: _no_key,
-    Kind.TYPE_ATTR: _type_attr,
     Kind.CLASS_ATTR: _class_attr,
     Kind.NO_ATTR: _no_attr,
     Kind.TENSOR: _tensor,

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _ON_VALUES = frozenset({
     Kind.TYPE, Kind.IS, Kind.EQUALS, Kind.LENGTH, Kind.KEYS, Kind.HAS_KEY, Kind.NO_KEY,
-    Kind.TYPE_ATTR, Kind.CLASS_ATTR, Kind.NO_ATTR,
+    Kind.CLASS_ATTR, Kind.NO_ATTR,
 })  # fmt: skip
 _COLLECTORS = frozenset(
     DictItem(Attr(ModuleOf(module), "__dict__"), name)

@@ -75,11 +75,6 @@ def same_keys(value: dict[Any, Any], expected: tuple[Any, ...]) -> bool:
     return all(a is b or fully_equal(a, b) for a, b in zip(keys, expected))
 
 
-def type_attribute_is(value: Any, name: str, expected: Any) -> bool:
-    """Whether ``name`` along the type's mro is the object ``expected`` (`ABSENT`: not there)."""
-    return class_attribute_is(type(value), name, expected)
-
-
 def class_attribute_is(cls: type, name: str, expected: Any) -> bool:
     """Whether ``name`` along a class's own mro is the object ``expected`` (`ABSENT`: not there).
 

@@ -22,8 +22,7 @@ class Kind(enum.Enum):
     KEYS = "keys"  # tuple(dict) == [keys], in order
     HAS_KEY = "has_key"  # [key] in dict
     NO_KEY = "no_key"  # [key] not in dict; also absence of an instance attribute (__dict__)
-    TYPE_ATTR = "type_attr"  # _PyType_Lookup(type(obj), name) is value, or absent: [(name, value)]
-    CLASS_ATTR = "class_attr"  # as TYPE_ATTR, of the class that is at the source itself
+    CLASS_ATTR = "class_attr"  # _PyType_Lookup(class, name) is value, or absent: [(name, value)]
     NO_ATTR = "no_attr"  # C-level getattr [name] raises AttributeError (slots, unset cells)
     TENSOR = "tensor"  # [TensorFacts]
     SAME = "same"  # obj is the object at [Source]

@@ -19,7 +19,7 @@ from jitney.capture.check_guards import (
     lacks,
     tensor_has,
 )
-from jitney.capture.compare import class_attribute_is, fully_equal, same_keys, type_attribute_is
+from jitney.capture.compare import class_attribute_is, fully_equal, same_keys
 from jitney.capture.guard import Apart, Guard, Kind, TensorFacts
 from jitney.capture.plain_tensor_check import PLAIN_TENSORS, plain_tensor_is
 from jitney.capture.source import Below, Roots, Source, is_stored, stored_length
@@ -109,10 +109,6 @@ def _no_key(walk: Walk, source: Source, expected: Any) -> bool:
     return not is_stored(expected, walk.fetch(source))
 
 
-def _type_attr(walk: Walk, source: Source, expected: tuple[str, Any]) -> bool:
-    return type_attribute_is(walk.fetch(source), *expected)
-
-
 def _class_attr(walk: Walk, source: Source, expected: tuple[str, Any]) -> bool:
     return class_attribute_is(walk.fetch(source), *expected)
 
@@ -161,7 +157,6 @@ _HOLDS: dict[Kind, Callable[[Walk, Source, Any], bool]] = {
     Kind.KEYS: _keys,
     Kind.HAS_KEY: _has_key,
     Kind.NO_KEY: _no_key,
-    Kind.TYPE_ATTR: _type_attr,
     Kind.CLASS_ATTR: _class_attr,
     Kind.NO_ATTR: _no_attr,
     Kind.TENSOR: _tensor,

@@ -126,8 +126,6 @@ def holds(guard: Guard, roots: Roots) -> bool:
         return expected in value
     if kind is Kind.NO_KEY:
         return expected not in value
-    if kind is Kind.TYPE_ATTR:
-        return lookup(type(value), expected[0]) is expected[1]
     if kind is Kind.CLASS_ATTR:
         return lookup(value, expected[0]) is expected[1]
     if kind is Kind.NO_ATTR:

@@ -89,12 +89,13 @@ def compare(text: FunctionText, code: str, a: Ssa, b: Ssa) -> Ssa:
 Emit = Callable[[FunctionText, list[Ssa]], Ssa]
 
 
-def _binary(code: str) -> Emit:
-    def emit(text: FunctionText, args: list[Ssa]) -> Ssa:
-        a, b = args
-        return Ssa(text.pure(f"{code} {a.typed}, {b.name}"), a.dtype, a.lanes)
+def _apply(text: FunctionText, code: str, a: Ssa, b: Ssa) -> Ssa:
+    """The instruction ``code``, whose result is of its operands' type."""
+    return Ssa(text.pure(f"{code} {a.typed}, {b.name}"), a.dtype, a.lanes)
 
-    return emit
+
+def _binary(code: str) -> Emit:
+    return lambda text, args: _apply(text, code, *args)
 
 
 def _intrinsic(name: str, *tail: str) -> Emit:
@@ -119,10 +120,6 @@ f_copysign, f_sqrt, f_fma = (_intrinsic(n) for n in ("copysign", "sqrt", "fma"))
 def is_nan(text: FunctionText, a: Ssa) -> Ssa:
     """Lanes that hold a NaN."""
     return compare(text, "fcmp uno", a, a)
-
-
-def _logical(text: FunctionText, code: str, a: Ssa, b: Ssa) -> Ssa:
-    return Ssa(text.pure(f"{code} {a.typed}, {b.name}"), a.dtype, a.lanes)
 
 
 def _f_neg(text: FunctionText, args: list[Ssa]) -> Ssa:
@@ -193,7 +190,7 @@ def _signs_differ(text: FunctionText, rest: Ssa, b: Ssa) -> Ssa:
     """``rest != 0 and (b < 0) != (rest < 0)``: where rounding to zero is not rounding down."""
     nonzero = compare(text, "fcmp une", rest, number(rest, 0.0))
     below = [compare(text, "fcmp olt", x, number(x, 0.0)) for x in (b, rest)]
-    return _logical(text, "and", nonzero, _logical(text, "xor", *below))
+    return _apply(text, "and", nonzero, _apply(text, "xor", *below))
 
 
 def _f_remainder(text: FunctionText, args: list[Ssa]) -> Ssa:
@@ -297,13 +294,13 @@ def _i_divide(text: FunctionText, args: list[Ssa], code: str) -> Ssa:
     a, b = args
     if b.dtype in UNSIGNED:
         safe = select(text, compare(text, "icmp eq", b, number(b, 0)), number(b, 1), b)
-        return _logical(text, f"u{code}", a, safe)
+        return _apply(text, f"u{code}", a, safe)
     known = not b.name.startswith("%") and b.name not in (number(b, 0).name, number(b, -1).name)
     if known:
-        return _logical(text, f"s{code}", a, b)
+        return _apply(text, f"s{code}", a, b)
     minus = compare(text, "icmp eq", b, number(b, -1))
-    bad = _logical(text, "or", minus, compare(text, "icmp eq", b, number(b, 0)))
-    plain = _logical(text, f"s{code}", a, select(text, bad, number(b, 1), b))
+    bad = _apply(text, "or", minus, compare(text, "icmp eq", b, number(b, 0)))
+    plain = _apply(text, f"s{code}", a, select(text, bad, number(b, 1), b))
     negated = i_sub(text, [number(a, 0), a]) if code == "div" else number(a, 0)
     return select(text, minus, negated, plain)
 
@@ -319,7 +316,7 @@ def _i_fmod(text: FunctionText, args: list[Ssa]) -> Ssa:
 def _rounds_up(text: FunctionText, rest: Ssa, b: Ssa) -> Ssa:
     nonzero = compare(text, "icmp ne", rest, number(rest, 0))
     signs = i_xor(text, [rest, b])
-    return _logical(text, "and", nonzero, compare(text, "icmp slt", signs, number(signs, 0)))
+    return _apply(text, "and", nonzero, compare(text, "icmp slt", signs, number(signs, 0)))
 
 
 def _i_floordiv(text: FunctionText, args: list[Ssa]) -> Ssa:
@@ -355,9 +352,9 @@ def _i_shift(code: str) -> Emit:
         unsigned = a.dtype in UNSIGNED
         right = ("lshr" if unsigned else "ashr") if code == "shr" else "shl"
         wide = compare(text, "icmp uge", by, number(by, bits(a.dtype)))
-        shifted = _logical(text, right, a, select(text, wide, number(by, 0), by))
+        shifted = _apply(text, right, a, select(text, wide, number(by, 0), by))
         if right == "ashr":
-            full = _logical(text, right, a, number(a, bits(a.dtype) - 1))
+            full = _apply(text, right, a, number(a, bits(a.dtype) - 1))
             return select(text, wide, full, shifted)
         return select(text, wide, number(a, 0), shifted)
 
@@ -389,7 +386,7 @@ def _i_pow(text: FunctionText, args: list[Ssa]) -> Ssa:
         taken = compare(text, "icmp ne", odd, number(odd, 0))
         result = select(text, taken, i_mul(text, [result, power]), result)
         power = i_mul(text, [power, power])
-        odd_bits = _logical(text, "lshr", odd_bits, number(odd_bits, 1))
+        odd_bits = _apply(text, "lshr", odd_bits, number(odd_bits, 1))
     if exponent.dtype in UNSIGNED:
         return result
     parity = i_and(text, [exponent, number(exponent, 1)])
