@@ -12,7 +12,7 @@ import torch
 
 from jitney import torch_api
 from jitney.events import log
-from jitney.graph.device_of_graph import device_of_graph
+from jitney.graph.device_of_graph import device_of_graph, refuse_other_devices
 from jitney.graph.split_host_numbers import SplitGraph, split_host_numbers
 from jitney.kernels.llvm.host import host_target
 from jitney.kernels.philox_state import prepares_draws
@@ -29,7 +29,8 @@ from jitney.split_code import SplitCode
 
 def start_graph(gm: torch.fx.GraphModule, options: Any = None) -> Callable[[], BuiltGraph]:
     """Begins to compile a graph of ATen ops for the device of its tensors. Returns a function that
-    waits for the kernels and gives the compiled graph."""
+    waits for the kernels and gives the compiled graph. Raises Unsupported for other devices."""
+    refuse_other_devices(gm)
     with torch_api.without_function_modes():  # a default device is not for what passes make
         split = split_host_numbers(gm)
         if split is not None:
