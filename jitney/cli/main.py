@@ -38,6 +38,21 @@ DtypeOption = Annotated[str, typer.Option(help="float32, bfloat16, …")]
 DeviceOption = Annotated[str, typer.Option(help="cpu, cuda or cuda:1: built, run and timed there.")]
 
 
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"jitney {jitney.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def every_command(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print it.")
+    ] = False,
+) -> None:
+    """Options that stand before a command."""
+
+
 @app.command()
 def bench(
     targets: Targets = None,

@@ -12,6 +12,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+import jitney
 from jitney.cli import targets
 from jitney.cli.bench import bench
 from jitney.cli.main import app, main
@@ -194,3 +195,10 @@ def test_an_error_of_ours_keeps_its_frames(monkeypatch):
     with pytest.raises(KeyError) as caught:
         main()
     assert len(caught.traceback) > 4
+
+
+def test_the_version_is_printed(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["jitney", "--version"])
+    with pytest.raises(SystemExit, match="0"):
+        main()
+    assert capsys.readouterr().out == f"jitney {jitney.__version__}\n"
