@@ -5,17 +5,19 @@ from __future__ import annotations
 
 import copyreg
 import enum
+import functools
 import types
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from jitney.capture import callbacks
-from jitney.capture.attributes import dict_get
-from jitney.capture.class_flags import is_heap_type
+from jitney.capture.attributes import dict_get, generic_get
+from jitney.capture.class_flags import is_heap_type, is_python
 from jitney.capture.finalizers import refuse_finalizer
 from jitney.capture.forced import forced
-from jitney.capture.frame import BreakCapture, Frame, Lazy
+from jitney.capture.frame import BreakCapture, Frame, Lazy, Raised
 from jitney.capture.guard import ABSENT, Kind
 from jitney.capture.lookups import look_up
 from jitney.capture.symbols import SYMBOLS
@@ -31,7 +33,7 @@ _ATOMIC = (
 #: What a class or an object may have to say of how it is copied, or what its attributes are.
 _HOOKS = (
     "__reduce__", "__reduce_ex__", "__getstate__", "__setstate__", "__getnewargs__",
-    "__getnewargs_ex__", "__getattr__", "__getattribute__", "__new__",
+    "__getnewargs_ex__", "__getattr__", "__new__",
 )  # fmt: skip
 
 
@@ -55,9 +57,8 @@ def call_copy(
     if kwargs or len(values) != 1 or not _is_plain(interpreter, values[0], "__copy__"):
         link = "push" if site is not None else None
         return interpreter.call_python(function, tuple(values), kwargs, link)
-    namespace = interpreter.world.force(interpreter.get_attr(values[0], "__dict__"))
-    made = _new(interpreter, type(values[0]))
-    made.__dict__.update(namespace)
+    made = _new(interpreter, values[0], "__copy__")
+    _namespace(made).update(_namespace_in(interpreter, values[0]))
     return made
 
 
@@ -125,18 +126,33 @@ class _Copier:
         interpreter = self._interpreter
         if not _is_plain(interpreter, value, "__deepcopy__"):
             raise BreakCapture("deepcopy", f"deepcopy of a {kind.__qualname__}")
-        namespace = interpreter.world.force(interpreter.get_attr(value, "__dict__"))
-        made = self._keep(value, _new(interpreter, kind))
-        for name, item in list(namespace.items()):
-            made.__dict__[self.copy(name)] = self.copy(item)
+        made = self._keep(value, _new(interpreter, value, "__deepcopy__"))
+        namespace = _namespace(made)
+        for name, item in list(_namespace_in(interpreter, value).items()):
+            namespace[self.copy(name)] = self.copy(item)
         return made
 
 
-def _new(interpreter: Interpreter, kind: type) -> Any:
+def _new(interpreter: Interpreter, value: Any, own: str) -> Any:
+    """An object of the value's class, with nothing in it."""
+    kind = type(value)
     refuse_finalizer(interpreter, kind)
     made = interpreter.native(object.__new__, kind)
     interpreter.owned[id(made)] = made
+    if not _answers_plainly(interpreter, made, own):  # of the copy its state is asked
+        raise BreakCapture("deepcopy", f"{kind.__qualname__}.__getattribute__ of an empty copy")
     return made
+
+
+def _namespace(made: Any) -> dict[Any, Any]:
+    """Of an object that we made, past its class's ``__getattribute__``."""
+    found: dict[Any, Any] = object.__getattribute__(made, "__dict__")
+    return found
+
+
+def _namespace_in(interpreter: Interpreter, value: Any) -> Any:
+    """What the call has in the object's ``__dict__``."""
+    return interpreter.world.force(generic_get(interpreter, value, "__dict__"))
 
 
 def _has_reduction(interpreter: Interpreter, kind: type) -> bool:
@@ -163,5 +179,40 @@ def _is_plain(interpreter: Interpreter, value: Any, own: str) -> bool:
         found = look_up(interpreter, kind, hook)
         if found is not object.__dict__.get(hook, ABSENT):
             return False
-    namespace = interpreter.world.force(interpreter.get_attr(value, "__dict__"))
-    return namespace.keys().isdisjoint((own, *_HOOKS))
+    if not _namespace_in(interpreter, value).keys().isdisjoint((own, *_HOOKS)):
+        return False
+    return _answers_plainly(interpreter, value, own)
+
+
+def _answers_plainly(interpreter: Interpreter, value: Any, own: str) -> bool:
+    """Whether a ``__getattribute__`` in Python, if there is one, gives `copy` what ``object``'s
+    would give it: it may rename what is asked for, as those of transformers' configurations do.
+    It is asked more often than by `copy`, so it may only look."""
+    kind = type(value)
+    hook = look_up(interpreter, kind, "__getattribute__")
+    if hook is object.__getattribute__:
+        return True
+    interpreter.world.refuse_disguise(kind)
+    if not is_python(hook) or _may_compute(interpreter, kind, hook.__code__):
+        return False
+    return all(
+        _answer(interpreter, value, name, interpreter.get_attr)
+        == _answer(interpreter, value, name, functools.partial(generic_get, interpreter))
+        for name in ("__class__", "__dict__", own, *_HOOKS)
+    )
+
+
+def _may_compute(interpreter: Interpreter, kind: type, code: types.CodeType) -> bool:
+    """Whether what the code looks up in an object of this class may be a property or the like."""
+    names = {*code.co_names, *(name for name in code.co_consts if isinstance(name, str))}
+    found = [look_up(interpreter, kind, name) for name in names - {"__getattribute__"}]
+    kinds = {type(value) for value in found if value is not ABSENT}
+    return property in kinds or any(map(is_heap_type, kinds))
+
+
+def _answer(interpreter: Interpreter, value: Any, name: str, ask: Callable[[Any, str], Any]) -> Any:
+    try:
+        found = interpreter.world.force(ask(value, name))
+    except Raised as raised:
+        return type(raised.exception)
+    return found if isinstance(found, types.BuiltinMethodType) else id(found)

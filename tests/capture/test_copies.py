@@ -165,3 +165,55 @@ def test_what_copyreg_is_told_between_two_copies() -> None:
         found, *sizes = compiled(x)
         assert sizes == [50, 1]
         assert torch.equal(found, x)
+
+
+class Renamed:
+    """Whose attributes have second names, as those of a configuration of transformers."""
+
+    names: dict[str, str] = {"width": "size"}
+
+    def __init__(self, size: int) -> None:
+        self.size, self.parts = size, [size]
+
+    def __setattr__(self, key: str, value: Any) -> None:
+        super().__setattr__(self.names.get(key, key), value)
+
+    def __getattribute__(self, key: str) -> Any:
+        if key != "names" and key in super().__getattribute__("names"):
+            key = super().__getattribute__("names")[key]
+        return super().__getattribute__(key)
+
+
+class Inner(Renamed):
+    names = {"width": "size", "__deepcopy__": "own", "__copy__": "own"}
+
+    def own(self, memo: Any = None) -> Any:
+        return Renamed(50)
+
+
+class Emptied(Renamed):
+    """Of which an empty copy is asked for what it has not got."""
+
+    def __getattribute__(self, key: str) -> Any:
+        if key == "__setstate__":
+            return super().__getattribute__("fill")
+        return super().__getattribute__(key)
+
+    def fill(self, state: Any) -> None:
+        self.__dict__.update(state, size=70, parts=[])
+
+
+@pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy])
+@pytest.mark.parametrize("kind", [Renamed, Inner, Emptied])
+def test_a_class_that_says_how_its_attributes_are_read(duplicate: Any, kind: Any) -> None:
+    def f(x: torch.Tensor, given: Any) -> Any:
+        made, own = duplicate(given), duplicate(kind(4))
+        made.width += 1
+        found = (made.size, made.width, made.parts, made.parts is given.parts, type(made))
+        return x * made.size, *found, own.size, own.parts
+
+    compiled = jitney.compile(f, backend="eager")
+    for size in (2, 2, 3):
+        assert_same(compiled(X, kind(size)), f(X, kind(size)))
+    if kind is Renamed:
+        assert not explain(f, backend="eager")(X, kind(2)).breaks
