@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import enum
 import functools
+import inspect
 import sys
 import types
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from jitney import torch_api
-from jitney.capture import module_attributes, tensor_attributes
+from jitney.capture import module_attributes, signatures, tensor_attributes
 from jitney.capture.class_flags import is_heap_type, is_python
 from jitney.capture.frame import BreakCapture, Frame, Lazy, Raised
 from jitney.capture.generators import FrameGenerator, IndexIterator
@@ -302,6 +303,8 @@ def _c_member(interpreter: Interpreter, found: Any, owner: Any, name: str) -> An
             raise Raised(AttributeError(name))
         return overlay[0]
     original = known.original if known is not None else owner
+    if type(owner) is inspect.Signature and name == "_parameters" and known is not None:
+        return signatures.parameters_of(world, known)
     try:
         value = found.__get__(original, type(original))
     except AttributeError as error:

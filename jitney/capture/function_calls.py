@@ -22,6 +22,7 @@ from jitney.capture import (
     module_calls,
     polyfills,
     transforms,
+    validation,
 )
 from jitney.capture import deferred as deferred_calls
 from jitney.capture.builtin_calls import builtin
@@ -444,6 +445,7 @@ HANDLERS: dict[str, Handler] = {
     "functools.wraps": _wraps,
     "functools.update_wrapper": _update_wrapper,
     "copy.copy": copies.call_copy,
+    **dict.fromkeys(names.CHECKS_OF_TENSORS, validation.call_check),
     "copy.deepcopy": copies.call_deepcopy,
     names.MASKED_FILL: _in_place_of_it(torch_api.fill_masked_out, torch_api.is_masked_tensor),
     "torch.compile": _compiled_by_torch,

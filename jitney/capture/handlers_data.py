@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from jitney.capture import attribute_stores, late_texts, operators, subscripts
 from jitney.capture.class_tests import is_instance
 from jitney.capture.cpython import OLD_CALLS, VERSION
@@ -362,8 +364,13 @@ def format_with_spec(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
 
 
 def _format(vm: Interpreter, frame: Frame, spec: str) -> None:
-    if spec or not late_texts.is_unread(vm, frame.stack[-1]):
-        frame.stack.append(operators.format_value(vm, vm.pop(frame), spec))
+    if not spec and late_texts.is_unread(vm, frame.stack[-1]):
+        return
+    value = vm.pop(frame)
+    if isinstance(value, torch.Tensor) and not spec:
+        frame.stack.append(late_texts.of_tensor(vm))
+    else:
+        frame.stack.append(operators.format_value(vm, value, spec))
 
 
 def _converted(vm: Interpreter, value: Any, conversion: int) -> Any:

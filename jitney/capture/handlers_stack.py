@@ -6,7 +6,7 @@ import sys
 from types import CellType
 from typing import TYPE_CHECKING, Any
 
-from jitney.capture import attributes, module_attributes
+from jitney.capture import attributes, late_texts, module_attributes
 from jitney.capture.build_resume import original_code
 from jitney.capture.cpython import COMMON_CONSTANTS
 from jitney.capture.decode import Instruction, opcode
@@ -126,9 +126,14 @@ def make_cell(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
         value = frame.locals[ins.value]
         if type(value) is Unread:
             value = vm.world.read_lazy(value.value, value.source)
-        frame.locals[ins.value] = CellType(vm.world.force(value))
+        frame.locals[ins.value] = CellType(_for_cell(vm, value))
     else:
         frame.locals[ins.value] = CellType()
+
+
+def _for_cell(vm: Interpreter, value: Any) -> Any:
+    """The value, looked at; but not a message that may never be asked for."""
+    return value if late_texts.is_of_tensor(value) else vm.world.force(value)
 
 
 @opcode("LOAD_CLOSURE")
@@ -146,13 +151,13 @@ def load_deref(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
 
 @opcode("STORE_DEREF")
 def store_deref(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
-    value = vm.pop(frame)
+    value = frame.stack.pop()
     cell = frame.locals[ins.value]
     shadow = vm.world.cell(cell)
     if shadow is not None:
-        shadow.set(vm.world, value)
+        shadow.set(vm.world, vm.world.force(value))
     else:
-        cell.cell_contents = value
+        cell.cell_contents = _for_cell(vm, value)
 
 
 @opcode("DELETE_DEREF")

@@ -3,19 +3,23 @@
 Such a text is a `Lazy` whose source is computed of the numbers: it may be kept, printed, joined to
 others and returned without that anything is assumed of them. Where it has to be looked at (hashed,
 compared, put into a tuple or list) the graph ends and Python goes on with the text itself.
+
+The text of a tensor in an f-string (of a check's message, mostly) is not made at all: where it is
+looked at, or is left when the graph ends, the frame is captured again up to the f-string.
 """
 
 from __future__ import annotations
 
 import re
 import string
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import torch
 
 from jitney import torch_api
-from jitney.capture.frame import Lazy
+from jitney.capture.frame import BreakCapture, Lazy, Restart
 from jitney.capture.guard import Kind
 from jitney.capture.source import Computed, Source
 from jitney.capture.symbols import function_of
@@ -28,12 +32,58 @@ _LONGEST = 10000  # of a formula: a loop may add to a text for ever
 _CONVERSIONS = re.compile(r"%[-+ #0-9.*]*([a-zA-Z%])")  # %c is of some numbers only
 
 
+@dataclass(frozen=True)
+class _TextOfTensor(Source):
+    """What nothing can fetch; ``restart`` goes back to before it."""
+
+    name: str
+    restart: Callable[[], Restart] = field(compare=False)
+
+    def __str__(self) -> str:
+        return f"the text of a tensor ({self.name})"
+
+
+def text_of_tensor() -> BreakCapture:
+    """The break where a tensor's text is made."""
+    return BreakCapture("tensor-text", "a tensor is turned into text", "print its shape instead")
+
+
+def of_tensor(interpreter: Interpreter) -> Lazy:
+    """The text of a tensor in an f-string."""
+    frame = interpreter.frames[-1]
+    step = frame.step
+
+    def restart() -> Restart:
+        if interpreter.frames:  # where it is looked at, which tells tries apart (`Questions`)
+            interpreter.broken_frames = list(interpreter.frames)
+        return Restart(step, text_of_tensor())
+
+    name = f"tensor{step}_{frame.index}"
+    return Lazy("", _source(name, {name: _TextOfTensor(name, restart)}))
+
+
+def refuse_tensor(source: Source) -> None:
+    """Goes back to the f-string where a text is of a tensor."""
+    for part in _tensors(source):
+        raise part.restart()
+
+
+def is_of_tensor(value: Any) -> bool:
+    """Whether it is a text that nothing has made."""
+    return type(value) is Lazy and bool(_tensors(value.source))
+
+
+def _tensors(source: Source) -> list[_TextOfTensor]:
+    parts = source.symbols if is_computed_text(source) else ()
+    return [part for _, part in parts if type(part) is _TextOfTensor]
+
+
 def is_late(value: Any) -> bool:
     """Whether it is a text that nobody has looked at, made of numbers that change."""
     return type(value) is Lazy and is_computed_text(value.source)
 
 
-def is_computed_text(source: Source) -> bool:
+def is_computed_text(source: Source) -> TypeGuard[Computed]:
     """Whether it is where such a text comes from."""
     return isinstance(source, Computed) and source.kind is str
 

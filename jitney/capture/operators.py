@@ -455,7 +455,7 @@ def advance(interpreter: Interpreter, iterator: Any) -> Any:
 def text(interpreter: Interpreter, value: Any, name: str, function: Any) -> Any:
     """``str(value)`` or ``repr(value)`` (maybe `Lazy`)."""
     if isinstance(value, torch.Tensor):
-        raise BreakCapture("tensor-text", "a tensor is turned into text", "print its shape instead")
+        raise late_texts.text_of_tensor()
     hook = hook_of(interpreter, value, name)
     if hook is None and name == "__str__" and type(value).__str__ is object.__str__:
         name = "__repr__"

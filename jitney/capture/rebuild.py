@@ -27,6 +27,7 @@ from jitney.capture.generators import (
     MethodIterator,
     Predicate,
 )
+from jitney.capture.late_texts import refuse_tensor
 from jitney.capture.rebuild_iterators import CannotRebuild, iterator_recipe
 from jitney.capture.source import Fixed, keys_in_order
 from jitney.capture.subscripts import LazyMethod
@@ -96,6 +97,7 @@ class Rebuilder:
     def _make(self, value: Any) -> r.Recipe:
         cls = type(value)
         if cls in (Lazy, Unread):
+            refuse_tensor(value.source)
             return r.Given(value.source)
         raised = self.vm.raised_at.get(id(value))
         if raised is not None:  # its traceback stays with it, also where it was there before

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from jitney.capture.frame import BreakCapture, Lazy
 from jitney.capture.guard import Kind
-from jitney.capture.late_texts import is_computed_text
+from jitney.capture.late_texts import is_computed_text, refuse_tensor
 from jitney.capture.source import Source
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ class Scalars:
         """The scalar as code may use it: itself, guarded by value, or its symbol."""
         source = lazy.source
         if is_computed_text(source):
+            refuse_tensor(source)
             raise BreakCapture("changing-text", "a text of a number that changes is looked at")
         self._world.note(source)
         if source in self._forced:

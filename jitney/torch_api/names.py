@@ -89,6 +89,9 @@ NATIVE_FUNCTIONS = {
     "torch.fx.experimental.symbolic_shapes._advise_is_bounded": "nothing of a known number",
 }
 
+# Checks that every element of a tensor is true.
+CHECKS_OF_TENSORS = ("torch._check_tensor_all", "torch._check_tensor_all_with")
+
 # Python functions that break the graph: kind, reason.
 BREAKS = {
     "torch._vmap_internals.vmap": ("functorch", "vmap is called"),

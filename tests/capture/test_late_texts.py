@@ -132,3 +132,71 @@ def test_fullgraph_takes_the_number_as_it_is() -> None:
     compiled = jitney.compile(beside_a_tensor, fullgraph=True)
     for step in (5, 6, 7):
         assert compiled(None, torch.ones(2), step, 0.25)[1] == f"{step}"
+
+
+def unused(x: torch.Tensor, out: list[Any]) -> Any:
+    message = f"the sum is {x.sum()}, of {len(out)}: {x.shape}"
+
+    def told() -> str:
+        return message
+
+    return x + 1 if len(out) < 90 else told()
+
+
+def written_since(x: torch.Tensor, out: list[Any]) -> Any:
+    y = x * 2
+    text = f"{y}"
+    y.add_(1)
+    return y, text
+
+
+def over_a_later_break(x: torch.Tensor, out: list[Any]) -> Any:
+    text = f"before {x.sum()}"
+    if x.sum() > 0:
+        return x + 1, text
+    return x - 1, text
+
+
+def left_behind(x: torch.Tensor, out: list[Any]) -> Any:
+    out.append(f"{x}")
+    print(f"printed {x.sum()}")
+    return x + 1
+
+
+def closed_over(x: torch.Tensor, out: list[Any]) -> Any:
+    def told(text: str) -> Any:
+        return lambda: text
+
+    return x + 1, told(f"{x}")()
+
+
+def compared(x: torch.Tensor, out: list[Any]) -> Any:
+    return x + 1 if f"{x[0]}" == "0.0" else x - 1
+
+
+def with_a_format(x: torch.Tensor, out: list[Any]) -> Any:
+    try:
+        text = f"{x:.3f}"
+    except TypeError as error:
+        return x, str(error)
+    return x, text
+
+
+OF_TENSORS = [unused, written_since, over_a_later_break, left_behind, closed_over, compared]
+
+
+@pytest.mark.parametrize("fn", [*OF_TENSORS, with_a_format])
+def test_texts_of_tensors_are_eagers(fn: Any) -> None:
+    def run(function: Any) -> Any:
+        kept: list[Any] = []
+        with redirect_stdout(io.StringIO()) as out:
+            found = [function(torch.arange(3.0) + n, kept) for n in (0, 1, -5)]
+        return repr(found), kept, out.getvalue()
+
+    assert run(jitney.compile(fn)) == run(fn)
+
+
+def test_a_text_of_a_tensor_that_nobody_looks_at_breaks_nothing() -> None:
+    assert jitney.compile(unused, fullgraph=True)(torch.ones(2), []).tolist() == [2, 2]
+    with pytest.raises(jitney.errors.Unsupported, match="turned into text"):
+        jitney.compile(compared, fullgraph=True)(torch.ones(2), [])

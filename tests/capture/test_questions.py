@@ -42,3 +42,18 @@ def test_an_answer_that_does_not_help_stays_eagers() -> None:
         return y + 1 if bool((x > 0).all()) else y - 1
 
     assert_same(jitney.compile(f, backend="eager")(X), f(X))
+
+
+def test_a_check_with_a_message_that_shows_a_tensor() -> None:
+    check_that = import_utils.torch_compilable_check
+
+    def f(x: torch.Tensor, n: int) -> torch.Tensor:
+        found = (x > 0).sum()
+        check_that(found == n, f"{found} found, not {n}")
+        return x * 2
+
+    compiled = jitney.compile(f, fullgraph=True)
+    for n in (2, 2, 3):
+        assert_same(compiled(torch.ones(n), n), f(torch.ones(n), n))
+    with pytest.raises(ValueError, match="3 found, not 2"):
+        jitney.compile(f)(torch.ones(3), 2)

@@ -101,3 +101,55 @@ def test_under_another_backend_a_check_breaks() -> None:
     compiled(GOOD.clone(), GOOD)
     with pytest.raises(ValueError, match="Expected parameter scale"):
         compiled(GOOD.clone(), BAD)
+
+
+#: torch's private checks of a tensor, as transformers calls them.
+CHECK, CHECK_WITH = (getattr(torch, f"_check_tensor_all{n}") for n in ("", "_with"))
+
+
+def checked(x: torch.Tensor, y: torch.Tensor) -> Any:
+    CHECK(x == y)
+    return x + 1
+
+
+def checked_with(x: torch.Tensor, y: torch.Tensor) -> Any:
+    x = x + 1
+    total = (x - 1 == y).sum()
+    y.add_(1)
+    CHECK_WITH(ValueError, total == 3, lambda: f"only {total} of {x.numel()}")
+    return x * y
+
+
+def checked_and_caught(x: torch.Tensor, y: torch.Tensor) -> Any:
+    try:
+        CHECK((x == y).all(), "not the same")
+    except RuntimeError as error:
+        return x, str(error)
+    return y, ""
+
+
+def checked_wrongly(x: torch.Tensor, y: torch.Tensor) -> Any:
+    CHECK(x)
+    return x
+
+
+@pytest.mark.parametrize("backend", ["jitney", "eager"])
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("program", [checked, checked_with, checked_and_caught, checked_wrongly])
+def test_checks_that_a_program_asks_for(program: Any, dynamic: bool | None, backend: str) -> None:
+    def run(function: Any) -> list[Any]:
+        found: list[Any] = []
+        for other in (0, 0, 1):
+            x, y = torch.arange(3.0), torch.arange(3.0)
+            y[0] = other
+            try:
+                found.append(function(x, y))
+            except (ValueError, RuntimeError, TypeError) as error:
+                found.append((type(error), str(error)))
+            found.append(y)
+        return found
+
+    log.clear()
+    mine = run(jitney.compile(program, dynamic=dynamic, backend=backend))
+    assert bool(log.events("graph_break")) == (backend == "eager" or program is checked_wrongly)
+    assert_equal(mine, run(program))
