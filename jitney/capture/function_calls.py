@@ -25,6 +25,7 @@ from jitney.capture import (
     validation,
 )
 from jitney.capture import deferred as deferred_calls
+from jitney.capture.attributes import dict_get
 from jitney.capture.builtin_calls import builtin
 from jitney.capture.callbacks import TEXTS
 from jitney.capture.forced import forced, forced_keywords
@@ -76,6 +77,23 @@ def breaking(kind: str, reason: str) -> Handler:
         raise BreakCapture(kind, reason)
 
     return refuse
+
+
+def installing(flag: str) -> Handler:
+    """A handler for a function that does something to a module, unless its ``flag`` is set."""
+
+    def install(
+        interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Frame | None
+    ) -> Any:
+        given = [*forced(interpreter, args), *forced_keywords(interpreter, kwargs).values()]
+        if len(given) == 1 and isinstance(given[0], torch.nn.Module):
+            world = interpreter.world
+            found = world.force(dict_get(interpreter, world.instance_dict(given[0]), flag))
+            if found is ABSENT or found is False:
+                raise BreakCapture("installation", f"{function.__qualname__} changes modules")
+        return interpreter.call_python(function, args, kwargs, "push" if site else None)
+
+    return install
 
 
 def looking_at_callers(interpreter: Interpreter, function: Any, *rest: Any) -> Any:

@@ -21,6 +21,7 @@ from jitney.capture.policy_table import (
     EAGER_MODULES,
     FORGETFUL,
     IMPURE,
+    INSTALLING,
     LOOKS_AT_CALLERS,
     NATIVE_CLASSES,
     NATIVE_FUNCTIONS,
@@ -72,6 +73,8 @@ def _special(code: types.CodeType, name: str) -> Callable[..., Any] | None:
         return function_calls.of_gpus
     if name in DEFERRED:
         return function_calls.deferred
+    if name in INSTALLING and INSTALLING[name] in code.co_consts:
+        return function_calls.installing(INSTALLING[name])
     if name in BREAKS:
         return function_calls.breaking(*BREAKS[name])
     handler = function_calls.HANDLERS.get(name)
@@ -81,6 +84,11 @@ def _special(code: types.CodeType, name: str) -> Callable[..., Any] | None:
     if handler is None and is_eager:
         return function_calls.breaking("eager-module", f"{name} runs eager")
     return handler
+
+
+def is_installing(function: types.FunctionType) -> bool:
+    """Whether it runs eager as a whole, with all that it calls."""
+    return f"{function.__module__}.{function.__qualname__}" in INSTALLING
 
 
 def is_transform(function: types.FunctionType) -> bool:

@@ -191,6 +191,14 @@ QUESTIONS = {
     "transformers.utils.import_utils.is_tracing",
 }
 
+# Functions that change a module once, for calls to come, and the attribute that then says so: until
+# then they run eager as a whole.
+INSTALLING = {
+    "transformers.utils.output_capturing.maybe_install_capturing_hooks": (
+        "_output_capturing_hooks_installed"
+    ),
+}
+
 # What a library asks of GPUs, mostly of the current one.
 OF_GPUS = frozenset(
     f"torch.cuda.{name}"

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from jitney import torch_api
+from jitney.capture import policy
 from jitney.capture.build_resume import Point, resume_code
 from jitney.capture.look_ahead import look_ahead
 from jitney.capture.stand_ins import is_disabled, mark_of
@@ -141,6 +142,8 @@ class Session:
         if mark_of(function) or is_disabled(function) or torch_api.is_disabling(function.__code__):
             return False
         if function.__code__.co_flags & NOT_A_FRAME or ".0" in function.__code__.co_varnames:
+            return False
+        if policy.is_installing(function):
             return False
         package = (function.__globals__.get("__name__") or "").partition(".")[0]
         return package not in _EAGER_PACKAGES
