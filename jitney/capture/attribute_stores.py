@@ -23,6 +23,7 @@ from jitney.capture.guard import ABSENT
 from jitney.capture.leaves import memory_of
 from jitney.capture.lookups import is_of_c_code, is_slot, look_up
 from jitney.capture.shadows import DictShadow
+from jitney.capture.symbols import SYMBOLS
 from jitney.capture.world import PROXIES
 
 if TYPE_CHECKING:
@@ -91,6 +92,8 @@ def generic_set(
         else:
             raise BreakCapture("descriptor", f"{cls.__name__}.{name} is set by C code")
         return
+    if interpreter.world.instance_dict(owner) is None and type(owner) not in SYMBOLS:
+        interpreter.native(object.__setattr__, owner, name, None)  # it raises, as this Python says
     dict_set(interpreter, owner, name, value)
 
 

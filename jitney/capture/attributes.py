@@ -33,6 +33,7 @@ from jitney.capture.lookups import (
 )
 from jitney.capture.shadows import DictShadow
 from jitney.capture.source import Attr, Fixed, Source, TypeLookup
+from jitney.capture.special_methods import type_name
 from jitney.capture.stand_ins import OfInstances
 from jitney.capture.symbols import NUMBERS, concrete
 from jitney.capture.tracebacks import traceback_of
@@ -152,7 +153,7 @@ def generic_get(interpreter: Interpreter, owner: Any, name: str, site: Frame | N
 
 def missing(owner: Any, name: str) -> AttributeError:
     return AttributeError(
-        f"{type(owner).__name__!r} object has no attribute {name!r}", name=name, obj=owner
+        f"{type_name(owner)!r} object has no attribute {name!r}", name=name, obj=owner
     )
 
 

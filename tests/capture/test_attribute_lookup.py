@@ -286,3 +286,41 @@ def test_an_alias_has_what_it_stands_for() -> None:
     compiled, x = jitney.compile(f, backend="eager"), torch.ones(2)
     for _ in range(2):
         assert_same(compiled(x), f(x))
+
+
+class Slotted:
+    __slots__ = ("a",)
+
+    def method(self) -> None: ...
+
+    def __repr__(self) -> str:
+        return "slotted"
+
+
+class SetsItself(Slotted):
+    __slots__ = ()
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+
+
+def test_what_errors_of_attributes_say() -> None:
+    def f(x: torch.Tensor, *given: Any) -> Any:
+        said: list[Any] = []
+        own = (Slotted(), SetsItself(), object(), 3, "s", None, (1,), [1], x.shape, len)
+        for owner in (*own, *given):
+            for name in ("nope", "method", "append"):
+                try:
+                    setattr(owner, name, 1)
+                except (AttributeError, TypeError) as error:
+                    asked = getattr(error, "name", 0), getattr(error, "obj", 0) is owner
+                    said.append((type(error), str(error), *asked))
+            try:
+                said.append(owner.nope)
+            except AttributeError as error:
+                said.append((str(error), error.name))
+        return x + 1, said
+
+    compiled, given = jitney.compile(f, backend="eager"), (Slotted(), SetsItself(), X.dtype)
+    for _ in range(2):
+        assert_same(compiled(X, *given), f(X, *given))
