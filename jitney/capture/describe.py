@@ -18,6 +18,7 @@ _NAMED = (type, types.FunctionType, types.ModuleType, types.CodeType)
 _FROM = ("builtins", "torch", "decimal")
 _BRACKETS: dict[type, tuple[str, str]] = {
     list: ("[", "]"), tuple: ("(", ")"), set: ("{", "}"), frozenset: ("frozenset({", "})"),
+    torch.Size: ("torch.Size([", "])"),
 }  # fmt: skip
 _name_of = type.__dict__["__name__"].__get__
 

@@ -75,20 +75,28 @@ def _explain(guard: Guard, roots: Roots) -> str:
         where = ", ".join(f"{name} = {src}" for name, src in symbols.items())
         return f"{text} does not hold, where {where}"
     if guard.kind is Kind.TYPE:
-        return f"{source}: expected a {expected.__qualname__}, got a {type(actual).__qualname__}"
+        return f"{source}: {_of_class(expected.__qualname__, type(actual).__qualname__)}"
     if guard.kind is Kind.STATE:
         return f"{expected[0]}: expected {short(expected[1])}"
     if guard.kind is Kind.KEYS:
         return f"{source}: its keys changed to {short(stored_keys(actual))}"
     if guard.kind is Kind.LENGTH:
         return f"{source}: expected length {expected}, got {stored_length(actual)}"
-    return f"{source}: {guard.kind.value} {short(expected)} expected, got {short(actual)}"
+    wanted, got = short(expected), short(actual)
+    if wanted == got:  # both "a ReferenceType"
+        got = {Kind.IS: "another one", Kind.EQUALS: "one that is not equal"}.get(guard.kind, got)
+    return f"{source}: {guard.kind.value} {wanted} expected, got {got}"
+
+
+def _of_class(wanted: str, got: str) -> str:
+    """What was expected, and what there is, by the names of their classes."""
+    return f"expected a {wanted}, got {f'a {got}' if got != wanted else 'one of another class'}"
 
 
 def _explain_tensor(source: Source, facts: TensorFacts, actual: Any) -> str:
     kind = type(actual)
     if kind is not facts.cls:
-        return f"{source}: expected a {facts.cls.__name__}, got a {kind.__name__}"
+        return f"{source}: {_of_class(facts.cls.__name__, kind.__name__)}"
     if actual.dtype is not facts.dtype:
         return f"{source}: dtype expected {facts.dtype}, got {actual.dtype}"
     if actual.device != facts.device:

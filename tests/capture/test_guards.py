@@ -263,6 +263,25 @@ def test_failures_name_source_expected_and_actual():
     assert generalise(guards, roots) == {(X, 0), (Local("y"), None)}
 
 
+def test_failures_tell_apart_what_has_one_name():
+    class Kept:
+        pass
+
+    kept = Kept.__qualname__
+    other = type("Kept", (), {"__qualname__": kept})
+    guards = [
+        Guard(Kind.TYPE, X, Kept),
+        Guard(Kind.IS, X, Kept()),
+        Guard(Kind.EQUALS, Local("y"), torch.Size([2, 3])),
+    ]
+    roots = Roots({"x": other(), "y": torch.Size([2])}, check)
+    assert [f.message for f in failures(guards, roots, limit=9)] == [
+        f"x: expected a {kept}, got one of another class",
+        "x: is a Kept expected, got another one",
+        "y: equals torch.Size([2, 3]) expected, got torch.Size([2])",
+    ]
+
+
 def test_an_entry_is_checked_by_walking_first_and_compiled_when_it_is_asked_often(monkeypatch):
     compiled = []
 
