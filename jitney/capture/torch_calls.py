@@ -13,6 +13,7 @@ from jitney.capture import function_calls, leaves, state
 from jitney.capture.forced import forced, forced_keywords
 from jitney.capture.frame import BreakCapture
 from jitney.capture.guard import Kind
+from jitney.capture.number_tensors import tensor_of
 from jitney.capture.source import Function
 from jitney.torch_api import names
 
@@ -174,6 +175,9 @@ def call_leaf(interpreter: Interpreter, function: Any, args: Any, kwargs: dict[s
         raise BreakCapture("custom-op", reason)
     values = [_truth(v) for v in forced(interpreter, args)]
     keywords = {k: _truth(v) for k, v in forced_keywords(interpreter, kwargs).items()}
+    made = tensor_of(interpreter, function, values, keywords)
+    if made is not None:
+        return made
     combine = _SCALED.get(function.__name__.removesuffix("_").removeprefix(_OF_LISTS))
     if combine is not None:
         if _is_scale(keywords.get("value"), [*values, getattr(function, "__self__", None)]):
@@ -299,7 +303,8 @@ def call_tensor_class(
         if len(values) == 1 and type(values[0]) is torch.Size:
             return interpreter.torch_call(torch.empty, values[0], **what)
         if len(values) == 1 and isinstance(values[0], list | tuple) and _is_numbers(values[0]):
-            return interpreter.torch_call(torch.tensor, values[0], **what)
+            made = tensor_of(interpreter, torch.tensor, values, what)
+            return interpreter.torch_call(torch.tensor, *values, **what) if made is None else made
     raise BreakCapture("tensor-constructor", f"{cls.__name__}(…) is called", "use torch.tensor")
 
 
