@@ -8,6 +8,8 @@ breaks the graph.
 from __future__ import annotations
 
 import functools
+import gc
+import itertools
 import operator
 import string
 import struct
@@ -41,7 +43,7 @@ VIEWS = tuple(type(view) for d in _VIEWED for view in (d.keys(), d.values(), d.i
 #: What C code compares and prints by what it holds.
 _HOLDING = (
     *CONTAINERS, *VIEWS, slice, BaseException, types.SimpleNamespace, types.MappingProxyType,
-    functools.partial,
+    functools.partial, itertools.repeat,
 )  # fmt: skip
 LOOKUPS = ("__getitem__", "__missing__")
 _UNBOUND = (types.MethodDescriptorType, types.WrapperDescriptorType)
@@ -203,7 +205,7 @@ def refuse_callbacks(interpreter: Interpreter, function: Any, args: Sequence[Any
         tuples = name == "__mod__" and isinstance(args[0], tuple)
         items = tuple.__iter__(args[0]) if tuples else args
         refuse_python(interpreter, items, (*TEXTS, *NUMBERS))
-        refuse_symbolic_text(a for a in args if isinstance(a, CONTAINERS))
+        refuse_symbolic_text(a for a in args if not isinstance(a, SYMBOLS))
         refuse_addresses(interpreter, args)
         for value in args if name != "format" else ():
             refuse_lookups(interpreter, value)
@@ -268,6 +270,8 @@ def held(values: Iterable[Any]) -> Iterator[Any]:
             work += value.values()
         elif type(value) is functools.partial:
             work += (value.func, *value.args, *value.keywords.values())
+        elif type(value) is itertools.repeat:
+            work += gc.get_referents(value)
         elif isinstance(value, CONTAINERS):
             kind: Any = next(kind for kind in CONTAINERS if isinstance(value, kind))
             work += kind.__iter__(value)  # whatever its class overrides
