@@ -228,7 +228,10 @@ MATH: dict[Any, str] = {
         )
     },
     math.pow: "math.pow({}, {})",
-    math.atan2: "math.atan2({}, {})",
+    **{
+        getattr(math, name): f"math.{name}({{}}, {{}})"
+        for name in ("atan2", "hypot", "fmod", "remainder")
+    },
     operator.pow: "{}**{}",
 }  # fmt: skip
 
