@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import collections
+import functools
 import itertools
 import types
 from typing import TYPE_CHECKING, Any
@@ -35,6 +37,10 @@ _CALLING_BACK = frozenset(
     """sort call sub subn update_wrapper heappush bisect_left bisect_right insort_left
     insort_right""".split()
 )
+#: Which argument of a method of a container is kept there, or may be given back.
+_KEPT = {
+    "appendleft": 0, "insert": 1, "setdefault": 1, "get": 1, "pop": 1, "__setitem__": 1,
+}  # fmt: skip
 _OF_ITEMS = ("update", "__init__", "__ior__")
 _TESTING = (itertools.dropwhile, itertools.filterfalse, itertools.takewhile)
 _NAMES = ("iterable", "data", "selectors")
@@ -71,7 +77,7 @@ def present(interpreter: Interpreter, function: Any, place: int | str, value: An
     if has_zone_of_python(value) and not isinstance(getattr(function, "__self__", None), list):
         raise BreakCapture("callback", "C code would ask a tzinfo of the program's")
     if isinstance(value, SYMBOLS):  # a list just keeps it, as a literal does
-        return value if getattr(function, "__name__", "") == "append" else concrete(value)
+        return value if _keeps(function, place) else concrete(value)
     if isinstance(function, type) and place in _CALLING.get(function, ()):
         wrap = Predicate if function in _TESTING else Callback
         is_default = value is None and function is not itertools.filterfalse
@@ -81,6 +87,26 @@ def present(interpreter: Interpreter, function: Any, place: int | str, value: An
     if callable(value) and _calls_back(function) and not is_plain(interpreter, value):
         raise BreakCapture("callback", f"{function.__name__} would call back into Python")
     return value
+
+
+def _keeps(function: Any, place: int | str) -> bool:
+    """Whether what is given there is kept, or given back, as it is, without a look at it."""
+    if isinstance(function, type):
+        named = isinstance(place, str)
+        if function is itertools.repeat:
+            return place in (0, "object")
+        return function is functools.partial or function is types.SimpleNamespace and named
+    name = getattr(function, "__name__", "")
+    if name == "append":
+        return True
+    owner = getattr(function, "__self__", None)
+    if name == "fromkeys":
+        return isinstance(owner, type) and issubclass(owner, dict) and place == 1
+    if not issubclass(_owner(function), (dict, list, collections.deque)):
+        return False
+    if isinstance(place, str):
+        return name in _OF_ITEMS or place == "default"
+    return place - (owner is None) == _KEPT.get(name)
 
 
 def _readable(function: Any) -> Any:
