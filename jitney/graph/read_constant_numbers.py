@@ -1,4 +1,5 @@
-"""A constant of one number on the CPU, met by a tensor elsewhere, becomes the number itself.
+"""A constant of one number on the CPU, met by a tensor elsewhere, becomes the number itself; so
+does what is made there of a float that changes from call to call.
 
 ``x / torch.tensor(8.0)`` mixes devices, which loop nests do not: it would stay a library call.
 Eager reads the number on the host and computes as it does with a Python number.
@@ -16,6 +17,7 @@ from torch import fx
 aten = torch.ops.aten
 
 _COMMUTE = frozenset((aten.add.Tensor, aten.mul.Tensor))
+_OF_32_BITS = (torch.float32, torch.bfloat16, torch.float16)
 _TAKE_NUMBERS = _COMMUTE | {aten.sub.Tensor, aten.div.Tensor}
 
 
@@ -30,6 +32,33 @@ def read_constant_numbers(graph: fx.Graph, constants: Mapping[str, torch.Tensor]
         number = _number(second, constants)
         if number is not None and _decides_alike(first, number, node):
             node.args = (first, number)
+        elif number is None:
+            _read_made_number(node)
+
+
+def _read_made_number(node: fx.Node) -> None:
+    """As above, where the number is a symbol. It was rounded to 32 bits, as kernels do that compute
+    in no more."""
+    first, second = node.args
+    if node.target in _COMMUTE and _made_of(first) is not None:
+        first, second = second, first
+    number = _made_of(second)
+    if number is None or node.meta["val"].dtype not in _OF_32_BITS:
+        return
+    if _decides_alike(first, 1.0, node):
+        node.args = (first, number)
+
+
+def _made_of(arg: Any) -> fx.Node | None:
+    """The float of which a tensor of one number on the CPU is made; None if it is no such one."""
+    if not isinstance(arg, fx.Node) or arg.target is not aten.full.default:
+        return None
+    value, (shape, number) = arg.meta["val"], arg.args
+    if shape or value.device.type != "cpu" or value.dtype not in (torch.float32, torch.float64):
+        return None
+    if not isinstance(number, fx.Node):
+        return None
+    return number if isinstance(number.meta.get("val"), torch.SymFloat) else None
 
 
 def _number(arg: Any, constants: Mapping[str, torch.Tensor]) -> int | float | None:
