@@ -151,7 +151,11 @@ def call_in_place(compiled: CompiledModule) -> MethodType:
     original: Any = getattr(torch.nn.Module, modules.CALL_WITH_HOOKS)
 
     def call(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
-        return _call_plain(compiled._session, module, args, kwargs)
+        try:
+            return _call_plain(compiled._session, module, args, kwargs)
+        except BaseException as error:
+            clean(error, call.__code__)
+            raise
 
     wrapper: Any = functools.update_wrapper(call, original)
     mark_stand_in(wrapper, original)
