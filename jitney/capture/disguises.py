@@ -28,7 +28,7 @@ def disguise_of(cls: type) -> str:
     if type_lookup(cls, "__class__") is not _ITS_CLASS:
         return f"{cls.__qualname__} says what its __class__ is"
     hook = type_lookup(cls, "__getattribute__")
-    if is_python(hook) and not _only_looks(hook.__code__, hook):
+    if is_python(hook) and not (_only_looks(hook.__code__, hook) and _no_property(cls, hook)):
         return f"{cls.__qualname__}.__getattribute__ may do more than look"
     return ""
 
@@ -37,6 +37,13 @@ def disguise_of(cls: type) -> str:
 def _only_looks(code: types.CodeType, hook: types.FunctionType) -> bool:
     """Whether the function changes nothing and calls only what looks."""
     return all(_is_harmless(step, hook) for step in dis.get_instructions(code))
+
+
+def _no_property(cls: type, hook: types.FunctionType) -> bool:
+    """Whether nothing that the function names is a property, which might count."""
+    code = hook.__code__
+    names = {*code.co_names, *(name for name in code.co_consts if isinstance(name, str))}
+    return not any(isinstance(type_lookup(cls, name), property) for name in names)
 
 
 def _is_harmless(step: dis.Instruction, hook: types.FunctionType) -> bool:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
 
+import jitney
 from jitney.capture.disguises import disguise_of
 from tests.capture.changing_world import Program, Programs, check_changes
 
@@ -115,3 +117,33 @@ class Stores:
 def test_which_look() -> None:
     assert not any(disguise_of(cls) for cls in (int, Looks, LooksInATable))
     assert all(disguise_of(cls) for cls in (Calls, Stores, Appends))
+
+
+COUNTED = [0]
+
+
+class Renames:
+    """Whose second names are those that a property gives, which counts."""
+
+    def __init__(self) -> None:
+        self.size = 3
+
+    @property
+    def names(self) -> dict[str, str]:
+        COUNTED[0] += 1
+        return {"width": "size"}
+
+    def __getattribute__(self, key: str) -> Any:
+        if key != "names" and key in super().__getattribute__("names"):
+            key = super().__getattribute__("names")[key]
+        return super().__getattribute__(key)
+
+
+def test_a_property_behind_a_look_up_is_asked_as_often_as_in_eager() -> None:
+    def f(x: torch.Tensor, given: Any) -> Any:
+        return x * given.width, COUNTED[0]
+
+    compiled, given = jitney.compile(f), Renames()
+    for function in (f, compiled, compiled):
+        COUNTED[0] = 0
+        assert function(torch.ones(2), given)[1] == COUNTED[0] == 2
