@@ -191,7 +191,9 @@ def operation(
             wide = ".to(tl.float32)" if operand.itemsize < torch.float32.itemsize else ""
             wider = f".to({_WIDER[result]})" if result in _WIDER else ""
             return f"dm.trunc({args[0]}{wide}){wider}.to({TYPES[result]})"
-        return f"{args[0]}.to({TYPES[result]})"
+        rounds_twice = operand == torch.float64 and result.is_floating_point and result.itemsize < 4
+        between = ".to(tl.float32)" if rounds_twice else ""  # as C++ does, by the narrow constructor
+        return f"{args[0]}{between}.to({TYPES[result]})"
     if op == "bitcast":
         return f"{args[0]}.to({TYPES[result]}, bitcast=True)"
     if op == "not":

@@ -35,6 +35,16 @@ def test_floats_out_of_range_of_small_integers_wrap(
     assert torch.equal(on_gpu(lambda x: x.to(dtype), x), x.to(torch.int64).to(dtype))
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_doubles_become_floats_before_they_lose_more_bits(dtype: torch.dtype) -> None:
+    """Just above the middle of two narrow numbers: the middle, as a float32."""
+    x = torch.tensor([1 + torch.finfo(dtype).eps / 2], dtype=torch.float64) + 2**-40
+    assert torch.equal(on_gpu(lambda x: x.to(dtype), x), x.to(dtype))
+    (nest,) = gpu_program(lambda x: x.to(dtype), x)[0].nodes
+    assert isinstance(nest, LoopNest)
+    assert ".to(tl.float32).to(" in emit_nest(nest, schedule_nest(nest, H200)).body
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_the_sign_of_nan(dtype: torch.dtype) -> None:
     x = torch.tensor([0.0, -0.0, math.nan, math.nan, 1.0, -2.0], dtype=dtype)
