@@ -192,7 +192,7 @@ def operation(
             wider = f".to({_WIDER[result]})" if result in _WIDER else ""
             return f"dm.trunc({args[0]}{wide}){wider}.to({TYPES[result]})"
         rounds_twice = operand == torch.float64 and result.is_floating_point and result.itemsize < 4
-        between = ".to(tl.float32)" if rounds_twice else ""  # as C++ does, by the narrow constructor
+        between = ".to(tl.float32)" if rounds_twice else ""  # as C++ converts
         return f"{args[0]}{between}.to({TYPES[result]})"
     if op == "bitcast":
         return f"{args[0]}.to({TYPES[result]}, bitcast=True)"
