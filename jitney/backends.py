@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -12,7 +13,7 @@ from typing import Any
 import torch
 
 from jitney import config, torch_api
-from jitney.errors import UserError
+from jitney.errors import CompilerBug, UserError
 from jitney.events import log
 from jitney.graph.compute_scalars_apart import compute_scalars_apart
 from jitney.graph.floats_again import floats_again, given_floats
@@ -50,7 +51,14 @@ def jitney_backend(
     gm, held = lift_attributes(inline_regions(gm), constant=chosen.freeze)
     floats = floats_again(gm)
     tensors = [holder[name] for holder, name in held]
-    run = GraphCompiler(chosen)(gm, [*example_inputs, *tensors])
+    try:
+        run = GraphCompiler(chosen)(gm, [*example_inputs, *tensors])
+    except CompilerBug as bug:
+        if not chosen.eager_on_bug:
+            raise
+        log.emit("eager_graph", reason_kind="bug", reason=str(bug))
+        warnings.warn(f"jitney: a graph of torch.compile's runs eager: {bug}", stacklevel=2)
+        run = gm.forward
     return given_attributes(given_floats(run, floats, gm.forward), held)
 
 

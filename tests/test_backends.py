@@ -11,6 +11,8 @@ from torch._dynamo.backends.common import aot_autograd
 from torch._functorch.aot_autograd import aot_module_simplified
 
 import jitney
+from jitney.errors import CompilerBug
+from jitney.region_pipeline import GraphCompiler
 from tests.equal import assert_equal
 
 
@@ -51,6 +53,25 @@ def test_a_backend_runs_the_graph_on_its_examples() -> None:
     assert_equal(traced(x), model(x))
     with pytest.raises(ImportError, match="tvm"):
         jitney.compile(model, backend="tvm", dynamic=False)(x)
+
+
+@pytest.mark.parametrize("eager_on_bug", [True, False])
+def test_a_bug_of_ours_in_a_graph_of_torchs(
+    monkeypatch: pytest.MonkeyPatch, eager_on_bug: bool
+) -> None:
+    def start(*_: Any, **__: Any) -> Any:
+        raise CompilerBug("a bug")
+
+    monkeypatch.setattr(GraphCompiler, "start", start)
+    options = {"eager_on_bug": eager_on_bug}
+    model, x = Model().eval(), torch.randn(3, 8)
+    compiled = torch.compile(model, backend="jitney", options=options)
+    if eager_on_bug:
+        with pytest.warns(UserWarning, match="runs eager: a bug"):
+            assert_equal(compiled(x), model(x))
+    else:
+        with pytest.raises(Exception, match="a bug"):
+            compiled(x)
 
 
 def simplified(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Any:
