@@ -51,7 +51,7 @@ def test_a_backend_runs_the_graph_on_its_examples() -> None:
         model, backend=lambda gm, inputs: torch.jit.trace(gm, tuple(inputs)), dynamic=False
     )
     assert_equal(traced(x), model(x))
-    with pytest.raises(ImportError, match="tvm"):
+    with pytest.raises(ImportError, match="install apache-tvm|^No module named 'tvm'$"):
         jitney.compile(model, backend="tvm", dynamic=False)(x)
 
 
