@@ -16,6 +16,7 @@ from jitney.torch_api.pointwise_strides import laid_out_pointwise
 from jitney.torch_api.symbols import hint_of, is_symbolic
 from jitney.torch_api.view_strides import (
     as_asked,
+    expanded,
     has_examples,
     lies_in_rows,
     rows_viewed,
@@ -44,6 +45,8 @@ def forecast(op: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     if op in _VIEWS:
         return _viewed(op, *args)
     out = op(*args, **kwargs)
+    if op is torch.ops.aten.expand.default:
+        return expanded(args[0], out)
     if op is torch.ops.aten.multilabel_margin_loss_forward.default and args[0].dim() < 2:
         return out[0].new_empty(()), out[1]
     if op in _CHOOSING:

@@ -73,6 +73,21 @@ def as_asked(base: torch.Tensor, view: torch.Tensor, sizes: Sequence[Any]) -> to
     return base.as_strided(tuple(sizes), strides, view.storage_offset())
 
 
+def expanded(base: torch.Tensor, view: torch.Tensor) -> torch.Tensor:
+    """``view``, an expanded ``base``, with eager's strides of new dimensions of size 1: those of
+    a row of what follows, 0 where that is repeated or ``base`` has no dimension. (Torch's Python
+    version, which runs where sizes are symbols, knows the strides of ``base`` only.) Adds no
+    guard."""
+    new = view.dim() - base.dim()
+    strides = list(view.stride())
+    for at in reversed(range(new)):
+        if same(view.shape[at], 1):
+            strides[at] = view.shape[at + 1] * strides[at + 1] if at + 1 < view.dim() else 0
+    if all(map(same, strides, view.stride())):
+        return view
+    return base.as_strided(view.shape, strides, view.storage_offset())
+
+
 def _steps_of(sizes: Sequence[Any]) -> list[Any]:
     return [math.prod(sizes[d + 1 :]) for d in range(len(sizes))]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -181,3 +182,27 @@ def test_windows_of_a_symbolic_image_keep_the_sizes_they_were_given() -> None:
     assert max(len(str(size)) for size in sizes) < 40
     y = torch.randn(3, 32, 16, 5)
     torch.testing.assert_close(jitney.compile(windows, dynamic=True)(y), windows(y))
+
+
+def test_new_dimensions_of_size_1_have_eagers_strides_beside_symbols() -> None:
+    def program(z: Tensor, x: Tensor, y: Tensor) -> tuple[Any, ...]:
+        rows = z.shape[0] + z
+        grown = (x.expand(1), x.expand(1, 1), x.expand(1, 3, 1), y.expand(1, 3), y.expand(1, 1, 2))
+        return tuple(t.stride() for t in grown), rows, grown
+
+    inputs = torch.ones(4, 3), torch.ones(()), torch.ones(1)
+    got, _, tensors = jitney.compile(program, dynamic=True, fullgraph=True)(*inputs)
+    assert got == program(*inputs)[0] == tuple(t.stride() for t in tensors)
+
+
+def test_a_write_that_eager_refuses_is_refused_beside_symbols() -> None:
+    def program(z: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+        rows = z.shape[0] + z
+        try:
+            x.expand(1).add_(x.as_strided((1,), (1,)))
+        except RuntimeError:
+            x = x * 3
+        return rows, x
+
+    inputs = torch.ones(4, 3), torch.ones(())
+    assert jitney.compile(program, dynamic=True)(*inputs)[1] == program(*inputs)[1] == 3
