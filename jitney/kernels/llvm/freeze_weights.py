@@ -160,6 +160,7 @@ class FrozenCall:
         self._kept: tuple[list[int], tuple[torch.Tensor, ...], list[Any]] | None = None
 
     def __call__(self, *args: Any) -> Any:
+        """Takes the arguments of the program that is not frozen."""
         sources = [args[p] for p in self._positions]
         state = [source.data_ptr() for source in sources] + torch_api.versions(sources)
         kept = self._kept
