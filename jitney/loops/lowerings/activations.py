@@ -205,7 +205,7 @@ def hardsigmoid(b: Builder, x: Expr) -> Expr:
 
 @elementwise(aten.hardsigmoid_backward)
 def hardsigmoid_backward(grad: Expr, x: Expr) -> Expr:
-    """``grad / 6`` strictly between -3 and 3, else 0, at NaN too."""
+    """``grad * (1 / 6)`` strictly between -3 and 3, else 0, at NaN too."""
     inside = apply("and", apply("gt", x, like(-3, x)), apply("lt", x, like(3, x)))
     return where(inside, mul(grad, like(_SIXTH, x)), like(0, x))
 
@@ -410,7 +410,7 @@ def logit(b: Builder, x: Expr, eps: float | None = None) -> Expr:
 
 @elementwise(aten.round.decimals)
 def round_decimals(x: Expr, *, decimals: int) -> Expr:
-    """``round(x * 10**d) / 10**d``; below 0 ``round(x / 10**-d) * 10**-d``. No integers."""
+    """``round(x * 10**d) / 10**d``; below 0 ``round(x / 10**-d) * 10**-d``."""
     if not x.dtype.is_floating_point:
         raise Refused("integers are rounded to tens by the library")
     scale = like(10.0 ** abs(decimals), x)
