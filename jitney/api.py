@@ -296,6 +296,7 @@ class set_stance:
         stances.change(self._before)
 
     def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """As a decorator: the stance holds during calls of ``function``, not from now on."""
         stances.change(self._before)
 
         @functools.wraps(function)

@@ -124,6 +124,7 @@ class OtherBackend:
         return module == torch_api.COMPUTES_WITH_EXAMPLES or not module.startswith(_WITH_FAKES)
 
     def __call__(self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Any:
+        """Raises what the backend raises; a graph whose symbolic floats it refuses runs eager."""
         return compute_scalars_apart(gm, lambda rest: partial(self._rest, rest, example_inputs))()
 
     def _rest(self, rest: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Any:

@@ -41,6 +41,7 @@ class CompiledModule(torch.nn.Module):
         return original(*args, **kwargs)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """The original's call, compiled; its errors show no frame of ours."""
         try:
             return call_module(self._session, self._orig_mod, args, kwargs)
         except BaseException as error:
@@ -68,6 +69,7 @@ class CompiledModule(torch.nn.Module):
 
     @functools.wraps(torch.nn.Module.load_state_dict)  # the original's: what it raises names it
     def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:  # type: ignore[override]
+        """The original's own."""
         return self._orig_mod.load_state_dict(*args, **kwargs)
 
     def __reduce_ex__(self, protocol: Any) -> Any:

@@ -51,6 +51,7 @@ class GraphCompiler:
     def __call__(
         self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any]
     ) -> Callable[..., Any]:
+        """`start`, and the callable at once."""
         return self.start(gm, example_inputs)()
 
     def start(

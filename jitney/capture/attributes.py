@@ -152,6 +152,7 @@ def generic_get(interpreter: Interpreter, owner: Any, name: str, site: Frame | N
 
 
 def missing(owner: Any, name: str) -> AttributeError:
+    """The AttributeError of an object without such an attribute, in CPython's words."""
     return AttributeError(
         f"{type_name(owner)!r} object has no attribute {name!r}", name=name, obj=owner
     )

@@ -52,7 +52,8 @@ class Linker(Protocol):
 class Bindable(Protocol):
     """A compiled graph that can be told once which inputs are the same objects in every call."""
 
-    def __call__(self, *inputs: Any) -> Any: ...
+    def __call__(self, *inputs: Any) -> Any:
+        """The graph's results, a flat tuple."""
 
     def bind(self, known: tuple[Any, ...]) -> Callable[..., Any] | None:
         """The graph as a function of the inputs that are ``...`` in ``known``; None where it

@@ -61,6 +61,7 @@ class Point:
 
     @property
     def line(self) -> int:
+        """The line of the source that the instruction is of."""
         return list_code(self.code).lines[self.index] or self.code.co_firstlineno
 
     @property

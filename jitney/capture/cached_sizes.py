@@ -53,6 +53,7 @@ class SizedCall:
     sizes: tuple[torch.SymInt, ...] = ()
 
     def __call__(self, *numbers: int) -> bool:
+        """Calls the function anew; ``numbers`` in the order of ``sizes``."""
         keywords = {name: _filled(value, numbers) for name, value in self.kwargs.items()}
         found = self.function(*_filled(self.args, numbers), **keywords)
         return fully_equal(found, _filled(self.result, numbers))

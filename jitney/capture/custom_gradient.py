@@ -87,6 +87,7 @@ class CustomGradient:
         return self.name
 
     def __call__(self, *tensors: torch.Tensor) -> Any:
+        """``tensors``: outputs, inputs, then what ``backward`` needs; the outputs with the rule."""
         eager = all(type(x) in (torch.Tensor, torch.nn.Parameter) for x in tensors)
         rule = _ByAuthor if eager and self.author is not None else _ByGraph
         return rule.apply(self, *tensors)

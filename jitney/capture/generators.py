@@ -307,6 +307,7 @@ class Callback:
         self.interpreter, self.function = interpreter, function
 
     def __call__(self, *args: Any) -> Any:
+        """The result, forced; raises the program's own exception."""
         return _through(self.interpreter, self.function, *args)
 
 
@@ -315,6 +316,7 @@ class Predicate(Callback):
     argument."""
 
     def __call__(self, *args: Any) -> Any:
+        """True or False; raises the program's own exception, of a ``__bool__`` too."""
         value = args[0] if self.function is None else super().__call__(*args)
         try:
             return self.interpreter.truth(value)
@@ -331,6 +333,7 @@ class Iterating(Callback):
         self.begin = begin
 
     def __call__(self, *args: Any) -> Any:
+        """The iterator; raises the program's own exception."""
         try:
             return self.begin(self.interpreter, *args)
         except Raised as raised:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 @opcode("BUILD_TUPLE")
 def build_tuple(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
+    """``(a, b)``; what the outermost frame returns right away stays `Lazy`."""
     following = frame.program.instructions[frame.index].name
     if following == "RETURN_VALUE" and len(vm.frames) == 1:  # nobody will look inside
         frame.stack.append(tuple(frame.popn(ins.arg)))
@@ -35,17 +36,20 @@ def build_tuple(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
 
 @opcode("BUILD_LIST")
 def build_list(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
+    """``[a, b]``, of forced values."""
     frame.stack.append(vm.popn(frame, ins.arg))
 
 
 @opcode("BUILD_SET")
 def build_set(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
+    """``{a, b}``; a symbol becomes the number it is."""
     values = [subscripts.key(vm, value) for value in vm.popn(frame, ins.arg)]
     frame.stack.append(vm.native(set, values))
 
 
 @opcode("BUILD_MAP")
 def build_map(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
+    """``{a: b}``; a symbol as key becomes the number it is."""
     values = vm.popn(frame, 2 * ins.arg)
     pairs = zip(values[::2], values[1::2], strict=True)
     frame.stack.append(vm.native(dict, [(subscripts.key(vm, k), v) for k, v in pairs]))
@@ -53,12 +57,14 @@ def build_map(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
 
 @opcode("BUILD_CONST_KEY_MAP")
 def build_const_key_map(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
+    """``{"a": b}``, its keys a constant tuple."""
     keys = frame.stack.pop()
     frame.stack.append(dict(zip(keys, vm.popn(frame, ins.arg), strict=True)))
 
 
 @opcode("BUILD_STRING")
 def build_string(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
+    """``f"{a}{b}"``: a late text where a part is one (`late_texts.joined`)."""
     parts = frame.popn(ins.arg)
     late = late_texts.joined(vm, parts)
     frame.stack.append("".join(map(vm.world.force, parts)) if late is None else late)
@@ -66,11 +72,13 @@ def build_string(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
 
 @opcode("BUILD_SLICE")
 def build_slice(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
+    """``a:b``, or ``a:b:c`` where ``arg`` is 3."""
     frame.stack.append(slice(*vm.popn(frame, ins.arg)))
 
 
 @opcode("LIST_TO_TUPLE")
 def list_to_tuple(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
+    """What a starred call or tuple gathered in a list, up to 3.11."""
     frame.stack.append(tuple(vm.pop(frame)))
 
 
@@ -85,24 +93,28 @@ def _filled(vm: Interpreter, frame: Frame, ins: Instruction) -> Any:
 
 @opcode("LIST_APPEND")
 def list_append(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
+    """An item of a list comprehension or of ``[*a, b]``."""
     value = vm.pop(frame)
     _filled(vm, frame, ins).append(value)
 
 
 @opcode("SET_ADD")
 def set_add(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
+    """An item of a set comprehension or of ``{*a, b}``; a symbol becomes the number it is."""
     value = vm.pop(frame)
     vm.native(set.add, _filled(vm, frame, ins), subscripts.key(vm, value))
 
 
 @opcode("MAP_ADD")
 def map_add(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
+    """An item of a dict comprehension; a symbol as key becomes the number it is."""
     key, value = vm.popn(frame, 2)
     vm.native(dict.__setitem__, _filled(vm, frame, ins), subscripts.key(vm, key), value)
 
 
 @opcode("LIST_EXTEND")
 def list_extend(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
+    """``[*value]``; CPython's TypeError for what is not iterable."""
     value = vm.pop(frame)
     if not operators.is_iterable(vm, value):
         name = type_name(value)
@@ -113,18 +125,21 @@ def list_extend(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
 
 @opcode("SET_UPDATE")
 def set_update(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
+    """``{*value}``; a symbol becomes the number it is."""
     values = vm.native(list, operators.iterable(vm, vm.pop(frame)))
     vm.native(set.update, _filled(vm, frame, ins), [subscripts.key(vm, v) for v in values])
 
 
 @opcode("DICT_UPDATE")
 def dict_update(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
+    """``{**value}``; CPython's TypeError for what is no mapping."""
     value = subscripts.mapping(vm, vm.pop(frame))
     vm.native(dict.update, _filled(vm, frame, ins), value)
 
 
 @opcode("DICT_MERGE")
 def dict_merge(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
+    """``f(**a, **b)``; breaks for what eager refuses, in words that name the function."""
     value = vm.pop(frame)
     if look_up(vm, type(value), "keys") is ABSENT:  # the error names the function
         raise BreakCapture("arguments", f"a {type_name(value)} is given as **keywords")
@@ -138,6 +153,7 @@ def dict_merge(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
 
 @opcode("UNPACK_SEQUENCE")
 def unpack_sequence(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
+    """``a, b = value``; CPython's ValueError for another number of values."""
     given = vm.pop(frame)
     values = _unpacked(vm, given, ins.arg + 1)
     if len(values) != ins.arg:
@@ -159,6 +175,7 @@ def _got(given: Any) -> str:
 
 @opcode("UNPACK_EX")
 def unpack_ex(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
+    """``a, *b, c = value``: the low byte of ``arg`` counts those before, the rest those after."""
     before, after = ins.arg & 0xFF, ins.arg >> 8
     values = _unpacked(vm, vm.pop(frame), None)
     if len(values) < before + after:
@@ -184,6 +201,7 @@ def _unpacked(vm: Interpreter, value: Any, most: int | None) -> list[Any]:
 
 @opcode("BINARY_SUBSCR")
 def binary_subscr(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
+    """``container[key]``; of a dict from outside only that key is looked at, if it is plain."""
     key = vm.pop(frame)
     container = frame.stack.pop()
     frame.stack.append(subscripts.get(vm, container, key, frame))
@@ -191,18 +209,21 @@ def binary_subscr(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
 
 @opcode("STORE_SUBSCR")
 def store_subscr(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
+    """``container[key] = value``."""
     value, container, key = vm.popn(frame, 3)
     subscripts.set_item(vm, container, key, value, frame)
 
 
 @opcode("DELETE_SUBSCR")
 def delete_subscr(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
+    """``del container[key]``."""
     container, key = vm.popn(frame, 2)
     subscripts.del_item(vm, container, key)
 
 
 @opcode("BINARY_SLICE")
 def binary_slice(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
+    """``container[a:b]``, from 3.12 on."""
     start, stop = vm.popn(frame, 2)
     container = vm.pop(frame)
     frame.stack.append(subscripts.get(vm, container, slice(start, stop), frame))
@@ -210,6 +231,7 @@ def binary_slice(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
 
 @opcode("STORE_SLICE")
 def store_slice(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
+    """``container[a:b] = value``, from 3.12 on."""
     value, container, start, stop = vm.popn(frame, 4)
     subscripts.set_item(vm, container, slice(start, stop), value, frame)
 
@@ -219,6 +241,7 @@ def store_slice(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
 
 @opcode("LOAD_ATTR")
 def load_attr(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
+    """``owner.name``; from 3.12 on an odd ``arg`` says that it is called next."""
     owner = frame.stack.pop()
     if not OLD_CALLS and ins.arg & 1:
         _push_method(vm, frame, owner, ins.value)
@@ -228,6 +251,7 @@ def load_attr(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
 
 @opcode("LOAD_METHOD")
 def load_method(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
+    """``owner.name``, called next: 3.11 has an instruction for that."""
     _push_method(vm, frame, frame.stack.pop(), ins.value)
 
 
@@ -241,17 +265,20 @@ def _push_method(vm: Interpreter, frame: Frame, owner: Any, name: str) -> None:
 
 @opcode("STORE_ATTR")
 def store_attr(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
+    """``owner.name = value``."""
     value, owner = vm.popn(frame, 2)
     attribute_stores.set_attr(vm, owner, ins.value, value, frame)
 
 
 @opcode("DELETE_ATTR")
 def delete_attr(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
+    """``del owner.name``."""
     attribute_stores.del_attr(vm, vm.pop(frame), ins.value)
 
 
 @opcode("LOAD_SUPER_ATTR")
 def load_super_attr(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
+    """``super().name``, from 3.12 on; an odd ``arg`` says that it is called next."""
     function, cls, owner = vm.popn(frame, 3)
     if function is not super:
         raise BreakCapture("super", "super is not the builtin")
@@ -276,6 +303,7 @@ _SYMBOLS = _binary_symbols()
 
 @opcode("BINARY_OP")
 def binary_op(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
+    """``a + b``, ``a += b``, …; from 3.14 on ``a[b]``. Of late texts ``+`` gives a late one."""
     if _SYMBOLS[ins.arg] == "[]":
         binary_subscr(vm, frame, ins)
         return
@@ -289,37 +317,44 @@ def binary_op(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
 
 @opcode("COMPARE_OP")
 def compare_op(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
+    """``a < b`` and the like."""
     left, right = vm.popn(frame, 2)
     frame.stack.append(operators.compare(vm, ins.value, left, right))
 
 
 @opcode("UNARY_NEGATIVE")
 def unary_negative(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
+    """``-x``."""
     frame.stack.append(operators.unary(vm, "neg", vm.pop(frame)))
 
 
 @opcode("UNARY_POSITIVE")
 def unary_positive(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
+    """``+x``, up to 3.11."""
     frame.stack.append(operators.unary(vm, "pos", vm.pop(frame)))
 
 
 @opcode("UNARY_INVERT")
 def unary_invert(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
+    """``~x``."""
     frame.stack.append(operators.unary(vm, "invert", vm.pop(frame)))
 
 
 @opcode("TO_BOOL")
 def to_bool(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
+    """The truth of a value, before a jump, from 3.13 on."""
     frame.stack.append(operators.truth(vm, vm.pop(frame)))
 
 
 @opcode("UNARY_NOT")
 def unary_not(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
+    """``not x``; before 3.13 of any value, which is asked for its truth."""
     frame.stack.append(not operators.truth(vm, vm.pop(frame)))
 
 
 @opcode("IS_OP")
 def is_op(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
+    """``a is b``, with ``arg`` 1 ``a is not b``; what is distinct must be so in later calls."""
     left, right = vm.popn(frame, 2)
     frame.stack.append(identical(left, right) != bool(ins.arg))
     vm.world.compared(left, right)
@@ -327,6 +362,7 @@ def is_op(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
 
 @opcode("CONTAINS_OP")
 def contains_op(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
+    """``a in b``, with ``arg`` 1 ``a not in b``; a dict from outside as in `binary_subscr`."""
     container = frame.stack.pop()
     item = vm.pop(frame)
     found = subscripts.lazy_contains(vm, container, item)
@@ -337,11 +373,13 @@ def contains_op(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
 
 @opcode("GET_LEN")
 def get_len(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
+    """The length of the value on top, which stays, for a ``case`` of a sequence."""
     frame.stack.append(operators.length(vm, vm.world.force(frame.stack[-1])))
 
 
 @opcode("FORMAT_VALUE")
 def format_value(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
+    """``{x!r:spec}`` of an f-string, up to 3.12."""
     spec = vm.pop(frame) if ins.arg & 4 else ""
     if ins.arg & 3:
         frame.stack.append(_converted(vm, vm.pop(frame), ins.arg & 3))
@@ -350,16 +388,19 @@ def format_value(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
 
 @opcode("CONVERT_VALUE")
 def convert_value(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
+    """``!s``, ``!r`` or ``!a`` of an f-string, from 3.13 on."""
     frame.stack.append(_converted(vm, vm.pop(frame), ins.arg))
 
 
 @opcode("FORMAT_SIMPLE")
 def format_simple(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
+    """``{x}`` of an f-string, from 3.13 on."""
     _format(vm, frame, "")
 
 
 @opcode("FORMAT_WITH_SPEC")
 def format_with_spec(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
+    """``{x:spec}`` of an f-string, from 3.13 on."""
     _format(vm, frame, vm.pop(frame))
 
 
@@ -389,18 +430,21 @@ _MATCHES_ITSELF = 1 << 22  # Py_TPFLAGS_MATCH_SELF
 
 @opcode("MATCH_MAPPING")
 def match_mapping(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
+    """Whether the value on top, which stays, is one for ``case {…}``."""
     value = vm.world.force(frame.stack[-1])
     frame.stack.append(bool(type(value).__flags__ & _MAPPING))
 
 
 @opcode("MATCH_SEQUENCE")
 def match_sequence(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
+    """Whether the value on top, which stays, is one for ``case […]``."""
     value = vm.world.force(frame.stack[-1])
     frame.stack.append(bool(type(value).__flags__ & _SEQUENCE))
 
 
 @opcode("MATCH_KEYS")
 def match_keys(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
+    """``case {"a": x}``: the values of the keys on top, None where one is missing."""
     keys = frame.stack[-1]
     if len(set(keys)) < len(keys):
         raise BreakCapture("match", "a pattern has a key twice")
@@ -412,6 +456,7 @@ def match_keys(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
 
 @opcode("MATCH_CLASS")
 def match_class(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
+    """``case C(x, name=y)``: the attributes as a tuple, None where it does not match."""
     value, cls, names = vm.popn(frame, 3)
     if not isinstance(cls, type):
         raise Raised(TypeError("called match pattern must be a class"))

@@ -32,35 +32,41 @@ if TYPE_CHECKING:
 
 @opcode("JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT")
 def jump(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
+    """A loop runs turn by turn, so back is as good as forward."""
     frame.index = ins.target
 
 
 @opcode("POP_JUMP_IF_TRUE", "POP_JUMP_FORWARD_IF_TRUE", "POP_JUMP_BACKWARD_IF_TRUE")
 def jump_if_true(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
+    """A tensor breaks unless its truth is known (`operators.truth`)."""
     if operators.truth(vm, vm.pop(frame)):
         frame.index = ins.target
 
 
 @opcode("POP_JUMP_IF_FALSE", "POP_JUMP_FORWARD_IF_FALSE", "POP_JUMP_BACKWARD_IF_FALSE")
 def jump_if_false(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
+    """As `jump_if_true`."""
     if not operators.truth(vm, vm.pop(frame)):
         frame.index = ins.target
 
 
 @opcode("POP_JUMP_IF_NONE", "POP_JUMP_FORWARD_IF_NONE", "POP_JUMP_BACKWARD_IF_NONE")
 def jump_if_none(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
+    """Asks no object for its truth."""
     if vm.pop(frame) is None:
         frame.index = ins.target
 
 
 @opcode("POP_JUMP_IF_NOT_NONE", "POP_JUMP_FORWARD_IF_NOT_NONE", "POP_JUMP_BACKWARD_IF_NOT_NONE")
 def jump_if_not_none(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
+    """Asks no object for its truth."""
     if vm.pop(frame) is not None:
         frame.index = ins.target
 
 
 @opcode("JUMP_IF_TRUE_OR_POP")
 def jump_if_true_or_pop(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
+    """``a or b`` up to 3.11: ``a`` stays where it jumps."""
     if operators.truth(vm, vm.world.force(frame.stack[-1])):
         frame.index = ins.target
     else:
@@ -69,6 +75,7 @@ def jump_if_true_or_pop(vm: Interpreter, frame: Frame, ins: Instruction) -> None
 
 @opcode("JUMP_IF_FALSE_OR_POP")
 def jump_if_false_or_pop(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
+    """``a and b`` up to 3.11: ``a`` stays where it jumps."""
     if not operators.truth(vm, vm.world.force(frame.stack[-1])):
         frame.index = ins.target
     else:
@@ -77,11 +84,13 @@ def jump_if_false_or_pop(vm: Interpreter, frame: Frame, ins: Instruction) -> Non
 
 @opcode("GET_ITER")
 def get_iter(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
+    """``iter(value)``; of a tensor over its rows, by one ``unbind``."""
     frame.stack.append(operators.get_iter(vm, vm.pop(frame)))
 
 
 @opcode("FOR_ITER")
 def for_iter(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
+    """The next item, above the iterator; where there is none it jumps (`LOOP_END`)."""
     try:
         value = operators.advance(vm, frame.stack[-1])
     except Raised as raised:
@@ -101,6 +110,7 @@ def for_iter(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
 
 @opcode("CALL", "CALL_KW")
 def call(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
+    """``f(a, b=c)``: names of the keywords lie on top (CALL_KW) or came with KW_NAMES."""
     names = frame.stack.pop() if ins.name == "CALL_KW" else frame.kwnames
     args = frame.popn(ins.arg)
     function, *owner = frame.pop_callable()
@@ -117,6 +127,7 @@ def call(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
 
 @opcode("CALL_FUNCTION_EX")
 def call_function_ex(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
+    """``f(*args, **kwargs)``; breaks for a keyword that is no text, which eager refuses."""
     has_keywords = KEYWORDS_OR_NULL or ins.arg & 1
     kwargs: Any = vm.pop(frame) if has_keywords else NULL
     args = operators.listed(vm, operators.starred(vm, vm.pop(frame)), TUPLES_ASK_FOR_LENGTHS)
@@ -132,6 +143,7 @@ def call_function_ex(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
 
 @opcode("MAKE_FUNCTION")
 def make_function(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
+    """``def`` or ``lambda``; up to 3.12 bits of ``arg`` tell what else lies on the stack."""
     code = frame.stack.pop()
     closure = tuple([types.CellType() for _ in code.co_freevars]) or None  # till it is set
     frame.stack.append(types.FunctionType(code, frame.globals, code.co_name, None, closure))
@@ -143,6 +155,7 @@ def make_function(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
 
 @opcode("SET_FUNCTION_ATTRIBUTE")
 def set_function_attribute(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
+    """Defaults, annotations or closure of a new function, from 3.13 on."""
     _set_function_attribute(vm, frame, ins.arg)
     vm.owned[id(frame.stack[-1])] = frame.stack[-1]
 
@@ -172,18 +185,21 @@ def _set_function_attribute(vm: Interpreter, frame: Frame, attribute: int) -> No
 
 @opcode("RETURN_VALUE")
 def return_value(vm: Interpreter, frame: Frame, ins: Instruction) -> int:
+    """The value may be `Lazy`."""
     frame.result = frame.stack.pop()
     return RETURNED
 
 
 @opcode("RETURN_CONST")
 def return_const(vm: Interpreter, frame: Frame, ins: Instruction) -> int:
+    """``return`` of a constant, in 3.12 and 3.13."""
     frame.result = ins.value
     return RETURNED
 
 
 @opcode("RETURN_GENERATOR")
 def return_generator(vm: Interpreter, frame: Frame, ins: Instruction) -> int:
+    """The frame's generator; the frame goes on when it is advanced."""
     generator = FrameGenerator(vm, frame)
     frame.link = None
     frame.generator = generator
@@ -193,12 +209,14 @@ def return_generator(vm: Interpreter, frame: Frame, ins: Instruction) -> int:
 
 @opcode("YIELD_VALUE")
 def yield_value(vm: Interpreter, frame: Frame, ins: Instruction) -> int:
+    """The frame stops, and goes on at the next instruction."""
     frame.result = frame.stack.pop()
     return YIELDED
 
 
 @opcode("GET_YIELD_FROM_ITER")
 def get_yield_from_iter(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
+    """``iter(value)`` for ``yield from``; a generator of the capture's is its own."""
     value = vm.pop(frame)
     frame.stack.append(
         value if isinstance(value, FrameGenerator) else operators.get_iter(vm, value)
@@ -207,6 +225,7 @@ def get_yield_from_iter(vm: Interpreter, frame: Frame, ins: Instruction) -> None
 
 @opcode("SEND")
 def send(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
+    """A turn of ``yield from``; jumps with the value of StopIteration at its end."""
     value = vm.pop(frame)
     receiver = frame.stack[-1]
     try:
@@ -229,6 +248,7 @@ def send(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
 
 @opcode("CALL_INTRINSIC_1")
 def call_intrinsic_1(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
+    """StopIteration made a RuntimeError, ``+x``, a list made a tuple; breaks for the rest."""
     value = vm.pop(frame)
     if ins.arg == 3:  # INTRINSIC_STOPITERATION_ERROR
         frame.stack.append(stopped(value))
@@ -245,6 +265,7 @@ def call_intrinsic_1(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
 
 @opcode("RAISE_VARARGS")
 def raise_varargs(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
+    """``raise``, ``raise e`` or ``raise e from cause``, by ``arg``."""
     if ins.arg == 0:
         current = exceptions.handled_now(vm)
         if current is None:
@@ -258,11 +279,13 @@ def raise_varargs(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
 
 @opcode("RERAISE")
 def reraise(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
+    """The exception on top, as it is, at the end of ``finally``, ``with`` and ``except``."""
     raise Raised(frame.stack.pop())
 
 
 @opcode("PUSH_EXC_INFO")
 def push_exc_info(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
+    """Begins to handle the exception on top, above the one handled so far."""
     exception = frame.stack.pop()
     frame.stack.append(frame.exceptions)
     frame.stack.append(exception)
@@ -271,17 +294,20 @@ def push_exc_info(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
 
 @opcode("POP_EXCEPT")
 def pop_except(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
+    """What was handled before is handled again."""
     frame.exceptions = frame.stack.pop()
 
 
 @opcode("CHECK_EXC_MATCH")
 def check_exc_match(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
+    """``except classes``: whether it takes the exception, which stays."""
     classes = vm.pop(frame)
     frame.stack.append(bool(vm.native(exceptions.matches, frame.stack[-1], classes)))
 
 
 @opcode("BEFORE_WITH")
 def before_with(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
+    """``__exit__`` and what ``__enter__`` gives, up to 3.13; breaks for methods of C code."""
     manager = vm.pop(frame)
     cls = type(manager)
     enter, leave = look_up(vm, cls, "__enter__"), look_up(vm, cls, "__exit__")
@@ -316,6 +342,7 @@ def load_special(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
 
 @opcode("WITH_EXCEPT_START")
 def with_except_start(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
+    """Calls ``__exit__`` with the exception; its answer is what the block asks next."""
     exception = frame.stack[-1]
     leave = frame.stack[-5 if SPECIAL_METHODS else -4]  # NULL above it, from 3.14 on
     args = (type(exception), exception, given_to(vm, leave, exception))
@@ -324,6 +351,7 @@ def with_except_start(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
 
 @opcode("CLEANUP_THROW")
 def cleanup_throw(vm: Interpreter, frame: Frame, ins: Instruction) -> None:
+    """A StopIteration thrown into ``yield from`` ends it with a value; others go on."""
     exception = frame.stack[-1]
     if not isinstance(exception, StopIteration):
         raise Raised(exception)

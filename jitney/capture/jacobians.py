@@ -46,6 +46,7 @@ class Pushed:
     __name__ = "jvp"
 
     def __call__(self, *tensors: torch.Tensor) -> Any:
+        """By `torch.func.jvp`, whose errors it raises."""
         used, given = tensors[: self.used], tensors[self.used :]
         middle = len(given) // 2
         run = _with_aux(self.body, used, self.outputs)
@@ -67,6 +68,7 @@ class Pulled:
     __name__ = "vjp"
 
     def __call__(self, *tensors: torch.Tensor) -> Any:
+        """By `torch.func.vjp`, whose errors it raises."""
         used, primals = tensors[: self.used], tensors[self.used :]
         run = _with_aux(self.body, used, self.outputs)
         results, pull, aux = torch.func.vjp(run, *primals, has_aux=True)  # type: ignore[misc]
@@ -103,6 +105,7 @@ class Jacobian:
     __name__ = "jacobian"
 
     def __call__(self, *tensors: torch.Tensor) -> Any:
+        """Blocks row by row: all of the first result, then of the next."""
         used, given = tensors[: self.used], tensors[self.used :]
         run = _with_aux(self.body, used, self.outputs)
         by = tuple([place for place, want in enumerate(self.wanted) if want])

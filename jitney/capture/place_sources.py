@@ -257,6 +257,7 @@ class Arming:
         return self._values[id(base)]
 
     def watch_list(self, base: list[Any]) -> int:
+        """Address of the items of a list, whose size and memory are watched from now on."""
         self.keep.append(base)
         self.word(id(base) + layouts.SEQUENCE_SIZE, list.__len__(base))
         items = layouts.read_word(id(base) + layouts.LIST_ITEMS)

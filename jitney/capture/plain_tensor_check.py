@@ -31,6 +31,7 @@ class PlainTensorCheck:
         self._native: Callable[[torch.Tensor], bool] | None = None
 
     def __call__(self, value: torch.Tensor) -> bool:
+        """By native code once a tensor has passed, where that is supported."""
         native = self._native
         if native is not None and native(value):
             return True

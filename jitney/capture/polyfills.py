@@ -11,6 +11,7 @@ _MISSING = object()
 def sorted_(
     iterable: Iterable[Any], /, *, key: Callable[[Any], Any] | None = None, reverse: bool = False
 ) -> list[Any]:
+    """Stable, as eager's; ``key`` is asked once for each item, in order."""
     items = list(iterable)
     if key is None:
         items.sort(reverse=reverse)
@@ -20,6 +21,7 @@ def sorted_(
 
 
 def sort_(items: list[Any], key: Callable[[Any], Any], reverse: bool) -> None:
+    """``list.sort``: the list is empty meanwhile. ValueError if it is changed then, as eager's."""
     taken = items[:]
     list.clear(items)  # so it is while keys are asked for
     try:
@@ -32,6 +34,7 @@ def sort_(items: list[Any], key: Callable[[Any], Any], reverse: bool) -> None:
 
 
 def min_(*args: Any, key: Callable[[Any], Any], default: Any = _MISSING) -> Any:
+    """Of equal items the first; the builtin's own errors."""
     if len(args) != 1 and default is not _MISSING:
         return min(*args, default=default)  # raises eager's TypeError
     items = list(args[0]) if len(args) == 1 else list(args)
@@ -47,6 +50,7 @@ def min_(*args: Any, key: Callable[[Any], Any], default: Any = _MISSING) -> Any:
 
 
 def max_(*args: Any, key: Callable[[Any], Any], default: Any = _MISSING) -> Any:
+    """Of equal items the first; the builtin's own errors."""
     if len(args) != 1 and default is not _MISSING:
         return max(*args, default=default)  # raises eager's TypeError
     items = list(args[0]) if len(args) == 1 else list(args)
@@ -62,6 +66,7 @@ def max_(*args: Any, key: Callable[[Any], Any], default: Any = _MISSING) -> Any:
 
 
 def reduce_(function: Callable[[Any, Any], Any], iterable: Iterable[Any], /, *initial: Any) -> Any:
+    """`functools.reduce`; TypeError for nothing at all."""
     iterator = iter(iterable)
     if initial:
         (value,) = initial
@@ -76,6 +81,7 @@ def reduce_(function: Callable[[Any, Any], Any], iterable: Iterable[Any], /, *in
 
 
 def any_(iterable: Iterable[Any], /) -> bool:
+    """Stops at the first that is true."""
     for item in iterable:
         if item:
             return True
@@ -83,6 +89,7 @@ def any_(iterable: Iterable[Any], /) -> bool:
 
 
 def all_(iterable: Iterable[Any], /) -> bool:
+    """Stops at the first that is false."""
     for item in iterable:
         if not item:
             return False
@@ -90,6 +97,7 @@ def all_(iterable: Iterable[Any], /) -> bool:
 
 
 def sum_(iterable: Iterable[Any], /, start: Any = 0) -> Any:
+    """From the left, by ``+`` and never ``+=``."""
     value = start
     for item in iterable:
         value = value + item

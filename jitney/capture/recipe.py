@@ -46,27 +46,37 @@ class Null(Recipe):
 
 @dataclass(frozen=True, eq=False)
 class MakeTuple(Recipe):
+    """A new tuple."""
+
     items: tuple[Recipe, ...]
 
 
 @dataclass(frozen=True, eq=False)
 class MakeList(Recipe):
+    """A new list."""
+
     items: tuple[Recipe, ...]
 
 
 @dataclass(frozen=True, eq=False)
 class MakeDict(Recipe):
+    """A new dict of (key, value) pairs, in order."""
+
     items: tuple[tuple[Recipe, Recipe], ...]
 
 
 @dataclass(frozen=True, eq=False)
 class MakeSet(Recipe):
+    """A new set or frozenset, filled in order."""
+
     items: tuple[Recipe, ...]
     frozen: bool = False
 
 
 @dataclass(frozen=True, eq=False)
 class MakeSlice(Recipe):
+    """A slice."""
+
     start: Recipe
     stop: Recipe
     step: Recipe
@@ -81,6 +91,8 @@ class MakeCell(Recipe):
 
 @dataclass(frozen=True, eq=False)
 class MakeFunction(Recipe):
+    """A new function; ``closure``: its cells, in the order of ``co_freevars``."""
+
     code: CodeType
     globals: Recipe
     name: str
@@ -95,6 +107,8 @@ class MakeFunction(Recipe):
 
 @dataclass(frozen=True, eq=False)
 class MakeMethod(Recipe):
+    """``function`` bound to ``self``."""
+
     function: Recipe
     self: Recipe
 
@@ -162,6 +176,8 @@ class StoreItem(Effect):
 
 @dataclass(frozen=True, eq=False)
 class DeleteItem(Effect):
+    """``dict.__delitem__(target, key)`` raw."""
+
     target: Recipe
     key: Recipe
 
@@ -194,6 +210,8 @@ class StoreAttr(Effect):
 
 @dataclass(frozen=True, eq=False)
 class StoreCell(Effect):
+    """``target.cell_contents = value``; None empties the cell."""
+
     target: Recipe
     value: Recipe | None
 

@@ -24,6 +24,7 @@ class RememberedFakes(torch_api.dispatch_mode_class()):  # type: ignore[misc]
 
     @classmethod
     def is_infra_mode(cls) -> bool:
+        """What torch asks: whether the mode is no user's."""
         return True  # nothing of the user's: torch must not see another mode than it does
 
     @classmethod

@@ -54,6 +54,8 @@ class FrameState:
 
 @dataclass(frozen=True)
 class Return:
+    """The frame returns ``value``."""
+
     value: Recipe
 
 

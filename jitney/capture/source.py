@@ -62,6 +62,7 @@ class Local(Source):
     name: str
 
     def fetch(self, roots: Roots) -> Any:
+        """KeyError where the local is unbound."""
         return roots.locals[self.name]
 
     def __str__(self) -> str:
@@ -73,6 +74,7 @@ class Function(Source):
     """The function the frame runs (its ``__globals__``, ``__closure__``, … follow as `Attr`)."""
 
     def fetch(self, roots: Roots) -> Any:
+        """The function that runs, whatever it is called with."""
         return roots.function
 
     def __str__(self) -> str:
@@ -86,6 +88,7 @@ class ModuleOf(Source):
     name: str
 
     def fetch(self, roots: Roots) -> Any:
+        """KeyError where the module is not imported (any more)."""
         return sys.modules[self.name]
 
     def __str__(self) -> str:
@@ -107,6 +110,7 @@ class Fixed(Source):
         return isinstance(other, Fixed) and other.value is self.value
 
     def fetch(self, roots: Roots) -> Any:
+        """Always the same object."""
         return self.value
 
     def __str__(self) -> str:
@@ -124,6 +128,7 @@ class Below(Source):
         raise TypeError(type(self).__name__)
 
     def fetch(self, roots: Roots) -> Any:
+        """One `step` from what ``base`` fetches."""
         return self.step(self.base.fetch(roots))
 
 
@@ -137,6 +142,7 @@ class Attr(Below):
     name: str
 
     def step(self, base: Any) -> Any:
+        """AttributeError where there is none."""
         return getattr(base, self.name)
 
     def __str__(self) -> str:
@@ -155,6 +161,7 @@ class DictItem(Below):
     key: Any
 
     def step(self, base: Any) -> Any:
+        """KeyError where there is none."""
         return stored_item(base, self.key)
 
     def __str__(self) -> str:
@@ -172,6 +179,7 @@ class DictKey(Below):
     position: int
 
     def step(self, base: Any) -> Any:
+        """IndexError for a shorter dict."""
         return dict_key(base, self.position)
 
     def __str__(self) -> str:
@@ -186,6 +194,7 @@ class DictValue(Below):
     position: int
 
     def step(self, base: Any) -> Any:
+        """IndexError for a shorter dict."""
         return dict_value(base, self.position)
 
     def __str__(self) -> str:
@@ -200,6 +209,7 @@ class Item(Below):
     index: int
 
     def step(self, base: Any) -> Any:
+        """IndexError for a shorter container, TypeError for one without order."""
         return item_at(base, self.index)
 
     def __str__(self) -> str:
@@ -212,6 +222,7 @@ class CellContents(Below):
     """``base.cell_contents`` of a closure cell."""
 
     def step(self, base: Any) -> Any:
+        """ValueError of an empty cell."""
         return base.cell_contents
 
     def __str__(self) -> str:
@@ -226,6 +237,7 @@ class TypeLookup(Below):
     name: str
 
     def step(self, base: Any) -> Any:
+        """AttributeError where there is none."""
         return type_lookup(base, self.name)
 
     def __str__(self) -> str:
@@ -238,6 +250,7 @@ class BoundFrom(Below):
     """The descriptor that the C method at ``base`` is bound from."""
 
     def step(self, base: Any) -> Any:
+        """None where it is of no class of C: see `slot_of`."""
         return slot_of(base)
 
     def __str__(self) -> str:
@@ -250,6 +263,7 @@ class Referent(Below):
     """What a weak reference at ``base`` refers to (any call without arguments)."""
 
     def step(self, base: Any) -> Any:
+        """None where the object is gone."""
         return base()
 
     def __str__(self) -> str:
@@ -265,6 +279,7 @@ class SizeOf(Below):
     dim: int = 0
 
     def step(self, base: Any) -> Any:
+        """In elements; IndexError for a tensor of fewer dimensions."""
         if self.what == "storage_offset":
             return base.storage_offset()
         return getattr(base, self.what)(self.dim)
@@ -293,6 +308,7 @@ class Computed(Source):
         return result if type(result) is self.kind else math.nan
 
     def fetch(self, roots: Roots) -> Any:
+        """By `of`; raises what fetching a number raises."""
         return self.of(*(source.fetch(roots) for _, source in self.symbols))
 
     def __str__(self) -> str:

@@ -36,6 +36,7 @@ class Vmapped:
     __name__ = "vmap"
 
     def __call__(self, *tensors: torch.Tensor) -> Any:
+        """By `torch.vmap`, whose errors it raises."""
         in_dims = (*[None] * self.used, *self.dims)
         batched = torch.func.vmap(
             self.body.forward, in_dims, self.out_dims, randomness=self.randomness
@@ -54,6 +55,7 @@ class Differentiated:
     __name__ = "grad"
 
     def __call__(self, *tensors: torch.Tensor) -> Any:
+        """By `torch.func.grad_and_value`, whose errors it raises."""
         used, given = tensors[: self.used], tensors[self.used :]
 
         def run(by: list[torch.Tensor], others: list[torch.Tensor]) -> Any:

@@ -63,6 +63,7 @@ class EntryCheck:
         self._compiled: Check | None = None
 
     def __call__(self, function: FunctionType, *values: Any) -> bool:
+        """Walks in the first `WALKS` calls, then runs compiled code."""
         if self._compiled is None and self._walks < WALKS:
             self._walks += 1
             walk = Walk(Roots(dict(zip(self._parameters, values)), function))

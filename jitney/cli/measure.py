@@ -22,14 +22,17 @@ class Timing:
 
     @property
     def mean(self) -> float:
+        """Seconds."""
         return statistics.fmean(self.seconds)
 
     @property
     def std(self) -> float:
+        """Of a sample, in seconds; 0 of a single run."""
         return statistics.stdev(self.seconds) if len(self.seconds) > 1 else 0.0
 
     @property
     def p50(self) -> float:
+        """The median, in seconds."""
         return statistics.median(self.seconds)
 
     @property

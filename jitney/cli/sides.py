@@ -19,10 +19,12 @@ Side = Callable[[Task], Callable[..., Any]]
 
 
 def eager(task: Task) -> Callable[..., Any]:
+    """The module as it is."""
     return task.module
 
 
 def torch_compile(task: Task) -> Callable[..., Any]:
+    """Its defaults."""
     return torch.compile(task.module)
 
 
@@ -37,6 +39,7 @@ def torch_compile_frozen(task: Task) -> Callable[..., Any]:
 
 
 def jitney(task: Task) -> Callable[..., Any]:
+    """Our defaults."""
     import jitney as package
 
     return package.compile(task.module)
@@ -69,12 +72,14 @@ def jitney_backend(task: Task) -> Callable[..., Any]:
 
 
 def onnx_runtime(task: Task) -> Callable[..., Any]:
+    """Exported to ONNX: see `exported.onnx_runtime_callable`."""
     from jitney.cli.exported import onnx_runtime_callable
 
     return onnx_runtime_callable(task)
 
 
 def openvino(task: Task) -> Callable[..., Any]:
+    """By torch.export: see `exported.openvino_callable`."""
     from jitney.cli.exported import openvino_callable
 
     return openvino_callable(task)

@@ -43,6 +43,7 @@ class Dump:
         self.failed = False
 
     def __call__(self, event: Event) -> None:
+        """Writes the event if its kind is of the level asked for, or a lower one."""
         level, reads = DUMPED.get(event.kind, (99, str))
         if self.level < level:
             return

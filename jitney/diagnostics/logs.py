@@ -24,6 +24,7 @@ def shown(data: dict[str, Any], *names: str) -> str:
 
 
 def graph_break(data: dict[str, Any]) -> str:
+    """Where, of which kind and why; what to do instead on a line of its own."""
     hint = f"\n  instead: {data['hint']}" if data.get("hint") else ""
     within = f" in {data['within']}" if data.get("within") else ""
     place = f"{data.get('where') or ''}{within}"
@@ -31,49 +32,60 @@ def graph_break(data: dict[str, Any]) -> str:
 
 
 def recompile(data: dict[str, Any]) -> str:
+    """Which frame, and the guard that failed or the limit."""
     return f"{place_of(data)}: {data.get('message') or shown(data, 'limit')}"
 
 
 def eager(data: dict[str, Any]) -> str:
+    """Which frame runs eager, and why."""
     return f"{place_of(data)} runs eager: {data.get('reason') or data.get('error')}"
 
 
 def guards(data: dict[str, Any]) -> str:
+    """A line for each guard of an entry."""
     rows = ["  " + " ".join(map(str, guard)) for guard in data["guard_texts"]]
     return "\n".join([f"{place_of(data)}: {len(rows)} guards", *rows])
 
 
 def body(data: dict[str, Any]) -> str:
+    """The code of an event, under whichever name it has."""
     return lazy(data.get("code") or data.get("source") or data.get("text") or "")
 
 
 def code(data: dict[str, Any]) -> str:
+    """What it is the code of, then the code."""
     return f"{shown(data, 'name', 'graph', 'stage', 'frame')}\n{body(data)}"
 
 
 def captured(data: dict[str, Any]) -> str:
+    """How many operations the frame has, and its graph."""
     return f"{place_of(data)}: {data['nodes']} operations\n{lazy(data['graph'])}"
 
 
 def entry(data: dict[str, Any]) -> str:
+    """`captured` and `guards` in one."""
     return "\n".join([captured(data), *([guards(data)] if "guard_texts" in data else [])])
 
 
 def fusion(data: dict[str, Any]) -> str:
+    """A pair of nests, and what was decided."""
     return shown(data, "step", "a", "b", "allowed", "decision")
 
 
 def loops(data: dict[str, Any]) -> str:
+    """The program as text (`print_program`)."""
     from jitney.loops.print_program import print_program
 
     return print_program(data["program"])
 
 
 def stage(data: dict[str, Any]) -> str:
+    """A stage and its seconds."""
     return f"{data['name']} {data['seconds']:.3f} s"
 
 
 def lowered(data: dict[str, Any]) -> str:
+    """Which ops of a graph are left to the library."""
     return f"{shown(data, 'graph')} stay extern: {data.get('extern') or 'none'}"
 
 

@@ -23,6 +23,7 @@ class Progress:
         self.visible = False
 
     def __call__(self, event: Event) -> None:
+        """Follows stages and counts kernels; other events do not move the line."""
         if event.kind == "stage_start":
             if not self.open:
                 self.began, self.kernels = time.perf_counter(), 0

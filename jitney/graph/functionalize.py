@@ -27,6 +27,7 @@ class FunctionalRecorder(Recorder):
 
     @classmethod
     def is_infra_mode(cls) -> bool:
+        """What torch asks: whether the mode is no user's."""
         return True
 
     def __sym_dispatch__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
@@ -56,15 +57,19 @@ class Functionalized(Direct):
     """The graph runs on functional tensors, under torch's functionalization mode."""
 
     def enter(self, stack: ExitStack) -> None:
+        """Enters the mode, which ``stack`` leaves."""
         stack.enter_context(torch_api.functional_mode(_instead, _notice))
 
     def feed(self, fake: torch.Tensor) -> torch.Tensor:
+        """A functional tensor around it."""
         return torch_api.to_functional(fake)
 
     def value(self, tensor: torch.Tensor) -> torch.Tensor:
+        """What is inside."""
         return torch_api.from_functional(tensor)
 
     def clones_inputs(self) -> bool:
+        """Always."""
         return True
 
 

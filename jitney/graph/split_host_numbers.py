@@ -119,6 +119,7 @@ class Split:
         return on_gpu and torch.Tag.pointwise in getattr(user.target, "tags", ())
 
     def graphs(self) -> SplitGraph:
+        """The graphs of the host and of the device, and how they are wired."""
         own = [n for n in self.results if n in self.by_host and n.op != "placeholder"]
         rest = list(dict.fromkeys(own))
         host, taken = self._host(rest)

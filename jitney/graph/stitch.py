@@ -66,6 +66,7 @@ class Stitched:
     bind: Callable[[tuple[Any, ...]], Compiled | None]
 
     def __call__(self, *inputs: Any) -> Any:
+        """As ``call``."""
         return self.call(*inputs)
 
 

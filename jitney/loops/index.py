@@ -159,6 +159,7 @@ class Index:
 
     @property
     def is_const(self) -> bool:
+        """Whether it names no axis or size, so that ``int()`` takes it."""
         return not self.terms
 
     def __int__(self) -> int:
@@ -300,6 +301,7 @@ def _product(a: Index, b: Index) -> Index:
 
 
 def from_terms(terms: Mapping[Monomial, int], const: int) -> Index:
+    """The canonical sum: terms of 0 dropped, quotients and remainders put together, sorted."""
     kept = [(m, c) for m, c in terms.items() if c]
     if len(kept) > 1:
         if any(type(a) is Mod for m, _ in kept for a in m):
@@ -333,6 +335,7 @@ def _joined(terms: list[tuple[Monomial, int]], const: int) -> Index | None:
 
 
 def without(monomial: Monomial, divisor: Monomial) -> Monomial | None:
+    """The factors left when ``divisor`` is divided out; None if it does not divide ``monomial``."""
     rest = list(monomial)
     for atom in divisor:
         if atom not in rest:

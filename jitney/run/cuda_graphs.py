@@ -121,6 +121,7 @@ class ReplayedProgram:
         return not (elsewhere or torch.cuda.is_current_stream_capturing())
 
     def __call__(self, *args: Any) -> tuple[Any, ...]:
+        """The program's outputs, a flat tuple, replayed where it can be."""
         return self.consume(list(args))
 
     def consume(self, args: list[Any]) -> tuple[Any, ...]:
@@ -291,6 +292,7 @@ class BoundProgram:
         self._ready: dict[int, _Ready] = {}  # by stream
 
     def __call__(self, *given: Any) -> tuple[Any, ...]:
+        """As the program, of the inputs that are not known."""
         device, program = self.device, self.program
         stream = 0 if device is None else torch_api.raw_cuda_stream(device)
         ready = self._ready.get(stream)

@@ -166,6 +166,7 @@ class ApartCheck:
         self._passed: tuple[list[Any], Check] | None = None
 
     def __call__(self, tensors: tuple[torch.Tensor, ...]) -> bool:
+        """Compares addresses with the last that passed, then the memory itself."""
         layouts = [] if self._static else [(t.shape, t.stride()) for t in tensors]
         passed = self._passed
         if passed is not None and layouts == passed[0] and passed[1](tensors):

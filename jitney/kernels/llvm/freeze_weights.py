@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from jitney import torch_api
-from jitney.kernels.llvm.gemm_plan import GemmPlan, can_emit_gemm, packed_index, plan_gemm
+from jitney.kernels.llvm.gemm_plan import GemmPlan, Style, can_emit_gemm, packed_index, plan_gemm
 from jitney.kernels.llvm.isa import isa_of
 from jitney.loops.index import Index, index
 from jitney.loops.ir import Access, Buffer, Gemm, LoopProgram, Node
@@ -90,7 +90,7 @@ def _frozen(
         return node
     plan = plan_gemm(node, isa_of(target), target)
     view = _as_matrix(node)
-    if plan.style != "panel" or view is None or node.b.buffer not in program.arguments:
+    if plan.style is not Style.PANEL or view is None or node.b.buffer not in program.arguments:
         return node
     weight = _weight(node, plan, view, len(found))
     key = (weight.source, weight.shape, weight.strides, weight.offset, weight.width, weight.pairs)
@@ -160,6 +160,7 @@ class FrozenCall:
         self._kept: tuple[list[int], tuple[torch.Tensor, ...], list[Any]] | None = None
 
     def __call__(self, *args: Any) -> Any:
+        """Takes the arguments of the program that is not frozen."""
         sources = [args[p] for p in self._positions]
         state = [source.data_ptr() for source in sources] + torch_api.versions(sources)
         kept = self._kept

@@ -8,7 +8,14 @@ from jitney.errors import CompilerBug
 from jitney.kernels.llvm.gemm_matrix import matrix_phase
 from jitney.kernels.llvm.gemm_panel import panel_phase
 from jitney.kernels.llvm.gemm_parts import GemmCode
-from jitney.kernels.llvm.gemm_plan import GemmPlan, can_emit_gemm, plan_gemm
+from jitney.kernels.llvm.gemm_plan import (
+    GemmPlan,
+    LayoutOfA,
+    LayoutOfB,
+    Style,
+    can_emit_gemm,
+    plan_gemm,
+)
 from jitney.kernels.llvm.gemm_skinny import row_dot_phase, stream_phase
 from jitney.kernels.llvm.gemm_wide import wide_phase
 from jitney.kernels.llvm.isa import isa_of
@@ -19,8 +26,6 @@ from jitney.loops import ir
 from jitney.loops.index import Index
 from jitney.loops.target import Target
 
-_MAIN = {"panel": panel_phase, "row_dot": row_dot_phase, "stream": stream_phase}
-
 
 def emit_gemm(gemm: ir.Gemm, target: Target) -> NodeCode:
     """The code of a GEMM that `can_emit_gemm` allows; CompilerBug otherwise."""
@@ -29,15 +34,21 @@ def emit_gemm(gemm: ir.Gemm, target: Target) -> NodeCode:
         raise CompilerBug(f"{gemm.name}: {allowed.reason}")
     isa = isa_of(target)
     code = GemmCode(gemm, plan_gemm(gemm, isa, target), isa)
-    if code.plan.a == "copied":
+    if code.plan.a is LayoutOfA.COPIED:
         code.add(*copy_a_phase(code))
-    if code.plan.b == "shared":
+    if code.plan.b is LayoutOfB.SHARED:
         code.add(*share_b_phase(code))
     code.add(*_main_phase(code.plan)(code))
     return code.finish()
 
 
 def _main_phase(plan: GemmPlan) -> Callable[[GemmCode], tuple[PhaseFunction, Index, float]]:
-    if plan.beside == 1:
-        return _MAIN[plan.style]
-    return matrix_phase if plan.matrix else wide_phase
+    if plan.beside > 1:
+        return matrix_phase if plan.matrix else wide_phase
+    match plan.style:
+        case Style.PANEL:
+            return panel_phase
+        case Style.ROW_DOT:
+            return row_dot_phase
+        case Style.STREAM:
+            return stream_phase

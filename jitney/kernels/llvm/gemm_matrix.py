@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from jitney.kernels.llvm.expressions import Scope
 from jitney.kernels.llvm.gemm_panel import each_tile
 from jitney.kernels.llvm.gemm_parts import GemmCode
+from jitney.kernels.llvm.gemm_plan import LayoutOfB
 from jitney.kernels.llvm.matrix_tile import STRIP, MatrixTile, matrix_routine
 from jitney.kernels.llvm.pack_columns import interleave_routine, transpose_routine
 from jitney.kernels.llvm.phase_function import PhaseFunction
@@ -38,13 +39,13 @@ def matrix_phase(code: GemmCode) -> tuple[PhaseFunction, Index, float]:
     gemm, plan = code.gemm, code.plan
     f = code.function()
     groups = code.groups()
-    packed = 0 if plan.b == "packed" else plan.beside * _panel_bytes(code)
+    packed = 0 if plan.b is LayoutOfB.PACKED else plan.beside * _panel_bytes(code)
     code.scratch_bytes = packed + plan.rows * _line(code)
     with f.items() as loop:
         scope, flat, (block, group) = code.item(f, loop.index, code.blocks(), groups)
         panels = code.panels_of(f, group)
         item = _Item(scope, flat, *panels, f.offset("%scratch", str(packed), 1))
-        if plan.b != "packed":
+        if plan.b is not LayoutOfB.PACKED:
             _pack(code, f, item)
 
         def write(rows: tuple[str, str], height: int, item: _Item = item) -> None:
@@ -68,7 +69,7 @@ def _pack(code: GemmCode, f: PhaseFunction, item: _Item) -> None:
     """Lays the item's panels out at the start of scratch."""
     gemm, plan = code.gemm, code.plan
     steps, columns = code.k_steps(f), f.size(gemm.n.extent)
-    if plan.b == "interleaved":
+    if plan.b is LayoutOfB.INTERLEAVED:
         b, left = _columns_from(code, f, item, item.first, columns)
         routine = interleave_routine(plan.lanes, plan.vectors, panels=plan.beside)
         arguments = f"ptr {b}, i64 {f.step(gemm.b, gemm.k)}, i64 {steps}, i64 {left}, ptr %scratch"
@@ -138,7 +139,7 @@ def _panel(
     line = code.plan.width * 4
     a = code.row(f, item.scope, m, item.flat, "")
     a = f.offset(a, before, 64)
-    if code.plan.b == "packed":
+    if code.plan.b is LayoutOfB.PACKED:
         b = _columns_from(code, f, item, panel, "0")[0]
     else:
         b = _packed_panel(code, f, item, panel)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from jitney.kernels.llvm.expressions import Scope
 from jitney.kernels.llvm.gemm_parts import GemmCode
 from jitney.kernels.llvm.gemm_patches import Patches, pointer_table
-from jitney.kernels.llvm.gemm_plan import row_offsets
+from jitney.kernels.llvm.gemm_plan import LayoutOfA, LayoutOfB, row_offsets
 from jitney.kernels.llvm.gemm_tile import Routine, Tile, tile_routine
 from jitney.kernels.llvm.matrix_tile import STRIP, MatrixTile, matrix_routine
 from jitney.kernels.llvm.native_threads import HELD
@@ -68,14 +68,14 @@ def panel_phase(code: GemmCode) -> tuple[PhaseFunction, Index, float]:
     """The phase over (batch, block of rows, panel), panels fastest."""
     gemm, plan = code.gemm, code.plan
     f = code.function()
-    held = held_block(f) if plan.a == "packed" else ""
+    held = held_block(f) if plan.a is LayoutOfA.PACKED else ""
     with f.items() as item:
         scope, flat, (block, number) = code.item(f, item.index, code.blocks(), code.panels())
         panel = _panel(code, f, scope, flat, number)
         first, end = code.rows_of(f, block)
         if plan.patches is not None:
             panel = with_table(code, f, panel, plan.patches, (first, end))
-        if plan.a == "packed":
+        if plan.a is LayoutOfA.PACKED:
             turn = f.text.pure(f"udiv i64 {item.index}, {f.size(code.panels())}")
             panel = with_packed_rows(code, f, panel, (first, end), (held, turn))
         whole = Columns(plan.vectors, False)
@@ -103,12 +103,12 @@ def _panel(code: GemmCode, f: PhaseFunction, scope: Scope, flat: str, number: st
     column = f.text.pure(f"mul nsw i64 {number}, {plan.width}")
     here = scope.inner({gemm.n: column})
     line = str(plan.width * size)
-    if plan.b == "gathered":
+    if plan.b is LayoutOfB.GATHERED:
         code.scratch_bytes = int(gemm.k.extent) * plan.width * plan.a_dtype.itemsize
         gather = gather_pairs if plan.pairs else gather_panel
         gather(code, f, scope, column, "%scratch")
         return Panel(scope, flat, column, "%scratch", line)
-    if plan.b == "shared":
+    if plan.b is LayoutOfB.SHARED:
         where = f.text.pure(f"mul nsw i64 {flat}, {f.size(code.panels())}")
         where = f.text.pure(f"add nsw i64 {where}, {number}")
         where = f.text.pure(f"mul nsw i64 {where}, {f.size(code.panel_elements())}")
@@ -116,15 +116,17 @@ def _panel(code: GemmCode, f: PhaseFunction, scope: Scope, flat: str, number: st
         b = f.offset(start, where, plan.dtype.itemsize)
         return Panel(scope, flat, column, b, line)
     b = f.address(here, gemm.b, (gemm.k,))
-    if plan.b == "packed":
-        following = f.offset(b, f.size(code.panel_elements()), plan.a_dtype.itemsize)
-        ahead = shared_lines(code, f, following, code.k_steps(f))
-        return Panel(scope, flat, column, b, line, ahead)
-    if plan.b == "indexed":
-        return Panel(scope, flat, column, b, _offset_table(code, f))
-    if plan.b == "direct":
-        return Panel(scope, flat, column, b, f.step(gemm.b, gemm.k), _beside(code, f, b))
-    return _packed_by_item(code, f, scope, flat, column, b, line)
+    match plan.b:
+        case LayoutOfB.PACKED:
+            following = f.offset(b, f.size(code.panel_elements()), plan.a_dtype.itemsize)
+            ahead = shared_lines(code, f, following, code.k_steps(f))
+            return Panel(scope, flat, column, b, line, ahead)
+        case LayoutOfB.INDEXED:
+            return Panel(scope, flat, column, b, _offset_table(code, f))
+        case LayoutOfB.DIRECT:
+            return Panel(scope, flat, column, b, f.step(gemm.b, gemm.k), _beside(code, f, b))
+        case _:
+            return _packed_by_item(code, f, scope, flat, column, b, line)
 
 
 def _offset_table(code: GemmCode, f: PhaseFunction) -> str:
@@ -151,7 +153,7 @@ def _packed_by_item(
     panel = int(gemm.k.extent) * plan.width * (2 if plan.pairs else size)
     code.scratch_bytes = panel
     source = b
-    if plan.b == "converted":
+    if plan.b is LayoutOfB.CONVERTED:
         code.scratch_bytes = 2 * panel
         source = f.text.pure(f"getelementptr i8, ptr %scratch, i64 {panel}")
         pitch = f"i64 {int(gemm.k.extent) * plan.dtype.itemsize}"
@@ -159,9 +161,9 @@ def _packed_by_item(
     arguments = f"ptr {source}, {pitch}, i64 {steps}, i64 {count}, ptr %scratch"
     f.text.do(f"call void @{code.use(routine)}({arguments})")
     ahead = None
-    if plan.b == "copied":
+    if plan.b is LayoutOfB.COPIED:
         ahead = _beside(code, f, b)
-    elif plan.b == "transposed":
+    elif plan.b is LayoutOfB.TRANSPOSED:
         rows = f.text.pure(f"mul nsw {pitch}, {plan.width}")
         following = f.text.pure(f"getelementptr i8, ptr {b}, i64 {rows}")
         ahead = shared_lines(code, f, following, steps)
@@ -189,12 +191,15 @@ def _packing(code: GemmCode) -> tuple[Routine, Axis | None]:
     """The routine that packs a panel, and the axis whose pitch it is given (None: it is given the
     table of B's rows)."""
     gemm, plan = code.gemm, code.plan
-    if plan.b in ("transposed", "converted"):
-        return transpose_routine(plan.lanes, plan.vectors), gemm.n
-    if plan.b == "interleaved":
-        indexed = gemm.b.index.coefficient(gemm.k) is None
-        return interleave_routine(plan.lanes, plan.vectors, indexed), None if indexed else gemm.k
-    return copy_routine(gemm.b.dtype, plan.lanes, plan.vectors), gemm.k
+    match plan.b:
+        case LayoutOfB.TRANSPOSED | LayoutOfB.CONVERTED:
+            return transpose_routine(plan.lanes, plan.vectors), gemm.n
+        case LayoutOfB.INTERLEAVED:
+            indexed = gemm.b.index.coefficient(gemm.k) is None
+            along = None if indexed else gemm.k
+            return interleave_routine(plan.lanes, plan.vectors, indexed), along
+        case _:
+            return copy_routine(gemm.b.dtype, plan.lanes, plan.vectors), gemm.k
 
 
 def int_or(size: Index, otherwise: int) -> int:
@@ -327,7 +332,7 @@ def call_tile(
         plan.lanes,
         plan.dtype,
         plan.pairs,
-        plan.b == "indexed",
+        plan.b is LayoutOfB.INDEXED,
         columns.masked,
         plan.patches is not None,
         plan.depth > 0,

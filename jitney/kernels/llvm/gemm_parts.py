@@ -8,7 +8,7 @@ import torch
 
 from jitney.kernels.llvm.conversions import broadcast
 from jitney.kernels.llvm.expressions import Lanes, Scope
-from jitney.kernels.llvm.gemm_plan import GemmPlan
+from jitney.kernels.llvm.gemm_plan import GemmPlan, LayoutOfA, LayoutOfB
 from jitney.kernels.llvm.gemm_tile import Routine
 from jitney.kernels.llvm.isa import Isa
 from jitney.kernels.llvm.node_code import NodeCode, Phase
@@ -93,14 +93,14 @@ class GemmCode:
 
     def a_copy_bytes(self) -> Index:
         """Bytes of the shared copy of A (rounded up to whole lines), 0 without one."""
-        if self.plan.a != "copied":
+        if self.plan.a is not LayoutOfA.COPIED:
             return index(0)
         size = self.batches() * self.gemm.m.extent * self.gemm.k.extent * self.plan.a_dtype.itemsize
         return (size + 63) // 64 * 64
 
     def shared_bytes(self) -> Index:
         """Shared memory of the node: the copy of A, then the packed B."""
-        if self.plan.b != "shared":
+        if self.plan.b is not LayoutOfB.SHARED:
             return self.a_copy_bytes()
         panels = self.batches() * self.panels() * self.panel_elements()
         return self.a_copy_bytes() + panels * self.plan.dtype.itemsize
@@ -154,9 +154,9 @@ class GemmCode:
     def row(self, f: PhaseFunction, scope: Scope, m: str, batch: str, packed: str) -> str:
         """Where A's row ``m`` begins."""
         gemm = self.gemm
-        if self.plan.a == "direct":
+        if self.plan.a is LayoutOfA.DIRECT:
             return f.address(scope.inner({gemm.m: m}), gemm.a, (gemm.k,))
-        if self.plan.a == "packed":
+        if self.plan.a is LayoutOfA.PACKED:
             within = f.text.pure(f"urem i64 {m}, {self.plan.block}")
             return packed_row(f, self.packed_a(), packed, within)
         row = f.text.pure(f"mul nsw i64 {batch}, {f.size(gemm.m.extent)}")
@@ -166,7 +166,7 @@ class GemmCode:
 
     def a_pitch(self, f: PhaseFunction) -> str:
         """Bytes from one row of A to the next, read in place or copied."""
-        if self.plan.a == "copied":
+        if self.plan.a is LayoutOfA.COPIED:
             return f.size(self.gemm.k.extent * self.plan.a_dtype.itemsize)
         return f.step(self.gemm.a, self.gemm.m)
 
@@ -174,11 +174,13 @@ class GemmCode:
         """Bytes from one k (or pair of k) of A to the next."""
         if self.plan.pairs:
             return "4"
-        if self.plan.a == "copied":
-            return str(self.plan.dtype.itemsize)
-        if self.plan.a == "packed":
-            return str(self.packed_a().step)
-        return f.step(self.gemm.a, self.gemm.k)
+        match self.plan.a:
+            case LayoutOfA.COPIED:
+                return str(self.plan.dtype.itemsize)
+            case LayoutOfA.PACKED:
+                return str(self.packed_a().step)
+            case _:
+                return f.step(self.gemm.a, self.gemm.k)
 
     @property
     def has_terms(self) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from enum import Enum
 from typing import Any
 
 import numpy as np
@@ -46,32 +47,57 @@ MATRIX_PANELS, MATRIX_SHARE, MANY_ROWS = 8, 0.4, 320
 IN_PLACE = 64 << 10
 
 
+class Style(Enum):
+    """What a product goes over: the loops of its main phase."""
+
+    PANEL = "panel"  # tiles over panels of B
+    ROW_DOT = "row_dot"  # few rows, B's k contiguous
+    STREAM = "stream"  # few rows, B's n contiguous
+
+
+class LayoutOfA(Enum):
+    """Where tiles read A."""
+
+    DIRECT = "direct"  # in place
+    PATCHES = "patches"  # in place, in pieces (`GemmPlan.patches`)
+    # A block's columns laid out in scratch as tiles read them, by the work item that comes to the
+    # block first.
+    PACKED = "packed"
+    COPIED = "copied"  # converted or computed into shared memory by a phase
+
+
+class LayoutOfB(Enum):
+    """Where tiles read B. What follows SHARED each work item packs into scratch."""
+
+    DIRECT = "direct"  # in place
+    INDEXED = "indexed"  # in place, rows found through a table of offsets (`row_offsets`)
+    PACKED = "packed"  # laid out once (`packed_index`)
+    SHARED = "shared"  # packed into shared memory by a phase
+    TRANSPOSED = "transposed"  # from k-contiguous rows
+    CONVERTED = "converted"  # the same where the dtype differs
+    COPIED = "copied"  # from n-contiguous rows
+    INTERLEAVED = "interleaved"  # the same for pairs
+    GATHERED = "gathered"  # from any layout
+
+
 @dataclass(frozen=True)
 class GemmPlan:
-    """``style``: "panel" (tiles over panels of B), "row_dot" (few rows, B's k contiguous) or
-    "stream" (few rows, B's n contiguous).
+    """What is decided of a product, which accumulates in ``dtype``.
 
-    ``dtype`` accumulates. ``pairs``: bfloat16 dot products; ``matrix``: in matrix registers.
-    ``a``: "direct" (read in place), "patches" (in place, in pieces: ``patches``), "packed" (a
-    block's columns laid out in scratch as tiles read them, by the work item that comes to the block
-    first) or "copied" (converted or computed into shared memory by a phase). ``b``: "direct";
-    "indexed" (in place, rows found through a table of offsets); "packed" (laid out once,
-    `packed_index`);
-    packed into scratch by each work item from k-contiguous rows ("transposed", "converted" where
-    the dtype differs), n-contiguous ones ("copied", "interleaved" for pairs) or any layout
-    ("gathered"); or packed into shared memory by a phase ("shared"). ``block``: rows of A a work
-    item takes. ``last``: vectors of the last panel. ``beside``: panels a work item takes
-    (more than one only of a packed or copied B); ``depth``: steps of k it takes at once (0: all).
+    ``pairs``: bfloat16 dot products; ``matrix``: in matrix registers. ``block``: rows of A a work
+    item takes. ``last``: vectors of the last panel. ``beside``: panels a work item takes (more than
+    one only of a packed or copied B, or in matrix registers); ``depth``: steps of k it takes at
+    once (0: all).
     """
 
-    style: str
+    style: Style
     dtype: torch.dtype
     lanes: int
     rows: int
     vectors: int
     pairs: bool
-    a: str
-    b: str
+    a: LayoutOfA
+    b: LayoutOfB
     block: int = 0
     last: int = 0
     patches: Patches | None = None
@@ -92,7 +118,7 @@ class GemmPlan:
     @property
     def in_place(self) -> bool:
         """Whether tiles read B itself, which ends with its last column."""
-        return self.b in ("direct", "indexed")
+        return self.b in (LayoutOfB.DIRECT, LayoutOfB.INDEXED)
 
 
 def can_emit_gemm(gemm: ir.Gemm) -> Decision:
@@ -112,15 +138,16 @@ def can_emit_gemm(gemm: ir.Gemm) -> Decision:
 def plan_gemm(gemm: ir.Gemm, isa: Isa, target: Target) -> GemmPlan:
     """The plan for a GEMM that `can_emit_gemm` allows."""
     lanes, pairs = isa.lanes(gemm.acc_dtype.itemsize * 8), _dots_pairs(gemm, isa)
-    vectors, b = _packed_vectors(gemm, lanes, pairs), "packed"
+    vectors, b = _packed_vectors(gemm, lanes, pairs), LayoutOfB.PACKED
     if not vectors:
         vectors = _vectors(gemm.n.extent, lanes, _most_vectors(isa))
         b = _b_mode(gemm, lanes, vectors, pairs, target)
-    a = "direct" if (_rows_of_pairs(gemm) if pairs else _direct_a(gemm)) else "copied"
-    plan = GemmPlan("panel", gemm.acc_dtype, lanes, TILE_ROWS, vectors, pairs, a, b)
+    in_place = _rows_of_pairs(gemm) if pairs else _direct_a(gemm)
+    a = LayoutOfA.DIRECT if in_place else LayoutOfA.COPIED
+    plan = GemmPlan(Style.PANEL, gemm.acc_dtype, lanes, TILE_ROWS, vectors, pairs, a, b)
     few = _of_few_rows(gemm, plan, target)
     plan, most = (few, BLOCK_ROWS) if few is not None else _in_panels(gemm, plan, isa, target)
-    if plan.style == "panel" and pairs and _on_matrix(gemm, plan, isa):
+    if plan.style is Style.PANEL and pairs and _on_matrix(gemm, plan, isa):
         plan = replace(plan, rows=MATRIX_ROWS, matrix=True)
         plan = replace(plan, beside=_matrix_panels(gemm, plan, target))
     block = _block_rows(gemm, plan, target, most)
@@ -132,37 +159,38 @@ def _of_few_rows(gemm: ir.Gemm, plan: GemmPlan, target: Target) -> GemmPlan | No
     others."""
     if not gemm.m.extent.is_const or int(gemm.m.extent) > SKINNY_ROWS:
         return None
-    if plan.b != "packed" and _k_contiguous_floats(gemm):
-        a = plan.a if gemm.a.index.coefficient(gemm.k) == index(1) else "copied"
-        return replace(plan, style="row_dot", vectors=4, a=a, b="direct")
+    if plan.b is not LayoutOfB.PACKED and _k_contiguous_floats(gemm):
+        a = plan.a if gemm.a.index.coefficient(gemm.k) == index(1) else LayoutOfA.COPIED
+        return replace(plan, style=Style.ROW_DOT, vectors=4, a=a, b=LayoutOfB.DIRECT)
     rows, whole = int(gemm.m.extent), _whole_vectors(gemm.n.extent, plan.lanes)
     if rows > TILE_ROWS or plan.pairs or gemm.b.dtype != plan.dtype or not whole:
         return None
-    if plan.b not in ("direct", "copied"):
+    if plan.b not in (LayoutOfB.DIRECT, LayoutOfB.COPIED):
         return None
     vectors = _stream_vectors(gemm, int(gemm.n.extent) // plan.lanes, target)
-    return replace(plan, style="stream", rows=rows, vectors=vectors, b="direct")
+    return replace(plan, style=Style.STREAM, rows=rows, vectors=vectors, b=LayoutOfB.DIRECT)
 
 
 def _in_panels(gemm: ir.Gemm, plan: GemmPlan, isa: Isa, target: Target) -> tuple[GemmPlan, int]:
     """How A reaches the tiles over panels of B, and how many panels a work item takes; the most
     rows of A for it."""
     most = BLOCK_ROWS
-    if plan.a == "copied" and plan.b != "indexed" and not plan.pairs:
+    if plan.a is LayoutOfA.COPIED and plan.b is not LayoutOfB.INDEXED and not plan.pairs:
         patches = patches_of(gemm)
-        plan = plan if patches is None else replace(plan, a="patches", patches=patches)
-    elif plan.a == "direct" and (rows := _packed_rows(gemm, plan.width, target)):
-        plan, most = replace(plan, a="packed"), rows
-    copyable = plan.b in ("direct", "copied") and plan.patches is None and _spread(gemm)
-    if plan.b != "packed" and not copyable:
+        plan = plan if patches is None else replace(plan, a=LayoutOfA.PATCHES, patches=patches)
+    elif plan.a is LayoutOfA.DIRECT and (rows := _packed_rows(gemm, plan.width, target)):
+        plan, most = replace(plan, a=LayoutOfA.PACKED), rows
+    plain = plan.b in (LayoutOfB.DIRECT, LayoutOfB.COPIED)
+    copyable = plain and plan.patches is None and _spread(gemm)
+    if plan.b is not LayoutOfB.PACKED and not copyable:
         return plan, most
     panel = _most_vectors(isa) * isa.bits // 8
-    far = plan.b == "copied" and panel == WIDE
+    far = plan.b is LayoutOfB.COPIED and panel == WIDE
     beside = _beside(gemm, plan.width, (WIDE_COPY if far else WIDE) // panel)
     if beside == 1:
         return plan, most
-    if plan.b != "packed":
-        plan, most = replace(plan, b="copied"), WIDE_ROWS
+    if plan.b is not LayoutOfB.PACKED:
+        plan, most = replace(plan, b=LayoutOfB.COPIED), WIDE_ROWS
     line = beside * plan.width * plan.dtype.itemsize
     return replace(plan, beside=beside, depth=_depth(gemm, line, plan.patches, target)), most
 
@@ -238,16 +266,19 @@ def _copies_to_pairs(gemm: ir.Gemm) -> bool:
 
 def _on_matrix(gemm: ir.Gemm, plan: GemmPlan, isa: Isa) -> bool:
     """Whether matrix registers can load A: its rows must have one pitch."""
-    return isa.matrix and (plan.a == "copied" or gemm.a.index.coefficient(gemm.m) is not None)
+    return isa.matrix and (
+        plan.a is LayoutOfA.COPIED or gemm.a.index.coefficient(gemm.m) is not None
+    )
 
 
 def _matrix_panels(gemm: ir.Gemm, plan: GemmPlan, target: Target) -> int:
     """Panels of pairs beside one another: their share of L2, every core busy. Few rows that read
     one panel have the next one's lines prefetched, which is worth more."""
     linear = gemm.b.index.coefficient(gemm.k) is not None
-    if plan.b not in ("packed", "transposed") and not (linear and plan.b == "interleaved"):
+    rows = linear and plan.b is LayoutOfB.INTERLEAVED
+    if plan.b not in (LayoutOfB.PACKED, LayoutOfB.TRANSPOSED) and not rows:
         return 1
-    if plan.b == "transposed" and gemm.m.extent.hint() < MANY_ROWS:
+    if plan.b is LayoutOfB.TRANSPOSED and gemm.m.extent.hint() < MANY_ROWS:
         return 1
     panel = int(gemm.k.extent) * plan.width * 2
     items = -(-gemm.n.extent.hint() // plan.width)
@@ -275,26 +306,27 @@ def _packed_rows(gemm: ir.Gemm, width: int, target: Target) -> int:
     return min(int(target.l2 * PACKED_SHARE) // tile * TILE_ROWS, BLOCK_ROWS)
 
 
-def _b_mode(gemm: ir.Gemm, lanes: int, vectors: int, pairs: bool, target: Target) -> str:
+def _b_mode(gemm: ir.Gemm, lanes: int, vectors: int, pairs: bool, target: Target) -> LayoutOfB:
     dtype = gemm.acc_dtype
     by_k, by_n = gemm.b.index.coefficient(gemm.k), gemm.b.index.coefficient(gemm.n)
     rows = by_n == index(1) and gemm.b.dtype == dtype
     if not gemm.k.extent.is_const:
-        return "direct" if by_k is not None and rows else "shared"
+        return LayoutOfB.DIRECT if by_k is not None and rows else LayoutOfB.SHARED
     if rows and not pairs and row_offsets(gemm) is not None:
-        return "indexed"
+        return LayoutOfB.INDEXED
     panel = int(gemm.k.extent) * vectors * lanes * dtype.itemsize
-    anyhow = "gathered" if pairs or panel <= LARGEST_PANEL else "shared"
+    anyhow = LayoutOfB.GATHERED if pairs or panel <= LARGEST_PANEL else LayoutOfB.SHARED
     if pairs and by_n == index(1) and (by_k is not None or row_offsets(gemm) is not None):
-        return "interleaved"
+        return LayoutOfB.INTERLEAVED
     if by_k is None or by_n is None:
         return anyhow
     if pairs:
-        return "transposed" if by_k == index(1) else anyhow
+        return LayoutOfB.TRANSPOSED if by_k == index(1) else anyhow
     if rows:
-        return "direct" if _near(gemm, by_k, vectors * lanes, target) else "copied"
+        near = _near(gemm, by_k, vectors * lanes, target)
+        return LayoutOfB.DIRECT if near else LayoutOfB.COPIED
     if by_k == index(1) and dtype == torch.float32:
-        return "transposed" if gemm.b.dtype == dtype else "converted"
+        return LayoutOfB.TRANSPOSED if gemm.b.dtype == dtype else LayoutOfB.CONVERTED
     return anyhow
 
 

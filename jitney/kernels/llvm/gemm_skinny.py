@@ -5,6 +5,7 @@ from __future__ import annotations
 from jitney.kernels.llvm.column_axpy import Axpy, axpy_routine
 from jitney.kernels.llvm.expressions import Scope
 from jitney.kernels.llvm.gemm_parts import GemmCode
+from jitney.kernels.llvm.gemm_plan import LayoutOfA
 from jitney.kernels.llvm.phase_function import PhaseFunction
 from jitney.kernels.llvm.row_dot import RowDot, row_dot_routine
 from jitney.loops.index import Index
@@ -85,7 +86,7 @@ def _dots(code: GemmCode, f: PhaseFunction, table: str, columns: str, out: str, 
     first = 0
     for part in range(parts):
         count = (rows - first) // (parts - part)
-        a = gemm.a.dtype if plan.a == "direct" else plan.dtype
+        a = gemm.a.dtype if plan.a is LayoutOfA.DIRECT else plan.dtype
         unroll = 2 if count * group <= 8 else 1
         dot = RowDot(count, group, unroll, plan.lanes, a, gemm.b.dtype, plan.dtype, plan.pairs)
         here = f.text.pure(f"getelementptr i8, ptr {table}, i64 {8 * first}")

@@ -22,6 +22,7 @@ from jitney.kernels.llvm.gemm_panel import (
     with_table,
 )
 from jitney.kernels.llvm.gemm_parts import GemmCode
+from jitney.kernels.llvm.gemm_plan import LayoutOfA, LayoutOfB
 from jitney.kernels.llvm.pack_columns import copy_routine
 from jitney.kernels.llvm.phase_function import PhaseFunction
 from jitney.loops.index import Index
@@ -44,8 +45,8 @@ def wide_phase(code: GemmCode) -> tuple[PhaseFunction, Index, float]:
     gemm, plan = code.gemm, code.plan
     f = code.function()
     groups = code.groups()
-    held = held_block(f) if plan.a == "packed" else ""
-    if plan.b == "copied":
+    held = held_block(f) if plan.a is LayoutOfA.PACKED else ""
+    if plan.b is LayoutOfB.COPIED:
         code.scratch_bytes = plan.beside * _panel_bytes(code)
     with f.items() as loop:
         scope, flat, (block, group) = code.item(f, loop.index, code.blocks(), groups)
@@ -53,7 +54,7 @@ def wide_phase(code: GemmCode) -> tuple[PhaseFunction, Index, float]:
         panel = Panel(scope, flat, "", "", "")
         if plan.patches is not None:
             panel = with_table(code, f, panel, plan.patches, rows)
-        if plan.a == "packed":
+        if plan.a is LayoutOfA.PACKED:
             turn = f.text.pure(f"udiv i64 {loop.index}, {f.size(groups)}")
             panel = with_packed_rows(code, f, panel, rows, (held, turn))
         item = _Item(panel, *code.panels_of(f, group), rows)
@@ -93,7 +94,7 @@ def _part(code: GemmCode, f: PhaseFunction, item: _Item, k: tuple[str, str]) -> 
     """The products of some steps of ``k`` (first, count): every tile of rows, panel by panel."""
     plan = code.plan
     line = plan.beside * plan.width * plan.dtype.itemsize
-    if plan.b == "copied":
+    if plan.b is LayoutOfB.COPIED:
         _copy_panels(code, f, item, k)
 
     def write(rows: tuple[str, str], height: int) -> None:
@@ -143,7 +144,7 @@ def _panel(code: GemmCode, f: PhaseFunction, item: _Item, number: str, k: tuple[
     gemm, plan = code.gemm, code.plan
     line = plan.width * plan.dtype.itemsize
     column = f.text.pure(f"mul nsw i64 {number}, {plan.width}")
-    if plan.b == "copied":
+    if plan.b is LayoutOfB.COPIED:
         beside = f.text.pure(f"sub i64 {number}, {item.first}")
         b = f.offset("%scratch", beside, _panel_bytes(code))
         return replace(item.panel, column=column, b=b, b_step=str(line), k=k)

@@ -59,6 +59,7 @@ class RunSteps:
         self._dead = _dead_after(program, steps)
 
     def __call__(self, *args: Any) -> tuple[Any, ...]:
+        """The program's outputs, a flat tuple; runs without grad."""
         frame = _Frame(self._program, self._places, self._constants, args, self._sizes)
         if not torch.is_grad_enabled():  # the context alone takes as long as a small op
             return self._run(frame)

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from enum import Enum
 from typing import TypeGuard
 
 from jitney.errors import Unsupported
@@ -71,9 +72,31 @@ HEAVY = frozenset(("erf", "tanh"))
 SHORT = 4
 
 
-#: Templates by the names of products and attentions: "vector" (a row reduction), "tiles 2" (ours,
-#: in two stretches of k), "persistent", "own" (our attention) or "library".
-Templates = Mapping[str, str]
+class Kernel(Enum):
+    """Whose kernel serves a product or an attention."""
+
+    VECTOR = "vector"  # ours, a row reduction (`products_as_nests`)
+    TILES = "tiles"  # ours, in so many stretches of k
+    PERSISTENT = "persistent"  # ours, whose programs go over several tiles
+    OWN = "own"  # our attention
+    LIBRARY = "library"
+
+
+@dataclass(frozen=True)
+class Template:
+    """A choice; ``splits``: stretches of k, of tiles alone."""
+
+    kernel: Kernel
+    splits: int = 1
+
+    def __repr__(self) -> str:
+        """A text, under which a `Tuner` keeps on disk what it measured: it stays as it is."""
+        parts = f" {self.splits}" if self.kernel is Kernel.TILES else ""
+        return repr(self.kernel.value + parts)
+
+
+#: By the names of products and attentions.
+Templates = Mapping[str, Template]
 
 
 def choose_templates(
@@ -87,25 +110,26 @@ def choose_templates(
     return replace(program, nodes=tuple(chosen.nodes), buffers=tuple(chosen.buffers.values()))
 
 
-def possible_templates(program: LoopProgram, target: Target) -> dict[str, tuple[str, ...]]:
+def possible_templates(program: LoopProgram, target: Target) -> dict[str, tuple[Template, ...]]:
     """All templates that serve a product or an attention, the model's choice first."""
     chosen = _Choices(program, target, {})
-    found: dict[str, tuple[str, ...]] = {}
+    found: dict[str, tuple[Template, ...]] = {}
     for node in program.nodes:
         if isinstance(node, Gemm | Attention):
             model = chosen.model(node)
-            others = () if model == "vector" else _others(node, target)
+            others = () if model.kernel is Kernel.VECTOR else _others(node, target)
             found[node.name] = tuple(dict.fromkeys([model, *others]))
     return found
 
 
-def _others(node: Gemm | Attention, target: Target) -> list[str]:
+def _others(node: Gemm | Attention, target: Target) -> list[Template]:
+    library = Template(Kernel.LIBRARY)
     if isinstance(node, Attention):
-        return ["library", "own"] if _is_own_attention(node, target) else ["library"]
+        return [library, Template(Kernel.OWN)] if _is_own_attention(node, target) else [library]
     if can_tile_gemm(node):
         splits = sorted({option.splits for option in candidates(node)})
-        return ["library", *(f"tiles {n}" for n in splits)]
-    return ["library", "persistent"] if can_persist(node, target) else ["library"]
+        return [library, *(Template(Kernel.TILES, n) for n in splits)]
+    return [library, Template(Kernel.PERSISTENT)] if can_persist(node, target) else [library]
 
 
 def _is_own_attention(node: Attention, target: Target) -> bool:
@@ -156,26 +180,28 @@ class _Choices:
             self.nodes.append(node)
             return
         template = self.measured.get(node.name) or self.model(node)
-        if template.startswith("tiles") and isinstance(node, Gemm):
-            self._tiled_gemm(node, int(template.removeprefix("tiles ")))
-        elif template == "library" and isinstance(node, Gemm):
-            self._library_gemm(node)
-        elif template == "library" and isinstance(node, Attention):
-            self._library_attention(node)
-        else:
-            self.nodes.append(node)
+        match template.kernel, node:
+            case Kernel.TILES, Gemm():
+                self._tiled_gemm(node, template.splits)
+            case Kernel.LIBRARY, Gemm():
+                self._library_gemm(node)
+            case Kernel.LIBRARY, Attention():
+                self._library_attention(node)
+            case _:
+                self.nodes.append(node)
 
-    def model(self, node: Gemm | Attention) -> str:
+    def model(self, node: Gemm | Attention) -> Template:
         """The template that is likely the fastest."""
         if isinstance(node, Attention):
-            return "own" if _is_own_attention(node, self.target) else "library"
+            own = _is_own_attention(node, self.target)
+            return Template(Kernel.OWN if own else Kernel.LIBRARY)
         if is_row_reduction(node):
-            return "vector"
+            return Template(Kernel.VECTOR)
         if can_tile_gemm(node):
             beside = self.alike[node.a.buffer, node.m.extent, node.k.extent]
-            return f"tiles {schedule_gemm(node, self.target, beside).splits}"
+            return Template(Kernel.TILES, schedule_gemm(node, self.target, beside).splits)
         persists = can_persist(node, self.target) and self._has_heavy_reader(node)
-        return "persistent" if persists else "library"
+        return Template(Kernel.PERSISTENT if persists else Kernel.LIBRARY)
 
     def _has_heavy_reader(self, gemm: Gemm) -> Decision:
         """Whether the result is only read by arithmetic that would wait for memory and units of

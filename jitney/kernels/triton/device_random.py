@@ -12,6 +12,7 @@ import triton.language as tl
 
 @triton.jit
 def words(seed, offset, thread, step):
+    """The four of a thread's ``step``-th step from ``offset``, which counts words."""
     counter = (offset >> 2) + step
     low, high = counter.to(tl.uint32), (counter >> 32).to(tl.uint32)
     thread = thread.to(tl.uint32)
@@ -20,7 +21,7 @@ def words(seed, offset, thread, step):
 
 @triton.jit
 def words_of(seed, offset, threads, together, element):
-    # The words, and the number of the one that is the element's own.
+    """The words, and the number of the one that is the element's own."""
     group, within = element // together, element % together
     thread, turn = group % threads, group // threads
     own = tl.where(together == 1, turn, within) % 4
@@ -32,30 +33,33 @@ def words_of(seed, offset, threads, together, element):
 
 @triton.jit
 def word(seed, offset, threads, together, element):
+    """The one of `words_of` that is the element's own, uint32."""
     x, y, z, w, own = words_of(seed, offset, threads, together, element)
     return tl.where(own < 2, tl.where(own == 0, x, y), tl.where(own == 2, z, w))
 
 
 @triton.jit
 def bits(seed, offset, threads, together, element):
+    """The word as int64."""
     return word(seed, offset, threads, together, element).to(tl.int64)
 
 
 @triton.jit
 def to_uniform(x):
-    # 2^-32 and 2^-33: (0, 1]. The product is exact.
+    """float32 in (0, 1]: factors 2^-32 and 2^-33. The product is exact."""
     return x.to(tl.float32) * 2.3283064365386963e-10 + 1.1641532182693481e-10
 
 
 @triton.jit
 def uniform(seed, offset, threads, together, element):
+    """`to_uniform` of the element's word."""
     return to_uniform(word(seed, offset, threads, together, element))
 
 
 @triton.jit
 def uniform_of_4(seed, offset, threads, together: tl.constexpr, elements):
-    # The elements' last two dimensions, 2 and 2, hold four neighbours, from a multiple of 4 on;
-    # the result has them, too. One step serves the four. ``together``: 4 or 8.
+    """The elements' last two dimensions, 2 and 2, hold four neighbours, from a multiple of 4 on;
+    the result has them, too. One step serves the four. ``together``: 4 or 8."""
     evens, _ = tl.split(elements)
     first, _ = tl.split(evens)
     group = first // together
@@ -67,7 +71,7 @@ def uniform_of_4(seed, offset, threads, together: tl.constexpr, elements):
 
 @triton.jit
 def normal_parts(seed, offset, threads, together, element):
-    # Box and Muller's two uniform numbers, the second as an angle; whether the cosine is wanted.
+    """Box and Muller's two uniform numbers, the second as angle; whether the cosine is wanted."""
     x, y, z, w, own = words_of(seed, offset, threads, together, element)
     radius = to_uniform(tl.where(own < 2, x, z))
     angle = tl.where(own < 2, y, w).to(tl.float32)

@@ -59,6 +59,7 @@ class NestEmitter(WalkEmitter):
         self.rough = ends_in_16_bits(nest.body)
 
     def emit(self) -> KernelSource:
+        """The kernel, with the grid and the warps it is launched with."""
         if walks(self.nest):
             grid = self._emit_walk()
         else:

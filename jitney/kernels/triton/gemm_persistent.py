@@ -33,6 +33,7 @@ class PersistentGemmEmitter(GemmEmitter):
         self.column = ""
 
     def emit(self) -> KernelSource:
+        """A kernel of ``schedule.programs`` at most, which go over all tiles."""
         gemm, tile = self.gemm, self.schedule
         down, across = tiles(gemm, tile)
         programs = min(tile.programs, down * across)

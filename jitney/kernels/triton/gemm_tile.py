@@ -32,6 +32,7 @@ class GemmEmitter(TileEmitter):
         self.rough = ends_in_16_bits(gemm.epilogue)
 
     def emit(self) -> KernelSource:
+        """A kernel of a program for each tile."""
         programs = self._bind_tile()
         self._line(RELEASE)
         self._line(WAIT)

@@ -66,6 +66,7 @@ class GpuProgram:
         return made
 
     def __call__(self, *args: Any) -> tuple[Any, ...]:
+        """The program's outputs, a flat tuple; arguments stay alive."""
         return self.consume(list(args))
 
     def consume(self, args: list[Any]) -> tuple[Any, ...]:

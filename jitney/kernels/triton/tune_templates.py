@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from jitney.errors import CompilerBug, Unsupported
-from jitney.kernels.triton.choose_templates import Templates, possible_templates
+from jitney.kernels.triton.choose_templates import Template, Templates, possible_templates
 from jitney.kernels.triton.gpu_program import GpuProgram
 from jitney.kernels.triton.launch_plan import LaunchPlan
 from jitney.kernels.triton.tune import Tuner, microseconds
@@ -44,10 +44,10 @@ Build = Callable[[LoopProgram, Templates], Callable[[], LaunchPlan]]
 
 def fastest_templates(
     program: LoopProgram, target: Target, tuner: Tuner, build: Build
-) -> dict[str, str]:
+) -> dict[str, Template]:
     """The templates of products and attentions by their names, where there is a choice."""
     possible = possible_templates(program, target)
-    found: dict[str, str] = {}
+    found: dict[str, Template] = {}
     for names in _asked_together(program, possible):
         question = _question(program, names, possible)
         if question is None or len(question.candidates) == 1:
@@ -67,7 +67,7 @@ class _Question:
 
     names: tuple[str, ...]
     excerpt: LoopProgram
-    candidates: tuple[tuple[str, ...], ...]
+    candidates: tuple[tuple[Template, ...], ...]
 
     @property
     def key(self) -> str:
@@ -84,7 +84,7 @@ class _Question:
 
 
 def _asked_together(
-    program: LoopProgram, possible: Mapping[str, tuple[str, ...]]
+    program: LoopProgram, possible: Mapping[str, tuple[Template, ...]]
 ) -> list[tuple[str, ...]]:
     """Names of nodes with a choice; products of one input are one question."""
     groups: dict[object, list[str]] = defaultdict(list)
@@ -97,7 +97,7 @@ def _asked_together(
 
 
 def _question(
-    program: LoopProgram, names: tuple[str, ...], possible: Mapping[str, tuple[str, ...]]
+    program: LoopProgram, names: tuple[str, ...], possible: Mapping[str, tuple[Template, ...]]
 ) -> _Question | None:
     """None where memory is not of known size, or is both read and written."""
     excerpt = _excerpt(program, names)
@@ -147,13 +147,13 @@ class _Bench:
 
     def __init__(self, question: _Question, build: Build) -> None:
         self.question, self.excerpt, self.build = question, question.excerpt, build
-        self.plans: dict[tuple[str, ...], Callable[[], LaunchPlan] | None] = {}
+        self.plans: dict[tuple[Template, ...], Callable[[], LaunchPlan] | None] = {}
         given = [b for b in self.excerpt.buffers if b.kind == "input"]
         weights = sum(span_in_bytes(b) or 0 for b in given if b.is_parameter)
         self.copies = max(1, min(MOST_COPIES, COLD // max(1, weights)))
         self.sets: list[Sequence[torch.Tensor]] = []
 
-    def _begin(self, candidate: tuple[str, ...]) -> Callable[[], LaunchPlan] | None:
+    def _begin(self, candidate: tuple[Template, ...]) -> Callable[[], LaunchPlan] | None:
         templates = dict(zip(self.question.names, candidate, strict=True))
         try:
             return self.build(self.excerpt, templates)
@@ -170,7 +170,7 @@ class _Bench:
             for _ in range(self.copies)
         ]
 
-    def measure(self, candidate: tuple[str, ...]) -> float:
+    def measure(self, candidate: tuple[Template, ...]) -> float:
         """Microseconds; infinity for what this GPU cannot run. Kernels of all candidates are built
         at once."""
         self.plans = self.plans or {c: self._begin(c) for c in self.question.candidates}

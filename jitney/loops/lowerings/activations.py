@@ -39,26 +39,31 @@ def like(number: float, x: Expr) -> Const:
 
 
 def exp(x: Expr) -> Expr:
+    """``e ** x``, in the dtype of ``x``."""
     return apply("exp", x)
 
 
 @elementwise(aten.relu)
 def relu(x: Expr) -> Expr:
+    """``max(x, 0)``; a NaN stays."""
     return maximum(x, like(0, x))
 
 
 @elementwise(aten.threshold, narrow_on=("cuda",))
 def threshold(x: Expr, bound: Expr, value: Expr) -> Expr:
+    """``value`` where ``x <= bound``, else ``x``: a NaN stays."""
     return where(apply("le", x, bound), value, x)
 
 
 @elementwise(aten.threshold_backward, narrow_on=("cuda",))
 def threshold_backward(grad: Expr, x: Expr, bound: Expr) -> Expr:
+    """No gradient where ``x <= bound``; at NaN it passes."""
     return where(apply("le", x, bound), like(0, grad), grad)
 
 
 @elementwise(aten.gelu)
 def gelu(x: Expr, approximate: str = "none") -> Expr:
+    """``x * Phi(x)`` by erf, or the tanh formula (Hendrycks and Gimpel, 2016)."""
     half, one = like(0.5, x), like(1, x)
     if approximate == "tanh":
         return mul(mul(half, x), add(one, apply("tanh", _gelu_inner(x))))
@@ -73,6 +78,7 @@ def _gelu_inner(x: Expr) -> Expr:
 
 @elementwise(aten.gelu_backward)
 def gelu_backward(grad: Expr, x: Expr, *, approximate: str = "none") -> Expr:
+    """``grad * (Phi(x) + x * phi(x))``, or ``grad`` times the slope of the tanh formula."""
     half, one = like(0.5, x), like(1, x)
     if approximate == "tanh":
         inner = apply("tanh", _gelu_inner(x))
@@ -87,33 +93,39 @@ def gelu_backward(grad: Expr, x: Expr, *, approximate: str = "none") -> Expr:
 
 @elementwise(aten.silu)
 def silu(x: Expr) -> Expr:
+    """``x / (1 + exp(-x))``: a division, as eager's, no product with the sigmoid."""
     return div(x, add(like(1, x), exp(apply("neg", x))))
 
 
 @elementwise(aten.silu_backward)
 def silu_backward(grad: Expr, x: Expr) -> Expr:
+    """``grad * s * (1 + x * (1 - s))``, ``s`` the sigmoid of ``x``."""
     s, one = apply("sigmoid", x), like(1, x)
     return mul(grad, mul(s, add(one, mul(x, sub(one, s)))))
 
 
 @elementwise(aten.sigmoid_backward)
 def sigmoid_backward(grad: Expr, out: Expr) -> Expr:
+    """``grad * (1 - out) * out``, of the result."""
     return mul(grad, mul(sub(like(1, out), out), out))
 
 
 @elementwise(aten.tanh_backward)
 def tanh_backward(grad: Expr, out: Expr) -> Expr:
+    """``grad * (1 - out ** 2)``, of the result."""
     return mul(grad, sub(like(1, out), mul(out, out)))
 
 
 @elementwise(aten.leaky_relu)
 def leaky_relu(x: Expr, slope: Expr | None = None) -> Expr:
+    """``x`` where it is above 0, else ``slope * x`` (0.01 if none is given)."""
     slope = like(0.01, x) if slope is None else slope
     return where(apply("gt", x, like(0, x)), x, mul(x, slope))
 
 
 @elementwise(aten.leaky_relu_backward)
 def leaky_relu_backward(grad: Expr, x: Expr, slope: Expr, _from_result: bool) -> Expr:
+    """The same of input and result, which have one sign: eager takes no negative slope there."""
     return where(apply("gt", x, like(0, x)), grad, mul(grad, slope))
 
 
@@ -124,6 +136,7 @@ def elu(
     scale: Expr | None = None,
     input_scale: Expr | None = None,
 ) -> Expr:
+    """``scale * x``, or, up to 0, ``scale * alpha * expm1(input_scale * x)``."""
     alpha, scale, input_scale = (
         like(1, x) if v is None else v for v in (alpha, scale, input_scale)
     )
@@ -135,6 +148,7 @@ def elu(
 def elu_backward(
     grad: Expr, alpha: Expr, scale: Expr, input_scale: Expr, is_result: bool, x: Expr
 ) -> Expr:
+    """``x`` is the input, or the result if ``is_result``: the slope is then made of that."""
     if is_result:
         negative = mul(mul(grad, input_scale), add(x, mul(alpha, scale)))
     else:
@@ -145,6 +159,7 @@ def elu_backward(
 
 @elementwise(aten.softplus)
 def softplus(x: Expr, beta: Expr | None = None, threshold: Expr | None = None) -> Expr:
+    """``log1p(exp(beta * x)) / beta``, or ``x`` where ``beta * x > threshold`` (1 and 20)."""
     beta = like(1, x) if beta is None else beta
     threshold = like(20, x) if threshold is None else threshold
     scaled = mul(x, beta)
@@ -153,6 +168,7 @@ def softplus(x: Expr, beta: Expr | None = None, threshold: Expr | None = None) -
 
 @elementwise(aten.softplus_backward)
 def softplus_backward(grad: Expr, x: Expr, beta: Expr, threshold: Expr) -> Expr:
+    """``grad * z / (z + 1)``, ``z = exp(beta * x)``; ``grad`` beyond ``threshold``."""
     scaled = mul(x, beta)
     z = exp(scaled)
     return where(apply("gt", scaled, threshold), grad, div(mul(grad, z), add(z, like(1, z))))
@@ -160,12 +176,14 @@ def softplus_backward(grad: Expr, x: Expr, beta: Expr, threshold: Expr) -> Expr:
 
 @elementwise(aten.hardtanh)
 def hardtanh(x: Expr, low: Expr | None = None, high: Expr | None = None) -> Expr:
+    """``x`` kept between ``low`` and ``high`` (-1 and 1); a NaN stays."""
     low = like(-1, x) if low is None else low
     return minimum(maximum(x, low), like(1, x) if high is None else high)
 
 
 @elementwise(aten.hardtanh_backward)
 def hardtanh_backward(grad: Expr, x: Expr, low: Expr, high: Expr) -> Expr:
+    """No gradient at a bound or beyond it; at NaN it passes."""
     outside = apply("or", apply("le", x, low), apply("ge", x, high))
     return where(outside, like(0, grad), grad)
 
@@ -181,22 +199,26 @@ def _sixth(b: Builder, x: Expr) -> Expr:
 
 @elementwise(aten.hardsigmoid, with_builder=True)
 def hardsigmoid(b: Builder, x: Expr) -> Expr:
+    """``min(max(x + 3, 0), 6) / 6`` (`_sixth`); a NaN stays."""
     return _sixth(b, minimum(maximum(add(x, like(3, x)), like(0, x)), like(6, x)))
 
 
 @elementwise(aten.hardsigmoid_backward)
 def hardsigmoid_backward(grad: Expr, x: Expr) -> Expr:
+    """``grad * (1 / 6)`` strictly between -3 and 3, else 0, at NaN too."""
     inside = apply("and", apply("gt", x, like(-3, x)), apply("lt", x, like(3, x)))
     return where(inside, mul(grad, like(_SIXTH, x)), like(0, x))
 
 
 @elementwise(aten.hardswish, with_builder=True)
 def hardswish(b: Builder, x: Expr) -> Expr:
+    """``x * min(max(x + 3, 0), 6) / 6`` (`_sixth`); a NaN stays."""
     return _sixth(b, mul(x, minimum(maximum(add(x, like(3, x)), like(0, x)), like(6, x))))
 
 
 @elementwise(aten.hardswish_backward)
 def hardswish_backward(grad: Expr, x: Expr) -> Expr:
+    """0 up to -3, ``grad * (x / 3 + 0.5)`` up to 3, beyond that ``grad``, at NaN too."""
     slope = add(div(x, like(3, x)), like(0.5, x))
     inner = where(apply("lt", x, like(3, x)), mul(grad, slope), grad)
     return where(apply("le", x, like(-3, x)), like(0, x), inner)
@@ -204,6 +226,7 @@ def hardswish_backward(grad: Expr, x: Expr) -> Expr:
 
 @elementwise(aten.mish)
 def mish(x: Expr) -> Expr:
+    """``x * tanh(log1p(exp(x)))``."""
     return mul(x, apply("tanh", apply("log1p", exp(x))))
 
 
@@ -220,6 +243,7 @@ def softshrink(b: Builder, x: Expr, bound: Expr | None = None) -> Expr:
 
 @elementwise(aten.hardshrink, narrow_on=("cpu", "cuda"))
 def hardshrink(x: Expr, bound: Expr | None = None) -> Expr:
+    """0 where ``-bound <= x <= bound`` (0.5), else ``x``: a NaN stays."""
     bound = like(0.5, x) if bound is None else bound
     inside = apply("and", apply("ge", x, apply("neg", bound)), apply("le", x, bound))
     return where(inside, like(0, x), x)
@@ -227,6 +251,7 @@ def hardshrink(x: Expr, bound: Expr | None = None) -> Expr:
 
 @elementwise(aten.softshrink_backward, aten.hardshrink_backward, narrow_on=("cpu", "cuda"))
 def shrink_backward(grad: Expr, x: Expr, bound: Expr) -> Expr:
+    """Of softshrink and hardshrink: no gradient where ``-bound <= x <= bound``."""
     inside = apply("and", apply("ge", x, apply("neg", bound)), apply("le", x, bound))
     return where(inside, like(0, grad), grad)
 
@@ -312,6 +337,7 @@ def lerp(start: Expr, end: Expr, weight: Expr) -> Expr:
 
 @elementwise(aten.frac)
 def frac(x: Expr) -> Expr:
+    """``x - trunc(x)``; NaN of an infinity."""
     return sub(x, apply("trunc", x))
 
 
@@ -319,6 +345,7 @@ def frac(x: Expr) -> Expr:
 def nan_to_num(
     x: Expr, nan: float | None = None, posinf: float | None = None, neginf: float | None = None
 ) -> Expr:
+    """NaN becomes 0, infinities the finite ends of the dtype, unless given; integers stay."""
     if not x.dtype.is_floating_point:
         return x
     limits = torch.finfo(x.dtype)
@@ -333,12 +360,14 @@ def nan_to_num(
 
 @elementwise(aten.xlogy, narrow_on=("cpu", "cuda"))
 def xlogy(x: Expr, y: Expr) -> Expr:
+    """``x * log(y)``: 0 where ``x`` is 0, but NaN wherever ``y`` is."""
     product = where(apply("eq", x, like(0, x)), like(0, x), mul(x, apply("log", y)))
     return where(apply("isnan", y), y, product)
 
 
 @elementwise(aten.logaddexp)
 def logaddexp(x: Expr, y: Expr) -> Expr:
+    """``max + log1p(exp(min - max))``; of equal infinities that infinity, no NaN."""
     most, least = maximum(x, y), minimum(x, y)
     same = apply("and", apply("isinf", most), apply("eq", x, y))
     return where(same, x, add(most, apply("log1p", exp(sub(least, most)))))
@@ -346,17 +375,20 @@ def logaddexp(x: Expr, y: Expr) -> Expr:
 
 @elementwise(aten.heaviside)
 def heaviside(x: Expr, at_zero: Expr) -> Expr:
+    """1 above 0, ``at_zero`` at either zero, else 0, at NaN too."""
     step = where(apply("gt", x, like(0, x)), like(1, x), like(0, x))
     return where(apply("eq", x, like(0, x)), at_zero, step)
 
 
 @elementwise(aten.deg2rad)
 def deg2rad(x: Expr) -> Expr:
+    """``x * (pi / 180)``; the factor is rounded to the compute dtype."""
     return mul(x, like(math.pi / 180, x))
 
 
 @elementwise(aten.rad2deg)
 def rad2deg(x: Expr) -> Expr:
+    """``x * (180 / pi)``; the factor is rounded to the compute dtype."""
     return mul(x, like(180 / math.pi, x))
 
 
@@ -378,6 +410,7 @@ def logit(b: Builder, x: Expr, eps: float | None = None) -> Expr:
 
 @elementwise(aten.round.decimals)
 def round_decimals(x: Expr, *, decimals: int) -> Expr:
+    """``round(x * 10**d) / 10**d``; below 0 ``round(x / 10**-d) * 10**-d``."""
     if not x.dtype.is_floating_point:
         raise Refused("integers are rounded to tens by the library")
     scale = like(10.0 ** abs(decimals), x)
@@ -388,5 +421,6 @@ def round_decimals(x: Expr, *, decimals: int) -> Expr:
 
 @elementwise(aten.angle)
 def angle(x: Expr) -> Expr:
+    """pi below 0, else 0 (of -0.0 too); a NaN stays."""
     side = where(apply("lt", x, like(0, x)), like(math.pi, x), like(0, x))
     return where(apply("isnan", x), x, side)

@@ -93,6 +93,7 @@ def batch_norm_inference(
     momentum: float,
     eps: float,
 ) -> tuple[StridedTensor, ...]:
+    """Results: output, and the statistics that were used, of which a CPU gives none."""
     out, mean, rstd = (b.allocate(fake) for fake in b.fake)
     _normalised(b, out, x, running_mean, running_var, eps, weight, bias)
     _hand_on(b, mean, rstd, running_mean, running_var, eps)
@@ -151,6 +152,7 @@ def batch_norm_stateless(
     momentum: float,
     eps: float,
 ) -> tuple[StridedTensor, ...]:
+    """Results: output, batch mean and 1 / std. Refused unless it trains."""
     if not training:
         raise Refused("batch norm without statistics of any kind")
     out, mean, rstd = (b.allocate(fake) for fake in b.fake)
@@ -171,6 +173,8 @@ def batch_norm(
     momentum: float,
     eps: float,
 ) -> tuple[StridedTensor, ...]:
+    """Results as of `batch_norm_stateless`, or, not training, of `batch_norm_inference`.
+    Refused where running statistics would be updated."""
     if training:
         if running_mean is not None:
             raise Refused("running statistics are updated in place")

@@ -37,6 +37,7 @@ Size = int | Index
 
 @lowers(aten.full.default, aten.new_full.default, aten.full_like.default)
 def full(b: Builder, _shape: Any, *rest: Any, **_options: Any) -> StridedTensor:
+    """The last positional argument everywhere; refused if the dtype does not hold it."""
     value: Operand = rest[-1]
     out = b.allocate()
     return b.compute(out, lambda _: filler(value, out.dtype))
@@ -44,11 +45,13 @@ def full(b: Builder, _shape: Any, *rest: Any, **_options: Any) -> StridedTensor:
 
 @lowers(aten.scalar_tensor.default)
 def scalar_tensor(b: Builder, value: Operand, **_options: Any) -> StridedTensor:
+    """A tensor without dimensions; refused as `full`."""
     return full(b, (), value)
 
 
 @lowers(aten.zeros.default, aten.zeros_like.default, aten.new_zeros.default)
 def zeros(b: Builder, *_shape: Any, **_options: Any) -> StridedTensor:
+    """Whatever shape is asked for, the result's own is filled."""
     return b.fill(b.allocate(), 0)
 
 
@@ -66,6 +69,7 @@ def unset(b: Builder, *_shape: Any, **_options: Any) -> StridedTensor:
 
 @lowers(aten.ones.default, aten.ones_like.default, aten.new_ones.default)
 def ones(b: Builder, *_shape: Any, **_options: Any) -> StridedTensor:
+    """Whatever shape is asked for, the result's own is filled."""
     return b.fill(b.allocate(), 1)
 
 
@@ -79,11 +83,13 @@ def counted_by(
 
 @lowers(aten.arange.start)
 def counted_from(b: Builder, start: Operand, end: Operand, **_options: Any) -> StridedTensor:
+    """``start + i``; floats as in `counted_by`."""
     return _counted(b, start, 1)
 
 
 @lowers(aten.arange.default)
 def counted(b: Builder, end: Operand, **_options: Any) -> StridedTensor:
+    """0, 1, …; floats as in `counted_by`."""
     return _counted(b, 0, 1)
 
 
@@ -91,6 +97,7 @@ def counted(b: Builder, end: Operand, **_options: Any) -> StridedTensor:
 def iota(
     b: Builder, length: Size, *, start: Operand, step: Operand, **_options: Any
 ) -> StridedTensor:
+    """``start + i * step``; the length is the result's own."""
     return _counted(b, start, step)
 
 
@@ -148,6 +155,7 @@ def linspace(
 
 @lowers(aten.eye.default, aten.eye.m)
 def eye(b: Builder, *_sizes: Size, **_options: Any) -> StridedTensor:
+    """1 where row and column are the same, else 0."""
     out = b.allocate()
 
     def value_at(position: Position) -> Expr:

@@ -21,6 +21,8 @@ def _checked_divisor(x: Expr, y: Expr) -> None:
 
 @elementwise(aten.div, aten.true_divide, wide_on_cpu="other", with_builder=True)
 def divided(b: Builder, x: Expr, y: Expr, rounding_mode: str | None = None) -> Expr:
+    """``x / y``, or rounded down or to zero. Refused for integers that are rounded, unless ``y`` is
+    a literal other than 0 and -1."""
     if rounding_mode is None:
         return _quotient(b, x, y)
     _checked_divisor(x, y)
@@ -33,6 +35,7 @@ def divided(b: Builder, x: Expr, y: Expr, rounding_mode: str | None = None) -> E
 
 @elementwise(aten.floor_divide, wide_on_cpu="other", with_builder=True)
 def floor_divided(b: Builder, x: Expr, y: Expr) -> Expr:
+    """The quotient rounded down (`_floored`). Refused for integers as `divided`."""
     _checked_divisor(x, y)
     if not isinstance(fake_of(b.node.args[0]), torch.Tensor):
         x = rounded_to(b.fake.dtype, x)  # eager makes a tensor of the number
@@ -41,12 +44,14 @@ def floor_divided(b: Builder, x: Expr, y: Expr) -> Expr:
 
 @elementwise(aten.remainder, narrow_on=("cpu", "cuda"))
 def remainder(x: Expr, y: Expr) -> Expr:
+    """Python's ``%``: the sign is that of ``y``. Refused for integers as `divided`."""
     _checked_divisor(x, y)
     return apply("remainder", x, y)
 
 
 @elementwise(aten.fmod, narrow_on=("cpu", "cuda"))
 def fmod(x: Expr, y: Expr) -> Expr:
+    """C's ``fmod``: the sign is that of ``x``. Refused for integers as `divided`."""
     _checked_divisor(x, y)
     return apply("fmod", x, y)
 

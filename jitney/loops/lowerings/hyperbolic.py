@@ -16,6 +16,7 @@ aten = torch.ops.aten
 
 @elementwise(aten.sinh)
 def sinh(x: Expr) -> Expr:
+    """Beyond 88, where float32's ``exp`` is about to overflow, half an exponential."""
     size = apply("abs", x)
     near_overflow = apply("copysign", _half_exp(size), x)
     return where(apply("gt", size, like(88.0, x)), near_overflow, apply("sinh", x))
@@ -23,6 +24,7 @@ def sinh(x: Expr) -> Expr:
 
 @elementwise(aten.cosh)
 def cosh(x: Expr) -> Expr:
+    """Beyond 88, where float32's ``exp`` is about to overflow, half an exponential."""
     size = apply("abs", x)
     return where(apply("gt", size, like(88.0, x)), _half_exp(size), apply("cosh", x))
 
@@ -35,6 +37,7 @@ def _half_exp(x: Expr) -> Expr:
 
 @elementwise(aten.asinh)
 def asinh(x: Expr) -> Expr:
+    """Beyond 1e17, where a square may be infinite, ``log(2 * |x|)`` with the sign of ``x``."""
     size = apply("abs", x)
     large = apply("copysign", _log_of_double(size), x)  # of squares that would be infinite
     return where(apply("gt", size, like(1e17, x)), large, apply("asinh", x))
@@ -42,6 +45,7 @@ def asinh(x: Expr) -> Expr:
 
 @elementwise(aten.acosh)
 def acosh(x: Expr) -> Expr:
+    """Beyond 1e17, where a square may be infinite, ``log(2 * x)``."""
     return where(apply("gt", x, like(1e17, x)), _log_of_double(x), apply("acosh", x))
 
 

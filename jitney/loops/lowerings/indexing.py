@@ -90,6 +90,7 @@ def _parted(how: Advanced, position: Position) -> tuple[Position, Position]:
 def gather_elements(
     b: Builder, x: StridedTensor, indices: Sequence[StridedTensor | None]
 ) -> StridedTensor:
+    """``x[indices]``, NumPy's rules. Refused for masks, and where eager must raise."""
     how = _advanced(x, indices)
     out = b.allocate()
     _check(b, x, how, out.shape)
@@ -119,6 +120,7 @@ def put_elements(
     accumulate: bool = False,
     unsafe: bool = False,
 ) -> StridedTensor:
+    """``x`` after ``x[indices] = values``, or ``+=``; of masks just one, with a scalar."""
     masks = [i for i in indices if i is not None]
     if len(masks) == 1 and masks[0].dtype is torch.bool and values.ndim == 0 and not accumulate:
         return _put_masked(b, x, list(indices), values)
@@ -139,6 +141,7 @@ def put_elements(
 
 
 def nothing_to_write(x: StridedTensor, shape: Sequence[Index]) -> bool:
+    """Whether ``shape`` has no element; refused if just ``x`` has none, so that eager raises."""
     if any(size.is_const and size.const == 0 for size in shape):
         return True
     if any(size.is_const and size.const == 0 for size in x.shape):
@@ -191,6 +194,7 @@ def scatter(
 def gather(
     b: Builder, x: StridedTensor, dim: int, positions: StridedTensor, *, sparse_grad: bool = False
 ) -> StridedTensor:
+    """The element of ``x`` at ``positions`` along ``dim``, none of which may be negative."""
     out = b.allocate()
     if _nothing_to_read(x, out):
         return out
@@ -215,6 +219,7 @@ def moved(
 
 @lowers(aten.index_select.default)
 def index_select(b: Builder, x: StridedTensor, dim: int, positions: StridedTensor) -> StridedTensor:
+    """Rows of ``x``, by `gather_elements`; positions may not be negative."""
     if x.ndim == 0:
         return b.copy(b.allocate(), x)
     indices: list[StridedTensor | None] = [None] * (dim % x.ndim)
@@ -234,6 +239,7 @@ def embedding(
     scale_grad_by_freq: bool = False,
     sparse: bool = False,
 ) -> StridedTensor:
+    """Rows of ``weight``; the other arguments are for its gradient."""
     return gather_elements(b, weight, [positions])
 
 

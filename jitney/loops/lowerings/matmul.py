@@ -107,6 +107,7 @@ def _is_zero(factor: Operand) -> bool:
 
 @lowers(aten.mm.default, aten.bmm.default)
 def product(b: Builder, x: StridedTensor, y: StridedTensor) -> StridedTensor:
+    """``x @ y``, in the compute dtype; of integers a plain reduction."""
     return emit_product(b, b.allocate(), x, y, plain)
 
 
@@ -120,6 +121,7 @@ def product_added(
     beta: Operand = 1,
     alpha: Operand = 1,
 ) -> StridedTensor:
+    """``beta * bias + alpha * (x @ y)``: `_scaled`."""
     return emit_product(b, b.allocate(), x, y, _scaled(bias, beta, alpha))
 
 
@@ -163,6 +165,7 @@ def _rows(x: StridedTensor) -> StridedTensor | None:
 
 @lowers(aten.mv.default)
 def matrix_vector(b: Builder, x: StridedTensor, y: StridedTensor) -> StridedTensor:
+    """``x @ y`` for [m, k] and [k]."""
     return _matrix_vector(b, x, y, plain)
 
 
@@ -176,6 +179,7 @@ def matrix_vector_added(
     beta: Operand = 1,
     alpha: Operand = 1,
 ) -> StridedTensor:
+    """``beta * bias + alpha * (x @ y)`` for [m, k] and [k]: `_scaled`."""
     return _matrix_vector(b, x, y, _scaled(bias, beta, alpha))
 
 
@@ -190,6 +194,7 @@ def _matrix_vector(
 
 @lowers(aten.dot.default, aten.vdot.default)
 def dot(b: Builder, x: StridedTensor, y: StridedTensor) -> StridedTensor:
+    """A sum of products in the compute dtype, 0 of nothing; of reals ``vdot`` is the same."""
     out = b.allocate()
     acc = compute_dtype(out.dtype)
     if x.shape[0].is_const and x.shape[0].const == 0:

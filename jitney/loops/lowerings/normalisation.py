@@ -48,6 +48,7 @@ def _check_floats(x: StridedTensor) -> None:
 def softmax(
     b: Builder, x: StridedTensor, dim: int, half_to_float: bool | torch.dtype | None = None
 ) -> StridedTensor:
+    """``exp(x - max) / sum(exp(x - max))``; of a row of -inf ``_safe_softmax`` gives zeros."""
     out = b.allocate()
     _check_floats(x)
     safe = b.node.target is aten._safe_softmax.default
@@ -73,6 +74,7 @@ def softmax(
 
 @lowers(aten._log_softmax)
 def log_softmax(b: Builder, x: StridedTensor, dim: int, half_to_float: bool) -> StridedTensor:
+    """``x - max - log(sum(exp(x - max)))``; refused for integers, as `softmax`."""
     out = b.allocate()
     _check_floats(x)
     s = _rows(b, x, dim, out)

@@ -114,6 +114,7 @@ _register_tables()
 
 @elementwise(aten.nextafter, operands="own")
 def nextafter(x: Expr, y: Expr) -> Expr:
+    """The next number towards ``y``. Refused for 16-bit floats and for two dtypes."""
     if x.dtype != y.dtype or compute_dtype(x.dtype) != x.dtype:
         raise Refused("the step is one of the narrow type's")
     return apply("nextafter", x, y)
@@ -121,11 +122,13 @@ def nextafter(x: Expr, y: Expr) -> Expr:
 
 @elementwise(aten.abs)
 def absolute(x: Expr) -> Expr:
+    """``|x|``; bool and uint8 stay as they are."""
     return x if x.dtype in (torch.bool, torch.uint8) else apply("abs", x)
 
 
 @elementwise(aten.sign, aten.sgn)
 def sign(x: Expr) -> Expr:
+    """-1, 0 or 1, 0 of NaN; bools stay as they are. Of real numbers ``sgn`` is the same."""
     return x if x.dtype is torch.bool else apply("sign", x)
 
 
@@ -143,62 +146,74 @@ def negated(x: Expr) -> Expr:
 
 @elementwise(aten.add, prims.add, narrow_on=("cpu",))
 def added(x: Expr, y: Expr, alpha: Expr | None = None) -> Expr:
+    """``x + alpha * y``: `x_plus`."""
     return x_plus(x, y, alpha)
 
 
 @elementwise(aten.sub, prims.sub, narrow_on=("cpu",))
 def subtracted(x: Expr, y: Expr, alpha: Expr | None = None) -> Expr:
+    """``x - alpha * y``, as ``x + (-alpha) * y``: `x_plus`."""
     return sub(x, y) if alpha is None else x_plus(x, y, negated(alpha))
 
 
 @elementwise(aten.rsub, narrow_on=("cpu",))
 def subtracted_from(x: Expr, y: Expr, alpha: Expr | None = None) -> Expr:
+    """``y - alpha * x``: `subtracted` the other way round."""
     return sub(y, x) if alpha is None else x_plus(y, x, negated(alpha))
 
 
 @elementwise(aten.mul, prims.mul, wide_on_cpu="other")
 def multiplied(x: Expr, y: Expr) -> Expr:
+    """``x * y``; a CPU's 16-bit loop does not round an ``other`` of one element."""
     return mul(x, y)
 
 
 @elementwise(aten.maximum)
 def larger(x: Expr, y: Expr) -> Expr:
+    """Elementwise; NaN wins. Of bools the logical or."""
     return maximum(x, y)
 
 
 @elementwise(aten.minimum)
 def smaller(x: Expr, y: Expr) -> Expr:
+    """Elementwise; NaN wins. Of bools the logical and."""
     return minimum(x, y)
 
 
 @elementwise(aten.clamp, exact_numbers=True)
 def clamp(x: Expr, low: Expr | None = None, high: Expr | None = None) -> Expr:
+    """``min(max(x, low), high)``, of the bounds given: ``high`` wins over ``low``, NaN over all."""
     x = x if low is None else maximum(x, low)
     return x if high is None else minimum(x, high)
 
 
 @elementwise(aten.clamp_min, exact_numbers=True)
 def clamp_min(x: Expr, low: Expr) -> Expr:
+    """``max(x, low)``; NaN wins."""
     return maximum(x, low)
 
 
 @elementwise(aten.clamp_max, exact_numbers=True)
 def clamp_max(x: Expr, high: Expr) -> Expr:
+    """``min(x, high)``; NaN wins."""
     return minimum(x, high)
 
 
 @elementwise(aten.bitwise_not)
 def bitwise_not(x: Expr) -> Expr:
+    """``~x``; of bools the logical not."""
     return apply("not", x)
 
 
 @elementwise(aten.__lshift__, aten.bitwise_left_shift)
 def shifted_left(x: Expr, y: Expr) -> Expr:
+    """``x << y``. Refused for floats, and unless ``y`` is a literal below the dtype's bits."""
     return _shifted("shl", x, y)
 
 
 @elementwise(aten.__rshift__, aten.bitwise_right_shift)
 def shifted_right(x: Expr, y: Expr) -> Expr:
+    """``x >> y``, of signed integers arithmetic. Refused as `shifted_left`."""
     return _shifted("shr", x, y)
 
 
@@ -264,6 +279,7 @@ def _integer_power(x: Expr, y: Expr) -> Expr:
 
 @elementwise(aten.where.self, prims.where, operands="own")
 def selected(condition: Expr, x: Operand, y: Operand) -> Expr:
+    """``x`` where ``condition`` holds, else ``y``, both in the dtype they promote to."""
     return where(condition, *_promoted(x, y))
 
 
@@ -279,6 +295,7 @@ def _promoted(x: Operand, y: Operand) -> tuple[Expr, Expr]:
 def where_scalar(
     b: Builder, condition: StridedTensor, x: StridedTensor | Operand, y: StridedTensor | Operand
 ) -> StridedTensor:
+    """As `selected`, one side a number; refused if the result's dtype does not hold it."""
     out = b.allocate()
 
     def side(value: StridedTensor | Operand, position: tuple[Index, ...]) -> Expr:
@@ -293,6 +310,7 @@ def where_scalar(
 def masked_fill(
     b: Builder, x: StridedTensor, mask: StridedTensor, value: StridedTensor | Operand
 ) -> StridedTensor:
+    """``value`` where ``mask`` holds, else ``x``. Refused for a number the dtype does not hold."""
     out = b.allocate()
 
     def value_at(position: tuple[Index, ...]) -> Expr:
@@ -308,21 +326,25 @@ def masked_fill(
 
 @elementwise(aten.logical_not, operands="own")
 def logical_not(x: Expr) -> Expr:
+    """Whether ``x`` is zero; NaN is not."""
     return apply("not", cast(x, torch.bool))
 
 
 @elementwise(aten.logical_and, operands="promoted")
 def logical_and(x: Expr, y: Expr) -> Expr:
+    """Whether neither is zero, in the promoted dtype; NaN is not."""
     return apply("and", cast(x, torch.bool), cast(y, torch.bool))
 
 
 @elementwise(aten.logical_or, operands="promoted")
 def logical_or(x: Expr, y: Expr) -> Expr:
+    """Whether one is not zero, in the promoted dtype; NaN is not."""
     return apply("or", cast(x, torch.bool), cast(y, torch.bool))
 
 
 @elementwise(aten.logical_xor, operands="promoted")
 def logical_xor(x: Expr, y: Expr) -> Expr:
+    """Whether just one is zero, in the promoted dtype; NaN is not."""
     return apply("xor", cast(x, torch.bool), cast(y, torch.bool))
 
 
@@ -341,6 +363,7 @@ elementwise(aten.isinf, operands="own")(_float_test("isinf"))
 
 @elementwise(aten.signbit, operands="own")
 def signbit(x: Expr) -> Expr:
+    """The sign bit, of -0.0 and NaN too; of integers ``x < 0``, of bools False."""
     if x.dtype.is_floating_point:
         return apply("signbit", computed(x))
     if x.dtype is torch.bool:
@@ -371,11 +394,13 @@ elementwise(aten.isneginf, operands="own")(_equals_infinity(-math.inf))
     operands="own",
 )
 def copied(x: Expr, **_options: object) -> Expr:
+    """The element; storing it converts it to the dtype of the result, which has its own strides."""
     return x
 
 
 @elementwise(prims.convert_element_type, operands="own")
 def converted(x: Expr, dtype: torch.dtype) -> Expr:
+    """The element; storing it converts it."""
     return x
 
 
@@ -383,11 +408,13 @@ def converted(x: Expr, dtype: torch.dtype) -> Expr:
 def copy(
     b: Builder, x: StridedTensor, source: StridedTensor, non_blocking: bool = False
 ) -> StridedTensor:
+    """``source``, broadcast and converted; ``x`` only says what the result is like."""
     return b.copy(b.allocate(), source)
 
 
 @lowers(aten.fill.Scalar, aten.fill.Tensor)
 def fill(b: Builder, x: StridedTensor, value: StridedTensor | Operand) -> StridedTensor:
+    """``value`` everywhere. Refused for a number that the dtype does not hold."""
     out = b.allocate()
     if isinstance(value, StridedTensor):
         return b.copy(out, value)
@@ -401,6 +428,7 @@ def bitcastable(source: torch.dtype, to: torch.dtype) -> bool:
 
 @lowers(aten.view.dtype)
 def view_dtype(b: Builder, x: StridedTensor, dtype: torch.dtype) -> StridedTensor:
+    """The same bits. Refused for sizes that differ, for bool, and into 16-bit floats."""
     if not bitcastable(x.dtype, dtype) or compute_dtype(dtype) != dtype:
         raise Refused("a reinterpretation between element sizes")
     return b.compute(b.allocate(), lambda p: Op("bitcast", (x.load(p),), dtype))

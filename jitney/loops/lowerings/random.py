@@ -167,6 +167,7 @@ def _order_of_dropout(b: Builder, x: StridedTensor) -> tuple[list[int], int]:
 def native_dropout_backward(
     b: Builder, gradient: StridedTensor, kept: StridedTensor, scale: Operand
 ) -> StridedTensor:
+    """``kept * gradient * scale``, in the compute dtype of the result."""
     out = b.allocate()
     acc = compute_dtype(out.dtype)
 
@@ -231,6 +232,7 @@ def _uniform(b: Builder, like: StridedTensor | None, low: float, high: float, ge
 
 @lowers(aten.rand.default, aten.rand_like.default)
 def rand(b: Builder, _size_or_like: Any, **_options: Any) -> StridedTensor:
+    """Eager's numbers in [0, 1), of a GPU alone; what is refused: `_drawn`, `_uniform`."""
     return _uniform(b, None, 0, 1, None)
 
 
@@ -238,6 +240,7 @@ def rand(b: Builder, _size_or_like: Any, **_options: Any) -> StridedTensor:
 def uniform(
     b: Builder, x: StridedTensor, low: float = 0.0, high: float = 1.0, *, generator: Any = None
 ) -> StridedTensor:
+    """Eager's numbers in [low, high), which are literals; refused as `rand`."""
     return _uniform(b, x, low, high, generator)
 
 
@@ -253,6 +256,7 @@ def _normal(b: Builder, like: StridedTensor | None, mean: float, std: float, gen
 
 @lowers(aten.randn.default, aten.randn_like.default)
 def randn(b: Builder, _size_or_like: Any, **_options: Any) -> StridedTensor:
+    """Eager's normal numbers, of a GPU alone; what is refused: `_drawn`, `_normal`."""
     return _normal(b, None, 0, 1, None)
 
 
@@ -260,6 +264,7 @@ def randn(b: Builder, _size_or_like: Any, **_options: Any) -> StridedTensor:
 def normal(
     b: Builder, x: StridedTensor, mean: float = 0.0, std: float = 1.0, *, generator: Any = None
 ) -> StridedTensor:
+    """``mean + std * number``, rounded once; both are literals. Refused as `randn`."""
     return _normal(b, x, mean, std, generator)
 
 
@@ -293,16 +298,19 @@ def _integers(b: Builder, low: int | Index, high: int | Index) -> StridedTensor:
 
 @lowers(aten.randint.default)
 def randint(b: Builder, high: int, _size: Any, **_options: Any) -> StridedTensor:
+    """Eager's integers in [0, high), of a GPU alone; refused from `WIDE_RANGE` on."""
     return _integers(b, 0, high)
 
 
 @lowers(aten.randint.low)
 def randint_from(b: Builder, low: int, high: int, _size: Any, **_options: Any) -> StridedTensor:
+    """As `randint`, in [low, high)."""
     return _integers(b, low, high)
 
 
 @lowers(aten.randint_like.default)
 def randint_like(b: Builder, x: StridedTensor, high: int, **_options: Any) -> StridedTensor:
+    """As `randint`; ``x`` only says what the result is like."""
     return _integers(b, 0, high)
 
 
@@ -310,4 +318,5 @@ def randint_like(b: Builder, x: StridedTensor, high: int, **_options: Any) -> St
 def randint_like_from(
     b: Builder, x: StridedTensor, low: int, high: int, **_options: Any
 ) -> StridedTensor:
+    """As `randint_from`; ``x`` only says what the result is like."""
     return _integers(b, low, high)

@@ -36,6 +36,7 @@ MASKED_PARTS = 4
 
 @lowers(aten.cat.default)
 def concatenate(b: Builder, tensors: Sequence[StridedTensor], dim: int = 0) -> StridedTensor:
+    """Parts are converted to the result's dtype; by masked loads or by copies (`MASKED_PARTS`)."""
     out = b.allocate()
     dim %= max(out.ndim, 1)
     parts = [t for t in tensors if not _legacy_empty(t, out) and not _is_zero(t.shape[dim])]
@@ -55,6 +56,7 @@ def concatenate(b: Builder, tensors: Sequence[StridedTensor], dim: int = 0) -> S
 
 @lowers(aten.stack.default)
 def stack(b: Builder, tensors: Sequence[StridedTensor], dim: int = 0) -> StridedTensor:
+    """`concatenate` of the tensors, each with a new dimension ``dim`` of size one."""
     dim %= tensors[0].ndim + 1
     return concatenate(b, [t.unsqueeze(dim) for t in tensors], dim)
 
@@ -116,6 +118,7 @@ def constant_pad(
 
 @lowers(aten.flip.default, prims.rev.default)
 def flip(b: Builder, x: StridedTensor, dims: Sequence[int]) -> StridedTensor:
+    """Element ``i`` along each of ``dims`` is ``size - 1 - i`` of ``x``."""
     turned = {d % max(x.ndim, 1) for d in dims}
 
     def value_at(position: Position) -> Expr:
@@ -129,6 +132,7 @@ def flip(b: Builder, x: StridedTensor, dims: Sequence[int]) -> StridedTensor:
 def roll(
     b: Builder, x: StridedTensor, shifts: Sequence[Size], dims: Sequence[int] = ()
 ) -> StridedTensor:
+    """Element ``i`` is ``(i - shift) % size`` of ``x``; without ``dims`` they count as one row."""
     if any(_is_zero(size) for size in x.shape):
         return b.allocate()
     if not dims and x.ndim != 1:
@@ -164,6 +168,7 @@ def _roll_flat(b: Builder, x: StridedTensor, shift: Index) -> StridedTensor:
 
 @lowers(aten.repeat.default, aten.tile.default)
 def repeat(b: Builder, x: StridedTensor, repeats: Sequence[Size]) -> StridedTensor:
+    """Element ``i`` is ``i % size`` of ``x``; more ``repeats`` than dimensions lead."""
     out = b.allocate()
 
     def value_at(position: Position) -> Expr:
@@ -177,11 +182,13 @@ def repeat(b: Builder, x: StridedTensor, repeats: Sequence[Size]) -> StridedTens
 
 @lowers(aten.tril.default)
 def lower_triangle(b: Builder, x: StridedTensor, diagonal: Size = 0) -> StridedTensor:
+    """Zero, whatever is there, where ``column - row > diagonal`` in the last two dimensions."""
     return _triangle(b, x, diagonal, "le")
 
 
 @lowers(aten.triu.default)
 def upper_triangle(b: Builder, x: StridedTensor, diagonal: Size = 0) -> StridedTensor:
+    """Zero, whatever is there, where ``column - row < diagonal`` in the last two dimensions."""
     return _triangle(b, x, diagonal, "ge")
 
 
@@ -207,6 +214,8 @@ def slice_scatter(
     end: Size | None = None,
     step: Size = 1,
 ) -> StridedTensor:
+    """``x`` with ``src``, which tells how many, at ``start``, ``start + step``, … along ``dim``.
+    Written in place where that is allowed. Refused for a start that may lie outside."""
     dim %= x.ndim
     begin = _clamped(start, x.shape[dim])
     count = src.shape[dim]
@@ -251,6 +260,7 @@ def _clamped(start: Size | None, size: Index) -> Index:
 def select_scatter(
     b: Builder, x: StridedTensor, src: StridedTensor, dim: int, at: Size
 ) -> StridedTensor:
+    """``x`` with ``src`` at one position of ``dim``; refused if its sign is unknown."""
     dim %= x.ndim
     where_ = index(at)
     low, high = where_.bounds()
@@ -275,6 +285,7 @@ def select_scatter(
 def diagonal_scatter(
     b: Builder, x: StridedTensor, src: StridedTensor, offset: int = 0, dim1: int = 0, dim2: int = 1
 ) -> StridedTensor:
+    """``x`` with ``src``, whose last dimension runs along it, on a diagonal."""
     dim1, dim2 = dim1 % x.ndim, dim2 % x.ndim
     rest = [d for d in range(x.ndim) if d not in (dim1, dim2)]
 

@@ -140,6 +140,7 @@ def mean(
     keepdim: bool = False,
     dtype: torch.dtype | None = None,
 ) -> StridedTensor:
+    """The sum divided by the count, in the compute dtype of the result; NaN of nothing."""
     acc = _sum_dtype(b)
     return reduction(
         b, x, dim, keepdim, "sum", acc, finish=lambda t, n: div(t, as_expr(n, acc)), empty=math.nan
@@ -174,6 +175,7 @@ def _check_dims(dim: Dims) -> None:
 def any_true(
     b: Builder, x: StridedTensor, dim: Dims = None, keepdim: bool = False
 ) -> StridedTensor:
+    """False of nothing. Refused for an empty list of dimensions."""
     _check_dims(dim)
     return reduction(b, x, dim, keepdim, "any", torch.bool, empty=False)
 
@@ -182,12 +184,15 @@ def any_true(
 def all_true(
     b: Builder, x: StridedTensor, dim: Dims = None, keepdim: bool = False
 ) -> StridedTensor:
+    """True of nothing. Refused for an empty list of dimensions."""
     _check_dims(dim)
     return reduction(b, x, dim, keepdim, "all", torch.bool, empty=True)
 
 
 @lowers(aten.count_nonzero)
 def count_nonzero(b: Builder, x: StridedTensor, dim: Dims = None) -> StridedTensor:
+    """A sum of int64 ones; NaN counts."""
+
     def element(value: Expr) -> Expr:
         return cast(value, torch.int64)
 
@@ -269,6 +274,7 @@ lowers(aten.min.dim)(_with_position("min"))
 def both_extremes(
     b: Builder, x: StridedTensor, *, dim: int | None = None, keepdim: bool = False
 ) -> tuple[StridedTensor, StridedTensor]:
+    """(least, greatest), a nest each; NaN wins."""
     low, high = (b.allocate(fake) for fake in b.fake)
     dims = reduced_dims(x.ndim, dim)
     reduction_into(b, x, dims, keepdim, "min", low)
@@ -332,6 +338,7 @@ def _variance(
 def var(
     b: Builder, x: StridedTensor, dim: Dims = None, *, correction: Any = None, keepdim: bool = False
 ) -> StridedTensor:
+    """Two passes, in float64 on a CPU; over ``count - correction`` (1), which is 0 at least."""
     out = b.allocate()
     _variance(b, x, dim, correction, keepdim, lambda v: v, out, None)
     return out
@@ -341,6 +348,7 @@ def var(
 def std(
     b: Builder, x: StridedTensor, dim: Dims = None, *, correction: Any = None, keepdim: bool = False
 ) -> StridedTensor:
+    """The root of `var`."""
     out = b.allocate()
     _variance(b, x, dim, correction, keepdim, lambda v: apply("sqrt", v), out, None)
     return out
@@ -350,6 +358,7 @@ def std(
 def prims_var(
     b: Builder, x: StridedTensor, dims: Dims, correction: float | None = 1, **_options: Any
 ) -> StridedTensor:
+    """`var`, without the dimensions it reduces."""
     return var(b, x, dims, correction=correction)
 
 
@@ -357,6 +366,7 @@ def prims_var(
 def var_mean(
     b: Builder, x: StridedTensor, dim: Dims = None, *, correction: Any = None, keepdim: bool = False
 ) -> tuple[StridedTensor, StridedTensor]:
+    """(`var`, mean); the mean is NaN where the deviations are, as eager's running mean is."""
     out, average = (b.allocate(fake) for fake in b.fake)
     _variance(b, x, dim, correction, keepdim, lambda v: v, out, average)
     return out, average
@@ -366,6 +376,7 @@ def var_mean(
 def std_mean(
     b: Builder, x: StridedTensor, dim: Dims = None, *, correction: Any = None, keepdim: bool = False
 ) -> tuple[StridedTensor, StridedTensor]:
+    """(`std`, mean), as `var_mean`."""
     out, average = (b.allocate(fake) for fake in b.fake)
     _variance(b, x, dim, correction, keepdim, lambda v: apply("sqrt", v), out, average)
     return out, average

@@ -38,6 +38,7 @@ aten = torch.ops.aten
 def scatter_set(
     b: Builder, x: StridedTensor, dim: int, positions: StridedTensor, src: StridedTensor | Operand
 ) -> StridedTensor:
+    """``x`` with ``src`` at ``positions`` along ``dim``; where several go a CPU keeps the last."""
     return _scatter_along(b, b.own(x), dim, positions, src, "set")
 
 
@@ -45,6 +46,7 @@ def scatter_set(
 def scatter_add(
     b: Builder, x: StridedTensor, dim: int, positions: StridedTensor, src: StridedTensor
 ) -> StridedTensor:
+    """``x`` plus ``src`` at ``positions`` along ``dim``. Refused for bools."""
     if x.dtype is torch.bool:
         raise Refused("a sum of bools")
     work = collector(b, x, "add", exact=crowds(b, x, positions))
@@ -62,6 +64,7 @@ def scatter_reduce(
     *,
     include_self: bool = True,
 ) -> StridedTensor:
+    """Sum, mean, prod, amax or amin; what is refused: `_reduce_into`."""
 
     def put(out: StridedTensor, value: StridedTensor | Operand, mode: str) -> None:
         _scatter_along(b, out, dim, positions, value, mode)
@@ -149,6 +152,7 @@ def index_add(
     *,
     alpha: Operand = 1,
 ) -> StridedTensor:
+    """``x`` plus ``alpha * source``, rows at ``positions`` of ``dim``. Refused for bools."""
     if x.dtype is torch.bool:
         raise Refused("a sum of bools")
     work = collector(b, x, "add", exact=crowds(b, x, source))
@@ -166,6 +170,8 @@ def index_reduce(
     *,
     include_self: bool = True,
 ) -> StridedTensor:
+    """As `scatter_reduce`, of rows."""
+
     def put(out: StridedTensor, value: StridedTensor | Operand, mode: str) -> None:
         _put_rows(b, out, dim, positions, value, mode)
 
@@ -176,6 +182,7 @@ def index_reduce(
 def index_copy(
     b: Builder, x: StridedTensor, dim: int, positions: StridedTensor, source: StridedTensor
 ) -> StridedTensor:
+    """``x`` with rows of ``source`` at ``positions`` of ``dim``; of several as `scatter_set`."""
     return _put_rows(b, b.own(x), dim, positions, source, "set")
 
 
@@ -190,6 +197,7 @@ def index_fill(
     positions: StridedTensor,
     value: StridedTensor | Operand,
 ) -> StridedTensor:
+    """``x`` with ``value`` in the rows at ``positions`` of ``dim``, negative ones from the end."""
     return _put_rows(b, b.own(x), dim, positions, value, "set")
 
 

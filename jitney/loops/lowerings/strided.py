@@ -23,6 +23,7 @@ class StridedTensor:
 
     @property
     def ndim(self) -> int:
+        """The number of dimensions; 0 of a scalar."""
         return len(self.shape)
 
     @property

@@ -82,6 +82,7 @@ class Convolution:
         return int(self.weight.shape[1])
 
     def with_bias(self, total: Expr, channel: Index) -> Expr:
+        """``total + bias[channel]``, in the dtype of ``total``; it alone without a bias."""
         if self.bias is None:
             return total
         return add(total, cast(self.bias.load((channel,)), total.dtype))
@@ -93,6 +94,7 @@ def spread(values: Sequence[int], rank: int) -> tuple[int, ...]:
 
 
 def row_major(sizes: Sequence[int]) -> list[Index]:
+    """Strides, in elements, of a row-major tensor of these sizes."""
     return [index(math.prod(sizes[d + 1 :])) for d in range(len(sizes))]
 
 

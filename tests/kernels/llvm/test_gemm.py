@@ -12,6 +12,8 @@ from jitney.kernels.llvm.gemm import emit_gemm
 from jitney.kernels.llvm.gemm_plan import (
     FEWEST_PANELS,
     GemmPlan,
+    LayoutOfA,
+    LayoutOfB,
     can_emit_gemm,
     packed_index,
     plan_gemm,
@@ -156,15 +158,16 @@ def test_a_transposed_left_side_is_packed_where_many_columns_read_it() -> None:
     def plan(case: Case) -> GemmPlan:
         return plan_gemm(case.gemm()[0], isa_of(HOST), HOST)
 
-    def how(case: Case) -> str:
+    def how(case: Case) -> LayoutOfA:
         return plan(case).a
 
     many = Case(3072, 768, 1024, a="km", b="kn")
     few = replace(many, n=(FEWEST_PANELS - 1) * plan(many).width)
-    assert how(many) == "packed"
-    assert how(Case(3072, 768, 1024, b="kn")) == "direct"
-    assert how(few) == "direct"
-    assert how(Case(300, 768, 1 << 20, a="km", b="kn")) == "direct", "six rows alone fill L2"
+    assert how(many) is LayoutOfA.PACKED
+    assert how(Case(3072, 768, 1024, b="kn")) is LayoutOfA.DIRECT
+    assert how(few) is LayoutOfA.DIRECT
+    long = Case(300, 768, 1 << 20, a="km", b="kn")
+    assert how(long) is LayoutOfA.DIRECT, "six rows alone fill L2"
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -200,7 +203,7 @@ def test_weights_laid_out_once(dtype: torch.dtype) -> None:
         for n in range(100):
             packed[position.evaluate({node.n: n, node.k: k})] = b[k, n]
     laid_out = ir.Gemm(**{**node.__dict__, "b": ir.Access("b", position, stored)})
-    assert plan_gemm(laid_out, isa, HOST).b == "packed"
+    assert plan_gemm(laid_out, isa, HOST).b is LayoutOfB.PACKED
     a, bias, out = torch.randn(20, 34).to(dtype), torch.randn(100).to(dtype), torch.empty(20, 100)
     tensors = {"a": a, "b": packed, "bias": bias, "out": out.to(dtype)}
     run_node(emit_gemm(laid_out, HOST), HOST, tensors)
@@ -251,7 +254,7 @@ def test_panels_beside_one_another(case: Case, dtype: torch.dtype, target: Targe
     position = packed_index(node.n, node.k, width, False, base)
     node = replace(node, b=ir.Access("b", position, dtype))
     plan = plan_gemm(node, isa, target)
-    assert plan.b == "packed" and (plan.beside > 1) == (target is not HOST or not isa.masks)
+    assert plan.b is LayoutOfB.PACKED and (plan.beside > 1) == (target is not HOST or not isa.masks)
     b = _random(batch, n, k, dtype=dtype)
     shape = (batch, k, case.m) if case.a == "km" else (batch, case.m, k)
     a, bias = _random(*shape, dtype=dtype), _random(n, dtype=dtype)
@@ -283,7 +286,7 @@ def test_panels_copied_beside_one_another(case: Case, dtype: torch.dtype, target
     """Contiguous columns whose rows lie on many pages, of every rest of rows, panels and parts."""
     case = replace(case, dtype=dtype)
     plan = plan_gemm(case.gemm()[0], isa_of(target), target)
-    assert plan.b == "copied" and plan.beside > 1
+    assert plan.b is LayoutOfB.COPIED and plan.beside > 1
     case.check(target)
 
 
@@ -302,12 +305,13 @@ def test_far_rows_are_copied_for_several_panels(case: Case) -> None:
     """Where a panel fills the registers: rows that fall into few sets of L2, or on far pages."""
     target = replace(HOST, l2=1 << 18)
     plan = plan_gemm(case.gemm()[0], isa_of(target), target)
-    assert plan.b == "copied" and plan.beside > 1
+    assert plan.b is LayoutOfB.COPIED and plan.beside > 1
     case.check(target)
 
 
 def test_near_rows_of_b_are_read_in_place() -> None:
-    assert plan_gemm(Case(64, 64, 64, b="kn").gemm()[0], isa_of(AVX2), AVX2).b == "direct"
+    plan = plan_gemm(Case(64, 64, 64, b="kn").gemm()[0], isa_of(AVX2), AVX2)
+    assert plan.b is LayoutOfB.DIRECT
 
 
 @pytest.mark.parametrize("target", [HOST, AVX2], ids=lambda t: t.name)
@@ -318,7 +322,7 @@ def test_patches_are_read_through_offsets(target: Target, width: int) -> None:
     channel, tap = index(node.k) // 5, index(node.k) % 5
     patch = ir.Access("b", channel * (width + 4) + tap + node.n, torch.float32)
     node = ir.Gemm(**{**node.__dict__, "b": patch})
-    assert plan_gemm(node, isa_of(target), target).b == "indexed"
+    assert plan_gemm(node, isa_of(target), target).b is LayoutOfB.INDEXED
     # The image ends with its last element: nothing after it may be read.
     a, image = torch.randn(11, 15), torch.randn(3, width + 4)
     bias, out = torch.randn(width), torch.empty(11, width)

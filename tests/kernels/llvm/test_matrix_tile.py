@@ -9,7 +9,7 @@ import torch
 
 from jitney.kernels.llvm.freeze_weights import PackedWeight
 from jitney.kernels.llvm.gemm import emit_gemm
-from jitney.kernels.llvm.gemm_plan import packed_index, plan_gemm
+from jitney.kernels.llvm.gemm_plan import LayoutOfA, LayoutOfB, packed_index, plan_gemm
 from jitney.kernels.llvm.isa import isa_of
 from jitney.kernels.llvm.machine_code import compile_text
 from jitney.loops import ir
@@ -68,7 +68,7 @@ def test_weights_laid_out_once() -> None:
     packed = ir.Access("b", packed_index(node.n, node.k, width, True), torch.bfloat16)
     node = replace(node, b=packed)
     plan = plan_gemm(node, isa, HOST)
-    assert plan.matrix and plan.b == "packed" and plan.beside > 1
+    assert plan.matrix and plan.b is LayoutOfB.PACKED and plan.beside > 1
     a, b = torch.randn(45, 1090).bfloat16(), torch.randn(600, 1090).bfloat16()
     bias, out = torch.randn(600).bfloat16(), torch.empty(45, 600).bfloat16()
     tensors = {"a": a, "b": weight.pack(b), "bias": bias, "out": out}
@@ -101,7 +101,7 @@ def test_what_stays_with_vectors() -> None:
     exact = ir.Op("cast", (wide,), torch.bfloat16)
     isa = isa_of(AMX)
     assert not plan_gemm(replace(node, a_value=wide), isa, AMX).matrix, "not all of it fits"
-    assert plan_gemm(replace(node, a_value=exact), isa, AMX).a == "copied"
+    assert plan_gemm(replace(node, a_value=exact), isa, AMX).a is LayoutOfA.COPIED
 
 
 @needs_amx
@@ -115,7 +115,7 @@ def test_patches_become_pairs(width: int, whole_rows: bool) -> None:
     patch = ir.Access("b", channel * (width + 2) + tap + column, torch.bfloat16)
     node = replace(node, b=patch)
     plan = plan_gemm(node, isa_of(HOST), HOST)
-    assert plan.matrix and plan.b == ("interleaved" if whole_rows else "gathered")
+    assert plan.matrix and plan.b is (LayoutOfB.INTERLEAVED if whole_rows else LayoutOfB.GATHERED)
     a, image = torch.randn(21, 12).bfloat16(), torch.randn(4, width + 2).bfloat16()
     bias, out = torch.randn(width).bfloat16(), torch.empty(21, width).bfloat16()
     run_node(emit_gemm(node, HOST), HOST, {"a": a, "b": image, "bias": bias, "out": out})

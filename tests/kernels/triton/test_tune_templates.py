@@ -8,7 +8,7 @@ pytest.importorskip("triton")
 from jitney import gpu_pipeline
 from jitney.disk_cache import DiskCache
 from jitney.kernels.triton import tune_templates
-from jitney.kernels.triton.choose_templates import possible_templates
+from jitney.kernels.triton.choose_templates import Kernel, Template, possible_templates
 from jitney.kernels.triton.tune import Tuner
 from jitney.loops.interpret import interpret
 from jitney.loops.ir import Attention, Extern, Gemm
@@ -18,6 +18,7 @@ from tests.kernels.triton.interpreted import H200, run_kernels
 from tests.loops.lowered import lower_for, on_cpu, trace
 
 BF16 = torch.bfloat16
+LIBRARY = Template(Kernel.LIBRARY)
 
 
 def two_layers(x, first, second, third, bias):
@@ -54,11 +55,11 @@ class Costs:
 
 def test_equal_layers_are_asked_once_and_another_process_remembers(monkeypatch, tmp_path):
     program = lowered(two_layers, *operands())
-    costs = Costs(monkeypatch, lambda ways: 1e3 * (1 + (set(ways) != {"library"})))
+    costs = Costs(monkeypatch, lambda ways: 1e3 * (1 + (set(ways) != {LIBRARY})))
     for _ in range(2):
         tuner = Tuner("gpu", DiskCache(tmp_path))
         found = tune_templates.fastest_templates(program, H200, tuner, costs.build)
-        assert sorted(found.values()) == ["library"] * 6
+        assert list(found.values()) == [LIBRARY] * 6
     singles = [ways for ways in costs.built if len(ways) == 1]
     pairs = [ways for ways in costs.built if len(ways) == 2]
     assert len(singles) == len(set(singles)) > 2 and len(pairs) == len(set(pairs)) > 2
@@ -75,13 +76,22 @@ def test_without_time_the_models_decide(monkeypatch):
     assert not costs.built
 
 
+def test_what_is_kept_on_disk_keeps_its_names():
+    program = lowered(lambda x, w: x @ w.t(), *operands()[:2])
+    possible = possible_templates(program, H200)
+    ((name, ways),) = possible.items()
+    assert repr(ways[:2]) == f"('tiles {ways[0].splits}', 'library')"
+    question = tune_templates._question(program, (name,), possible)
+    assert question.key.startswith(f"templates ('tiles {ways[0].splits}',) of [Gemm(")
+
+
 def test_every_template_computes_the_same():
     args = operands()
     program = lowered(lambda x, w, bias: torch.nn.functional.gelu(torch.addmm(bias, x, w.t())),
                       *args[:2], args[4])  # fmt: skip
     (name,) = (node.name for node in program.nodes if isinstance(node, Gemm))
     possible = possible_templates(program, H200)
-    assert {"library", "tiles 1", "tiles 2", "tiles 4"} <= set(possible[name])
+    assert {LIBRARY, *(Template(Kernel.TILES, n) for n in (1, 2, 4))} <= set(possible[name])
     question = tune_templates._question(program, (name,), possible)
     assert len(question.excerpt.nodes) == 2  # with what reads the product
     want = interpret(on_cpu(program), {}, (*args[:2], args[4]))[0]
@@ -98,6 +108,6 @@ def test_attention_may_become_the_librarys():
     q, k, v = (torch.randn(8, 12, 128, 64, dtype=BF16) for _ in range(3))
     program = lowered(torch.nn.functional.scaled_dot_product_attention, q, k, v)
     (node,) = (node for node in program.nodes if isinstance(node, Attention))
-    assert possible_templates(program, H200)[node.name] == ("own", "library")
-    made = gpu_pipeline.with_templates(program, H200, {node.name: "library"})
+    assert possible_templates(program, H200)[node.name] == (Template(Kernel.OWN), LIBRARY)
+    made = gpu_pipeline.with_templates(program, H200, {node.name: LIBRARY})
     assert any("attention" in n.target for n in made.nodes if isinstance(n, Extern))
