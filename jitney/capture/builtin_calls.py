@@ -153,14 +153,32 @@ def _sum(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: 
     if values:
         iterable = operators.iterable(interpreter, values[0])
         values[0] = interpreter.native(list, iterable)
+        if keywords.keys() <= {"start"}:
+            values, keywords = [*values, *keywords.values()], {}
         starts = (*values[1:], *keywords.values())
-        if sys.version_info >= (3, 12) and torch.SymFloat in map(type, (*values[0], *starts)):
+        if compensated := _compensated({type(x) for x in (*values[0], *starts)}):
             values = [[concrete(x) for x in values[0]], *map(concrete, values[1:])]
         refused = any(isinstance(x, str | bytes | bytearray) for x in starts)
-        if not refused and not {type(x) for x in (*values[0], *starts)} <= _NUMBERS:
+        if not refused and not {type(x) for x in (*values[0], *values[1:])} <= _NUMBERS:
+            if compensated and len(values) < 3 and not keywords:
+                values = _numbers_summed(interpreter, *values)
             link = "push" if site is not None else None
             return interpreter.call_python(polyfills.sum_, tuple(values), keywords, link)
     return interpreter.native(function, *values, **keywords)
+
+
+def _compensated(kinds: set[type]) -> bool:
+    """Whether ``sum`` keeps what rounding loses of such numbers."""
+    return sys.version_info >= (3, 12) and not kinds.isdisjoint((float, torch.SymFloat))
+
+
+def _numbers_summed(interpreter: Interpreter, items: Any, start: Any = 0) -> list[Any]:
+    """What is left to add, and to what, once Python has summed the numbers that come first."""
+    count = 0
+    if type(start) in _NUMBERS:
+        count = next(at for at, item in enumerate(items) if type(item) not in _NUMBERS)
+    first = items[:count]
+    return [items[count:], interpreter.native(builtins.sum, first, start) if first else start]
 
 
 @builtin(builtins.len, takes=ONE)

@@ -33,8 +33,7 @@ def is_shape_unforeseen(op: Any) -> bool:
 
 
 def forecast(op: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    """The result of ``op`` for fake tensors, with eager's shapes and dtypes: the loss of one row,
-    for example, is a number."""
+    """The result of ``op`` for fake tensors as eager's: the loss of one row is a number."""
     if op._opname == "_embedding_bag" and args[0].dtype is torch.bfloat16:
         return _bag(op, args, kwargs)
     if op._opname == "_grouped_mm":
@@ -45,7 +44,7 @@ def forecast(op: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     if op in _VIEWS:
         return _viewed(op, *args)
     out = op(*args, **kwargs)
-    if op is torch.ops.aten.expand.default:
+    if op is _EXPAND:
         return expanded(args[0], out)
     if op is torch.ops.aten.multilabel_margin_loss_forward.default and args[0].dim() < 2:
         return out[0].new_empty(()), out[1]
@@ -85,6 +84,7 @@ def forecast(op: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     return out
 
 
+_EXPAND = torch.ops.aten.expand.default
 _VIEWS = frozenset({torch.ops.aten.view.default, torch.ops.aten._unsafe_view.default})
 
 _BATCH_NORMS = frozenset({

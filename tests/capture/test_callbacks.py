@@ -236,6 +236,33 @@ def test_sums_of_numbers_round_as_eagers() -> None:
     check(summed, torch.ones(2), options=CaptureOptions(fullgraph=True))
 
 
+def test_sums_of_numbers_beside_tensors_round_as_eagers() -> None:
+    tenths = [0.1] * 10
+
+    def summed(x: torch.Tensor) -> Any:
+        far = sum([1e16, 1.0, 1.0, x, 1.0, 1.0])
+        more = sum(tenths + [x], start=0.1), sum([x] + tenths), sum(tenths + [1, x] + tenths, True)
+        return sum(tenths + [x]), far, *more, sum([0.1, x.shape[0], 0.2, x]), sum([x], x)
+
+    for dynamic in (True, False):
+        compiled = jitney.compile(summed, dynamic=dynamic, fullgraph=True)
+        x = torch.zeros(2, dtype=torch.float64)
+        for got, right in zip(compiled(x), summed(x), strict=True):
+            assert torch.equal(got, right)
+
+
+def test_sums_refuse_what_eagers_do() -> None:
+    for wrong in ({"stop": 1}, {"start": ""}):
+
+        def summed(x: torch.Tensor, wrong: Any = wrong) -> Any:
+            try:
+                return sum([0.5, x], **wrong)
+            except TypeError as error:
+                return x, str(error)
+
+        assert jitney.compile(summed)(torch.ones(2))[1] == summed(torch.ones(2))[1]
+
+
 def test_a_truth_value_of_symbols_meets_a_tensor() -> None:
     def masked(x: torch.Tensor, n: int) -> torch.Tensor:
         return x * (n == 3) + (x.shape[0] > n)
