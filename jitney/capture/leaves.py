@@ -15,6 +15,7 @@ import torch
 
 from jitney import torch_api
 from jitney.capture.frame import BreakCapture
+from jitney.capture.program_lines import lines_of
 
 getitem = operator.getitem
 
@@ -199,7 +200,7 @@ def _property(recorder: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str,
     fake = args[0]
     if name in VIEWS:
         with recorder.fake_mode:
-            value = func(*args)
+            value = lines_of(recorder.frames).call(func, args, {})
         if value is not fake:
             node = recorder.node(
                 "call_function", getattr, (recorder.argument(fake), name), {}, value

@@ -22,6 +22,7 @@ from jitney.capture.asked_writes import written_if_asked
 from jitney.capture.frame import BreakCapture, Frame, Restart
 from jitney.capture.inside_handlers import is_error_handled
 from jitney.capture.memory_given import memory_given, refuse_lost, refuse_relaid, refuse_resized
+from jitney.capture.program_lines import lines_of
 from jitney.capture.redefined import refuse_redefined, refuse_redefined_views
 from jitney.capture.remember_fakes import RememberedFakes
 from jitney.capture.result import GraphInput
@@ -103,6 +104,7 @@ class Recorder:
         node.meta["step"] = self.made_at[node] = self.frames[-1].step if self.frames else 0
         node.meta["example_value"] = value
         node.meta["stack_trace"] = self._trace()
+        node.meta["lines"] = lines_of(self.frames)
         if self.checkpoint:
             node.meta["checkpoint"] = self.checkpoint
         path = {f.module_path[0]: f.module_path for f in self.frames if f.module_path is not None}
@@ -291,7 +293,7 @@ class Recorder:
         self._note_writes(func, written)
         with self.fake_mode, self._remembered, self._composites():
             try:
-                value = torch_api.called_on_fakes(func)(*args, **kwargs)
+                value = self._called_on_fakes(func, args, kwargs)
                 self._refuse_reach(func, args[0] if args else kwargs.get("input"), value)
             except (BreakCapture, Restart):
                 raise
@@ -319,6 +321,10 @@ class Recorder:
         self.written_memory.update(map(leaves.memory_of, written))
         if torch.is_grad_enabled():
             self.seen_writes += [(node, t) for t in written if t.requires_grad]
+
+    def _called_on_fakes(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Warnings of torch's name the program's line."""
+        return lines_of(self.frames).call(torch_api.called_on_fakes(func), args, kwargs)
 
     def _kept_size(self, given: Any, argument: Any) -> Any:
         """The argument of `Tensor.new`: a tuple is its values, a `torch.Size` its shape. FX keeps

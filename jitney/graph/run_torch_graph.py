@@ -52,10 +52,13 @@ def _call(gm: fx.GraphModule, node: fx.Node, args: Any, kwargs: Any) -> Any:
         optimizer = torch_api.fused_step(node.target)
         if optimizer is not None:
             raise Unsupported("fused-step", f"a fused {optimizer} step runs as torch's own kernel")
-        return torch_api.called_on_fakes(node.target)(*args, **kwargs)
-    if node.op == "call_method":
-        return getattr(args[0], str(node.target))(*args[1:], **kwargs)
-    return gm.get_submodule(str(node.target))(*args, **kwargs)
+        called = torch_api.called_on_fakes(node.target)
+    elif node.op == "call_method":
+        called, args = getattr(args[0], str(node.target)), args[1:]
+    else:
+        called = gm.get_submodule(str(node.target))
+    lines = node.meta.get("lines")  # none where another capture made the graph
+    return lines.call(called, args, kwargs) if lines else called(*args, **kwargs)
 
 
 def _values_of(value: Any, values: dict[fx.Node, Any]) -> Any:
