@@ -18,7 +18,7 @@ import torch
 from jitney import config, pipeline, torch_api
 from jitney.backends import Backend, find_backend, list_backends
 from jitney.capture import cpython, policy, substitutes
-from jitney.capture.stand_ins import OURS, mark_of, mark_stand_in, original_of
+from jitney.capture.stand_ins import OURS, is_disabled, mark_of, mark_stand_in, original_of
 from jitney.compiled_module import CompiledModule, call_in_place, compile_module, forward_wrapper
 from jitney.config import MODES
 from jitney.disk_cache import CacheInfo, load_cache_artifacts, save_cache_artifacts
@@ -180,6 +180,8 @@ def _compile_callable(model: Any, *, session: Session, disable: bool) -> Any:
     if isinstance(model, MethodType) and isinstance(model.__func__, FunctionType):
         owner = model.__self__ if isinstance(model.__self__, torch.nn.Module) else None
         plain = original_of(model.__func__)
+        if is_disabled(plain):
+            return MethodType(session.wrapper(plain, owner), model.__self__)
         return MethodType(_handle(session, plain, owner), model.__self__)
     if isinstance(model, FunctionType):
         original = original_of(model)

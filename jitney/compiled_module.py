@@ -54,6 +54,8 @@ class CompiledModule(torch.nn.Module):
         if type(forward) is MethodType and isinstance(forward.__func__, FunctionType):
             owner, plain = forward.__self__, forward.__func__
             compiled = self._session.wrapper(plain, self._orig_mod)
+            if compiled is plain:  # marked to run eager
+                return forward
             functools.update_wrapper(compiled, plain)
             mark_stand_in(compiled, plain)
             return MethodType(compiled, owner)
@@ -172,7 +174,7 @@ def call_module(
     if function is modules.CALL:
         return _call_plain(session, module, args, kwargs)
     if isinstance(function, FunctionType) and not modules.hooks_nodes(module):
-        return session.compiled(function, module).wrap(function)(module, *args, **kwargs)
+        return session.wrapper(function, module)(module, *args, **kwargs)
     return module(*args, **kwargs)
 
 

@@ -13,6 +13,7 @@ from jitney.capture.frame import CALLER, BreakCapture, Frame, Lazy
 from jitney.capture.guard import ABSENT, Kind
 from jitney.capture.lookups import look_up, type_lookup
 from jitney.capture.source import Attr, DictItem, ModuleOf
+from jitney.capture.stand_ins import disabled_because, is_disabled
 from jitney.torch_api import modules
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ def call_module(
     """``module(*args, **kwargs)``."""
     cls = type(module)
     if _is_compiled(cls):
+        _refuse_disabled(interpreter, module)
         original = interpreter.world.force(interpreter.get_attr(module, "_orig_mod"))
         return call_module(interpreter, original, args, kwargs, site)
     found = look_up(interpreter, cls, "__call__")
@@ -59,6 +61,14 @@ def _is_compiled(cls: type) -> bool:
     return torch_api.is_compiled_class(cls) or (
         type(type_lookup(cls, "_orig_mod")) is MemberDescriptorType
     )
+
+
+def _refuse_disabled(interpreter: Interpreter, module: torch.nn.Module) -> None:
+    """``torch.compiler.disable`` of a module makes it one that torch compiled, but not to compile
+    its ``forward``."""
+    forward = interpreter.world.force(interpreter.get_attr(module, "forward"))
+    if type(forward) is FunctionType and is_disabled(forward):
+        raise BreakCapture("disabled", *disabled_because(forward))
 
 
 def _has_hooks(interpreter: Interpreter, module: torch.nn.Module) -> bool:

@@ -16,8 +16,10 @@ from jitney import torch_api
 from jitney.capture import policy
 from jitney.capture.build_resume import Point, resume_code
 from jitney.capture.look_ahead import look_ahead
-from jitney.capture.stand_ins import is_disabled, mark_of
+from jitney.capture.stand_ins import disabled_because, is_disabled, mark_of
 from jitney.config import Config
+from jitney.errors import Unsupported
+from jitney.events import log
 from jitney.run import stance
 from jitney.run.dispatch import NOT_A_FRAME, CompiledCode
 from jitney.run.entry import Entry, Request
@@ -62,12 +64,27 @@ class Session:
         )
 
     def wrapper(self, function: FunctionType, owner: Any = None) -> FunctionType:
-        """The compiled function for ``function``, the same one every time."""
+        """The compiled function for ``function``, the same one every time; itself if it is marked
+        to run eager. Raises Unsupported if that may not be."""
         found = self._wrappers.get((id(function), id(owner)))
         if found is None:
-            made = self.compiled(function, owner).wrap(function)
+            made = function
+            if is_disabled(function):
+                self._leave_to_eager(function)
+            else:
+                made = self.compiled(function, owner).wrap(function)
             found = self._wrappers[id(function), id(owner)] = (function, owner, made)
         return found[2]
+
+    def _leave_to_eager(self, function: FunctionType) -> None:
+        code, (reason, hint) = function.__code__, disabled_because(function)
+        where = f"{code.co_filename}:{code.co_firstlineno}"
+        if self.fullgraph:
+            raise Unsupported("disabled", reason, hint, where)
+        name = function.__qualname__
+        log.emit(
+            "frame_skipped", function=name, where=where, kind="disabled", reason=reason, hint=hint
+        )
 
     def compile(self, request: Request) -> Entry:
         """Compiles one frame."""
