@@ -98,15 +98,26 @@ def compile_module(module: torch.nn.Module, session: Session) -> torch.nn.Module
     cls = type(module)
     twin_class = _classes.get(id(cls))
     if twin_class is None:
-        slots = {"__slots__": (), "__module__": cls.__module__, "__doc__": cls.__doc__}
-        members = {**_members_by_identity(cls), **slots}
-        twin_class = type(f"Compiled{cls.__name__}", (CompiledModule, cls), members)
-        _classes[id(cls)] = twin_class
+        twin_class = _classes[id(cls)] = _twin_class(cls)
     twin: Any = object.__new__(twin_class)
     object.__setattr__(twin, "__dict__", module.__dict__)
     _SLOTS["_orig_mod"].__set__(twin, module)
     _SLOTS["_session"].__set__(twin, session)
     return twin
+
+
+def _twin_class(cls: type) -> type:
+    """A subclass of `CompiledModule` and ``cls``, with the latter's name: checkpoints keep it. What
+    ``cls`` does when it is subclassed (registries) is not done. Where its instances are laid out
+    in memory as no others are (``__slots__``, a base of C code) it is no subclass of ``cls``."""
+    names = {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__}
+    members = {**_members_by_identity(cls), "__slots__": (), **names}
+    made: type = type.__new__(type(cls), cls.__name__, (CompiledModule,), members)
+    try:
+        made.__bases__ = (CompiledModule, cls)
+    except TypeError:
+        made.__getattr__ = lambda self, name: getattr(self._orig_mod, name)  # type: ignore[attr-defined]
+    return made
 
 
 def _members_by_identity(cls: type) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import inspect
+import json
 import weakref
 from collections.abc import Callable
 from pathlib import Path
@@ -197,3 +198,67 @@ def test_our_frames_are_in_no_traceback(way: str) -> None:
     with pytest.raises(TypeError, match="takes 2 positional arguments") as missing:
         model(1, 2)
     assert not any("/jitney/" in str(entry.path) for entry in missing.traceback)
+
+
+def test_a_class_that_watches_its_subclasses_sees_none() -> None:
+    seen: list[str] = []
+
+    class Watching(torch.nn.Module):
+        def __init_subclass__(cls, *, name: str) -> None:
+            seen.append(name)
+
+    class Final(type):
+        def __new__(cls, name: str, bases: tuple[type, ...], members: dict[str, Any]) -> type:
+            if any(isinstance(base, Final) for base in bases):
+                raise TypeError("a final class")
+            return super().__new__(cls, name, bases, members)
+
+    class Watched(Watching, name="watched"):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x * 2
+
+    class Last(torch.nn.Module, metaclass=Final):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x * 2
+
+    for cls in (Watched, Last):
+        compiled = jitney.compile(cls())
+        assert torch.equal(compiled(torch.ones(2)), torch.full((2,), 2.0))
+        assert isinstance(compiled, cls) and type(compiled).__name__ == cls.__name__
+    assert seen == ["watched"]
+
+
+class Slotted(torch.nn.Module):
+    __slots__ = ("factor",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.factor, self.bias = 3.0, torch.nn.Parameter(torch.ones(2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.factor + self.bias
+
+
+class Keyed(torch.nn.Module, dict):  # type: ignore[type-arg]
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+
+@pytest.mark.parametrize("make", [Slotted, Keyed])
+def test_a_class_with_a_layout_of_its_own(make: Callable[[], torch.nn.Module]) -> None:
+    model = make()
+    compiled = jitney.compile(model)
+    assert torch.equal(compiled(torch.ones(2)), model(torch.ones(2)))
+    assert isinstance(compiled, jitney.CompiledModule)
+    assert compiled.state_dict().keys() == model.state_dict().keys()
+    assert not hasattr(model, "factor") or compiled.factor == model.factor
+    assert not hasattr(compiled, "missing")
+
+
+def test_a_saved_config_names_the_models_class(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    sizes = dict(vocab_size=50, hidden_size=16, num_hidden_layers=1, intermediate_size=16)
+    config = transformers.BertConfig(num_attention_heads=2, **sizes)
+    jitney.compile(transformers.BertModel(config)).save_pretrained(tmp_path)
+    saved = json.loads((tmp_path / "config.json").read_text())
+    assert saved["architectures"] == ["BertModel"]
