@@ -217,7 +217,7 @@ def _close(
     guard_places(vm)
     guard_gpu(vm)
     forget_idle_strides(vm)
-    repeated = errors_without_trace(vm.recorder, graph, inputs)
+    rerun_on = errors_without_trace(vm.recorder, graph, inputs)
     return Capture(
         graph,
         inputs,
@@ -230,9 +230,9 @@ def _close(
         {"instructions": vm.steps, "guards": len(vm.world.guards)},
         tuple(vm.recorder.symbols.read),
         checked_again(vm.world, [checkpoint.noted for checkpoint in vm.checkpoints]),
-        repeated,
+        rerun_on,
         tuple(vm.world.sized_calls.calls),
-        put_back=inputs_put_back(vm.recorder, inputs, repeated),
+        put_back=inputs_put_back(vm.recorder, inputs, rerun_on),
     )
 
 
