@@ -176,19 +176,14 @@ def _made_without_effects(interpreter: Interpreter, inner: Any, args: Any, kwarg
     the frame has changed; breaks before it otherwise."""
     recorder, world = interpreter.recorder, interpreter.world
     versions, deferred = recorder.versions(), len(interpreter.deferred)
-    before, world.noted = world.noted, set()
-    try:
+    with world.reading() as reads:
         made = interpreter.call(inner, tuple(args), kwargs, None)
-    finally:
-        noted, world.noted = world.noted, before
-        if before is not None:
-            before |= noted
     wrote = any(recorder.is_mutated(given.example) for given in recorder.inputs.values())
     if (
         wrote
         or recorder.has_written(versions)
         or len(interpreter.deferred) > deferred
-        or _changes(interpreter, noted)
+        or _changes(interpreter, reads.sources)
     ):
         interpreter.native_broke = True  # its body has been recorded: break before it
         reason = f"{inner.__qualname__}, under lru_cache, is called with effects"

@@ -177,7 +177,7 @@ def _attempt(
 def _root(vm: Interpreter, function: FunctionType, arguments: Mapping[str, Any]) -> Frame:
     know_cells(vm, function.__closure__ or (), Function())
     vm.world.know(function, function, Function())
-    vm.world.ahead = seen_ahead(arguments)
+    vm.world.iterators.ahead = seen_ahead(arguments)
     code = function.__code__
     vm.world.guard(Kind.IS, Attr(Function(), "__code__"), code)
     return Frame(
