@@ -12,6 +12,13 @@ import linecache
 #: What torch's operations raise. Anything else is an error of ours, or an interrupt.
 LIBRARY_ERRORS = (RuntimeError, IndexError, ValueError, MemoryError)
 
+#: A *rerun*: a compiled graph raises, and eager does its work once more, from where it began, so
+#: that the error, or the value, is eager's. ``rerun_on`` are the errors on which this is done: the
+#: graph has then left no trace (`graph/put_back`). The glue reruns the frame
+#: (`capture/build_glue`), `graph/rerun_eagerly` a graph that has none. Other errors go to the
+#: caller.
+RerunOn = tuple[type[Exception], ...]
+
 
 class JitneyError(Exception):
     """Base of all our errors; ``id`` is stable across versions."""

@@ -69,14 +69,14 @@ def _start(gm: torch.fx.GraphModule, target: Target, options: Any) -> Callable[[
     # In a CUDA graph of the caller's, kernels cannot draw random numbers.
     checks = checked or any(map(prepares_draws, program.nodes))
     early = written_before_checks(program) if checked else ()
-    repeatable = target.kind == "cpu" and writes_follow_calls(program)
+    rerunnable = target.kind == "cpu" and writes_follow_calls(program)
     with log.stage("build"):
         code = backend.start(program, gm, target, options)
 
     def finish() -> BuiltGraph:
         with log.stage("build"):
             stored = StoredProgram(program)
-            return BuiltGraph(code(), constants, counts, stored, checks, early, repeatable)
+            return BuiltGraph(code(), constants, counts, stored, checks, early, rerunnable)
 
     return finish
 

@@ -91,15 +91,15 @@ def _start_backend(
     with log.stage("backend", function=name), torch_api.tracing(capture.tracing_context):
         if isinstance(backend, GraphCompiler):
             finish = backend.start(
-                capture.graph, inputs, repeated=capture.repeated_on, refused=refused.append
+                capture.graph, inputs, rerun_on=capture.rerun_on, refused=refused.append
             )
-            put_back, errors = capture.put_back, capture.repeated_on
-            return lambda: put_back_written(finish(), put_back, errors), refused
+            put_back, rerun_on = capture.put_back, capture.rerun_on
+            return lambda: put_back_written(finish(), put_back, rerun_on), refused
         if isinstance(backend, OtherBackend) and backend.takes_tensors:
             inputs = _given(capture, inputs, roots)
         graph = keep_settings(capture.graph, _run_backend(backend, capture.graph, inputs))
-        graph = put_back_random(graph, capture.repeated_on)
-        graph = put_back_written(graph, capture.put_back, capture.repeated_on)
+        graph = put_back_random(graph, capture.rerun_on)
+        graph = put_back_written(graph, capture.put_back, capture.rerun_on)
     return lambda: graph, refused
 
 
@@ -129,7 +129,7 @@ def _breaking_before(refused: Refusals, capture: Capture) -> Attempt | None:
     in eager anyway."""
     attempt, capture.attempt = capture.attempt, None
     found = [r for r in refused if r.kind == "eager-refuses" and r.step is not None]
-    if not found or RuntimeError in capture.repeated_on or attempt is None:
+    if not found or RuntimeError in capture.rerun_on or attempt is None:
         return None
     assert found[0].step is not None
     return attempt.breaking(found[0].step, BreakCapture(found[0].kind, str(found[0])))

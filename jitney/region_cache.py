@@ -94,7 +94,7 @@ class Code(Protocol):
 class BuiltGraph:
     """A compiled graph as data. ``counts``: which ops became what; ``checks``: whether a
     call may raise `LeftToEager`, and ``early``: the inputs it may have written to by then;
-    ``program``: for the log; ``repeatable``: whether any error of torch's comes before all writes
+    ``program``: for the log; ``rerunnable``: whether any error of torch's comes before all writes
     to inputs (`writes_follow_calls`)."""
 
     code: Code
@@ -103,7 +103,7 @@ class BuiltGraph:
     program: StoredProgram
     checks: bool
     early: tuple[int, ...] = ()
-    repeatable: bool = False
+    rerunnable: bool = False
 
     def load(self) -> Callable[..., Any]:
         """The callable, told to the log as if just compiled."""

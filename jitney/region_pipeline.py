@@ -14,7 +14,14 @@ import torch
 
 from jitney import torch_api
 from jitney.capture.leaves import is_authors
-from jitney.errors import CompilerBug, JitneyError, LeftToEager, Unsupported, WrongForecast
+from jitney.errors import (
+    CompilerBug,
+    JitneyError,
+    LeftToEager,
+    RerunOn,
+    Unsupported,
+    WrongForecast,
+)
 from jitney.events import log
 from jitney.graph.ambient import Ambient
 from jitney.graph.check_backward import check_backward
@@ -27,7 +34,7 @@ from jitney.graph.keep_settings import keep_settings
 from jitney.graph.mark_leases import mark_leases
 from jitney.graph.mark_static import mark_static
 from jitney.graph.mark_statistics import mark_statistics
-from jitney.graph.put_back import Errors, put_back_random, put_back_written
+from jitney.graph.put_back import put_back_random, put_back_written
 from jitney.graph.region import Region, RegionFacts
 from jitney.graph.remove_reach import remove_reach
 from jitney.graph.rerun_eagerly import leave_errors, rerun_eagerly
@@ -59,24 +66,24 @@ class GraphCompiler:
         gm: torch.fx.GraphModule,
         example_inputs: Sequence[Any],
         *,
-        repeated: Errors = (),
+        rerun_on: RerunOn = (),
         refused: Callable[[Unsupported], None] | None = None,
     ) -> Callable[[], Callable[..., Any]]:
         """Begins the compile. Returns a function that waits for the kernels and gives the callable.
-        ``repeated``: errors of a call, `LeftToEager` among them, after which the caller runs
-        eager; ``refused`` is told why a graph cannot be traced."""
-        start = partial(self._start_tensors, example_inputs, repeated, refused)
+        ``rerun_on``: errors of a call, `LeftToEager` among them, on which the caller reruns;
+        without any the callable does. ``refused`` is told why a graph cannot be traced."""
+        start = partial(self._start_tensors, example_inputs, rerun_on, refused)
         return compute_scalars_apart(gm, start)
 
     def _start_tensors(
         self,
         example_inputs: Sequence[Any],
-        repeated: Errors,
+        rerun_on: RerunOn,
         refused: Callable[[Unsupported], None] | None,
         gm: torch.fx.GraphModule,
     ) -> Callable[[], Callable[..., Any]]:
         """`start` for a graph whose results are tensors and sizes."""
-        load = partial(_load_region, gm, example_inputs, self.options, Ambient.now(), repeated)
+        load = partial(_load_region, gm, example_inputs, self.options, Ambient.now(), rerun_on)
         with _bugs():
             entry = region_entry(gm, example_inputs, self.options, target_of(gm, self.options))
             known = entry.load() if entry is not None else None
@@ -88,14 +95,14 @@ class GraphCompiler:
         except Unsupported as reason:
             if refused is not None:
                 refused(reason)
-            return partial(_eager_forward, gm, reason, repeated)
+            return partial(_eager_forward, gm, reason, rerun_on)
 
         def built_region() -> Callable[..., Any]:
             try:
                 with _bugs():
                     built = finish()
             except Unsupported as reason:
-                return _eager_forward(gm, reason, repeated)
+                return _eager_forward(gm, reason, rerun_on)
             if entry is not None:
                 entry.save(built)
             return load(built)
@@ -104,11 +111,11 @@ class GraphCompiler:
 
 
 def _eager_forward(
-    gm: torch.fx.GraphModule, reason: Unsupported, repeated: Errors
+    gm: torch.fx.GraphModule, reason: Unsupported, rerun_on: RerunOn
 ) -> Callable[..., Any]:
     nodes = sum(n.op.startswith("call") for n in gm.graph.nodes)
     run = _eager_graph(gm, reason, nodes=nodes, **gm.meta.get("frame", {}))
-    return put_back_random(run, repeated)
+    return put_back_random(run, rerun_on)
 
 
 def _eager_graph(gm: torch.fx.GraphModule, reason: Unsupported, **facts: Any) -> Callable[..., Any]:
@@ -135,10 +142,10 @@ def _load_region(
     example_inputs: Sequence[Any],
     options: Any,
     ambient: Ambient,
-    repeated: Errors,
+    rerun_on: RerunOn,
     built: BuiltRegion,
 ) -> Callable[..., Any]:
-    """The callable of a built region; ``ambient``: the modes it was traced under; ``repeated``:
+    """The callable of a built region; ``ambient``: the modes it was traced under; ``rerun_on``:
     see `GraphCompiler.start`."""
     backward: Any = None
     eager = None
@@ -152,16 +159,16 @@ def _load_region(
                 backward, unlikely, partial(backward_without, again, _of_training(options))
             )
     forward = built.forward.load()
-    if built.facts.mutations and built.forward.repeatable:
+    if built.facts.mutations and built.forward.rerunnable:
         forward = leave_errors(forward)
     call = stitch(built.facts, forward, backward, eager)
     call = put_back_written(call, built.forward.early)
     if built.facts.draws:
-        call = put_back_random(call, repeated or (LeftToEager,))
-    return call if repeated else rerun_eagerly(lambda: gm, call, _errors_to_rerun(gm, built.facts))
+        call = put_back_random(call, rerun_on or (LeftToEager,))
+    return call if rerun_on else rerun_eagerly(lambda: gm, call, _rerun_on(gm, built.facts))
 
 
-def _errors_to_rerun(gm: torch.fx.GraphModule, facts: RegionFacts) -> Errors:
+def _rerun_on(gm: torch.fx.GraphModule, facts: RegionFacts) -> RerunOn:
     """On which a graph without a frame runs again. `LeftToEager` alone where more is not known to
     come before all that the graph does besides its results."""
     acts = facts.mutations or facts.draws or any(is_authors(n.target) for n in gm.graph.nodes)

@@ -4,9 +4,11 @@
 
 - Running bytecode: `interpret`, `frame`, `decode`; the instructions are in `handlers_stack`,
   `handlers_data` and `handlers_flow`.
-- Objects that existed before: `world` (their only door), `source` (the path to one), `guard` (a
-  fact that must hold again), `shadows` (copies that the frame may change).
-- Calls: `calls`, `policy`, `policy_table`; then `function_calls`, `builtin_calls`, `torch_calls`.
+- Objects that existed before: `world` (their only door) and `world_knowledge`, `source` (the path
+  to one), `guard` (a fact that must hold again), `shadows` (copies that the frame may change).
+- Calls: `calls`, `policy`, `policy_table`; then `builtin_calls`, `torch_calls`, `function_calls`.
+  Python functions that are not simply interpreted: `answer_calls`, `call_natively`,
+  `put_off_logging`, `break_at_calls`, `interpret_instead`.
 - Attributes and operators: `attributes`, `lookups`, `operators`.
 - The graph: `record`, `leaves`, `tensors`, `symbols`.
 - Gradients inside a frame: `autograd_functions`, `checkpoints`, `transforms`.

@@ -124,7 +124,7 @@ def _set_slot(interpreter: Interpreter, found: Any, owner: Any, name: str, value
         interpreter.native(found.__set__, owner, value)
     if known is not None:
         interpreter.world.written.add(known.source)
-        interpreter.world.slots[id(owner), name] = (value, owner)
+        interpreter.world.shadows.slots[id(owner), name] = (value, owner)
 
 
 def del_attr(interpreter: Interpreter, owner: Any, name: str) -> None:

@@ -299,7 +299,7 @@ def _c_member(interpreter: Interpreter, found: Any, owner: Any, name: str) -> An
         if value is ABSENT:
             raise Raised(ValueError("Cell is empty"))
         return value
-    overlay = world.slots.get((id(owner), name))
+    overlay = world.shadows.slots.get((id(owner), name))
     if overlay is not None:
         if overlay[0] is ABSENT:
             raise Raised(AttributeError(name))

@@ -133,8 +133,8 @@ def _graph_handler(writer: Writer, capture: Capture, name: str) -> list[str]:
     if capture.blocks:
         exits = "".join(f"{writer.fetch(Local(name))}, " for name in capture.blocks)
         leave = [f"{writer.constant(leave_blocks)}(error, ({exits}))", "raise"]
-    if capture.repeated_on:
-        caught, tell = writer.constant(capture.repeated_on), writer.constant(_teller(capture, name))
+    if capture.rerun_on:
+        caught, tell = writer.constant(capture.rerun_on), writer.constant(_teller(capture, name))
         of_signal = writer.constant(is_of_signal)
         handler += [f"except {caught} as error:", f"    if {of_signal}(error):"]
         handler += [*_indented(_indented(leave)), f"    {tell}(error)"]

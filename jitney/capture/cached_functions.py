@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from jitney import torch_api
-from jitney.capture import function_calls, policy
+from jitney.capture import call_natively, policy, put_off_logging
 from jitney.capture.cached_sizes import NoRandomNumbers
 from jitney.capture.changes import effects_of
 from jitney.capture.checked_again import is_changed
@@ -90,13 +90,13 @@ def call_cached(
     """Calls what ``functools.lru_cache`` made."""
     inner = function.__wrapped__
     handler = policy.special_function(inner) if type(inner) is types.FunctionType else None
-    if handler is function_calls.deferred:
+    if handler is put_off_logging.put_off:
         return handler(interpreter, function, args, kwargs, site)
     world = interpreter.world
     source = interpreter.source_or_fixed(function)
     if not isinstance(source, Fixed):
         world.guard(Kind.IS, source, function)
-    if handler is function_calls.native:
+    if handler is call_natively.call_native:
         return handler(interpreter, inner, args, kwargs, site)
     world.read(inner, Fixed(inner))
     if handler is not None or function.cache_parameters()["maxsize"] == 0:
@@ -176,19 +176,14 @@ def _made_without_effects(interpreter: Interpreter, inner: Any, args: Any, kwarg
     the frame has changed; breaks before it otherwise."""
     recorder, world = interpreter.recorder, interpreter.world
     versions, deferred = recorder.versions(), len(interpreter.deferred)
-    before, world.noted = world.noted, set()
-    try:
+    with world.reading() as reads:
         made = interpreter.call(inner, tuple(args), kwargs, None)
-    finally:
-        noted, world.noted = world.noted, before
-        if before is not None:
-            before |= noted
     wrote = any(recorder.is_mutated(given.example) for given in recorder.inputs.values())
     if (
         wrote
         or recorder.has_written(versions)
         or len(interpreter.deferred) > deferred
-        or _changes(interpreter, noted)
+        or _changes(interpreter, reads.sources)
     ):
         interpreter.native_broke = True  # its body has been recorded: break before it
         reason = f"{inner.__qualname__}, under lru_cache, is called with effects"

@@ -140,7 +140,7 @@ def refuse_key(interpreter: Interpreter, key: Any, container: Any) -> None:
     """Breaks where looking ``key`` up calls Python: its own hash, or comparisons with keys."""
     if not is_plain_key(key):
         keys = container if isinstance(container, dict | set | frozenset) else ()
-        plain = interpreter.world.plain_keys
+        plain = interpreter.world.keys.plain
         refuse_python(interpreter, (key, *(k for k in keys if id(k) not in plain)), HASHES)
         for known in keys:
             if type(known) is tuple and id(known) not in plain and _is_plain(known):

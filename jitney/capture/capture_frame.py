@@ -177,7 +177,7 @@ def _attempt(
 def _root(vm: Interpreter, function: FunctionType, arguments: Mapping[str, Any]) -> Frame:
     know_cells(vm, function.__closure__ or (), Function())
     vm.world.know(function, function, Function())
-    vm.world.ahead = seen_ahead(arguments)
+    vm.world.iterators.ahead = seen_ahead(arguments)
     code = function.__code__
     vm.world.guard(Kind.IS, Attr(Function(), "__code__"), code)
     return Frame(
@@ -217,7 +217,7 @@ def _close(
     guard_places(vm)
     guard_gpu(vm)
     forget_idle_strides(vm)
-    repeated = errors_without_trace(vm.recorder, graph, inputs)
+    rerun_on = errors_without_trace(vm.recorder, graph, inputs)
     return Capture(
         graph,
         inputs,
@@ -230,9 +230,9 @@ def _close(
         {"instructions": vm.steps, "guards": len(vm.world.guards)},
         tuple(vm.recorder.symbols.read),
         checked_again(vm.world, [checkpoint.noted for checkpoint in vm.checkpoints]),
-        repeated,
+        rerun_on,
         tuple(vm.world.sized_calls.calls),
-        put_back=inputs_put_back(vm.recorder, inputs, repeated),
+        put_back=inputs_put_back(vm.recorder, inputs, rerun_on),
     )
 
 

@@ -35,16 +35,16 @@ def effects_of(vm: Interpreter, rebuilder: Rebuilder) -> list[r.Effect]:
 def changes_of(vm: Interpreter, rebuilder: Rebuilder) -> list[r.Effect]:
     """What was written to objects that existed before."""
     effects: list[r.Effect] = []
-    for shadow in list(vm.world.dicts.values()):
+    for shadow in list(vm.world.shadows.dicts.values()):
         effects.extend(_dict_changes(vm, shadow, rebuilder))
-    for sequence in list(vm.world.sequences.values()):
+    for sequence in list(vm.world.shadows.sequences.values()):
         effects.extend(_sequence_changes(sequence, rebuilder))
     guard_apart(vm, _targets(effects))
-    for cell in list(vm.world.cells.values()):
+    for cell in list(vm.world.shadows.cells.values()):
         if cell.changed:
             value = None if cell.contents is ABSENT else rebuilder.of(cell.contents)
             effects.append(r.StoreCell(r.Given(cell.source), value))
-    for (_, name), (value, owner) in list(vm.world.slots.items()):
+    for (_, name), (value, owner) in list(vm.world.shadows.slots.items()):
         effects.append(r.StoreAttr(rebuilder.of(owner), name, rebuilder.of(value)))
     return effects
 

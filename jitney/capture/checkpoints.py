@@ -73,16 +73,11 @@ def call_checkpoint(
     versions = recorder.versions()
     world = interpreter.world
     own, given = held_by(world, (*args, *rest.values()))
-    before, world.noted, cells, world.cells_read = world.noted, set(), world.cells_read, []
     try:
-        result = interpreter.call(args[0], tuple(args[1:]), rest, None)
+        with world.reading() as reads:
+            result = interpreter.call(args[0], tuple(args[1:]), rest, None)
     finally:
         recorder.checkpoint = outer
-        noted, world.noted = world.noted, before
-        read, world.cells_read = world.cells_read, cells
-        if before is not None:
-            before |= noted
-        cells += read
     reason = ""
     if reentrant and not _differentiable(result if isinstance(result, tuple) else (result,), all):
         reason = "a reentrant checkpoint returns what has no gradient"
@@ -94,10 +89,12 @@ def call_checkpoint(
     if torch.is_grad_enabled():
         step = interpreter.resumable(interpreter.frames).step
         places = (*args, *[held.value for held in given])
-        noted |= {source for a in places if (source := world.source_of(a)) is not None}
+        noted = reads.sources | {
+            source for a in places if (source := world.source_of(a)) is not None
+        }
         tensors, made = _ended(recorder, number)
         kept: tuple[Held | Stored, ...] = (*given, *stored_at(world, noted))
-        ended = Checkpoint(step, tensors, made, noted, tuple(read), tuple(own), kept)
+        ended = Checkpoint(step, tensors, made, noted, tuple(reads.cells), tuple(own), kept)
         interpreter.checkpoints.append(ended)
     return result
 

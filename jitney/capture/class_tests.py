@@ -143,9 +143,9 @@ def _assume_unregistered(interpreter: Interpreter, cls: type, classes: Any) -> N
     is_ours = is_of_c(cls) or cls in PLAIN_TENSORS
     if is_ours and classes.__module__.partition(".")[0] in sys.stdlib_module_names:
         return
-    key: Any = (cls, classes)
-    if key not in interpreter.world.lookups:
-        interpreter.world.lookups[key] = False
+    unregistered = interpreter.world.classes.unregistered
+    if (cls, classes) not in unregistered:
+        unregistered.add((cls, classes))
         asked = Referent(Fixed(functools.partial(_is_subclass, cls, classes)))
         interpreter.world.guard(Kind.EQUALS, asked, False)
 

@@ -95,7 +95,7 @@ def becomes_error(vm: Interpreter, category: Any) -> bool:
     """Whether a filter of the program's turns such warnings into exceptions, which arise at once;
     assumes that none does where none does now."""
     world = vm.world
-    shadow = world.dicts.get(id(warnings.__dict__))
+    shadow = world.shadows.dicts.get(id(warnings.__dict__))
     is_known = isinstance(category, type) and issubclass(category, Warning)
     if not is_known or (shadow is not None and "filters" in shadow.inside):
         return True  # it may be none, or the frame itself may have changed them

@@ -14,7 +14,7 @@ from jitney.capture.guard import Apart, Kind, TensorFacts
 from jitney.capture.record import Recorder, has_convolution
 from jitney.capture.result import GraphInput
 from jitney.capture.source import Function, SizeOf
-from jitney.errors import LIBRARY_ERRORS, LeftToEager, WrongForecast
+from jitney.errors import LIBRARY_ERRORS, LeftToEager, RerunOn, WrongForecast
 
 if TYPE_CHECKING:
     from jitney.capture.interpret import Interpreter
@@ -59,7 +59,7 @@ def _remove_unused_items(graph: torch.fx.Graph, kept: set[Any]) -> None:
 
 def errors_without_trace(
     recorder: Recorder, graph: torch.fx.GraphModule | None, inputs: tuple[GraphInput, ...]
-) -> tuple[type[Exception], ...]:
+) -> RerunOn:
     """The errors that the graph may raise without anyone noticing that it has run. None if it calls
     code that is not torch's own; only `LeftToEager` if it writes inputs that are not put back
     (`inputs_put_back`)."""
@@ -72,11 +72,11 @@ def errors_without_trace(
 
 
 def inputs_put_back(
-    recorder: Recorder, inputs: tuple[GraphInput, ...], repeated: tuple[type[Exception], ...]
+    recorder: Recorder, inputs: tuple[GraphInput, ...], rerun_on: RerunOn
 ) -> tuple[int, ...]:
-    """The positions of the inputs that are restored where the graph raises one of ``repeated``:
+    """The positions of the inputs that are restored where the graph raises one of ``rerun_on``:
     those that it writes to, if the frame handles an error of a library's call."""
-    if not (recorder.error_is_handled and repeated):
+    if not (recorder.error_is_handled and rerun_on):
         return ()
     return tuple(i for i, given in enumerate(inputs) if recorder.is_mutated(given.example))
 

@@ -79,8 +79,9 @@ def cell_get(interpreter: Interpreter, cell: CellType) -> Any:
         value = cell.cell_contents
     except ValueError:
         return ABSENT
-    if interpreter.world.noted is not None:
-        interpreter.world.cells_read.append((cell, value))
+    reads = interpreter.world.reads
+    if reads is not None:
+        reads.cells.append((cell, value))
     return value
 
 

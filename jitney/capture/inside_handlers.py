@@ -12,23 +12,22 @@ from collections.abc import Callable, Iterable
 from types import CodeType
 from typing import Any
 
+from jitney import torch_api
 from jitney.capture import leaves
 from jitney.capture.edit_code import list_code
 from jitney.capture.frame import Frame
 from jitney.capture.open_blocks import exit_slot
 
-_LIBRARY_CALLS = frozenset(
-    """cholesky cholesky_inverse inverse pinverse svd masked_scatter masked_scatter_ bincount histc
-    histogram multinomial poisson""".split()
-)
 
-
-def is_error_handled(func: Callable[..., Any], frames: Iterable[Frame]) -> bool:
-    """Whether a torch function may raise for values that no check of ours asks about, and an error
+def is_error_handled(
+    func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], frames: Iterable[Frame]
+) -> bool:
+    """Whether a call of a torch function may raise for values that no check of ours asks about
+    (`torch_api.refused_values`, from which `graph/effects.may_raise` asks about ops), and an error
     at the instructions where ``frames`` are would be seen by an ``except``, a ``finally`` or a
     ``with`` block of theirs, those of torch's own managers aside."""
-    name = leaves.name_of(func)
-    return (name in _LIBRARY_CALLS or name.startswith("linalg_")) and any(map(_handles, frames))
+    refuses = torch_api.unchecked_may_refuse(leaves.method_name(func), args, kwargs)
+    return refuses and any(map(_handles, frames))
 
 
 def _handles(frame: Frame) -> bool:

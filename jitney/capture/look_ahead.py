@@ -189,8 +189,8 @@ def advance(interpreter: Interpreter, iterator: Any) -> Any:
     """``next(iterator)`` for an iterator made outside of the frame; breaks if its next items are
     not known."""
     world = interpreter.world
-    ahead = world.ahead.get(id(iterator))
-    if ahead is None or world.noted is not None:  # what a checkpoint reads is read once more
+    ahead = world.iterators.ahead.get(id(iterator))
+    if ahead is None or world.reads is not None:  # what a checkpoint reads is read once more
         raise BreakCapture("foreign-iterator", "an iterator made outside of the frame is advanced")
     return ahead.advance(world)
 
@@ -200,7 +200,7 @@ def advances(world: World) -> list[r.Effect]:
     changed."""
     return [
         r.DeferredCall(r.Constant(take), (r.Given(ahead.given), r.Constant(ahead.advanced)))
-        for ahead in world.ahead.values()
+        for ahead in world.iterators.ahead.values()
         if ahead.advanced
     ]
 

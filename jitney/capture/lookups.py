@@ -27,10 +27,10 @@ _UNSEEN = object()
 def look_up(interpreter: Interpreter, cls: type, name: str) -> Any:
     """What ``name`` resolves to along the class's MRO, unbound; ABSENT if nothing. Leaves a
     guard."""
-    lookups = interpreter.world.lookups
-    found = lookups.get((cls, name), _UNSEEN)
+    attributes = interpreter.world.classes.attributes
+    found = attributes.get((cls, name), _UNSEEN)
     if found is _UNSEEN:
-        found = lookups[cls, name] = type_lookup(cls, name)
+        found = attributes[cls, name] = type_lookup(cls, name)
         if is_heap_type(cls):
             interpreter.world.guard(Kind.CLASS_ATTR, Fixed(cls), (name, found), name)
         if type(found) is types.FunctionType:

@@ -119,7 +119,7 @@ def _holds_globally(interpreter: Interpreter, name: str) -> bool:
 def _holds(interpreter: Interpreter, hooks: Any) -> bool:
     if type(hooks) is not Lazy:
         return len(hooks) > 0
-    shadow = interpreter.world.dicts.get(id(hooks.value))
+    shadow = interpreter.world.shadows.dicts.get(id(hooks.value))
     if shadow is not None:
         return len(shadow.inside) > 0 or len(hooks.value) > 0
     interpreter.world.guard(Kind.LENGTH, hooks.source, len(hooks.value))

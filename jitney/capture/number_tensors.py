@@ -44,17 +44,19 @@ def _asked(
 ) -> tuple[Any, torch.dtype | None, Any] | None:
     """(the data, the dtype, the device) that a call names. None if it is none of these calls, or
     asks for more."""
-    options = {"dtype": None, "device": None, **kwargs}
+    like = None
     if function in _MAKING:
         given = args
     elif getattr(function, "__name__", "") == "new_tensor":
         like, *given = [*_owner_of(function), *args] or [None]
         if not isinstance(like, torch.Tensor):
             return None
-        options["dtype"] = like.dtype if options["dtype"] is None else options["dtype"]
-        options["device"] = like.device if options["device"] is None else options["device"]
     else:
         return None
+    options = {"dtype": None, "device": None, **kwargs}
+    if like is not None:
+        options["dtype"] = like.dtype if options["dtype"] is None else options["dtype"]
+        options["device"] = like.device if options["device"] is None else options["device"]
     for name in ("requires_grad", "pin_memory"):
         if options.pop(name, False) is not False:
             return None

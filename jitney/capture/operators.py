@@ -336,7 +336,7 @@ def _search(interpreter: Interpreter, iterator: Any, item: Any) -> bool:
 
 def get_iter(interpreter: Interpreter, value: Any) -> Any:
     """``iter(value)``; an object whose ``__next__`` is Python comes as itself."""
-    if id(value) in interpreter.world.foreign_iterators:
+    if id(value) in interpreter.world.iterators.foreign:
         raise BreakCapture("foreign-iterator", "an iterator made outside of the frame is advanced")
     if isinstance(value, torch.Tensor):
         return iter(interpreter.torch_call(torch.Tensor.unbind, value, 0))
@@ -369,7 +369,7 @@ def get_native_iter(interpreter: Interpreter, value: Any) -> Any:
     iterator = get_iter(interpreter, value)
     if isinstance(iterator, MethodIterator | IndexIterator):
         return iterator
-    if id(iterator) in interpreter.world.foreign_iterators:
+    if id(iterator) in interpreter.world.iterators.foreign:
         raise BreakCapture("foreign-iterator", "an iterator made outside of the frame is advanced")
     hook = hook_of(interpreter, iterator, "__next__")
     return iterator if hook is None else MethodIterator(interpreter, iterator, hook)
@@ -392,7 +392,7 @@ def is_iterable(interpreter: Interpreter, value: Any) -> bool:
 
 def iterable(interpreter: Interpreter, value: Any) -> Any:
     """The value if C code can iterate it by itself, else an iterator that it can."""
-    if id(value) in interpreter.world.foreign_iterators:
+    if id(value) in interpreter.world.iterators.foreign:
         raise BreakCapture("foreign-iterator", "an iterator made outside of the frame is advanced")
     cls = type(value)
     if isinstance(value, torch.Tensor):
@@ -441,7 +441,7 @@ def _ask_length(interpreter: Interpreter, value: Any) -> None:
 
 def advance(interpreter: Interpreter, iterator: Any) -> Any:
     """``next(iterator)``; raises `Raised(StopIteration)` at the end."""
-    if id(iterator) in interpreter.world.foreign_iterators:
+    if id(iterator) in interpreter.world.iterators.foreign:
         return look_ahead.advance(interpreter, iterator)
     hook = hook_of(interpreter, iterator, "__next__")
     if hook is not None and not isinstance(iterator, MethodIterator | IndexIterator):

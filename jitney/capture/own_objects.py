@@ -65,7 +65,7 @@ def stored_at(world: World, noted: set[Source]) -> list[Stored]:
     what is put back as the frame was given it has changed meanwhile."""
     return [
         Stored(shadow.inside, key, value)
-        for shadow in world.dicts.values()
+        for shadow in world.shadows.dicts.values()
         for key, value in dict.items(shadow.inside)
         if DictItem(shadow.source, key) in noted
     ]

@@ -12,7 +12,14 @@ from typing import Any
 import torch
 
 from jitney import torch_api
-from jitney.capture import function_calls, jacobians
+from jitney.capture import (
+    answer_calls,
+    break_at_calls,
+    call_natively,
+    function_calls,
+    jacobians,
+    put_off_logging,
+)
 from jitney.capture.class_flags import is_heap_type
 from jitney.capture.policy_table import (
     ANSWERS,
@@ -62,27 +69,27 @@ def _special(code: types.CodeType, name: str) -> Callable[..., Any] | None:
     if torch_api.jacobian_of(code) is not None:
         return jacobians.call_jacobian
     if not LOOKS_AT_CALLERS.isdisjoint(code.co_names) and name not in _TOLD_APART:
-        return function_calls.looking_at_callers
+        return break_at_calls.break_where_called
     if name in QUESTIONS:
-        return function_calls.says_compiling_here
+        return answer_calls.answer_compiling_here
     if name in ANSWERS:
-        return function_calls.answering(ANSWERS[name])
+        return answer_calls.answering(ANSWERS[name])
     if name in NATIVE_FUNCTIONS:
-        return function_calls.native
+        return call_natively.call_native
     if name in OF_GPUS:
-        return function_calls.of_gpus
+        return call_natively.call_of_gpus
     if name in DEFERRED:
-        return function_calls.deferred
+        return put_off_logging.put_off
     if name in INSTALLING and INSTALLING[name] in code.co_consts:
-        return function_calls.installing(INSTALLING[name])
+        return break_at_calls.installing(INSTALLING[name])
     if name in BREAKS:
-        return function_calls.breaking(*BREAKS[name])
+        return break_at_calls.breaking(*BREAKS[name])
     handler = function_calls.HANDLERS.get(name)
     if handler is None and torch_api.is_disabling(code):
-        return function_calls.disabled_by_torch
+        return break_at_calls.break_unless_fused
     is_eager = name.startswith(EAGER_MODULES) and not name.startswith(names.CALLED_BY_EXPORTED)
     if handler is None and is_eager:
-        return function_calls.breaking("eager-module", f"{name} runs eager")
+        return break_at_calls.breaking("eager-module", f"{name} runs eager")
     return handler
 
 

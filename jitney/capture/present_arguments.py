@@ -72,7 +72,7 @@ def _refuse_pop(interpreter: Interpreter, function: Any, values: Any) -> None:
 
 def present(interpreter: Interpreter, function: Any, place: int | str, value: Any) -> Any:
     """The argument at ``place``, its position or its name, of the C function ``function``."""
-    if id(value) in interpreter.world.foreign_iterators:
+    if id(value) in interpreter.world.iterators.foreign:
         raise BreakCapture("foreign-iterator", "an iterator made outside of the frame is advanced")
     if has_zone_of_python(value) and not isinstance(getattr(function, "__self__", None), list):
         raise BreakCapture("callback", "C code would ask a tzinfo of the program's")

@@ -141,6 +141,6 @@ def _will_change(rebuilder: Rebuilder, owner: Any) -> bool:
     if known is None:
         return False
     if isinstance(owner, dict):
-        return list(world.dicts[id(known.original)].initial) != keys_in_order(owner)
-    before = world.sequences[id(known.original)].initial
+        return list(world.shadows.dicts[id(known.original)].initial) != keys_in_order(owner)
+    before = world.shadows.sequences[id(known.original)].initial
     return [*map(id, before)] != [*map(id, owner)]

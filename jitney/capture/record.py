@@ -275,7 +275,7 @@ class Recorder:
         func = leaves.kept_whole(func, args, self.in_transform)
         kwargs = torch_api.without_default_generator(func, kwargs)
         op, target, write = leaves.target_of(func)
-        self.error_is_handled |= is_error_handled(func, self.frames)
+        self.error_is_handled |= is_error_handled(func, args, kwargs, self.frames)
         node_args = tuple([self.argument(a) for a in args])
         if func is torch.Tensor.new:
             node_args = tuple(map(self._kept_size, args, node_args))

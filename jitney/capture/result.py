@@ -14,6 +14,7 @@ from jitney.capture.checked_again import CheckedAgain
 from jitney.capture.guard import Guard
 from jitney.capture.recipe import Effect, Recipe
 from jitney.capture.source import Source
+from jitney.errors import RerunOn
 
 
 @dataclass(frozen=True)
@@ -90,8 +91,8 @@ class Capture:
     statistics: dict[str, Any] = field(default_factory=dict)
     symbolic: tuple[tuple[Source, Any], ...] = ()  # every symbolic size, int and float read
     checked_again: CheckedAgain | None = None
-    repeated_on: tuple[type[Exception], ...] = ()  # errors of the graph: eager then runs the frame
+    rerun_on: RerunOn = ()  # errors of the graph
     sized_calls: tuple[SizedCall, ...] = ()  # of functions under lru_cache
-    put_back: tuple[int, ...] = ()  # inputs that hold what they did where `repeated_on` is raised
+    put_back: tuple[int, ...] = ()  # inputs that hold what they did where `rerun_on` is raised
     attempt: Attempt | None = None  # how it was captured, to begin again
     blocks: tuple[str, ...] = ()  # locals that leave the `with` blocks in which the frame begins

@@ -19,7 +19,8 @@ import threading
 import types
 import typing
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -32,7 +33,6 @@ from jitney.capture.class_flags import is_native_iterator, is_of_c
 from jitney.capture.disguises import disguise_of
 from jitney.capture.frame import BreakCapture, Lazy
 from jitney.capture.guard import Guard, Kind
-from jitney.capture.look_ahead import Ahead
 from jitney.capture.source import (
     Attr,
     BoundFrom,
@@ -44,6 +44,7 @@ from jitney.capture.source import (
     Source,
 )
 from jitney.capture.tensors import Tensors
+from jitney.capture.world_knowledge import Classes, Iterators, Keys, Reads, Shadows
 
 SINGLETONS = (type(None), type(Ellipsis), type(NotImplemented))
 BY_IDENTITY = (
@@ -100,22 +101,13 @@ class World:
         self.guards: dict[Any, Guard] = {}
         self.outside: dict[int, Known] = {}
         self.inside: dict[int, Known] = {}
-        self.dicts: dict[int, shadows.DictShadow] = {}
-        self.sequences: dict[int, shadows.SequenceShadow] = {}
-        self.cells: dict[int, shadows.CellShadow] = {}
-        self.slots: dict[tuple[int, str], tuple[Any, Any]] = {}  # (value, owner), stored
-        self.lookups: dict[tuple[type, str], Any] = {}  # what was found on classes
-        self.undisguised: set[type] = set()
-        self.foreign_iterators: set[int] = set()
-        self.ahead: dict[int, Ahead] = {}  # those of them whose items are known
+        self.shadows, self.classes = Shadows(), Classes()
+        self.iterators, self.keys = Iterators(), Keys()
         self.opaque: set[int] = set()  # objects of C code whose contents no guard sees
         self.scalars = scalars.Scalars(self)
         self.unread: dict[Source, Any] = {}  # what came as `Lazy`
         self.where = lambda: ""
-        self.noted: set[Source] | None = None  # what is read or written meanwhile
-        self.cells_read: list[tuple[types.CellType, Any]] = []  # of the frame's own
-        self.plain_keys: dict[int, tuple[Any, ...]] = {}  # of numbers and texts alone, by id
-        self.keys: dict[int, Source] = {}  # of what was hashed by what it is, by id
+        self.reads: Reads | None = None  # of the innermost scope that asks
         self.written: set[Source] = set()  # what was changed, even if it is as it was again
 
     # ------------------------------------------------------------ guards
@@ -129,8 +121,20 @@ class World:
 
     def note(self, source: Source) -> None:
         """Told of everything that is read or written, however often."""
-        if self.noted is not None:
-            self.noted.add(source)
+        if self.reads is not None:
+            self.reads.sources.add(source)
+
+    @contextmanager
+    def reading(self) -> Iterator[Reads]:
+        """A scope in which what is read or written is noted; at its end also for one around it."""
+        outer, self.reads = self.reads, (reads := Reads())
+        try:
+            yield reads
+        finally:
+            self.reads = outer
+            if outer is not None:
+                outer.sources |= reads.sources
+                outer.cells += reads.cells
 
     # ------------------------------------------------------------ reading
 
@@ -168,7 +172,7 @@ class World:
         return self.scalars.force(value)
 
     def _is_read(self, value: Any) -> bool:
-        sequence = self.sequences.get(id(value))
+        sequence = self.shadows.sequences.get(id(value))
         return sequence is not None and sequence.seeded
 
     def know(self, original: Any, inside: Any, source: Source) -> Known:
@@ -205,7 +209,7 @@ class World:
             self.guard(Kind.TYPE, source, cls)
             self.opaque.add(id(value))
             return self.know(value, value, source).inside
-        if cls not in self.undisguised:
+        if cls not in self.classes.undisguised:
             self.refuse_disguise(cls)
         if isinstance(value, torch.Tensor):
             return self._tensor(value, source)
@@ -229,16 +233,16 @@ class World:
         self._guard_object(value, cls, source)
         native = is_native_iterator(cls) and not hasattr(cls, "__getitem__")
         if native or isinstance(value, ITERATORS):
-            self.foreign_iterators.add(id(value))
+            self.iterators.foreign.add(id(value))
         return self.know(value, value, source).inside
 
     def refuse_disguise(self, cls: type) -> None:
         """Breaks before an object of a class that we cannot look at."""
-        if cls not in self.undisguised:
+        if cls not in self.classes.undisguised:
             reason = disguise_of(cls)
             if reason:
                 raise BreakCapture("disguise", reason)
-            self.undisguised.add(cls)
+            self.classes.undisguised.add(cls)
 
     def _guard_object(self, value: Any, cls: type, source: Source) -> None:
         """What is assumed of an object as a whole; attributes are guarded when they are read."""
@@ -348,11 +352,11 @@ class World:
             if known is None or is_identity(value):
                 continue
             if isinstance(value, torch.Tensor) or type(value).__hash__ is object.__hash__:
-                self.keys[id(value)] = known.source
+                self.keys.distinct[id(value)] = known.source
 
     def guard_keys(self) -> None:
         """Guards that the objects given to `hashed` stay distinct."""
-        keys = tuple(self.keys.values())
+        keys = tuple(self.keys.distinct.values())
         if len(keys) > 1:
             self.guard(Kind.DISTINCT, keys[0], keys, keys)
 
@@ -371,10 +375,10 @@ class World:
 
     def sequence_shadow(self, value: Any, source: Source) -> shadows.SequenceShadow:
         """The one shadow of a list, set or deque. This does not seed it."""
-        sequence = self.sequences.get(id(value))
+        sequence = self.shadows.sequences.get(id(value))
         if sequence is None:
             self.guard(Kind.TYPE, source, type(value))
-            sequence = self.sequences[id(value)] = shadows.SequenceShadow.of(value, source)
+            sequence = self.shadows.sequences[id(value)] = shadows.SequenceShadow.of(value, source)
             self.know(value, sequence.inside, source)
         else:
             self._again(self.outside[id(value)], source)
@@ -383,14 +387,14 @@ class World:
     def dict_shadow(self, value: dict[Any, Any], source: Source) -> shadows.DictShadow:
         """The one shadow of a dict, seeded key by key until something needs all of it."""
         self.note(source)
-        shadow = self.dicts.get(id(value))
+        shadow = self.shadows.dicts.get(id(value))
         if shadow is None:
             if not isinstance(source, Attr | Fixed):
                 self.guard(Kind.TYPE, source, type(value))
             elif not isinstance(source, Fixed) and source.name not in ("__dict__", "__globals__"):
                 self.guard(Kind.TYPE, source, type(value))
             shadow = shadows.DictShadow(value, source)
-            self.dicts[id(value)] = shadow
+            self.shadows.dicts[id(value)] = shadow
             self.know(value, shadow.inside, source)
         elif shadow.source != source and not isinstance(source, Fixed):
             self.guard(Kind.SAME, source, shadow.source)
@@ -400,7 +404,7 @@ class World:
         """The last setting of ``torch._dynamo.error_on_graph_break``, made in this frame or before
         the call."""
         namespace, name = torch_api.break_settings(), torch_api.ERROR_ON_BREAK
-        shadow = self.dicts.get(id(namespace))
+        shadow = self.shadows.dicts.get(id(namespace))
         inside = {} if shadow is None else shadow.inside
         told = inside.get(name, namespace.get(name))
         return bool(told.value if type(told) is Lazy else told)
@@ -408,7 +412,7 @@ class World:
     def shadow_inside(self, inside: Any) -> shadows.DictShadow | None:
         """The dict shadow whose inner side this is, if any."""
         known = self.inside.get(id(inside))
-        return self.dicts.get(id(known.original)) if known is not None else None
+        return self.shadows.dicts.get(id(known.original)) if known is not None else None
 
     def instance_dict(self, owner: Any) -> shadows.DictShadow | dict[str, Any] | None:
         """The shadow of a known object's ``__dict__``, the dict itself for an object made in the
@@ -421,7 +425,7 @@ class World:
             raise BreakCapture("c-attributes", f"an attribute of a {type(owner).__qualname__}")
         if known is None or raw is None:
             return raw
-        shadow, source = self.dicts.get(id(raw)), Attr(known.source, "__dict__")
+        shadow, source = self.shadows.dicts.get(id(raw)), Attr(known.source, "__dict__")
         if shadow is None or shadow.source != source and not isinstance(owner, types.ModuleType):
             shadow = self.dict_shadow(raw, source)
         return shadow
@@ -431,9 +435,9 @@ class World:
         known = self.inside.get(id(cell))
         if known is None:
             return None
-        shadow = self.cells.get(id(cell))
+        shadow = self.shadows.cells.get(id(cell))
         if shadow is None:
-            shadow = self.cells[id(cell)] = shadows.CellShadow(cell, known.source)
+            shadow = self.shadows.cells[id(cell)] = shadows.CellShadow(cell, known.source)
         return shadow
 
 

@@ -12,7 +12,7 @@ import torch
 from jitney import torch_api
 from jitney.errors import Unsupported
 from jitney.events import log
-from jitney.graph.eager_gradients import CannotRepeat, EagerGradients
+from jitney.graph.eager_gradients import CannotRerun, EagerGradients
 from jitney.graph.region import Input, RegionFacts, Result, ResultFacts
 from jitney.graph.separate_parts import Parts, filled_in, keep_rest, keep_saved, parts_of, saved_for
 from jitney.graph.tangent_variants import TangentVariants
@@ -127,7 +127,7 @@ def _adding_at_results(
         wanted = [(each.position, through) for each, through in asked]
         try:
             found = eager.at_outputs(ctx.given, filled_in(saved), wanted)
-        except CannotRepeat as error:
+        except CannotRerun as error:
             raise asked[0][0].refused(f"eager cannot run again ({error})") from None
         for (each, _), part in zip(asked, found, strict=True):
             if part is not None:
@@ -160,7 +160,7 @@ def _either(
     def run(ctx: Any, grads: tuple[Any, ...], tangents: dict[int, Any]) -> tuple[Any, ...]:
         needed = eager.are_needed(tangents.values())
         if not needed and eager.modes_have_changed():
-            with suppress(CannotRepeat):
+            with suppress(CannotRerun):
                 return eagers(ctx, tangents)
         if not needed:
             try:
@@ -169,7 +169,7 @@ def _either(
                 log.emit("eager_graph", reason_kind=no.kind, reason=str(no))
         try:
             return eagers(ctx, tangents)
-        except CannotRepeat as error:
+        except CannotRerun as error:
             reason = _known_reason(error, tangents)
         with torch.no_grad():
             gradients = compiled(ctx, grads)
@@ -178,7 +178,7 @@ def _either(
     return run
 
 
-def _known_reason(error: CannotRepeat, tangents: dict[int, Any]) -> str:
+def _known_reason(error: CannotRerun, tangents: dict[int, Any]) -> str:
     """The reason why gradients cannot be differentiated. Raises where there can be no gradients at
     all."""
     wrapped = any(map(torch_api.is_more_than_its_memory, tangents.values()))

@@ -23,7 +23,7 @@ from jitney.graph.region import Input, RegionFacts, Result, View
 from jitney.graph.run_torch_graph import flat
 
 
-class CannotRepeat(Exception):
+class CannotRerun(Exception):
     """What a call was given is not there any more; the message says what."""
 
 
@@ -100,9 +100,9 @@ class EagerGradients:
         self, given: Given, saved: Sequence[Any], tangents: Mapping[int, torch.Tensor]
     ) -> tuple[Any, ...]:
         """The gradients of ``grad_inputs`` from those of results, by index, differentiable if
-        grad mode is on. Raises CannotRepeat."""
+        grad mode is on. Raises CannotRerun."""
         create_graph = torch.is_grad_enabled()
-        sources, outputs = self._repeated(given, saved)
+        sources, outputs = self._rerun(given, saved)
         results = self._results(outputs, tangents)
         what = "are to be differentiated again" if create_graph else "are not those recorded"
         log.emit("rerun_eagerly", reason=f"gradients {what}")
@@ -121,9 +121,9 @@ class EagerGradients:
         wanted: Sequence[tuple[int, Mapping[int, torch.Tensor]]],
     ) -> list[torch.Tensor | None]:
         """For each ``(position, gradients of results)`` what these give the output there. Raises
-        CannotRepeat."""
+        CannotRerun."""
         create_graph = torch.is_grad_enabled()
-        _, outputs = self._repeated(given, saved)
+        _, outputs = self._rerun(given, saved)
         log.emit("rerun_eagerly", reason="gradients of a result from another made of it are asked")
         found: list[torch.Tensor | None] = []
         for position, tangents in wanted:
@@ -138,11 +138,11 @@ class EagerGradients:
             )
         return found
 
-    def _repeated(self, given: Given, saved: Sequence[Any]) -> tuple[list[Any], Sequence[Any]]:
+    def _rerun(self, given: Given, saved: Sequence[Any]) -> tuple[list[Any], Sequence[Any]]:
         """``grad_inputs`` and the outputs of the region, run again in eager."""
         wanted = self._facts.grad_inputs
         if self._written.intersection(wanted):
-            raise CannotRepeat("an input that requires grad was written to")
+            raise CannotRerun("an input that requires grad was written to")
         with torch.enable_grad(), torch_api.outside_of_transforms():
             values = self._values(given, saved)
             fed = [self._fed(i, values[i]) for i in range(self._facts.input_count)]
@@ -151,7 +151,7 @@ class EagerGradients:
             with self._ambient.restored(), _generators(given.random):
                 outputs = flat(self._gm.forward(*fed))
             if torch_api.versions(sources) != before:  # another shape for a view: a new history
-                raise CannotRepeat("an input that requires grad was changed in place")
+                raise CannotRerun("an input that requires grad was changed in place")
         return sources, outputs
 
     def _values(self, given: Given, saved: Sequence[Any]) -> dict[int, Any]:
@@ -162,13 +162,13 @@ class EagerGradients:
         weak = zip(self._loose, given.tensors, strict=True)
         tensors = [given.kept[i] if i in given.kept else refer() for i, refer in weak]
         if any(tensor is None for tensor in tensors):
-            raise CannotRepeat("an input is not alive any more")
+            raise CannotRerun("an input is not alive any more")
         now = torch_api.versions([tensor for tensor in tensors if tensor is not None])
         for i, tensor, version, before in zip(
             self._loose, tensors, now, given.versions, strict=True
         ):
             if version != before and i not in self._written:
-                raise CannotRepeat("an input was written to")
+                raise CannotRerun("an input was written to")
             values[i] = tensor
         return values
 
@@ -179,7 +179,7 @@ class EagerGradients:
         if index not in self._facts.grad_inputs:
             return value.detach().clone() if index in self._written else value.detach()
         if not value.requires_grad:
-            raise CannotRepeat("an input requires no grad any more")
+            raise CannotRerun("an input requires no grad any more")
         return value.view_as(value)
 
     def _results(self, outputs: Sequence[Any], wanted: Mapping[int, Any]) -> dict[int, Any]:
@@ -193,7 +193,7 @@ class EagerGradients:
         for i in wanted:
             value, facts = found.get(i), self._facts.results[i]
             if value is None or not value.requires_grad or value.dtype is not facts.dtype:
-                raise CannotRepeat("a result has no counterpart in eager")
+                raise CannotRerun("a result has no counterpart in eager")
         return found
 
 

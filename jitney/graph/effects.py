@@ -37,17 +37,16 @@ def can_repeat(node: fx.Node) -> bool:
 
 
 def may_raise(node: fx.Node) -> bool:
-    """Whether eager raises for some values of what the node is given: indices, divisors,
-    probabilities, matrices that cannot be decomposed."""
+    """Whether eager raises for some values of what the node is given (`torch_api.refused_values`).
+    Functions are asked about by `capture/inside_handlers`, from the same table."""
     target = node.target
     if not isinstance(target, torch_api.OpOverload) or is_of_autograd(node):
         return False
-    name = target.overloadpacket.__name__
     if target._overloadname == "out":
         return False
-    if name in _RAISING or _checks_errors(node) or _may_divide_by_zero(name, node):
-        return True
-    return name in _DRAWING and any(isinstance(a, fx.Node) for a in node.args[:2])
+    value, name = node.meta.get("val"), target.overloadpacket.__name__
+    of_whole = isinstance(value, torch.Tensor) and not value.dtype.is_floating_point
+    return _checks_errors(node) or torch_api.op_may_refuse(name, node.args, of_whole)
 
 
 def is_of_autograd(node: fx.Node) -> bool:
@@ -60,28 +59,6 @@ def _checks_errors(node: fx.Node) -> bool:
     if "check_errors" not in _parameters(node.target):
         return False
     return bool(_given(node.target, node.args, node.kwargs).get("check_errors"))
-
-
-def _may_divide_by_zero(name: str, node: fx.Node) -> bool:
-    """Whether the node divides whole numbers by what is no number known to be other than zero."""
-    value = node.meta.get("val")
-    if name not in _DIVISIONS or not isinstance(value, torch.Tensor):
-        return False
-    by = node.args[1]
-    return not (value.is_floating_point() or isinstance(by, int | float) and by)
-
-
-_RAISING = frozenset(
-    "index index_select index_add index_copy index_fill index_put index_reduce gather scatter "
-    "scatter_add scatter_reduce masked_scatter take put searchsorted embedding embedding_bag "
-    "_embedding_bag _embedding_bag_forward_only nll_loss_forward nll_loss2d_forward "
-    "multi_margin_loss multilabel_margin_loss_forward bincount histc histogram segment_reduce "
-    "cholesky cholesky_inverse linalg_eig linalg_eigvals _linalg_eigvals _linalg_eigh "
-    "_linalg_svd linalg_pinv repeat_interleave".split()
-)
-#: What draws by probabilities, rates or deviations that a tensor gives.
-_DRAWING = frozenset(["multinomial", "bernoulli", "poisson", "normal", "binomial"])
-_DIVISIONS = frozenset(["div", "floor_divide", "remainder", "fmod"])
 
 
 def draws_random(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:

@@ -1,5 +1,5 @@
 """A graph that raises leaves no trace: random generators and written inputs are put back, so that
-whoever does its work again does it only once."""
+a rerun (`errors.RerunOn`) does its work only once."""
 
 from __future__ import annotations
 
@@ -9,22 +9,20 @@ from typing import Any
 import torch
 
 from jitney import torch_api
-from jitney.errors import LeftToEager
-
-Errors = tuple[type[Exception], ...]
+from jitney.errors import LeftToEager, RerunOn
 
 
-def put_back_random(call: Callable[..., Any], repeated: Errors) -> Callable[..., Any]:
-    """``call``, but where it raises one of ``repeated``, after which its work is done again,
-    torch's own generators are where they were before."""
-    if not repeated:
+def put_back_random(call: Callable[..., Any], rerun_on: RerunOn) -> Callable[..., Any]:
+    """``call``, but where it raises one of ``rerun_on``, torch's own generators are where they were
+    before."""
+    if not rerun_on:
         return call
 
     def run(*inputs: Any) -> Any:
         put_back = torch_api.note_generators()
         try:
             return call(*inputs)
-        except repeated:
+        except rerun_on:
             put_back()
             raise
 
@@ -32,10 +30,10 @@ def put_back_random(call: Callable[..., Any], repeated: Errors) -> Callable[...,
 
 
 def put_back_written(
-    call: Callable[..., Any], written: Sequence[int], errors: Errors = (LeftToEager,)
+    call: Callable[..., Any], written: Sequence[int], rerun_on: RerunOn = (LeftToEager,)
 ) -> Callable[..., Any]:
-    """``call``, but where it raises one of ``errors``, the inputs at ``written``, which it may have
-    written to by then, hold what they held before."""
+    """``call``, but where it raises one of ``rerun_on``, the inputs at ``written``, which it may
+    have written to by then, hold what they held before."""
     if not written:
         return call
 
@@ -43,7 +41,7 @@ def put_back_written(
         old = [inputs[i].detach().clone() for i in written]
         try:
             return call(*inputs)
-        except errors:
+        except rerun_on:
             for i, value in zip(written, old, strict=True):
                 _restore(inputs[i], value)
             raise

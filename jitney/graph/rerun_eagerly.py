@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import fx
 
-from jitney.errors import LIBRARY_ERRORS, LeftToEager, WrongForecast
+from jitney.errors import LIBRARY_ERRORS, LeftToEager, RerunOn, WrongForecast
 from jitney.events import log
 from jitney.graph.keep_settings import keep_settings
 from jitney.signals import raise_if_of_signal
@@ -16,9 +16,9 @@ from jitney.signals import raise_if_of_signal
 def rerun_eagerly(
     source: Callable[[], fx.GraphModule | None],
     call: Callable[..., Any],
-    errors: tuple[type[Exception], ...] = (LeftToEager,),
+    rerun_on: RerunOn = (LeftToEager,),
 ) -> Callable[..., Any]:
-    """``call``, but on one of ``errors`` the graph it was made from, which ``source`` gives, runs
+    """``call``, but on one of ``rerun_on`` the graph it was made from, which ``source`` gives, runs
     instead: the torch-level one, or of a backward pass that of ATen ops.
 
     It raises what eager raises (an index out of range), having mutated what eager has by then, or
@@ -30,7 +30,7 @@ def rerun_eagerly(
     def run(*inputs: Any) -> Any:
         try:
             return call(*inputs)
-        except errors as error:
+        except rerun_on as error:
             log.emit("rerun_eagerly", reason=str(error))
         graph = source()
         assert graph is not None

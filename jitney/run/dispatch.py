@@ -7,7 +7,6 @@ replaced when entries or the stance change, so that the common call tests neithe
 
 from __future__ import annotations
 
-import inspect
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -24,14 +23,19 @@ from jitney.events import log
 from jitney.run import stance
 from jitney.run.arms import Arms, is_supported
 from jitney.run.entry import Entry, Request
+from jitney.run.may_compile import (
+    LimitReached,
+    NotAFrame,
+    Observed,
+    Refusal,
+    Stance,
+    why_not_compiled,
+)
 from jitney.run.traceback import clean, warn
 from jitney.run.wrapper import eager_caller, make_wrapper, new_namespace
 
 if TYPE_CHECKING:
     from jitney.run.session import Session
-
-#: Flags of code whose calls do not run its bytecode to the end.
-NOT_A_FRAME = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
 
 class _Thread(threading.local):
@@ -106,7 +110,11 @@ class CompiledCode:
                 if self.arms is not None:
                     self._arm(entry, function, values)
                 return entry.glue(function, *values)
-        if _thread.compiling or not self._may_compile(function, values):
+        if _thread.compiling or self.skipped:
+            return self.run_eager(function, *values)
+        refusal = why_not_compiled(self)
+        if refusal is not None:
+            self._leave_to_eager(refusal, function, values)
             return self.run_eager(function, *values)
         if torch_api.dispatch_modes():  # they ignore what is compiled
             with torch_api.dispatch_modes_off():
@@ -131,43 +139,41 @@ class CompiledCode:
         ):
             self.refresh()
 
-    def _may_compile(self, function: FunctionType, values: tuple[Any, ...]) -> bool:
-        if self.skipped:
-            return False
-        if self.code.co_flags & NOT_A_FRAME:
-            self._refuse()
-            return False
-        surroundings = torch_api.what_must_see_calls()
-        if surroundings is not None:
-            log.emit("eager", function=self.name, where=self.where, reason=surroundings)
-            return False
-        if not stance.allows_compile(self, partial(self._why_compile, function, values)):
-            return False
-        config = self.session.config
-        limit = config.recompile_limit
-        name, of = "recompile_limit", ""
-        if len(self.entries) < limit:
-            name, of = "accumulated_recompile_limit", " for all of its instances"
-            limit = config.accumulated_recompile_limit
-            if self.session.count(self.code) < limit:
-                return True
-        reason = f"{name} of {limit} reached"
+    def _leave_to_eager(
+        self, refusal: Refusal, function: FunctionType, values: tuple[Any, ...]
+    ) -> None:
+        """What a refused call does besides running eager: it is told, its code is skipped from now
+        on, or an error is raised."""
+        if isinstance(refusal, NotAFrame):
+            if self.session.fullgraph:
+                raise Unsupported("generator", refusal.reason, refusal.hint, self.where)
+            reason, hint = refusal.reason, refusal.hint
+            self._skip("frame_skipped", kind="generator", reason=reason, hint=hint)
+        elif isinstance(refusal, Observed):
+            log.emit("eager", function=self.name, where=self.where, reason=refusal.reason)
+        elif isinstance(refusal, Stance):
+            explain = partial(self._why_compile, function, values)
+            stance.left_eager(self, refusal.name, explain)
+        else:
+            self._stop_compiling(refusal, self._roots(function, values))
+
+    def _stop_compiling(self, reached: LimitReached, roots: Roots) -> None:
+        """Leaves new inputs to eager from now on, after a warning. Entries that there are serve."""
+        name, limit, reason = reached.name, reached.limit, reached.reason
         log.emit(
             "recompile_limit", function=self.name, where=self.where, limit=limit, reason=reason
         )
         if self.session.fullgraph:
-            raise UserError(f"{self.name}: {name} of {limit} reached with fullgraph=True")
-        roots = self._roots(function, values)
+            raise UserError(f"{self.name}: {reason} with fullgraph=True")
         failed = [f for entry in self.entries[:1] for f in failures(entry.guards, roots)]
         last = "".join(f" (last: {f.message})" for f in failed)
         if limit > 0:
-            message = f"was compiled {limit} times{of}; new inputs run eager{last}"
+            message = f"was compiled {limit} times{reached.whose}; new inputs run eager{last}"
             message += f"; JITNEY_LOGS=recompiles says why, {name}= allows more"
         else:
             message = f"runs eager and is not compiled, since {name} is {limit}"
         warn(f"jitney: {self.name} ({self.where}) {message}")
         self.skipped = True
-        return False
 
     def _why_compile(self, function: FunctionType, values: tuple[Any, ...]) -> str:
         if not self.entries:
@@ -214,14 +220,6 @@ class CompiledCode:
         self.entries = (entry, *self.entries)
         self.refresh()
         return entry
-
-    def _refuse(self) -> None:
-        """Leaves a generator or coroutine function to eager: what it calls may be compiled."""
-        reason = f"{self.name} is a generator or coroutine function, which always runs eager"
-        hint = "compile what it calls"
-        if self.session.fullgraph:
-            raise Unsupported("generator", reason, hint, self.where)
-        self._skip("frame_skipped", kind="generator", reason=reason, hint=hint)
 
     def _skip(self, kind: str, /, **data: Any) -> None:
         log.emit(kind, function=self.name, where=self.where, **data)

@@ -21,8 +21,9 @@ from jitney.config import Config
 from jitney.errors import Unsupported
 from jitney.events import log
 from jitney.run import stance
-from jitney.run.dispatch import NOT_A_FRAME, CompiledCode
+from jitney.run.dispatch import CompiledCode
 from jitney.run.entry import Entry, Request
+from jitney.run.may_compile import NOT_A_FRAME
 
 _EAGER_PACKAGES = frozenset(sys.stdlib_module_names) | {"torch", "jitney", "numpy", "llvmlite"}
 

@@ -16,7 +16,8 @@ STANCES = (
     "eager_then_compile",
     "aot_eager_then_compile",
 )
-
+#: The first call runs eager, which gives the same results under both.
+_LATER = ("eager_then_compile", "aot_eager_then_compile")
 
 _state = {"own": "default", "torch": "default"}
 _seen_once: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -40,19 +41,19 @@ def change(name: str, whose: str = "own") -> str:
     return before
 
 
-def allows_compile(compiled: Any, explain: Callable[[], str]) -> bool:
-    """Whether a call of ``compiled`` that no entry serves may compile; ``explain`` says which call
-    it is, and why none does."""
+def refusing(compiled: Any) -> str | None:
+    """The stance in force if a call of ``compiled`` that no entry serves may not compile under it.
+    To ask changes nothing: `left_eager` is told where the call then runs eager."""
     stance = current()
-    if stance == "default":
-        return True
-    if stance == "force_eager":
-        return False
-    if stance in ("eager_then_compile", "aot_eager_then_compile"):  # eager: the same results
-        if compiled in _seen_once:
-            return True
+    if stance == "default" or stance in _LATER and compiled in _seen_once:
+        return None
+    return stance
+
+
+def left_eager(compiled: Any, stance: str, explain: Callable[[], str]) -> None:
+    """A call of ``compiled`` runs eager since ``stance`` refuses to compile it. ``explain`` says
+    which call it is, and why no entry serves it. Raises UserError where the stance is to."""
+    if stance in _LATER:
         _seen_once.add(compiled)
-        return False
-    if stance == "fail_on_recompile":
-        raise UserError(f"{explain()} while the stance is fail_on_recompile")
-    return False
+    elif stance == "fail_on_recompile":
+        raise UserError(f"{explain()} while the stance is {stance}")

@@ -140,6 +140,7 @@ from jitney.torch_api.recurrent import (
     trained_kernel,
 )
 from jitney.torch_api.refusals import refuse, refuse_operands
+from jitney.torch_api.refused_values import op_may_refuse, unchecked_may_refuse
 from jitney.torch_api.state import (
     DEVICE_PROPERTIES,
     AutocastModes,
@@ -379,6 +380,7 @@ __all__ = [
     "number_now",
     "number_of",
     "number_of_step",
+    "op_may_refuse",
     "open_scopes",
     "outside_of_transforms",
     "overlaps",
@@ -426,6 +428,7 @@ __all__ = [
     "traces_what_is_skipped",
     "tracing",
     "trained_kernel",
+    "unchecked_may_refuse",
     "uncompiled",
     "unsupported_by_fakes",
     "versions",
