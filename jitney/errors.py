@@ -26,8 +26,9 @@ class JitneyError(Exception):
     id = "jitney"
 
 
-class UserError(JitneyError):
-    """The user's own mistake: wrong arguments, a ``fullgraph=True`` that cannot hold."""
+class UserError(JitneyError, RuntimeError):
+    """The user's own mistake: wrong arguments, a ``fullgraph=True`` that cannot hold. (For these
+    torch.compile raises RuntimeErrors, which programs catch.)"""
 
     id = "user-error"
 
@@ -60,6 +61,20 @@ class Unsupported(JitneyError):
         text = linecache.getline(file, int(line)).strip() if file and line.isdigit() else ""
         found = [f"  at {self.where}" + (f": {text}" if text else "")] if self.where else []
         return "\n".join([self.message, *found, *([f"  hint: {self.hint}"] if self.hint else [])])
+
+    @property
+    def is_programs(self) -> bool:
+        """Whether the program itself, or torch called by it, raises an error there."""
+        return self.kind in ("exception", "torch-call-failed")
+
+
+class FullGraphError(Unsupported, RuntimeError):
+    """`Unsupported`, as callers get it: a RuntimeError, as torch.compile's is."""
+
+    @classmethod
+    def of(cls, error: Unsupported) -> FullGraphError:
+        """The same as ``error``."""
+        return cls(error.kind, error.message, error.hint, error.where, error.forbidden)
 
 
 class LeftToEager(JitneyError):

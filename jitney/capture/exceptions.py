@@ -50,7 +50,7 @@ def handled_now(vm: Interpreter) -> BaseException | None:
     found = vm.current_exception()
     if found is None:
         if vm.handled_around is not None:
-            raise BreakCapture("exception", "an exception is handled around the frame")
+            raise BreakCapture("handled-around", "an exception is handled around the frame")
         vm.world.guard(Kind.IS, Referent(Fixed(sys.exception)), None)
     return found
 

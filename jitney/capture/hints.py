@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-_EAGERS_ERROR = "without fullgraph=True eager runs it, and raises its own error"
+_EAGERS_ERROR = "eager runs it, and raises its own error"
 
 HINTS = {
     "c-call": "call it outside of the compiled function",
     "data-dependent": "use masks or torch.where, so that no size depends on data",
     "exception": _EAGERS_ERROR,
+    "handled-around": "call the compiled function outside of the except block",
     "io": "read and write files outside of the compiled function",
     "rng": "set the seed outside of the compiled function",
     "tensor-layout": "make it outside of the compiled function",

@@ -11,14 +11,14 @@ import threading
 from collections.abc import Callable
 from functools import partial
 from types import FunctionType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from jitney import torch_api
 from jitney.capture.build_resume import Point, is_resume
 from jitney.capture.emit_fetch import frame_locals
 from jitney.capture.explain_guard import failures, generalise
 from jitney.capture.source import Function, Roots, Source
-from jitney.errors import CompilerBug, Unsupported, UserError
+from jitney.errors import CompilerBug, FullGraphError, Unsupported, UserError
 from jitney.events import log
 from jitney.run import stance
 from jitney.run.arms import Arms, is_supported
@@ -97,6 +97,7 @@ class CompiledCode:
     def forget(self) -> None:
         """Drops all entries and what was learnt from misses."""
         self.entries, self.dynamic, self.skipped = (), frozenset(), False
+        stance.forget(self)
         if self.arms is not None:
             self.arms.clear()
         self.refresh()
@@ -123,15 +124,31 @@ class CompiledCode:
             reason = "another thread is compiling it"
             log.emit("eager", function=self.name, where=self.where, reason=reason)
             return self.run_eager(function, *values)
+        refused = None
         _thread.compiling = True
         try:
             holding = (e for e in self.entries if e.check(function, *values))
             found = next(holding, None) or self._compile(function, values)
+        except Unsupported as error:
+            found, refused = None, error
         finally:
             _thread.compiling = False
             self._lock.release()
+        if refused is not None:
+            self._raise_for(refused, function, values)
         run = found.glue if found else self.run_eager
         return run(function, *values)
+
+    def _raise_for(
+        self, refused: Unsupported, function: FunctionType, values: tuple[Any, ...]
+    ) -> NoReturn:
+        """Raises what the caller is to get: of a program that raises an error itself, that error,
+        as eager does."""
+        told = FullGraphError.of(refused)
+        if refused.is_programs:
+            self.run_eager(function, *values)
+            told.hint = "eager raises nothing there: compile without fullgraph=True"
+        raise told from refused.__cause__
 
     def _arm(self, entry: Entry, function: FunctionType, values: tuple[Any, ...]) -> None:
         if self.arms is not None and self.arms.arm(
@@ -146,7 +163,7 @@ class CompiledCode:
         on, or an error is raised."""
         if isinstance(refusal, NotAFrame):
             if self.session.fullgraph:
-                raise Unsupported("generator", refusal.reason, refusal.hint, self.where)
+                raise FullGraphError("generator", refusal.reason, refusal.hint, self.where)
             reason, hint = refusal.reason, refusal.hint
             self._skip("frame_skipped", kind="generator", reason=reason, hint=hint)
         elif isinstance(refusal, Observed):

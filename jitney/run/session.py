@@ -18,7 +18,7 @@ from jitney.capture.build_resume import Point, resume_code
 from jitney.capture.look_ahead import look_ahead
 from jitney.capture.stand_ins import disabled_because, is_disabled, mark_of
 from jitney.config import Config
-from jitney.errors import Unsupported
+from jitney.errors import FullGraphError
 from jitney.events import log
 from jitney.run import stance
 from jitney.run.dispatch import CompiledCode
@@ -81,7 +81,7 @@ class Session:
         code, (reason, hint) = function.__code__, disabled_because(function)
         where = f"{code.co_filename}:{code.co_firstlineno}"
         if self.fullgraph:
-            raise Unsupported("disabled", reason, hint, where)
+            raise FullGraphError("disabled", reason, hint, where)
         name = function.__qualname__
         log.emit(
             "frame_skipped", function=name, where=where, kind="disabled", reason=reason, hint=hint

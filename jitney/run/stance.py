@@ -57,3 +57,8 @@ def left_eager(compiled: Any, stance: str, explain: Callable[[], str]) -> None:
         _seen_once.add(compiled)
     elif stance == "fail_on_recompile":
         raise UserError(f"{explain()} while the stance is {stance}")
+
+
+def forget(compiled: Any) -> None:
+    """The next call of ``compiled`` is its first one again."""
+    _seen_once.discard(compiled)

@@ -1,0 +1,80 @@
+"""``fullgraph=True``: a program's own error reaches the caller; a break is a RuntimeError."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import jitney
+from jitney.errors import FullGraphError, Unsupported
+
+TABLE: dict[str, float] = {}
+SEEN: list[Tensor] = []
+
+
+def of_its_own(x: Tensor) -> Tensor:
+    if x.shape[0] > 2:
+        raise ValueError("too many rows")
+    return x
+
+
+def of_a_dict(x: Tensor) -> Tensor:
+    return x * TABLE["missing"]
+
+
+def of_torch(x: Tensor) -> Tensor:
+    SEEN.append(x)
+    return (x @ x).relu()
+
+
+@pytest.mark.parametrize("dynamic", [True, False])
+@pytest.mark.parametrize("function", [of_its_own, of_a_dict, of_torch])
+def test_the_programs_own_error_is_raised(
+    function: Callable[[Tensor], Tensor], dynamic: bool
+) -> None:
+    x = torch.ones(3, 4)
+    with pytest.raises(Exception) as right:
+        function(x)
+    SEEN.clear()
+    with pytest.raises(type(right.value)) as got:
+        jitney.compile(function, fullgraph=True, dynamic=dynamic)(x)
+    assert str(got.value) == str(right.value)
+    last = traceback.extract_tb(got.tb)[-1]
+    assert last.name == function.__name__ and len(SEEN) == (function is of_torch)
+
+
+@torch.library.custom_op("test_fullgraph::doubled", mutates_args=())
+def doubled(x: Tensor) -> Tensor:
+    return x * 2
+
+
+@doubled.register_fake
+def _(x: Tensor) -> Tensor:
+    raise RuntimeError("no fake of it")
+
+
+def test_an_error_that_eager_does_not_raise_is_a_break() -> None:
+    compiled = jitney.compile(lambda x: doubled(x) + 1, fullgraph=True)
+    with pytest.raises(FullGraphError, match="no fake of it(.|\n)*without fullgraph"):
+        compiled(torch.ones(2))
+
+
+@pytest.mark.parametrize("wrong", [{}, {"mode": "fast"}])
+def test_what_does_not_hold_is_a_runtime_error(wrong: dict[str, Any]) -> None:
+    """As of torch.compile: programs catch it, and go on in eager."""
+    with pytest.raises(RuntimeError) as caught:
+        jitney.compile(lambda x: x if x.sum() > 0 else -x, fullgraph=True, **wrong)(torch.ones(2))
+    assert wrong or isinstance(caught.value, FullGraphError | Unsupported)
+
+
+def test_a_stance_that_lets_a_first_call_pass_does_so_again_after_a_reset() -> None:
+    compiled = jitney.compile(lambda x: x + torch.compiler.is_compiling())
+    with jitney.set_stance("eager_then_compile"):
+        for _ in range(2):
+            assert [compiled(torch.zeros(1)).item() for _ in range(3)] == [0, 1, 1]
+            jitney.reset()
