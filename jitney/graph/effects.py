@@ -43,7 +43,7 @@ def may_raise(node: fx.Node) -> bool:
     if not isinstance(target, torch_api.OpOverload) or is_of_autograd(node):
         return False
     name = target.overloadpacket.__name__
-    if target._overloadname == "out":
+    if torch_api.overload_name(target) == "out":
         return False
     if name in _RAISING or _checks_errors(node) or _may_divide_by_zero(name, node):
         return True
@@ -94,7 +94,7 @@ def draws_random(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
 
 @lru_cache(maxsize=4096)
 def _parameters(target: Any) -> tuple[str, ...]:
-    return tuple(argument.name for argument in target._schema.arguments)
+    return tuple(argument.name for argument in torch_api.schema_of(target).arguments)
 
 
 def _given(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
