@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Collection, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
@@ -215,6 +215,13 @@ def _sealed(after: Sequence[Any], gradients: tuple[Any, ...], _: Any) -> tuple[A
     if not torch.is_grad_enabled():
         return None
     return not_differentiable(gradients, "the backend is another", after)
+
+
+@lru_cache(maxsize=1024)
+def saved_names(kind: type) -> tuple[str, ...]:
+    """What a kind of autograd node calls the tensors that it may keep."""
+    raw = "_raw_saved_"
+    return tuple([f"_saved_{n.removeprefix(raw)}" for n in dir(kind) if n.startswith(raw)])
 
 
 def packed_tensors(node: Any) -> tuple[Any, ...]:
