@@ -29,6 +29,7 @@ from jitney.region_pipeline import GraphCompiler
 from jitney.run import guard_check as checks
 from jitney.run import stance as stances
 from jitney.run.session import Session
+from jitney.torch_api import modules
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -223,7 +224,7 @@ def compile_in_place(module: torch.nn.Module, **arguments: Any) -> None:
     """As ``Module.compile()``: the module itself runs compiled from now on. ``arguments``: those of
     `compile`."""
     compiled = compile(module, **arguments)
-    module._compiled_call_impl = None if compiled is module else call_in_place(compiled)
+    modules.call_instead(module, None if compiled is module else call_in_place(compiled))
 
 
 def disable(function: Any = None, recursive: bool = True, *, reason: str | None = None) -> Any:
@@ -250,8 +251,7 @@ def disable(function: Any = None, recursive: bool = True, *, reason: str | None 
     def eager(*args: Any, **kwargs: Any) -> Any:
         return function(*args, **kwargs)
 
-    eager._torchdynamo_disable = True  # type: ignore[attr-defined]
-    eager._torchdynamo_disable_msg = reason  # type: ignore[attr-defined]
+    torch_api.mark_disabled(eager, reason)
     return eager
 
 
@@ -330,7 +330,7 @@ def allow_in_graph(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def assume_constant_result(function: Callable[..., Any]) -> Callable[..., Any]:
     """Marks ``function``: what it returns at capture is used as a constant. Returns it."""
-    function._dynamo_marked_constant = True  # type: ignore[attr-defined]
+    torch_api.mark_constant(function)
     return function
 
 

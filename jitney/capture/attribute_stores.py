@@ -20,11 +20,11 @@ from jitney.capture.attributes import (
 from jitney.capture.class_flags import is_of_c, is_python
 from jitney.capture.frame import BreakCapture, Frame, Raised
 from jitney.capture.guard import ABSENT
-from jitney.capture.leaves import memory_of
 from jitney.capture.lookups import is_of_c_code, is_slot, look_up
 from jitney.capture.shadows import DictShadow
 from jitney.capture.symbols import SYMBOLS
 from jitney.capture.world import PROXIES
+from jitney.torch_api import memory_of
 
 if TYPE_CHECKING:
     from jitney.capture.interpret import Interpreter

@@ -39,6 +39,7 @@ from jitney.capture.symbols import NUMBERS, concrete
 from jitney.capture.tracebacks import traceback_of
 from jitney.capture.weak_references import callback_of
 from jitney.capture.world import PROXIES
+from jitney.torch_api import modules
 
 if TYPE_CHECKING:
     from jitney.capture.interpret import Interpreter
@@ -185,7 +186,7 @@ def _module_member(interpreter: Interpreter, owner: torch.nn.Module, name: str) 
     """``nn.Module.__getattr__``: parameters, then buffers, then submodules."""
     world = interpreter.world
     namespace = world.instance_dict(owner)
-    for table in ("_parameters", "_buffers", "_modules"):
+    for table in modules.TABLES:
         members = dict_get(interpreter, namespace, table)
         if members is ABSENT:
             continue

@@ -28,7 +28,6 @@ from jitney.capture.changes import changes_of
 from jitney.capture.custom_gradient import Author, CustomGradient, Kept, by_inputs
 from jitney.capture.forced import forced
 from jitney.capture.frame import BreakCapture, Frame, Raised
-from jitney.capture.leaves import memory_of
 from jitney.capture.rebuild import CannotRebuild, Rebuilder
 from jitney.capture.source import Fixed
 from jitney.torch_api import names
@@ -97,8 +96,8 @@ def _differentiated(interpreter: Interpreter, cls: Any, context: Context, inputs
         raise _refusal(cls, "returns no tensor")
     if len(set(map(id, outputs))) < len(outputs):  # eager adds the gradients of both up in one
         raise _refusal(cls, "returns one tensor twice")
-    given = {memory_of(x) for x in inputs if isinstance(x, torch.Tensor)}
-    if any(memory_of(x) in given for x in context.non_differentiable):
+    given = {torch_api.memory_of(x) for x in inputs if isinstance(x, torch.Tensor)}
+    if any(torch_api.memory_of(x) in given for x in context.non_differentiable):
         raise _refusal(cls, "returns a view without a gradient")  # eager gives it one
     try:
         gradient, used, read = _backward(interpreter, cls, context, results)
@@ -233,8 +232,8 @@ def _has_changed(interpreter: Interpreter, cls: type) -> bool:
 def _refuse_shared(cls: type, unsaved: list[torch.Tensor], others: list[Any]) -> None:
     """Breaks where a backward reads memory that the program may write to before it runs, beside
     what was given to ``save_for_backward``, which autograd watches."""
-    memory = {memory_of(value) for value in others if isinstance(value, torch.Tensor)}
-    if any(memory_of(value) in memory for value in unsaved):
+    memory = {torch_api.memory_of(value) for value in others if isinstance(value, torch.Tensor)}
+    if any(torch_api.memory_of(value) in memory for value in unsaved):
         hint = "use ctx.save_for_backward"
         raise _refusal(cls, "keeps a tensor on ctx that others can write to", hint)
 

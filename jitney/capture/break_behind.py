@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from jitney.capture import leaves
+from jitney import torch_api
 from jitney.capture.edit_code import earliest_needed, list_code
 from jitney.capture.frame import BreakCapture, Frame, Lazy, Restart
 from jitney.capture.instructions import read_instructions
@@ -52,22 +52,18 @@ def _last_step(recorder: Recorder, tensor: torch.Tensor) -> int | None:
     if node is None or not tensor.requires_grad or tensor.is_leaf:
         return None
     users: Iterable[torch.fx.Node] = node.users
-    writes = [n for n, written in recorder.seen_writes if _base(written) is _base(tensor)]
+    whole = torch_api.whole_of(tensor)
+    writes = [n for n, written in recorder.seen_writes if torch_api.whole_of(written) is whole]
     if writes:
-        node, memory = writes[-1], leaves.memory_of(tensor)
+        node, memory = writes[-1], torch_api.memory_of(tensor)
         later = list(takewhile(lambda n: n is not node, reversed(recorder.main.nodes)))
         alike = {known for fake, known in recorder.nodes.values() if _lies_in(fake, memory)}
         users = [n for n in later if alike.intersection(n.all_input_nodes)]
     return recorder.made_at.get(node) if any(map(_is_differentiated, users)) else None
 
 
-def _base(tensor: torch.Tensor) -> torch.Tensor:
-    """What it is a view of, for autograd, or itself."""
-    return tensor if tensor._base is None else tensor._base
-
-
 def _lies_in(value: Any, memory: int) -> bool:
-    return isinstance(value, torch.Tensor) and leaves.memory_of(value) == memory
+    return isinstance(value, torch.Tensor) and torch_api.memory_of(value) == memory
 
 
 def _is_differentiated(node: torch.fx.Node) -> bool:

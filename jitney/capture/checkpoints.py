@@ -20,7 +20,6 @@ from jitney import torch_api
 from jitney.capture.checked_again import is_changed
 from jitney.capture.frame import BreakCapture, Frame, Restart
 from jitney.capture.generators import FrameGenerator
-from jitney.capture.leaves import memory_of
 from jitney.capture.own_objects import Held, Stored, held_by, is_bound_anew, stored_at
 from jitney.capture.recipe import Effect
 from jitney.capture.source import Source
@@ -158,7 +157,7 @@ def keep_results(interpreter: Interpreter, graph: torch.fx.GraphModule) -> None:
             readers = [user for user in node.users if user not in inside]
             if not readers or interpreter.recorder.version_of(value) == version:
                 continue
-            memory = memory_of(value)
+            memory = torch_api.memory_of(value)
             if memory in copied:
                 reason = "results of a checkpoint that share memory are written to"
                 raise Restart(checkpoint.step, BreakCapture("checkpoint", reason))

@@ -96,7 +96,7 @@ def add_input_guards(
     together = torch_api.overlaps([torch_api.span(real) for real in reals], set(written))
     for pair in together:
         one, other = (tensors[at] for at in pair)
-        if leaves.memory_of(one.example) != leaves.memory_of(other.example):
+        if torch_api.memory_of(one.example) != torch_api.memory_of(other.example):
             reason = f"{one.source} and {other.source} share memory, but no storage"
             raise Restart(0, BreakCapture("foreign-memory", reason, "clone() one of them"))
     static = len(tensors) == len(inputs)

@@ -205,10 +205,10 @@ def _property(recorder: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str,
             node = recorder.node(
                 "call_function", getattr, (recorder.argument(fake), name), {}, value
             )
-            recorder._bind(value, node)
+            recorder.bind(value, node)
         return value
     if name == "data":
-        recorder.uncounted.add(memory_of(fake))
+        recorder.uncounted.add(torch_api.memory_of(fake))
         return recorder.call(torch_api.data_of, (fake,), {})
     raise BreakCapture("tensor-attribute", f"the attribute {name} of a tensor is read")
 
@@ -237,7 +237,7 @@ def _writes(func: Any, name: str) -> bool:
             [func] if isinstance(func, torch_api.OpOverload)
             else [getattr(func, o) for o in func.overloads()]
         )  # fmt: skip
-        return any(o._schema.is_mutable for o in overloads)
+        return any(torch_api.schema_of(o).is_mutable for o in overloads)
     if name == "__setitem__" or name.startswith("__i") and name not in ("__invert__", "__index__"):
         return True
     return name.endswith("_") and not name.endswith("__")
@@ -319,11 +319,6 @@ def has_gaps(tensor: torch.Tensor) -> bool:
             return True
         step = step * size
     return False
-
-
-def memory_of(tensor: torch.Tensor) -> int:
-    """Which memory a tensor looks at."""
-    return int(tensor.untyped_storage()._cdata)
 
 
 def refuse_results(func: Any, given: Iterable[Any], value: Any) -> None:

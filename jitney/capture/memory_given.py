@@ -7,8 +7,9 @@ from typing import Any
 
 import torch
 
+from jitney import torch_api
 from jitney.capture.frame import BreakCapture
-from jitney.capture.leaves import memory_of, name_of
+from jitney.capture.leaves import name_of
 from jitney.torch_api.trees import tree_leaves
 
 
@@ -53,7 +54,7 @@ def refuse_relaid(
     """Breaks where the memory has another dtype than a fresh result; or other strides, if it is all
     of its storage and none of the graph's ``inputs``: once writes are taken out of the graph, a
     fresh result stands in its place."""
-    known = {memory_of(x) for x in inputs if isinstance(x, torch.Tensor)}
+    known = {torch_api.memory_of(x) for x in inputs if isinstance(x, torch.Tensor)}
     try:
         fresh = func(*args, **{k: v for k, v in kwargs.items() if k != "out"})
     except Exception:  # noqa: BLE001 - raised again by the call itself, where it is told
@@ -63,7 +64,7 @@ def refuse_relaid(
         if memory.dtype is not result.dtype:  # which op takes what is eager's to say
             what = f"out= of {name_of(func)} is {memory.dtype}"
             raise BreakCapture("relaid-out", what, f"give memory of {result.dtype}")
-        if memory_of(memory) in known or memory.stride() == result.stride():
+        if torch_api.memory_of(memory) in known or memory.stride() == result.stride():
             continue
         if memory.untyped_storage().nbytes() == memory.numel() * memory.itemsize:
             hint = "give memory with the strides of the result"

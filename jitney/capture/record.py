@@ -92,7 +92,7 @@ class Recorder:
             if not fake.requires_grad:
                 self._without_grad.add(node)
             if self._versions[id(fake)] is None and not torch.is_inference_mode_enabled():
-                self.sealed.add(leaves.memory_of(fake))
+                self.sealed.add(torch_api.memory_of(fake))
         return node
 
     def node(
@@ -251,7 +251,7 @@ class Recorder:
         """How often a tensor has been written to; None for a tensor that does not count its
         writes."""
         with torch_api.without_function_modes():
-            return None if fake.is_inference() else fake._version
+            return None if fake.is_inference() else torch_api.version_of(fake)
 
     def versions(self) -> dict[int, int | None]:
         """The versions of all tensors known by now, by id."""
@@ -314,11 +314,11 @@ class Recorder:
         leaves.refuse_results(func, (*args, *kwargs.values()), value)
         node = self.node(op, target, node_args, node_kwargs, value)
         self._remember_writes(written, node)
-        self._bind(value, node)
+        self.bind(value, node)
         return value
 
     def _remember_writes(self, written: Sequence[torch.Tensor], node: torch.fx.Node) -> None:
-        self.written_memory.update(map(leaves.memory_of, written))
+        self.written_memory.update(map(torch_api.memory_of, written))
         if torch.is_grad_enabled():
             self.seen_writes += [(node, t) for t in written if t.requires_grad]
 
@@ -344,7 +344,7 @@ class Recorder:
         """Breaks before a write to tensors whose layout in memory makes a graph write otherwise."""
         leaves.refuse_overlap(func, written)
         for tensor in written:
-            refuse_places(func, self.node_of(tensor), leaves.memory_of(tensor))
+            refuse_places(func, self.node_of(tensor), torch_api.memory_of(tensor))
 
     def _refuse_reach(self, func: Callable[..., Any], part: Any, view: Any) -> None:
         """Breaks where ``view``, by `as_strided` of ``part``, reaches past the elements of an
@@ -353,14 +353,14 @@ class Recorder:
         if "as_strided" not in leaves.name_of(func) or not isinstance(view, torch.Tensor):
             return
         self.places_asked = True
-        memory = leaves.memory_of(view)
+        memory = torch_api.memory_of(view)
         if torch.is_grad_enabled() or view.requires_grad:
             if leaves.has_gaps(part) or _reaches_past(view, part):
                 self._reached.add(memory)
         name = leaves.name_of(func)
         for graph_input in self.inputs.values():
             whole = graph_input.example
-            if isinstance(whole, torch.Tensor) and leaves.memory_of(whole) == memory:
+            if isinstance(whole, torch.Tensor) and torch_api.memory_of(whole) == memory:
                 if _reaches_past(view, whole):
                     reason = f"{name} reaches past the elements of an input"
                     if view.requires_grad:  # behind a break it might be written to
@@ -381,7 +381,7 @@ class Recorder:
     def _note_writes(self, func: Callable[..., Any], written: list[torch.Tensor]) -> None:
         """Notes what a call writes to. Breaks before a write that inference tensors refuse, and
         before one that autograd does not count (`note_uncounted`)."""
-        memory = set(map(leaves.memory_of, written))
+        memory = set(map(torch_api.memory_of, written))
         if memory & self.sealed:
             name = leaves.name_of(func)
             raise BreakCapture("inference-write", f"{name} of an inference tensor", "clone() it")
@@ -398,7 +398,7 @@ class Recorder:
         symbolic = torch_api.has_symbols(self.shape_env)
         return torch_api.python_dispatcher() if symbolic else nullcontext()
 
-    def _bind(self, value: Any, node: torch.fx.Node) -> None:
+    def bind(self, value: Any, node: torch.fx.Node) -> None:
         """Registers the tensors in a result; each of several is taken out by a getitem node."""
         if isinstance(value, torch.Tensor):
             if id(value) not in self.nodes:
@@ -412,12 +412,12 @@ class Recorder:
                         continue
                     child = self.node("call_function", leaves.getitem, (node, i), {}, item)
                     child.meta["part"] = True
-                    self._bind(item, child)
+                    self.bind(item, child)
         elif isinstance(value, dict):
             for key, item in value.items():
                 if leaves.holds_tensor(item):
                     child = self.node("call_function", leaves.getitem, (node, key), {}, item)
-                    self._bind(item, child)
+                    self.bind(item, child)
 
 
 def _reaches_past(view: torch.Tensor, whole: torch.Tensor) -> bool:

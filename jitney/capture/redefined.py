@@ -35,13 +35,13 @@ def refuse_redefined(
     if name == "detach_":
         return
     with torch_api.without_function_modes():
-        is_view = args[0]._base is not None
+        is_view = torch_api.base_of(args[0]) is not None
     if not is_view:
         known = [fake for fake, _ in recorder.nodes.values()]
         cause = BreakCapture("metadata-mutation", f"{name}() on what has views", hint)
         _refuse_viewed(args[0], known, cause)
     elif name != "as_strided_":  # of which the gradient goes by the memory
-        recorder.redefined_views.add(leaves.memory_of(args[0]))
+        recorder.redefined_views.add(torch_api.memory_of(args[0]))
 
 
 def refuse_redefined_views(recorder: Recorder, func: Any, memory: set[int]) -> None:
@@ -57,12 +57,12 @@ def refuse_redefined_views(recorder: Recorder, func: Any, memory: set[int]) -> N
 def _refuse_viewed(whole: torch.Tensor, known: Iterable[Any], cause: BreakCapture) -> None:
     """Breaks where autograd takes others for views of ``whole``; leaves the frame to eager where
     they share its memory alone (`detach`), which it would not know of behind a break."""
-    memory = leaves.memory_of(whole)
+    memory = torch_api.memory_of(whole)
     tensors = (t for t in known if isinstance(t, torch.Tensor) and t is not whole)
-    others = [t for t in tensors if leaves.memory_of(t) == memory]
+    others = [t for t in tensors if torch_api.memory_of(t) == memory]
     with torch_api.without_function_modes():
         if not others:
             return
-        if any(other._base is not whole for other in others):
+        if any(torch_api.base_of(other) is not whole for other in others):
             raise Restart(0, cause)
     raise cause

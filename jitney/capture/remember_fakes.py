@@ -51,18 +51,18 @@ def _makes_its_own(op: torch_api.OpOverload) -> bool:
     """Whether it is one of torch's kernels, and its results are none of the tensors it writes."""
     if op.namespace != "aten" or torch_api.is_composite(op):
         return False
-    infos = [result.alias_info for result in op._schema.returns]
+    infos = [result.alias_info for result in torch_api.schema_of(op).returns]
     return not any(info is not None and info.is_write for info in infos)
 
 
 @lru_cache(maxsize=4096)
 def _can_remember(op: torch_api.OpOverload) -> bool:
     """Whether a result's looks follow from the operands', and making it does nothing else."""
-    infos = [argument.alias_info for argument in op._schema.arguments]
+    infos = [argument.alias_info for argument in torch_api.schema_of(op).arguments]
     writes = any(info is not None and info.is_write for info in infos)
     return not writes and not torch_api.is_data_dependent(op)
 
 
 @lru_cache(maxsize=4096)
 def _is_view(op: torch_api.OpOverload) -> bool:
-    return any(result.alias_info is not None for result in op._schema.returns)
+    return any(result.alias_info is not None for result in torch_api.schema_of(op).returns)

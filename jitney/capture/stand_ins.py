@@ -13,8 +13,7 @@ from typing import Any
 from jitney import torch_api
 
 OURS = "_jitney_original"
-THEIRS = "_torchdynamo_orig_callable"
-_MARKED = "_torchdynamo_wrapper_id"
+THEIRS = torch_api.WRAPPED
 
 
 class OfInstances(property):
@@ -36,14 +35,14 @@ class OfInstances(property):
 def mark_stand_in(wrapper: FunctionType, original: Callable[..., Any]) -> None:
     """Notes that ``wrapper`` computes what ``original`` does. torch's capture unwraps it when told
     to compile it, and calls it as it is elsewhere."""
-    wrapper.__dict__.update({OURS: original, THEIRS: original, _MARKED: id(wrapper)})
+    wrapper.__dict__.update({OURS: original, THEIRS: original, torch_api.WRAPPER_ID: id(wrapper)})
     torch_api.hide_from_dynamo(wrapper)
 
 
 def mark_of(function: FunctionType) -> str:
     """`OURS` or `THEIRS`, the attribute with the function that ``function`` stands for, or ""."""
     attributes = function.__dict__
-    if attributes.get(_MARKED) != id(function):
+    if attributes.get(torch_api.WRAPPER_ID) != id(function):
         return ""
     if OURS in attributes:
         return OURS
@@ -66,5 +65,5 @@ def is_disabled(function: FunctionType) -> bool:
 def disabled_because(function: FunctionType) -> tuple[str, str]:
     """What to say of a function that was marked to run eager, and a hint."""
     message = f"{function.__qualname__} is marked to run eager"
-    reason = function.__dict__.get("_torchdynamo_disable_msg")
+    reason = function.__dict__.get(torch_api.DISABLED_BECAUSE)
     return f"{message}: {reason}" if reason else message, "remove the disable mark from it"

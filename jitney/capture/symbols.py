@@ -12,6 +12,7 @@ import torch
 from jitney import torch_api
 from jitney.capture.options import CaptureOptions
 from jitney.capture.source import Computed, DictItem, Local, SizeOf, Source
+from jitney.torch_api import modules
 
 if TYPE_CHECKING:
     from jitney.capture.record import Recorder
@@ -46,7 +47,7 @@ def _belongs_to_module(tensor: torch.Tensor, source: Source) -> bool:
     if isinstance(tensor, torch.nn.Parameter) or torch_api.mark_of(tensor, "address"):
         return True
     table = getattr(source, "base", None)
-    return isinstance(table, DictItem) and table.key in ("_parameters", "_buffers")
+    return isinstance(table, DictItem) and table.key in modules.TENSOR_TABLES
 
 
 def is_dynamic_number(value: Any, source: Source, options: CaptureOptions) -> bool:

@@ -285,7 +285,7 @@ def special_object(function: Any) -> Callable[..., Any] | None:
 def _call_custom_op(
     interpreter: Interpreter, function: Any, args: Any, kwargs: dict[str, Any], site: Any
 ) -> Any:
-    return call_leaf(interpreter, function._opoverload, args, kwargs)
+    return call_leaf(interpreter, torch_api.overload_of(function), args, kwargs)
 
 
 def call_tensor_class(

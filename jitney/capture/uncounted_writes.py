@@ -12,7 +12,7 @@ from torch.fx import Node
 from jitney import torch_api
 from jitney.capture.break_behind import has_gradient, held_by, names_read_next
 from jitney.capture.frame import BreakCapture, Restart
-from jitney.capture.leaves import memory_of, name_of
+from jitney.capture.leaves import name_of
 
 if TYPE_CHECKING:
     from jitney.capture.interpret import Interpreter
@@ -23,15 +23,16 @@ def note_uncounted(recorder: Recorder, func: Any, written: Sequence[torch.Tensor
     """Breaks before a write that a tensor of the same memory does not count, if a backward pass may
     read that tensor. Leaves the frame to eager where the graph has made what is there, since a
     compiled graph has its own copy."""
-    memory = {memory_of(t): t for t in written if memory_of(t) in recorder.uncounted}
+    at_memory = {torch_api.memory_of(t): t for t in written}
+    memory = {at: t for at, t in at_memory.items() if at in recorder.uncounted}
     if not memory:
         return
     known = [(t, node) for t, node in recorder.nodes.values() if isinstance(t, torch.Tensor)]
-    of_inputs = {memory_of(t) for t, node in known if node.op == "placeholder"}
+    of_inputs = {torch_api.memory_of(t) for t, node in known if node.op == "placeholder"}
     readers: list[Node] = []
     made = False
     for tensor, node in known:
-        at = memory_of(tensor)
+        at = torch_api.memory_of(tensor)
         if at not in memory or torch_api.counts_with(memory[at], tensor):
             continue
         recorder.mutated.add(id(tensor))

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from jitney import torch_api
 from jitney.capture import leaves
 from jitney.capture.frame import BreakCapture
 
@@ -44,4 +45,4 @@ def _refuse_windows(func: Callable[..., Any], name: str, view: Any, whole: torch
 def _looks_at(node: torch.fx.Node, memory: int) -> bool:
     value = node.meta.get("example_value")
     parts = value if isinstance(value, tuple | list) else (value,)
-    return any(isinstance(p, torch.Tensor) and leaves.memory_of(p) == memory for p in parts)
+    return any(isinstance(p, torch.Tensor) and torch_api.memory_of(p) == memory for p in parts)

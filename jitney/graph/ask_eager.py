@@ -80,9 +80,10 @@ class _Unasked(Exception):
 
 def ask_eager(op: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
     """Raises Unsupported where eager would refuse ``op``; ``args`` hold fake tensors."""
-    if op._opname in _ALIKE or op._opname in _NORMS:
+    name = torch_api.op_name(op)
+    if name in _ALIKE or name in _NORMS:
         _ask_for_one_dtype(op, args)
-    if not is_asked(op) and op._opname not in _WINDOWED:
+    if not is_asked(op) and name not in _WINDOWED:
         return
     given = (*args, *kwargs.values())
     tensors = [x for x in given if isinstance(x, torch.Tensor)]
@@ -98,7 +99,7 @@ def ask_eager(op: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any]) 
 
 def is_asked(op: OpOverload) -> bool:
     """Whether tensors of ones tell what eager takes, also of numbers."""
-    return torch.Tag.pointwise in op.tags or op._opname.removesuffix("_") in _ASKED
+    return torch.Tag.pointwise in op.tags or torch_api.op_name(op).removesuffix("_") in _ASKED
 
 
 def refusal_of(op: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
@@ -113,7 +114,7 @@ def refusal_of(op: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any])
         named = tuple((name, _described(value, ones)) for name, value in told)
     except _Unasked:
         return ""
-    return _refusal(op, op._opname in _WINDOWED, plain, named)
+    return _refusal(op, torch_api.op_name(op) in _WINDOWED, plain, named)
 
 
 def _is_odd(value: Any) -> bool:
@@ -126,8 +127,9 @@ def _is_odd(value: Any) -> bool:
 
 
 def _ask_for_one_dtype(op: OpOverload, args: tuple[Any, ...]) -> None:
-    norm = _NORMS.get(op._opname)
-    asked = [args[at] for at in norm or _ALIKE[op._opname] if at < len(args)]
+    name = torch_api.op_name(op)
+    norm = _NORMS.get(name)
+    asked = [args[at] for at in norm or _ALIKE[name] if at < len(args)]
     tensors = [x for x in asked if isinstance(x, torch.Tensor)]
     if any(x.device.type != "cpu" for x in tensors):
         return
@@ -179,7 +181,7 @@ def _described(value: Any, ones: bool) -> Any:
 def _refusal(op: OpOverload, windowed: bool, args: tuple[Any, ...], kwargs: tuple[Any, ...]) -> str:
     """The error that eager raises, or the dtypes that it gives where operands differ in theirs and
     torch foresees others; or nothing."""
-    indexed = op._opname.removesuffix("_") in _INDEXED
+    indexed = torch_api.op_name(op).removesuffix("_") in _INDEXED
     size = 16 if windowed else 1 if indexed else 2  # a variance of one element warns
     with torch_api.dispatch_modes_off(), torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -77,6 +77,7 @@ def _node_class(
     run = _either(
         _compiled_backward(facts, backward, dynamic, parts), _eagers(facts, eager, parts), eager
     )
+    is_view = torch_api.is_view
 
     class CompiledRegion(torch.autograd.Function):
         @staticmethod
@@ -84,7 +85,7 @@ def _node_class(
             ctx.given = eager.note(inputs)
             values = list(forward(*inputs))
             for i in tensors:  # a view made in here is one that autograd lets nobody write to
-                if values[i]._is_view():
+                if is_view(values[i]):
                     values[i] = values[i].detach()
             ctx.set_materialize_grads(False)
             everything = (*inputs, *values)

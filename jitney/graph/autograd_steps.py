@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import Any
 
 import torch
+
+from jitney import torch_api
 
 
 def results_through(results: Sequence[torch.Tensor]) -> dict[Any, int]:
@@ -37,7 +38,7 @@ def _saves(step: Any) -> bool:
     try:
         if hasattr(kind, "saved_tensors"):  # of a custom function
             return bool(step.saved_tensors)
-        names = _saved_names(kind)
+        names = torch_api.saved_names(kind)
         return kind.__name__ == "CopySlices" or any(_holds(getattr(step, name)) for name in names)
     except RuntimeError:  # what it keeps was written to
         return True
@@ -45,13 +46,6 @@ def _saves(step: Any) -> bool:
 
 def _holds(saved: Any) -> bool:
     return any(map(_holds, saved)) if isinstance(saved, list | tuple) else saved is not None
-
-
-@lru_cache(maxsize=1024)
-def _saved_names(kind: type) -> tuple[str, ...]:
-    """What a kind of step calls the tensors that it may keep."""
-    raw = "_raw_saved_"
-    return tuple([f"_saved_{n.removeprefix(raw)}" for n in dir(kind) if n.startswith(raw)])
 
 
 def _before_what_follows(starts: Sequence[Any]) -> list[Any]:

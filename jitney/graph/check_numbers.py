@@ -35,27 +35,28 @@ _HOLD_SYMBOLS = (torch.float32, torch.bfloat16)
 def check_numbers(op: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
     """Raises Unsupported where eager raises for a number in a call of ``op``, or makes of it what
     we do not; a symbolic one is guarded."""
-    if op._opname.startswith("_scaled_dot_product_") and op._opname not in _EXACT:
+    name = torch_api.op_name(op)
+    if name.startswith("_scaled_dot_product_") and name not in _EXACT:
         scale = kwargs.get("scale")  # of what eager has masked already: a zero makes it NaN
         _check_positive("attention of a scale", () if scale is None else (scale,))
-    if op._opname == "convolution":
+    if name == "convolution":
         _check_positive("a dilation", args[5])
-    if op._opname in _VARIANCES:
+    if name in _VARIANCES:
         correction = kwargs.get("correction")
         _check_positive("a number of degrees of freedom", (_degrees_of_freedom(args, correction),))
         if isinstance(correction, float) and not math.isfinite(correction):
             raise Unsupported("eager-differs", f"a variance's correction of {correction}")
-    if op._opname == "arange":
+    if name == "arange":
         _check_range(args, kwargs.get("dtype"))
-    if op._opname in ("linspace", "logspace"):
+    if name in ("linspace", "logspace"):
         _check_ends(args[:2], kwargs.get("dtype"))
-    bounds = _BOUNDS.get(op._opname.removesuffix("_"))
-    places = bounds or _CREATED.get(op._opname)
+    bounds = _BOUNDS.get(name.removesuffix("_"))
+    places = bounds or _CREATED.get(name)
     if places is None:
         return
     given = [args[at] for at in places if at < len(args)]
-    given += [kwargs[name] for name in _NAMES if name in kwargs]
-    if op._opname.removesuffix("_") == "clamp":
+    given += [kwargs[key] for key in _NAMES if key in kwargs]
+    if name.removesuffix("_") == "clamp":
         _check_one_bound([number for number in given if number is not None])
     for number in given:
         if isinstance(number, int | float | torch.SymInt | torch.SymFloat):
@@ -115,12 +116,13 @@ def _dtype_of(
     op: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any], number: Any
 ) -> torch.dtype:
     """What the number becomes."""
+    name = torch_api.op_name(op)
     dtype: torch.dtype | None = kwargs.get("dtype")
     if dtype is None and isinstance(args[0], torch.Tensor):
         one = 1 if isinstance(number, int | torch.SymInt) else 1.0
-        clamps = op._opname.startswith("clamp")
+        clamps = name.startswith("clamp")
         return torch.result_type(args[0], one) if clamps else args[0].dtype
-    if dtype is None and isinstance(number, int | torch.SymInt) and "space" not in op._opname:
+    if dtype is None and isinstance(number, int | torch.SymInt) and "space" not in name:
         return torch.int64
     return torch.get_default_dtype() if dtype is None else dtype
 

@@ -117,16 +117,17 @@ class _Outputs:
     ) -> View:
         if output.grad_fn is not None:
             _refuse_other_gradients(output, owner)
-            if output._base is None and type(self.layer) is Direct:  # of `unsafe_split`
+            if torch_api.base_of(output) is None and type(self.layer) is Direct:
+                # `unsafe_split` gives such parts
                 raise Unsupported("grad-of-view", "a part of a tensor that is no view of it")
         elif output.requires_grad and not owner.requires_grad:
             raise Unsupported("grad-of-view", "a view that requires grad where its base does not")
         steps = self._steps(output, root)
-        whole = owner if owner._base is None else owner._base
+        whole = torch_api.whole_of(owner)
         if output.is_inference():  # to which autograd lets write through `detach` alone
             apart = not steps or id(self.layer.value(output)) in self.recorder.detached
         else:
-            apart = output._base is not whole
+            apart = torch_api.base_of(output) is not whole
         detached = not output.requires_grad and apart
         uncounted = not output.requires_grad and not torch_api.counts_with(output, owner)
         return View(base, steps, detached, uncounted, torch_api.grad_mode_of(output))
@@ -134,7 +135,7 @@ class _Outputs:
     def _base_among_outputs(self, output: torch.Tensor) -> torch.Tensor | None:
         """The output that ``output`` is a view of, if autograd takes that one for a tensor of its
         own (an input detached)."""
-        base = output._base
+        base = torch_api.base_of(output)
         if base is None or id(base) not in self.positions or id(base) in self.inputs:
             return None
         if output.requires_grad or base.requires_grad or not self._is_taken_of(output, base):
@@ -161,20 +162,21 @@ class _Outputs:
                 return member
         bases = [member for member in group if self._is_base(member, group)]
         if bases:  # torch.ones(...) gives a detached alias, a write through a view a view
-            return max(bases, key=lambda base: sum(member._base is base for member in group))
+            seen = [torch_api.base_of(member) for member in group]
+            return max(bases, key=lambda base: sum(other is base for other in seen))
         for member in group:
-            base = member._base if type(self.layer) is not Direct else None
+            base = torch_api.base_of(member) if type(self.layer) is not Direct else None
             base = base if base is not None else self.recorder.root_of(self.layer.value(member))
             if self.recorder.node_of(self.layer.value(base)) is root:
                 return base
-        first, *others = [member if member._base is None else member._base for member in group]
+        first, *others = [torch_api.whole_of(member) for member in group]
         if all(base is first for base in others):
             return first  # the root is seen through it alone, as a product of matrices is
         raise Unsupported("shared-outputs", "outputs share memory in a way that cannot be rebuilt")
 
     def _is_base(self, member: torch.Tensor, group: list[torch.Tensor]) -> bool:
         """Whether ``member`` is no view, and the values of all of ``group`` are views of its."""
-        if member._base is not None or member.requires_grad:
+        if torch_api.base_of(member) is not None or member.requires_grad:
             return False
         return all(self._is_taken_of(other, member) for other in group)
 
@@ -241,7 +243,7 @@ def _is_alike(one: fx.Node, other: fx.Node) -> bool:
 
 def _is_without_grad(view: torch.Tensor) -> bool:
     """Whether autograd knows of a base whose gradients ``view`` is told to require, with none."""
-    return view.requires_grad and view.grad_fn is None and view._base is not None
+    return view.requires_grad and view.grad_fn is None and torch_api.base_of(view) is not None
 
 
 def _is_view_step(node: fx.Node) -> bool:

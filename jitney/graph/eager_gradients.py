@@ -189,7 +189,7 @@ class EagerGradients:
             if isinstance(rule, Result):
                 found[rule.index] = output
             elif isinstance(rule, View) and isinstance(rule.base, Result):
-                found.setdefault(rule.base.index, output._base)
+                found.setdefault(rule.base.index, torch_api.base_of(output))
         for i in wanted:
             value, facts = found.get(i), self._facts.results[i]
             if value is None or not value.requires_grad or value.dtype is not facts.dtype:

@@ -42,7 +42,7 @@ def may_raise(node: fx.Node) -> bool:
     target = node.target
     if not isinstance(target, torch_api.OpOverload) or is_of_autograd(node):
         return False
-    if target._overloadname == "out":
+    if torch_api.overload_name(target) == "out":
         return False
     value, name = node.meta.get("val"), target.overloadpacket.__name__
     of_whole = isinstance(value, torch.Tensor) and not value.dtype.is_floating_point
@@ -71,7 +71,7 @@ def draws_random(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
 
 @lru_cache(maxsize=4096)
 def _parameters(target: Any) -> tuple[str, ...]:
-    return tuple(argument.name for argument in target._schema.arguments)
+    return tuple(argument.name for argument in torch_api.schema_of(target).arguments)
 
 
 def _given(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:

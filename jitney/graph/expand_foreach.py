@@ -18,7 +18,7 @@ _OF_NUMBERS = {"maximum": "clamp_min", "minimum": "clamp_max"}
 
 def is_foreach(op: OpOverload) -> bool:
     """Whether ``op`` is a plain op on lists."""
-    return op.namespace == "aten" and op._opname.startswith(_PREFIX)
+    return op.namespace == "aten" and torch_api.op_name(op).startswith(_PREFIX)
 
 
 def expand_foreach(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -26,18 +26,19 @@ def expand_foreach(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
 
     Raises Unsupported for numbers that are given as a tensor.
     """
-    name = op._opname.removeprefix(_PREFIX)
+    name = torch_api.op_name(op).removeprefix(_PREFIX)
     in_place = name.endswith("_")
     name = name.removesuffix("_")
-    if op._overloadname in ("Scalar", "ScalarList"):
+    if torch_api.overload_name(op) in ("Scalar", "ScalarList"):
         name = _OF_NUMBERS.get(name, name)
     name = _PLAIN_NAMES.get(name, name)
     plain = getattr(torch.ops.aten, name, None)
-    given = dict(zip([a.name for a in op._schema.arguments], args, strict=False)) | kwargs
+    arguments = torch_api.schema_of(op).arguments
+    given = dict(zip([a.name for a in arguments], args, strict=False)) | kwargs
     if plain is None or isinstance(given.get("scalars"), torch.Tensor):
         raise Unsupported("foreach", f"{op} is not taken apart")
     writing = getattr(torch.ops.aten, f"{name}_", None) if in_place else None
-    kinds = {a.name: str(a.type) for a in op._schema.arguments}
+    kinds = {a.name: str(a.type) for a in arguments}
     count = next(len(value) for key, value in given.items() if kinds[key] == "List[Tensor]")
     results = []
     for at in range(count):
@@ -60,7 +61,7 @@ def _arguments_at(
     positional, named = [], {}
     for key, value in given.items():
         item = value[at] if kinds[key] in ("List[Tensor]", "List[number]") else value
-        if key == "scalars" and "addc" in op._opname:
+        if key == "scalars" and "addc" in torch_api.op_name(op):
             key = "value"
         if key not in ("alpha", "value", "dtype", "memory_format"):
             positional.append(item)

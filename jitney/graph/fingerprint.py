@@ -77,10 +77,10 @@ def _input(value: Any, storages: dict[int, int]) -> str:
     sizes = (*value.shape, *value.stride(), value.storage_offset())
     if any(torch_api.is_symbolic(size) for size in sizes):
         raise Unidentified("a symbolic size")
-    storage = storages.setdefault(value.untyped_storage()._cdata, len(storages))
+    storage = storages.setdefault(torch_api.memory_of(value), len(storages))
     facts = (
         tuple(value.shape), value.stride(), value.storage_offset(), value.dtype, str(value.device),
-        value.requires_grad, value.is_leaf, value.is_inference(), value._is_view(),
+        value.requires_grad, value.is_leaf, value.is_inference(), torch_api.is_view(value),
         value.is_conj(), value.is_neg(), storage,
         torch_api.was_symbolic(value),  # torch decomposes some ops otherwise then
     )  # fmt: skip

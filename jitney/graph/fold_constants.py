@@ -66,7 +66,7 @@ def _on_cpu(node: fx.Node) -> bool:
 
 def _is_frontier(node: fx.Node, known: set[fx.Node]) -> bool:
     """Whether something that is not constant reads the node, and keeping its value is worth it."""
-    name = getattr(node.target, "_opname", "")
+    name = torch_api.op_name(node.target)
     return name not in _FILLS and any(user not in known for user in node.users)
 
 

@@ -134,7 +134,7 @@ def _notice(op: OpOverload, args: Any, kwargs: Any, result: Any) -> None:
 def _written(op: OpOverload, args: Any, kwargs: Any) -> list[torch.Tensor]:
     """The tensors that a call writes to."""
     found: list[torch.Tensor] = []
-    for at, argument in enumerate(op._schema.arguments):
+    for at, argument in enumerate(torch_api.schema_of(op).arguments):
         if argument.alias_info is not None and argument.alias_info.is_write:
             given = args[at] if at < len(args) else kwargs.get(argument.name)
             found += given if isinstance(given, list | tuple) else [given]
@@ -174,7 +174,7 @@ def _made_elsewhere(
 def _form_elsewhere(op: OpOverload) -> tuple[OpOverload, str | None] | None:
     """``op`` without its write, and the name of the argument that it writes where that is not the
     first; None if it writes several or draws numbers."""
-    arguments = op._schema.arguments
+    arguments = torch_api.schema_of(op).arguments
     written = [a for a in arguments if a.alias_info is not None and a.alias_info.is_write]
     drawn = torch.Tag.nondeterministic_seeded in op.tags
     if len(written) != 1 or drawn or torch.Tag.inplace_view in op.tags:
@@ -183,10 +183,10 @@ def _form_elsewhere(op: OpOverload) -> tuple[OpOverload, str | None] | None:
         simple = op_kind(op) is OpKind.IN_PLACE and op is not torch.ops.aten.copy_.default
         form = functional_form(op) if simple else None
         return None if form is None else (form, None)
-    packet = getattr(getattr(torch.ops, op.namespace), op._opname)
+    packet = getattr(getattr(torch.ops, op.namespace), torch_api.op_name(op))
     wanted = [(a.name, str(a.type)) for a in arguments if a is not written[0]]
     for name in packet.overloads():
         form = getattr(packet, name)
-        if [(a.name, str(a.type)) for a in form._schema.arguments] == wanted:
+        if [(a.name, str(a.type)) for a in torch_api.schema_of(form).arguments] == wanted:
             return form, written[0].name
     return None

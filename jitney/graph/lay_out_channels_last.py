@@ -110,8 +110,9 @@ def _follow(graph: fx.Graph, node: fx.Node, traced: dict[fx.Node, Any]) -> None:
         return
     if not isinstance(target, torch_api.OpOverload):
         return
-    if op_kind(target) in (OpKind.VIEW, OpKind.ALIAS) or "view" in target._opname:
-        value = None if "strided" in target._opname else _viewed(node)
+    name = torch_api.op_name(target)
+    if op_kind(target) in (OpKind.VIEW, OpKind.ALIAS) or "view" in name:
+        value = None if "strided" in name else _viewed(node)
         if value is None:
             _restore_operands(graph, node, traced)
         else:

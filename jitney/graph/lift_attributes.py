@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import fx
 
+from jitney.torch_api import modules
+
 Compiled = Callable[..., Any]
 Places = tuple[tuple[dict[str, Any], str], ...]
 
@@ -26,7 +28,7 @@ def lift_attributes(gm: fx.GraphModule, constant: bool) -> tuple[fx.GraphModule,
     places = []
     for node in graph.find_nodes(op="get_attr"):
         name = str(node.target)
-        holder = next((d for d in (gm._parameters, gm._buffers) if name in d), None)
+        holder = next((d for d in modules.tensors_by_name(gm) if name in d), None)
         if (
             constant
             or holder is None

@@ -116,7 +116,7 @@ def can_recompute(node: fx.Node) -> bool:
     on_gpu = isinstance(value, torch.Tensor) and value.device.type == "cuda"
     cheap = CHEAP_ON_GPU if on_gpu else CHEAP
     return is_view(node) or (
-        target.namespace == "aten" and target._opname in cheap and not is_effect(node)
+        target.namespace == "aten" and torch_api.op_name(target) in cheap and not is_effect(node)
     )
 
 

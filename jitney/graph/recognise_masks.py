@@ -14,7 +14,7 @@ def recognise_masks(graph: fx.Graph, constants: dict[str, torch.Tensor]) -> None
     """Drops masks that let everything through, and turns lower triangles into ``is_causal``."""
     found: dict[str, str | None] = {}
     for node in graph.nodes:
-        if getattr(node.target, "_opname", "") != _ATTENTION:
+        if torch_api.op_name(node.target) != _ATTENTION:
             continue
         mask = node.kwargs.get("attn_mask")
         if not isinstance(mask, fx.Node) or mask.op != "get_attr" or _is_causal(node):

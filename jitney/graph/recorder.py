@@ -69,11 +69,12 @@ def op_kind(op: OpOverload) -> OpKind:
         return OpKind.BATCH_NORM
     if is_foreach(op):
         return OpKind.FOREACH
-    schema = op._schema
+    schema = torch_api.schema_of(op)
     written = [a for a in schema.arguments if a.alias_info is not None and a.alias_info.is_write]
     if written:
         in_place = len(written) == 1 and written[0] is schema.arguments[0]
-        in_place = in_place and op._opname.endswith("_") and not op._opname.endswith("__")
+        name = torch_api.op_name(op)
+        in_place = in_place and name.endswith("_") and not name.endswith("__")
         simple = in_place and torch.Tag.inplace_view not in op.tags and functional_form(op)
         return OpKind.IN_PLACE if simple else OpKind.MUTATES
     if torch_api.is_composite(op):
@@ -102,16 +103,16 @@ def functional_form(op: OpOverload) -> OpOverload | None:
     if str(op) in _FUNCTIONAL_NAMES:
         found: OpOverload = torch_api.find_op(_FUNCTIONAL_NAMES[str(op)])
         return found
-    packet = getattr(getattr(torch.ops, op.namespace), op._opname[:-1], None)
+    packet = getattr(getattr(torch.ops, op.namespace), torch_api.op_name(op)[:-1], None)
     if packet is None:
         return None
-    names = [op._overloadname, *packet.overloads()]
+    names = [torch_api.overload_name(op), *packet.overloads()]
     forms = [getattr(packet, name) for name in names if name in packet.overloads()]
     return next((form for form in forms if _argument_types(form) == _argument_types(op)), None)
 
 
 def _argument_types(op: OpOverload) -> list[str]:
-    return [str(argument.type) for argument in op._schema.arguments]
+    return [str(argument.type) for argument in torch_api.schema_of(op).arguments]
 
 
 _FEW_PARTS = 64
@@ -285,7 +286,7 @@ class Recorder(torch_api.dispatch_mode_class()):  # type: ignore[misc]
 
     def _apart(self, func: OpOverload, args: Any, out: Any) -> Any:
         """The result of decomposing ``func``, which gives no views, in memory of its own."""
-        if not isinstance(out, torch.Tensor) or "unsafe" in func._opname:
+        if not isinstance(out, torch.Tensor) or "unsafe" in torch_api.op_name(func):
             return out
         root = self.root_of(out)
         if not any(isinstance(a, torch.Tensor) and self.root_of(a) is root for a in args):
@@ -337,7 +338,7 @@ class Recorder(torch_api.dispatch_mode_class()):  # type: ignore[misc]
             raise Unsupported("hidden-state", f"{func} reads a workspace of unknown size")
         if torch_api.is_shape_unforeseen(func):
             raise Unsupported("data-dependent", f"{func} gives as many elements as it finds")
-        if "as_strided" in func._opname and id(self.root_of(args[0])) in self.moved:
+        if "as_strided" in torch_api.op_name(func) and id(self.root_of(args[0])) in self.moved:
             raise Unsupported("as-strided", f"{func} of a copy of a part of a larger tensor")
         out = self._fake_result(func, args, kwargs, view)
         if func is _AS_STRIDED:
@@ -371,7 +372,7 @@ class Recorder(torch_api.dispatch_mode_class()):  # type: ignore[misc]
     def _call(self, func: Any, args: Any, kwargs: Any, out: Any) -> fx.Node:
         node_args = tuple(self.argument(a) for a in args)
         node_kwargs = {k: self.argument(v) for k, v in kwargs.items()}
-        name = getattr(func, "_opname", "item")
+        name = torch_api.op_name(func) or "item"
         node = self.graph.create_node("call_function", func, node_args, node_kwargs, name)
         node.meta["val"] = out
         node.meta["origin"] = self.origin
@@ -470,7 +471,7 @@ def _places(tensor: torch.Tensor) -> tuple[Any, Any]:
 
 def _with_defaults(op: OpOverload, args: Any) -> Any:
     """``args`` and the defaults of the positional arguments left out, which another op lacks."""
-    left_out = [a for a in op._schema.arguments if not a.kwarg_only][len(args) :]
+    left_out = [a for a in torch_api.schema_of(op).arguments if not a.kwarg_only][len(args) :]
     return (*args, *(argument.default_value for argument in left_out))
 
 

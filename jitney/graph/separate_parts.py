@@ -143,7 +143,7 @@ def _unpacked_alone(packed: Any, is_result: bool) -> torch.Tensor | Written:
     """One that was saved. Torch unpacks a result of the node only with the node; it begins at
     version 0."""
     data: torch.Tensor = packed.data
-    if is_result and data._version == 0:
+    if is_result and torch_api.version_of(data) == 0:
         return data
     with suppress(RuntimeError):
         tensor: torch.Tensor = packed.unpack()

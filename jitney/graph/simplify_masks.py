@@ -54,7 +54,7 @@ def _is_true(mask: fx.Node, constants: dict[str, torch.Tensor]) -> bool:
     if mask.op == "get_attr":
         with torch_api.dispatch_modes_off():
             return bool(constants[str(mask.target)].all())
-    name = getattr(mask.target, "_opname", "")
+    name = torch_api.op_name(mask.target)
     return name in ("ones", "new_ones", "ones_like") or (name == "full" and mask.args[1] is True)
 
 

@@ -148,7 +148,7 @@ def _trace(
 def _detached(given: torch.Tensor) -> torch.Tensor:
     """An alias without grad: of a leaf that is a view a view, since those of it that are taken
     without grad do not require grad, as those of others do."""
-    is_view = given.requires_grad and given.is_leaf and given._is_view()
+    is_view = given.requires_grad and given.is_leaf and torch_api.is_view(given)
     return torch.ops.aten.alias(given.detach()) if is_view else given.detach()
 
 
@@ -267,7 +267,7 @@ def _describe_mutations(
     """Mutations of inputs, and (placeholder, final value) of those the graph itself makes."""
     mutations, copies = [], []
     given = [each.given for each in trace.inputs if isinstance(each.given, torch.Tensor)]
-    storages = Counter(value.untyped_storage()._cdata for value in given)
+    storages = Counter(torch_api.memory_of(value) for value in given)
     apart = _known_apart(gm, trace)
     for index, each in enumerate(trace.inputs):
         value, fed = each.given, each.fed
@@ -279,7 +279,7 @@ def _describe_mutations(
         node = recorder.node_of(final)
         if node is each.node:
             continue
-        if storages[value.untyped_storage()._cdata] > 1 and index not in apart:
+        if storages[torch_api.memory_of(value)] > 1 and index not in apart:
             raise Unsupported("overlap", "an input that is written to overlaps another input")
         _refuse_write(gm, value, final)
         if fed.grad_fn is not each.history:

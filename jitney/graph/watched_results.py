@@ -48,7 +48,7 @@ class Watched:
         tensor = self.tensor()
         if tensor is None:
             return
-        if tensor._version != self.version:
+        if torch_api.version_of(tensor) != self.version:
             raise self.refused("it was written to since")
         if _hooks(tensor):
             raise self.refused("its hook has not seen that part")
@@ -78,8 +78,9 @@ def watching(facts: RegionFacts) -> Callable[[torch.Tensor, Sequence[Any]], None
         if torch_api.functorch_is_active() or not hasattr(node, "watched"):
             return
         node.watched = [
-            Watched(position, made, weakref.ref(outputs[position]), outputs[position]._version)
+            Watched(position, made, weakref.ref(seen), torch_api.version_of(seen))
             for position, made in pairs
+            for seen in [outputs[position]]
         ]
 
     return watch
@@ -88,7 +89,7 @@ def watching(facts: RegionFacts) -> Callable[[torch.Tensor, Sequence[Any]], None
 def _hooks(tensor: torch.Tensor) -> list[Any]:
     """The hooks of a tensor, but for those by which torch's wrappers of distributed models learn
     that a backward pass begins: these do not look at the gradient."""
-    hooks = (tensor._backward_hooks or {}).values()
+    hooks = torch_api.gradient_hooks(tensor)
     return [hook for hook in hooks if not _where_made(hook).startswith("torch.distributed.")]
 
 

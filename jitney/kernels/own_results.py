@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from jitney import torch_api
 from jitney.loops.ir import Buffer, Output
+from jitney.torch_api import is_view, same_memory
 
 
 def own_results(outputs: Sequence[Any], buffers: Iterable[Buffer]) -> frozenset[str]:
@@ -22,6 +22,6 @@ def own_results(outputs: Sequence[Any], buffers: Iterable[Buffer]) -> frozenset[
 def freed(tensor: torch.Tensor) -> torch.Tensor:
     """``tensor`` as a tensor that is no view. A program runs without grad, and autograd refuses
     writes with gradients to views made then; but callers may write to results."""
-    if not tensor._is_view():
+    if not is_view(tensor):
         return tensor
-    return torch_api.same_memory(tensor, tensor.shape, tensor.stride())
+    return same_memory(tensor, tensor.shape, tensor.stride())

@@ -200,7 +200,7 @@ def _call(b: Builder, values: Lowered, live: Liveness) -> Any:
     if not isinstance(target, OpOverload):
         return _unknown_call(target)
     b.may_overwrite = live.may_overwrite(node)
-    if target._schema.is_mutable and not is_view(target):
+    if torch_api.schema_of(target).is_mutable and not is_view(target):
         return _mutating_call(b, target, args, kwargs)
     mark = b.mark()
     try:
@@ -250,7 +250,7 @@ def _library_call(b: Builder, args: tuple[Any, ...], kwargs: dict[str, Any], rea
     sparse = any(f is not None and f.layout is not torch.strided for f in fakes)
     if sparse and b.target.kind != "cpu":
         raise Unsupported("layout", f"{target} makes a sparse tensor, which has no one address")
-    if any(r.alias_info is not None for r in target._schema.returns) and fakes:
+    if any(r.alias_info is not None for r in torch_api.schema_of(target).returns) and fakes:
         # what shares a place in eager's alias has one each here: nothing can be copied into it
         fakes = [fake if fake is None or 0 not in fake.stride() else fake.clone() for fake in fakes]
         views = b.extern(target, args, kwargs, fakes, reason)
@@ -268,7 +268,7 @@ def _mutating_call(
     b: Builder, target: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
     """An op that writes into its arguments (a custom op, or a decomposition's in-place step)."""
-    arguments = target._schema.arguments
+    arguments = torch_api.schema_of(target).arguments
     given = {**dict(zip((a.name for a in arguments), args, strict=False)), **kwargs}
     functional = functional_twin(target)
     if functional is not None and isinstance(args[0], StridedTensor):
@@ -286,7 +286,7 @@ def _mutating_call(
     ]
     if not all(isinstance(x, StridedTensor) for x in written):
         raise Unsupported("graph-mutation", f"{target} writes into a list of tensors")
-    returns = target._schema.returns
+    returns = torch_api.schema_of(target).returns
     fakes = [
         fake if r.alias_info is None and isinstance(fake, torch.Tensor) else None
         for r, fake in zip(returns, _flat(b.fake), strict=True)

@@ -52,13 +52,13 @@ class Lease:
     included."""
 
     def __init__(self, leased: Sequence[torch.Tensor], own: Sequence[torch.Tensor]) -> None:
-        held = Counter(t.untyped_storage()._cdata for t in {id(t): t for t in own}.values())
+        held = Counter(torch_api.memory_of(t) for t in {id(t): t for t in own}.values())
         self._tensors = tuple(leased)
         self._in_place = torch_api.same_addresses(self._tensors, range(len(leased)))
-        storages = [t.untyped_storage() for t in leased]
-        self._storages = tuple({s._cdata: s for s in storages}.values())
+        storages = {torch_api.memory_of(t): t.untyped_storage() for t in leased}
+        self._owners = [held[memory] + 1 for memory in storages]  # the Python object is one
+        self._storages = tuple(storages.values())
         del storages
-        self._owners = [held[s._cdata] + 1 for s in self._storages]  # the Python object is one
         self._references = [sys.getrefcount(s) for s in self._storages]
 
     @property

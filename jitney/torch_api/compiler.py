@@ -11,6 +11,9 @@ from typing import Any
 import torch
 
 DISABLED = "_torchdynamo_disable"  # the mark of functions that run eager: True
+DISABLED_BECAUSE = "_torchdynamo_disable_msg"  # and why: a text or None
+WRAPPED = "_torchdynamo_orig_callable"  # the function that one which runs compiled stands for
+WRAPPER_ID = "_torchdynamo_wrapper_id"  # and which function got that mark, by id
 ERROR_ON_BREAK = "_error_on_graph_break"  # a global: whether graph breaks are errors
 COMPUTES_WITH_EXAMPLES = "torch._dynamo.backends.tvm"  # the one of torch's own that does
 SCRIPTED = "_torchdynamo_inline"  # where a function of TorchScript keeps the Python it was made of
@@ -61,6 +64,17 @@ def hide_from_dynamo(function: Callable[..., Any]) -> None:
     skip = evaluation._FrameAction.SKIP
     evaluation.set_code_exec_strategy(function.__code__, evaluation._FrameExecStrategy(skip, skip))
     function.__dict__[DISABLED] = "from torch's capture"
+
+
+def mark_disabled(function: Callable[..., Any], reason: str | None) -> None:
+    """Marks ``function`` as ``torch.compiler.disable`` does what it returns."""
+    setattr(function, DISABLED, True)
+    setattr(function, DISABLED_BECAUSE, reason)
+
+
+def mark_constant(function: Callable[..., Any]) -> None:
+    """Marks ``function`` as ``torch.compiler.assume_constant_result`` does."""
+    function._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 @contextmanager

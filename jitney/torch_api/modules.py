@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 from torch.nn.modules._functions import BackwardHookFunction
 
@@ -15,6 +18,10 @@ HOOKS_OF_ERRORS = "_forward_hooks_always_called"  # which hooks run after an err
 CALL_WITH_HOOKS = "_call_impl"  # what ``nn.Module.__call__`` comes to
 CALL = torch.nn.Module._wrapped_call_impl  # ``__call__``, in whose place a program may put another
 
+# Attributes of a module by which ``nn.Module.__getattr__`` finds its members, in its order.
+TENSOR_TABLES = ("_parameters", "_buffers")
+TABLES = (*TENSOR_TABLES, "_modules")
+
 __all__ = [
     "CALL",
     "CALL_WITH_HOOKS",
@@ -23,11 +30,26 @@ __all__ = [
     "HOOKS_MODULE",
     "HOOKS_OF_ERRORS",
     "HOOKS_ON_NODES",
+    "TABLES",
+    "TENSOR_TABLES",
     "BackwardHookFunction",
+    "call_instead",
     "global_hooks",
     "has_global_hooks",
     "hooks_nodes",
+    "tensors_by_name",
 ]
+
+
+def tensors_by_name(module: torch.nn.Module) -> tuple[dict[str, Any], dict[str, Any]]:
+    """A module's own `TENSOR_TABLES`."""
+    return module._parameters, module._buffers
+
+
+def call_instead(module: torch.nn.Module, call: Callable[..., Any] | None) -> None:
+    """Lets calls of ``module`` come to ``call``, as ``Module.compile()`` does; None takes that
+    back."""
+    module._compiled_call_impl = call
 
 
 def has_global_hooks() -> bool:

@@ -25,6 +25,28 @@ VALIDATIONS = tuple(
 )
 
 
+def op_name(op: Any) -> str:
+    """What ATen calls an op, its overload left out: "add_" of ``aten.add_.Tensor``; "" of what is
+    no overload."""
+    name: str = getattr(op, "_opname", "")
+    return name
+
+
+def overload_name(op: OpOverload) -> str:
+    """Which overload it is: "Tensor" of ``aten.add_.Tensor``."""
+    return op._overloadname
+
+
+def schema_of(op: OpOverload) -> torch.FunctionSchema:
+    """An overload's arguments and returns, and which of them share memory or are written to."""
+    return op._schema
+
+
+def overload_of(definition: torch.library.CustomOpDef) -> OpOverload:
+    """The op that `torch.library.custom_op` defined."""
+    return definition._opoverload
+
+
 def is_composite(op: Any) -> bool:
     """Whether torch itself decomposes ``op`` into other ops (CompositeImplicitAutograd), or knows
     it in TorchScript alone (aten::size, which torch 2.11 asks a mode for)."""

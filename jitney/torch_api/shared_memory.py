@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from jitney.torch_api.storages import memory_of
 from jitney.torch_api.symbols import hint_of
 
 #: Steps of a search for a shared element, behind which there is taken to be one.
@@ -77,7 +78,7 @@ def _members_share(arguments: Mapping[str, Any], writes: tuple[str, ...]) -> boo
         for place, tensor in enumerate(value if isinstance(value, list | tuple) else ()):
             if isinstance(tensor, torch.Tensor) and tensor.layout is torch.strided:
                 if _is_known(tensor):
-                    memory = found.setdefault(tensor.untyped_storage()._cdata, [])
+                    memory = found.setdefault(memory_of(tensor), [])
                     memory.append(_member(tensor, place, name in writes))
     return any(_meet(members) for members in found.values() if len(members) > 1)
 
@@ -114,7 +115,7 @@ def _share(a: torch.Tensor, b: torch.Tensor) -> bool:
     memory overlaps."""
     if a.layout is not torch.strided or b.layout is not torch.strided:
         return False
-    if a.untyped_storage()._cdata != b.untyped_storage()._cdata:
+    if memory_of(a) != memory_of(b):
         return False
     if not (_is_known(a) and _is_known(b)):
         return False

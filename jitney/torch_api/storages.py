@@ -29,6 +29,11 @@ def same_memory(tensor: torch.Tensor, shape: Sequence[int], strides: Sequence[in
     return _MAKERS._reinterpret_tensor(tensor, tuple(shape), tuple(strides), 0)
 
 
+def memory_of(tensor: torch.Tensor) -> int:
+    """Which memory a tensor looks at: the same number for all that share it."""
+    return int(tensor.untyped_storage()._cdata)
+
+
 def owners_of(storage: torch.UntypedStorage) -> int:
     """How many C++ owners a storage has: its tensors and its Python object."""
     return int(torch._C._storage_Use_Count(storage._cdata))

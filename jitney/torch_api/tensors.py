@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Collection, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
 
 from jitney.torch_api.addresses import Check, same_addresses
 from jitney.torch_api.modes import forward_level
+from jitney.torch_api.storages import memory_of
 
 
 def is_tensor_subclass(value: torch.Tensor) -> bool:
@@ -24,6 +25,29 @@ def is_tensor_subclass(value: torch.Tensor) -> bool:
 
 #: ``tensor.data`` as a function: an alias whose writes the tensor does not count.
 data_of = torch._C._autograd._get_data_attr  # type: ignore[attr-defined]
+#: Whether autograd takes a tensor for a view: an alias, as calls of compiled functions ask it.
+is_view = torch.Tensor._is_view
+
+
+def base_of(tensor: torch.Tensor) -> torch.Tensor | None:
+    """What it is a view of, for autograd; None for what is no view."""
+    return tensor._base
+
+
+def whole_of(tensor: torch.Tensor) -> torch.Tensor:
+    """What it is a view of, for autograd, or itself."""
+    return tensor if tensor._base is None else tensor._base
+
+
+def version_of(tensor: torch.Tensor) -> int:
+    """How often it has been written to; RuntimeError for an inference tensor, which keeps no
+    count."""
+    return tensor._version
+
+
+def gradient_hooks(tensor: torch.Tensor) -> tuple[Any, ...]:
+    """The hooks that `torch.Tensor.register_hook` gave it."""
+    return tuple((tensor._backward_hooks or {}).values())
 
 
 def lacks_memory(tensor: torch.Tensor) -> bool:
@@ -76,7 +100,7 @@ def is_forbidden(tensor: torch.Tensor) -> bool:
 def has_left_its_base(view: torch.Tensor) -> bool:
     """Whether a view was given memory other than its base's since (`set_`, `.data = …`)."""
     base = view._base
-    return base is not None and base.untyped_storage()._cdata != view.untyped_storage()._cdata
+    return base is not None and memory_of(base) != memory_of(view)
 
 
 def grad_mode_of(view: torch.Tensor) -> bool | None:
@@ -192,6 +216,13 @@ def _sealed(after: Sequence[Any], gradients: tuple[Any, ...], _: Any) -> tuple[A
     if not torch.is_grad_enabled():
         return None
     return not_differentiable(gradients, "the backend is another", after)
+
+
+@lru_cache(maxsize=1024)
+def saved_names(kind: type) -> tuple[str, ...]:
+    """What a kind of autograd node calls the tensors that it may keep."""
+    raw = "_raw_saved_"
+    return tuple([f"_saved_{n.removeprefix(raw)}" for n in dir(kind) if n.startswith(raw)])
 
 
 def packed_tensors(node: Any) -> tuple[Any, ...]:

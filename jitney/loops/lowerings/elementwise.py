@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from jitney import torch_api
 from jitney.loops.index import index
 from jitney.loops.ir import Const, Expr, Op
 from jitney.loops.lowerings.builder import Builder, Position
@@ -30,7 +31,7 @@ Formula = Callable[..., Expr]
 def operand_flags(op: OpOverload) -> dict[str, bool]:
     """Argument name -> whether the schema takes a tensor or a number there (an operand)."""
     flags = {}
-    for argument in op._schema.arguments:
+    for argument in torch_api.schema_of(op).arguments:
         kind = str(argument.type).removeprefix("Optional[").removesuffix("]")
         flags[argument.name] = kind in ("Tensor", "number", "Scalar")
     return flags
@@ -87,7 +88,7 @@ def elementwise(
         def lowering(b: Builder, *args: Any, **kwargs: Any) -> StridedTensor:
             assert isinstance(b.node.target, OpOverload)
             flags = operand_flags(b.node.target)
-            names = [argument.name for argument in b.node.target._schema.arguments]
+            names = [argument.name for argument in torch_api.schema_of(b.node.target).arguments]
             own = _operand_dtype(b, operands)
             dtype = None if own is None else compute_dtype(own)
 

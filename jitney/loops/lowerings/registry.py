@@ -8,6 +8,7 @@ from typing import Any, get_type_hints
 
 import torch
 
+from jitney import torch_api
 from jitney.loops.index import Index
 from jitney.torch_api import OpOverload, OpOverloadPacket
 
@@ -104,7 +105,7 @@ def functional_twin(op: OpOverload) -> Lowering | None:
     if op.namespace != "aten" or not name.endswith("_"):
         return None
     packet = optional_op(name[:-1])
-    overload = getattr(packet, op._overloadname, None)
+    overload = getattr(packet, torch_api.overload_name(op), None)
     return None if overload is None else find_lowering(overload)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from jitney import torch_api
 from jitney.errors import Unsupported
 from jitney.loops.index import Index, index
 from jitney.loops.lowerings.builder import Builder
@@ -38,17 +39,17 @@ def is_view(op: Any) -> bool:
         return False
     if op in _UNANNOTATED:
         return True
-    if op is aten.view.dtype or (op._schema.is_mutable and torch.Tag.inplace_view not in op.tags):
+    schema = torch_api.schema_of(op)
+    if op is aten.view.dtype or (schema.is_mutable and torch.Tag.inplace_view not in op.tags):
         return False
-    returns = op._schema.returns
-    return bool(returns) and all(r.alias_info is not None for r in returns)
+    return bool(schema.returns) and all(r.alias_info is not None for r in schema.returns)
 
 
 def may_alias(op: Any) -> bool:
     """Whether a result of ``op`` may share storage with an argument, by its schema."""
     if not isinstance(op, OpOverload):
         return False
-    return any(r.alias_info is not None for r in op._schema.returns)
+    return any(r.alias_info is not None for r in torch_api.schema_of(op).returns)
 
 
 def lower_view(
