@@ -150,6 +150,11 @@ def _ask(recorder: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
         recorder.strides_asked = True
     if name_of(func) == "storage_offset":
         recorder.places_asked = True
+        if any(
+            torch_api.memory_of(args[0]) == torch_api.memory_of(p.part) for p in recorder.picked
+        ):
+            reason = "the place is asked of a part that a tensor tells"
+            raise BreakCapture("data-dependent", reason, "give the place as a number")
     if func is torch.Tensor.is_contiguous:
         return torch_api.is_contiguous(*args, **kwargs)
     return func(*args, **kwargs)

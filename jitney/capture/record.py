@@ -53,6 +53,7 @@ class Recorder:
         self.redefined_views: set[int] = set()  # memory of views that were given another shape
         self.overwritten: list[torch.fx.Node] = []  # readers of what is written so, with gradients
         self.written_memory: set[int] = set()
+        self.picked: list[Any] = []  # of `tensor_index.Picked`
         #: What wrote, and to what, as autograd sees it: not under no_grad, not through detach().
         self.seen_writes: list[tuple[torch.fx.Node, torch.Tensor]] = []
         self._reached: set[int] = set()  # memory of which as_strided was taken by a part

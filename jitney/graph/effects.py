@@ -15,8 +15,9 @@ from jitney.graph.recorder import OpKind, op_kind
 
 
 def is_effect(node: fx.Node) -> bool:
-    """Whether a node writes to memory, draws a random number or may raise: never dropped,
-    merged, recomputed or moved past another such node."""
+    """Whether a node writes to memory, draws a random number, may raise, or is an author's own op,
+    of which none of this is known: never dropped, merged, recomputed or moved past another such
+    node."""
     if node.op != "call_function" or not isinstance(node.target, torch_api.OpOverload):
         return False
     return torch.Tag.nondeterministic_seeded in node.target.tags or _acts(node.target)
@@ -82,7 +83,11 @@ def _given(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[
 def _acts(target: torch_api.OpOverload) -> bool:
     if op_kind(target) in (OpKind.IN_PLACE, OpKind.MUTATES):
         return True
-    return torch_api.has_side_effects(target)
+    return torch_api.has_side_effects(target) or target.namespace not in _PURE_NAMESPACES
+
+
+#: Of torch's own ops, whose schemas and tags tell what they do, and of ours.
+_PURE_NAMESPACES = ("aten", "prims", "jitney")
 
 
 #: Views whose schema does not say so.

@@ -122,6 +122,7 @@ TRANSFORMS = (
     "torch.func.grad",
     "torch.func.grad_and_value",
     "torch.func.functional_call",
+    "torch._functorch.functional_call.functional_call.<locals>.<genexpr>",
     "torch.func.jacrev",
     "torch.func.jacfwd",
     "torch.func.hessian",

@@ -1,0 +1,57 @@
+"""An author's op may draw, count or read what changes: each call of the program's is made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+import jitney
+
+CALLS: list[int] = []
+
+
+@torch.library.custom_op("test_authors_ops::noise", mutates_args=())
+def noise(x: Tensor) -> Tensor:
+    CALLS.append(len(CALLS))
+    return x + torch.rand(3)
+
+
+@noise.register_fake
+def _(x: Tensor) -> Tensor:
+    return torch.empty_like(x)
+
+
+noise.register_autograd(lambda ctx, grad: noise(grad))
+
+
+def subtracted(x: Tensor) -> Tensor:
+    return noise(x) - noise(x)
+
+
+def unread(x: Tensor) -> Tensor:
+    noise(x)
+    return x + noise(x).sin() + torch.rand(3)
+
+
+def of_constants(x: Tensor) -> Tensor:
+    return x * noise(torch.ones(3))
+
+
+@pytest.mark.parametrize("trains", [True, False])
+@pytest.mark.parametrize("function", [subtracted, unread, of_constants])
+def test_each_call_is_made(function: Callable[[Tensor], Tensor], trains: bool) -> None:
+    found = []
+    for called in (function, jitney.compile(function, fullgraph=True)):
+        CALLS.clear()
+        torch.manual_seed(0)
+        x = torch.zeros(3, requires_grad=trains)
+        results = [called(x) for _ in range(2)]
+        if trains:
+            sum(results).sum().backward()
+        found.append((results, x.grad, torch.rand(2), len(CALLS)))
+    (*got, calls), (*right, expected) = found
+    torch.testing.assert_close(got, right)
+    assert calls == expected
