@@ -168,10 +168,16 @@ def _waits(call: Extern) -> bool:
     return any(part in call.target for part in WAITS)
 
 
+def _is_recorded(call: Extern) -> bool:
+    """Whether a replay does what the call does: an author's op is taken to launch kernels alone,
+    as torch's CUDA graphs take it."""
+    return prepares_draws(call) or not call.target.startswith("aten.")
+
+
 def _refusal(program: LoopProgram) -> str:
     """Why ``program`` cannot be recorded as a CUDA graph; empty if it can."""
     for node in program.nodes:
-        if isinstance(node, Extern) and node.effectful and not prepares_draws(node):
+        if isinstance(node, Extern) and node.effectful and not _is_recorded(node):
             return f"{node.target} has an effect that a replay would not repeat"
         if isinstance(node, Extern) and _waits(node):
             return f"{node.target} waits for the GPU, which a recording cannot"

@@ -258,7 +258,7 @@ def is_authors(func: Any) -> bool:
     """Whether it runs code that is not torch's: an author's own op, or what ``allow_in_graph``
     made a call of a graph."""
     if isinstance(func, torch_api.OP_TYPES):
-        return str(func).split(".")[0] not in ("aten", "prims")
+        return str(func).split(".")[0] not in ("aten", "prims", "jitney")
     return torch_api.is_allowed_in_graph(func)
 
 

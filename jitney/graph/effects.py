@@ -11,6 +11,7 @@ import torch
 from torch import fx
 
 from jitney import torch_api
+from jitney.capture.leaves import is_authors
 from jitney.graph.recorder import OpKind, op_kind
 
 
@@ -83,11 +84,7 @@ def _given(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[
 def _acts(target: torch_api.OpOverload) -> bool:
     if op_kind(target) in (OpKind.IN_PLACE, OpKind.MUTATES):
         return True
-    return torch_api.has_side_effects(target) or target.namespace not in _PURE_NAMESPACES
-
-
-#: Of torch's own ops, whose schemas and tags tell what they do, and of ours.
-_PURE_NAMESPACES = ("aten", "prims", "jitney")
+    return torch_api.has_side_effects(target) or is_authors(target)
 
 
 #: Views whose schema does not say so.

@@ -36,12 +36,16 @@ def unread(x: Tensor) -> Tensor:
     return x + noise(x).sin() + torch.rand(3)
 
 
+def between_draws(x: Tensor) -> Tensor:
+    return torch.rand(3) + noise(x) * torch.rand(3) + noise(x + 1)
+
+
 def of_constants(x: Tensor) -> Tensor:
     return x * noise(torch.ones(3))
 
 
 @pytest.mark.parametrize("trains", [True, False])
-@pytest.mark.parametrize("function", [subtracted, unread, of_constants])
+@pytest.mark.parametrize("function", [subtracted, unread, between_draws, of_constants])
 def test_each_call_is_made(function: Callable[[Tensor], Tensor], trains: bool) -> None:
     found = []
     for called in (function, jitney.compile(function, fullgraph=True)):

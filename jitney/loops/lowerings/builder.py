@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from jitney.capture.leaves import is_authors
 from jitney.graph.effects import draws_random, may_raise
 from jitney.loops.index import Axis, Index, IndexLike, Value, index
 from jitney.loops.ir import (
@@ -267,7 +268,7 @@ class Builder:
             None if fake is None else self.add_buffer(self.node.name, "extern", fake)
             for fake in fakes
         )
-        effectful = draws_random(target, args, kwargs)
+        effectful = draws_random(target, args, kwargs) or is_authors(target)
         if effectful:
             self.random_state = ""  # what is drawn after this begins where it ends
         self.nodes.append(
