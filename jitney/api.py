@@ -181,11 +181,15 @@ def _compile_callable(model: Any, *, session: Session, disable: bool) -> Any:
     if isinstance(model, MethodType) and isinstance(model.__func__, FunctionType):
         owner = model.__self__ if isinstance(model.__self__, torch.nn.Module) else None
         plain = original_of(model.__func__)
+        if isinstance(plain, MethodType):  # of another object, which it is called on
+            plain = model.__func__
         if is_disabled(plain):
             return MethodType(session.wrapper(plain, owner), model.__self__)
         return MethodType(_handle(session, plain, owner), model.__self__)
     if isinstance(model, FunctionType):
         original = original_of(model)
+        if isinstance(original, MethodType):
+            return _compile_callable(original, session=session, disable=disable)
         if policy.is_transform(original):
             original = _calling(original)
         return _handle(session, original)
@@ -195,9 +199,8 @@ def _compile_callable(model: Any, *, session: Session, disable: bool) -> Any:
         what = f"the class {model.__name__}" if isinstance(model, type) else repr(model)
         raise UserError(f"compile takes a function, a method or a module, not {what}")
     call = type(model).__call__
-    if isinstance(call, FunctionType):
-        call = original_of(call)
-        return MethodType(_handle(session, call), model)
+    if isinstance(call, FunctionType) and isinstance(original := original_of(call), FunctionType):
+        return MethodType(_handle(session, original), model)
     return _handle(session, _calling(model))
 
 

@@ -12,7 +12,7 @@ from weakref import WeakValueDictionary
 import torch
 
 from jitney import torch_api
-from jitney.capture.stand_ins import OfInstances, mark_stand_in
+from jitney.capture.stand_ins import OfInstances, mark_stand_in, plain_forward
 from jitney.errors import UserError
 from jitney.run.session import Session
 from jitney.run.traceback import clean
@@ -50,7 +50,7 @@ class CompiledModule(torch.nn.Module):
 
     def _forward(self) -> Any:
         """The original's ``forward``, compiled; its signature is kept."""
-        forward = self._orig_mod.forward
+        forward = plain_forward(self._orig_mod)
         if type(forward) is MethodType and isinstance(forward.__func__, FunctionType):
             owner, plain = forward.__self__, forward.__func__
             compiled = self._session.wrapper(plain, self._orig_mod)
@@ -155,7 +155,7 @@ def _of_original(name: str, member: Any) -> Any:
 
 def forward_wrapper(compiled: CompiledModule) -> FunctionType:
     """The function, of the module and its arguments, that a call without hooks runs."""
-    forward = compiled._orig_mod.forward
+    forward = plain_forward(compiled._orig_mod)
     if type(forward) is not MethodType or not isinstance(forward.__func__, FunctionType):
         raise UserError(f"forward of {type(compiled._orig_mod).__name__} is not a plain method")
     return compiled._session.wrapper(forward.__func__, compiled._orig_mod)
@@ -200,7 +200,7 @@ def _call_plain(
         if modules.hooks_nodes(module):
             return with_hooks(module, *args, **kwargs)
         return session.compiled(with_hooks, module).wrap(with_hooks)(module, *args, **kwargs)
-    forward = module.forward
+    forward = plain_forward(module)
     if type(forward) is MethodType and isinstance(forward.__func__, FunctionType):
         compiled = session.wrapper(forward.__func__, module)
         return compiled(forward.__self__, *args, **kwargs)

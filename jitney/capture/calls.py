@@ -174,6 +174,8 @@ def call_function(
         if mark:
             place = DictItem(Attr(interpreter.source_or_fixed(function), "__dict__"), mark)
             original = interpreter.world.read(function.__dict__[mark], place)
+            if type(original) is types.MethodType:
+                return interpreter.call(original, args, kwargs, site)
             return call_function(interpreter, original, args, kwargs, site, link)
         if is_disabled(function):
             raise BreakCapture("disabled", *disabled_because(function))

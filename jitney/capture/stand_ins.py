@@ -7,8 +7,10 @@ names the function it was made for.
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import FunctionType
+from types import FunctionType, MethodType
 from typing import Any
+
+import torch
 
 from jitney import torch_api
 
@@ -46,14 +48,28 @@ def mark_of(function: FunctionType) -> str:
         return ""
     if OURS in attributes:
         return OURS
-    is_theirs = type(attributes.get(THEIRS)) is FunctionType and not is_disabled(function)
-    return THEIRS if is_theirs else ""
+    original = attributes.get(THEIRS)
+    plain = original.__func__ if type(original) is MethodType else original
+    return THEIRS if type(plain) is FunctionType and not is_disabled(function) else ""
 
 
-def original_of(function: FunctionType) -> FunctionType:
-    """The function that ``function`` stands for, itself if it is no stand-in."""
+def original_of(function: FunctionType) -> FunctionType | MethodType:
+    """What ``function`` stands for, itself if it is no stand-in."""
     mark = mark_of(function)
     return function.__dict__[mark] if mark else function
+
+
+def plain_forward(module: torch.nn.Module) -> Any:
+    """``module.forward``; what was compiled, if it is compiled by itself."""
+    forward: Any = module.forward
+    function = forward.__func__ if type(forward) is MethodType else forward
+    if type(function) is not FunctionType or not function.__dict__:
+        return forward
+    original = original_of(function)
+    if original is function:
+        return forward
+    is_method = type(forward) is MethodType and type(original) is FunctionType
+    return MethodType(original, forward.__self__) if is_method else original
 
 
 def is_disabled(function: FunctionType) -> bool:
