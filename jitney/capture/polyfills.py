@@ -104,6 +104,11 @@ def sum_(iterable: Iterable[Any], /, start: Any = 0) -> Any:
     return value
 
 
+def abs_(value: Any) -> Any:
+    """Which sign it has is assumed; of -0.0 it is 0.0."""
+    return value if value > 0 else 0 - value
+
+
 def cond_(pred: Any, true_fn: Callable[..., Any], false_fn: Callable[..., Any],
           operands: Any = ()) -> Any:  # fmt: skip
     """``torch.cond`` as the branch it means: eager's own compiles it with torch's capture."""
