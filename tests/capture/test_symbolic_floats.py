@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import jitney
+from jitney.events import log
 
 
 def steps(x: torch.Tensor, t: float, dt: float, end: float) -> Any:
@@ -103,3 +104,16 @@ def test_a_best_loss_that_becomes_infinite_again() -> None:
     compiled = jitney.compile(step)
     for best in (math.inf, 0.5, 0.25, 0.125, math.inf, 0.0625):
         assert compiled(torch.ones(2), best)[1:] == step(torch.ones(2), best)[1:]
+
+
+def test_the_size_of_a_changing_number() -> None:
+    def scaled(x: torch.Tensor, v: float) -> torch.Tensor:
+        return x * abs(v) + x / abs(v)  # of -0.0, too, it has no sign
+
+    compiled = jitney.compile(scaled, fullgraph=True, recompile_limit=32)
+    x, before = torch.randn(3), len(log.events("entry"))
+    for v in (0.5, 0.25, 3.5, 7.0, 11.0, 0.75, 2.5, 9.5):
+        torch.testing.assert_close(compiled(x, v), scaled(x, v))
+    assert len(log.events("entry")) - before == 2
+    for v in (-0.125, -7.0, -3.5, 0.0, -0.0, math.inf, -math.inf, math.nan):
+        torch.testing.assert_close(compiled(x, v), scaled(x, v), equal_nan=True)
