@@ -16,14 +16,20 @@ from jitney.torch_api.modes import dispatch_modes_off
 @lru_cache(maxsize=1)
 def _mode_class() -> type[Any]:
     """torch's FakeTensorMode, which draws no numbers: where an op tells its result's shape by
-    running alone (`aten.binomial`), it is run on zeros, and on a GPU that moves the generator."""
+    running alone (`aten.binomial`), it is run on zeros, and on a GPU that moves the generator. It
+    follows the rules that operators of higher order have for its base."""
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     class QuietFakeTensorMode(FakeTensorMode):
+        supports_higher_order_operators = True
+
         def __torch_dispatch__(
             self, func: Any, types: Any, args: Any = (), kwargs: Any = None
         ) -> Any:
-            if torch.Tag.nondeterministic_seeded not in func.tags:
+            rule = _rule_of(func, FakeTensorMode)
+            if rule is not None:
+                return rule(self, *args, **(kwargs or {}))
+            if torch.Tag.nondeterministic_seeded not in getattr(func, "tags", ()):
                 return super().__torch_dispatch__(func, types, args, kwargs)
             put_back = note_generators()
             try:
@@ -32,6 +38,17 @@ def _mode_class() -> type[Any]:
                 put_back()
 
     return QuietFakeTensorMode
+
+
+def _rule_of(func: Any, mode_class: type) -> Any:
+    """The rule of an operator of higher order for modes of ``mode_class``, if that leads to no
+    function that these call themselves."""
+    from torch._higher_order_ops.utils import registered_hop_fake_fns
+    from torch._ops import HigherOrderOperator
+
+    if not isinstance(func, HigherOrderOperator) or func in registered_hop_fake_fns:
+        return None
+    return func.python_key_table.get(mode_class)
 
 
 def new_fake_mode(values: Iterable[Any] = ()) -> Any:
