@@ -77,7 +77,7 @@ def ones(b: Builder, *_shape: Any, **_options: Any) -> StridedTensor:
 def counted_by(
     b: Builder, start: Operand, end: Operand, step: Operand = 1, **_options: Any
 ) -> StridedTensor:
-    """``start + i * step``, floats in double precision as eager computes them."""
+    """``start + i * step``, floats in double precision, as eager computes them on a CPU."""
     return _counted(b, start, step)
 
 
