@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import functools
 import inspect
+from _abc import _abc_init
+from abc import ABCMeta
 from types import FunctionType, MethodType
 from typing import Any
 from weakref import WeakValueDictionary
@@ -106,6 +108,14 @@ def compile_module(module: torch.nn.Module, session: Session) -> torch.nn.Module
     return twin
 
 
+#: Of a twin that does not share the memory of the original.
+_LOOKUPS: dict[str, Any] = {
+    "__getattr__": lambda self, name: getattr(self._orig_mod, name),
+    "__setattr__": lambda self, name, value: setattr(self._orig_mod, name, value),
+    "__delattr__": lambda self, name: delattr(self._orig_mod, name),
+}
+
+
 def _twin_class(cls: type) -> type:
     """A subclass of `CompiledModule` and ``cls``, with the latter's name: checkpoints keep it. What
     ``cls`` does when it is subclassed (registries) is not done. Where its instances are laid out
@@ -114,9 +124,12 @@ def _twin_class(cls: type) -> type:
     members = {**_members_by_identity(cls), "__slots__": (), **names}
     made: type = type.__new__(type(cls), cls.__name__, (CompiledModule,), members)
     try:
-        made.__bases__ = (CompiledModule, cls)
+        type.__setattr__(made, "__bases__", (CompiledModule, cls))
+        if isinstance(made, ABCMeta):  # not to share what the original's has found
+            _abc_init(made)
     except TypeError:
-        made.__getattr__ = lambda self, name: getattr(self._orig_mod, name)  # type: ignore[attr-defined]
+        for name, of_original in _LOOKUPS.items():
+            setattr(made, name, of_original)
     return made
 
 

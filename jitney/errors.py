@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import linecache
+from typing import Any
 
 #: What torch's operations raise. Anything else is an error of ours, or an interrupt.
 LIBRARY_ERRORS = (RuntimeError, IndexError, ValueError, MemoryError)
@@ -55,6 +56,10 @@ class Unsupported(JitneyError):
         self.forbidden = forbidden
         self.step: int | None = None
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        given = self.kind, self.message, self.hint, self.where, self.forbidden
+        return type(self), given, {"step": self.step}
+
     def __str__(self) -> str:
         """The message, then the user's line and the hint where they are known."""
         file, _, line = self.where.rpartition(":")
@@ -64,8 +69,9 @@ class Unsupported(JitneyError):
 
     @property
     def is_programs(self) -> bool:
-        """Whether the program itself, or torch called by it, raises an error there."""
-        return self.kind in ("exception", "torch-call-failed")
+        """Whether the program itself raises an error there. (What torch refuses of tensors without
+        values, it may take of others.)"""
+        return self.kind == "exception"
 
 
 class FullGraphError(Unsupported, RuntimeError):

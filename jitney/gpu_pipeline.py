@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from jitney import torch_api
 from jitney.config import Config
 from jitney.disk_cache import open_cache
 from jitney.errors import Unsupported
@@ -170,8 +171,9 @@ def _waits(call: Extern) -> bool:
 
 def _is_recorded(call: Extern) -> bool:
     """Whether a replay does what the call does: an author's op is taken to launch kernels alone,
-    as torch's CUDA graphs take it."""
-    return prepares_draws(call) or not call.target.startswith("aten.")
+    as torch's CUDA graphs take it, unless it is tagged to draw."""
+    draws = torch.Tag.nondeterministic_seeded in torch_api.find_op(call.target).tags
+    return prepares_draws(call) or not (draws or call.target.startswith("aten."))
 
 
 def _refusal(program: LoopProgram) -> str:

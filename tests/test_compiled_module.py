@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import gc
 import inspect
 import json
@@ -228,6 +229,21 @@ def test_a_class_that_watches_its_subclasses_sees_none() -> None:
     assert seen == ["watched"]
 
 
+def test_an_abstract_class_keeps_what_it_has_found() -> None:
+    class Base(torch.nn.Module, abc.ABC):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x + 1
+
+    class Derived(Base):
+        pass
+
+    compiled, other = jitney.compile(Base()), Derived()
+    for _ in range(2):
+        assert not isinstance(other, type(compiled))
+        assert isinstance(other, Base) and isinstance(compiled, Base)
+        assert isinstance(compiled, type(compiled)) and not isinstance(compiled, Derived)
+
+
 class Slotted(torch.nn.Module):
     __slots__ = ("factor",)
 
@@ -240,8 +256,10 @@ class Slotted(torch.nn.Module):
 
 
 class Keyed(torch.nn.Module, dict):  # type: ignore[type-arg]
+    factor = 2.0
+
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x * 2
+        return x * self.factor
 
 
 @pytest.mark.parametrize("make", [Slotted, Keyed])
@@ -253,6 +271,10 @@ def test_a_class_with_a_layout_of_its_own(make: Callable[[], torch.nn.Module]) -
     assert compiled.state_dict().keys() == model.state_dict().keys()
     assert not hasattr(model, "factor") or compiled.factor == model.factor
     assert not hasattr(compiled, "missing")
+    compiled.factor = 5.0
+    assert model.factor == 5.0 and torch.equal(compiled(torch.ones(2)), model(torch.ones(2)))
+    del compiled.factor
+    assert getattr(model, "factor", 2.0) == getattr(compiled, "factor", 2.0) == 2.0
 
 
 def test_a_saved_config_names_the_models_class(tmp_path: Path) -> None:

@@ -43,7 +43,6 @@ from jitney.capture.rebuild import CannotRebuild, Rebuilder
 from jitney.capture.recipe import Constant, DeferredCall, SetState
 from jitney.capture.result import Break, Capture, Exit, FrameState, Return
 from jitney.capture.source import Attr, DictItem, Function, Local, ModuleOf
-from jitney.capture.tensor_index import refuse_seen_copies
 from jitney.capture.told_frames import own_frame
 from jitney.capture.tracebacks import refuse_bare
 from jitney.capture.uncounted_writes import refuse_overwritten
@@ -209,7 +208,6 @@ def _close(
     if scopes := state.close_scopes(vm.scopes_before):
         effects.append(DeferredCall(Constant(torch_api.open_scopes), (Constant(scopes),)))
     refuse_overwritten(vm, outside, rebuilder.outputs)
-    refuse_seen_copies(vm, rebuilder.outputs)
     graph, inputs = finish_graph(vm.recorder, rebuilder.outputs)
     if graph is not None:
         keep_results(vm, graph)

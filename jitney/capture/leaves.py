@@ -15,7 +15,7 @@ import torch
 
 from jitney import torch_api
 from jitney.capture.frame import BreakCapture
-from jitney.capture.program_lines import lines_of
+from jitney.capture.program_lines import call_from
 
 getitem = operator.getitem
 
@@ -150,11 +150,6 @@ def _ask(recorder: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
         recorder.strides_asked = True
     if name_of(func) == "storage_offset":
         recorder.places_asked = True
-        if any(
-            torch_api.memory_of(args[0]) == torch_api.memory_of(p.part) for p in recorder.picked
-        ):
-            reason = "the place is asked of a part that a tensor tells"
-            raise BreakCapture("data-dependent", reason, "give the place as a number")
     if func is torch.Tensor.is_contiguous:
         return torch_api.is_contiguous(*args, **kwargs)
     return func(*args, **kwargs)
@@ -205,7 +200,7 @@ def _property(recorder: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str,
     fake = args[0]
     if name in VIEWS:
         with recorder.fake_mode:
-            value = lines_of(recorder.frames).call(func, args, {})
+            value = call_from(recorder.frames, func, args, {})
         if value is not fake:
             node = recorder.node(
                 "call_function", getattr, (recorder.argument(fake), name), {}, value

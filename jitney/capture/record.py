@@ -22,7 +22,7 @@ from jitney.capture.asked_writes import written_if_asked
 from jitney.capture.frame import BreakCapture, Frame, Restart
 from jitney.capture.inside_handlers import is_error_handled
 from jitney.capture.memory_given import memory_given, refuse_lost, refuse_relaid, refuse_resized
-from jitney.capture.program_lines import lines_of
+from jitney.capture.program_lines import call_from, lines_of
 from jitney.capture.redefined import refuse_redefined, refuse_redefined_views
 from jitney.capture.remember_fakes import RememberedFakes
 from jitney.capture.result import GraphInput
@@ -53,7 +53,6 @@ class Recorder:
         self.redefined_views: set[int] = set()  # memory of views that were given another shape
         self.overwritten: list[torch.fx.Node] = []  # readers of what is written so, with gradients
         self.written_memory: set[int] = set()
-        self.picked: list[Any] = []  # of `tensor_index.Picked`
         #: What wrote, and to what, as autograd sees it: not under no_grad, not through detach().
         self.seen_writes: list[tuple[torch.fx.Node, torch.Tensor]] = []
         self._reached: set[int] = set()  # memory of which as_strided was taken by a part
@@ -325,7 +324,7 @@ class Recorder:
 
     def _called_on_fakes(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Warnings of torch's name the program's line."""
-        return lines_of(self.frames).call(torch_api.called_on_fakes(func), args, kwargs)
+        return call_from(self.frames, torch_api.called_on_fakes(func), args, kwargs)
 
     def _kept_size(self, given: Any, argument: Any) -> Any:
         """The argument of `Tensor.new`: a tuple is its values, a `torch.Size` its shape. FX keeps

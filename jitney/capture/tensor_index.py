@@ -1,24 +1,22 @@
-"""``tensor[index]`` with numbers in the index (``table[t]``, ``cache[:, position] = key``) that are
-symbols, of which torch would make constants, or tensors, which torch would ask for their values."""
+"""``tensor[index]`` with symbolic numbers in the index (``table[t]``, ``cache[:, position] =
+key``): torch would make constants of them, and each other number would be compiled again. And
+``tensor[index] = value`` with a number that is a tensor, which torch would ask for its value."""
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from jitney import torch_api
-from jitney.capture.frame import BreakCapture, Restart
+from jitney.capture.frame import BreakCapture
 from jitney.capture.lookups import guard_tensor_operator
 
 if TYPE_CHECKING:
     from jitney.capture.interpret import Interpreter
 
 _WHOLE = slice(None)
-_AS_NUMBER = "give the place as a number, or write masks"
 
 
 def get_tensor(vm: Interpreter, tensor: torch.Tensor, index: Any) -> Any:
@@ -27,50 +25,7 @@ def get_tensor(vm: Interpreter, tensor: torch.Tensor, index: Any) -> Any:
     if vm.recorder.gathers and _is_of_positions(index):
         return _gathered(vm, tensor, index)
     view = _selected(vm, tensor, index)
-    if view is not None:
-        return view
-    try:
-        return vm.torch_call(operator.getitem, tensor, index)
-    except BreakCapture as cause:
-        if cause.kind != "data-dependent" or not _is_row(vm, tensor, index):
-            raise
-    part = _gathered(vm, tensor, index)
-    recorder = vm.recorder
-    step = vm.frames[-1].step
-    recorder.picked.append(Picked(step, tensor, recorder.version_of(tensor), part))
-    return part
-
-
-@dataclass(frozen=True)
-class Picked:
-    """A ``part`` of a ``base`` that is a view in eager, and a copy in the graph."""
-
-    step: int
-    base: torch.Tensor
-    version: int | None
-    part: torch.Tensor
-
-
-def refuse_seen_copies(vm: Interpreter, outputs: Sequence[torch.fx.Node]) -> None:
-    """Raises `Restart` where it makes a difference that a part is a copy: it or its base is written
-    to while both are there, or it is left behind by the ``outputs``."""
-    recorder, memory_of = vm.recorder, torch_api.memory_of
-    left = [node.meta.get("example_value") for node in outputs] if recorder.picked else []
-    kept = {memory_of(value) for value in left if isinstance(value, torch.Tensor)}
-    written = recorder.written_memory | recorder.uncounted
-    for picked in recorder.picked:
-        version, base = recorder.version_of(picked.base), memory_of(picked.base)
-        is_old = base in written and (version is None or version != picked.version)
-        if is_old or base in recorder.uncounted or memory_of(picked.part) in written | kept:
-            reason = "a part at a place that a tensor tells is written to, or left behind"
-            raise Restart(picked.step, BreakCapture("data-dependent", reason, _AS_NUMBER))
-
-
-def _is_row(vm: Interpreter, tensor: torch.Tensor, index: Any) -> bool:
-    """Whether the part at ``index`` lies in memory as a copy of it does."""
-    parts = index if type(index) is tuple else (index,)
-    fits = _is_of_positions(index) and len(parts) <= tensor.dim()
-    return fits and all(_is_place(vm, tensor, p) for p in parts) and torch_api.lies_in_rows(tensor)
+    return vm.torch_call(operator.getitem, tensor, index) if view is None else view
 
 
 def _is_place(vm: Interpreter, tensor: torch.Tensor, part: Any) -> bool:
@@ -97,12 +52,8 @@ def _gathered(vm: Interpreter, tensor: torch.Tensor, index: Any) -> Any:
     """``tensor[index]`` of tensors without dimensions, which torch by itself would ask for their
     values: a gather of one row, and that row."""
     parts = index if type(index) is tuple else (index,)
-    rows = []
-    for part in parts:
-        wide = part.dtype in (torch.int64, torch.int32)
-        part = part if wide else vm.torch_call(torch.Tensor.long, part)
-        rows.append(vm.torch_call(torch.Tensor.unsqueeze, part, 0))
-    found = vm.torch_call(operator.getitem, tensor, tuple(rows))
+    rows = tuple([vm.torch_call(torch.Tensor.unsqueeze, part, 0) for part in parts])
+    found = vm.torch_call(operator.getitem, tensor, rows)
     return vm.torch_call(torch.Tensor.squeeze, found, 0)
 
 
@@ -121,16 +72,19 @@ def set_tensor(vm: Interpreter, tensor: torch.Tensor, index: Any, value: Any) ->
 
 
 def _set_row(vm: Interpreter, tensor: torch.Tensor, index: Any, value: Any) -> bool:
-    """Sets the part at ``index``, in which one number is a tensor; whether this could be done."""
+    """Sets the part at ``index``, in which one number is a tensor; whether this could be done. (A
+    part without elements has nothing that would be found to be out of range.)"""
     parts = index if type(index) is tuple else (index,)
     places = [part for part in parts if isinstance(part, torch.Tensor)]
     others = [part for part in parts if not isinstance(part, torch.Tensor)]
-    fits = len(places) == 1 and all(map(_is_basic, others)) and others.count(...) < 2
-    if not fits or not _is_place(vm, tensor, places[0]):
+    fits = len(places) == 1 and all(map(_is_basic, others))
+    if not fits or sum(part is ... for part in others) > 1 or not _is_place(vm, tensor, places[0]):
         return False
     call = vm.torch_call
     whole = tuple([_WHOLE if part is places[0] else part for part in parts])
     view = get_tensor(vm, tensor, whole)
+    if not all(map(torch_api.surely_positive, view.shape)):
+        return False
     dim = _dim_of(tensor, parts)
     shape = [*view.shape[:dim], *view.shape[dim + 1 :]]
     row = call(torch.Tensor.unsqueeze, call(torch.Tensor.long, places[0]), 0)

@@ -9,6 +9,7 @@ import torch
 from torch import fx
 
 from jitney import torch_api
+from jitney.capture.program_lines import call_again
 from jitney.errors import Unsupported
 from jitney.graph.check_values import check_values
 
@@ -57,8 +58,8 @@ def _call(gm: fx.GraphModule, node: fx.Node, args: Any, kwargs: Any) -> Any:
         called, args = getattr(args[0], str(node.target)), args[1:]
     else:
         called = gm.get_submodule(str(node.target))
-    lines = node.meta.get("lines")  # none where another capture made the graph
-    return lines.call(called, args, kwargs) if lines else called(*args, **kwargs)
+    lines = node.meta.get("lines", ())  # none where another capture made the graph
+    return call_again(lines, called, args, kwargs)
 
 
 def _values_of(value: Any, values: dict[fx.Node, Any]) -> Any:

@@ -20,8 +20,8 @@ CHECKED = frozenset(
 UNCHECKED = frozenset(
     """put searchsorted embedding_bag _embedding_bag _embedding_bag_forward_only masked_scatter
     multilabel_margin_loss_forward bincount histc histogram _histogramdd_from_bin_cts
-    _histogramdd_bin_edges segment_reduce repeat_interleave lu_unpack cholesky cholesky_inverse
-    linalg_eig linalg_eigvals _linalg_eigvals _linalg_eigh _linalg_svd linalg_pinv
+    _histogramdd_bin_edges segment_reduce repeat_interleave lu_unpack linalg_lu_solve cholesky
+    cholesky_inverse linalg_eig linalg_eigvals _linalg_eigvals _linalg_eigh _linalg_svd linalg_pinv
     fake_quantize_per_channel_affine_cachemask""".split()
 )
 #: Ops that draw by probabilities, rates or deviations that a tensor gives.
@@ -32,7 +32,7 @@ DIVISIONS = frozenset(["div", "floor_divide", "remainder", "fmod"])
 #: Functions that call ops of `UNCHECKED`, or of linear algebra, which go by other names.
 _CALLING_THEM = frozenset(
     """multilabel_margin_loss histogramdd fake_quantize_per_channel_affine inverse pinverse svd
-    nuclear_norm matrix_power""".split()
+    nuclear_norm matrix_power lu_solve""".split()
 )
 _REFUSING = frozenset(name.strip("_") for name in UNCHECKED) | _CALLING_THEM
 #: By what Python's operators, and other functions, are called: the position of the divisor.

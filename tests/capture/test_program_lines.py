@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import warnings
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -54,3 +56,22 @@ def test_a_warning_through_a_module_names_the_line_of_its_call() -> None:
 
     ((_, file, line),) = warned(jitney.compile(program, fullgraph=True), torch.ones(2, 3))
     assert (file, line) == (__file__, program.__code__.co_firstlineno + 1)
+
+
+def test_a_program_without_a_module_is_let_go() -> None:
+    class Held:
+        """What the globals of a program hold."""
+
+    source = "def program(x):\n    y = x.sin().mean()\n    return F.mse_loss(x * 2, y)\n"
+    globals_: dict[str, Any] = {"F": F, "held": Held(), "__name__": "made_up"}
+    exec(compile(source, "made_up.py", "exec"), globals_)
+    compiled = jitney.compile(globals_["program"])
+    x = torch.ones(3, requires_grad=True)
+    assert {tuple(told[1:]) for told in warned(compiled, x)} == {("made_up.py", 3)}
+    result, held = compiled(x), weakref.ref(globals_["held"])
+    del compiled
+    globals_.clear()
+    gc.collect()
+    assert held() is None
+    result.backward()
+    assert x.grad is not None

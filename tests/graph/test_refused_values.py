@@ -50,6 +50,7 @@ REFUSED: dict[str, tuple[Callable[..., Any], torch.Tensor]] = {
     "fmod": (lambda x, a: torch.fmod(x.long(), other=a), ZEROS),
     "div": (lambda x, a: x.long().div(a, rounding_mode="trunc"), ZEROS),
     "lu_unpack": (lambda x, a: torch.lu_unpack(x, a.int())[1], TARGETS),
+    "lu_solve": (lambda x, a: torch.lu_solve(x, ONES, a.int()), TARGETS),
     "cholesky": (lambda x, a: torch.cholesky(torch.eye(4) * a), BELOW),
     "cholesky_inverse": (lambda x, a: torch.cholesky_inverse(x * a), NONE),
     "inverse": (lambda x, a: (x * a).inverse(), NONE),
