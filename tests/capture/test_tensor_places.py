@@ -131,6 +131,27 @@ def left_by_a_break(x: Tensor, t: Tensor) -> Tensor:
     return x + 1
 
 
+def foreach_written(x: Tensor, t: Tensor) -> Tensor:
+    part = x[t]
+    torch._foreach_add_([x], 1)
+    return part * 1
+
+
+def statistics_written(x: Tensor, t: Tensor) -> Tensor:
+    part = x[0][t]
+    torch.nn.functional.batch_norm(x + 1, x[0], x[1].abs(), training=True)
+    return part * 1
+
+
+def reached_past(x: Tensor, t: Tensor) -> Tensor:
+    part = x[t]
+    return part.as_strided((2,), (1,), 0) * 1
+
+
+def conjugate(x: Tensor, t: Tensor) -> Tensor:
+    return x + (x + 0j).conj()[t].is_conj()
+
+
 def place_asked(x: Tensor, t: Tensor) -> Tensor:
     return x + x[t].storage_offset()
 
@@ -154,13 +175,27 @@ def set_to_itself(x: Tensor, t: Tensor) -> Tensor:
     "function",
     [
         written_after, written_itself, written_as_data, base_written_as_data, left_behind,
-        view_left_behind, left_by_a_break, place_asked, mask, of_columns, set_to_itself,
+        view_left_behind, left_by_a_break, place_asked, mask, foreach_written,
+        statistics_written, reached_past, conjugate, of_columns, set_to_itself,
     ],
 )  # fmt: skip
 @pytest.mark.filterwarnings("ignore")
 def test_what_tells_a_view_from_a_copy(function: Callable[..., Any], inference: bool) -> None:
     with torch.inference_mode(inference):
         same_as_eager(function, ROWS.clone(), place(2))
+
+
+def test_another_alias_is_written() -> None:
+    def written(x: Tensor, y: Tensor, t: Tensor) -> Tensor:
+        part = x[t]
+        y.mul_(3)
+        return part + 1
+
+    found = []
+    for called in (written, jitney.compile(written)):
+        x = ROWS.clone()
+        found.append((called(x, x.detach(), place(2)), x))
+    torch.testing.assert_close(*found)
 
 
 def test_gradients_of_parts() -> None:
