@@ -148,10 +148,6 @@ def reached_past(x: Tensor, t: Tensor) -> Tensor:
     return part.as_strided((2,), (1,), 0) * 1
 
 
-def conjugate(x: Tensor, t: Tensor) -> Tensor:
-    return x + (x + 0j).conj()[t].is_conj()
-
-
 def place_asked(x: Tensor, t: Tensor) -> Tensor:
     return x + x[t].storage_offset()
 
@@ -176,7 +172,7 @@ def set_to_itself(x: Tensor, t: Tensor) -> Tensor:
     [
         written_after, written_itself, written_as_data, base_written_as_data, left_behind,
         view_left_behind, left_by_a_break, place_asked, mask, foreach_written,
-        statistics_written, reached_past, conjugate, of_columns, set_to_itself,
+        statistics_written, reached_past, of_columns, set_to_itself,
     ],
 )  # fmt: skip
 @pytest.mark.filterwarnings("ignore")
