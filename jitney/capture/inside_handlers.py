@@ -9,6 +9,7 @@ if that call raises for values that no check of ours foresees.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from types import CodeType
 from typing import Any
 
@@ -25,7 +26,7 @@ def is_error_handled(
     """Whether a call of a torch function may raise for values that no check of ours asks about
     (`torch_api.refused_values`, from which `graph/effects.may_raise` asks about ops), and an error
     at the instructions where ``frames`` are would be seen by an ``except``, a ``finally`` or a
-    ``with`` block of theirs, those of torch's own managers aside."""
+    ``with`` block of theirs, those of torch's own managers and of ``nullcontext`` aside."""
     refuses = torch_api.unchecked_may_refuse(leaves.method_name(func), args, kwargs)
     return refuses and any(map(_handles, frames))
 
@@ -35,7 +36,7 @@ def _handles(frame: Frame) -> bool:
     while row is not None:
         if not _passes_on(frame.code, row.target):
             slot = exit_slot(frame.code, row.target, row.depth)
-            if slot is None or not _is_of_torch(frame.stack[slot]):
+            if slot is None or not _lets_through(frame.stack[slot]):
                 return True
         row = frame.program.handler_at(row.target)  # the outer blocks'
     return False
@@ -46,6 +47,7 @@ def _passes_on(code: CodeType, handler: int) -> bool:
     return list_code(code).names[handler : handler + 3] == ("COPY", "POP_EXCEPT", "RERAISE")
 
 
-def _is_of_torch(leave: Any) -> bool:
-    manager = getattr(leave, "__self__", None)
-    return type(manager).__module__.partition(".")[0] == "torch"
+def _lets_through(leave: Any) -> bool:
+    """Whether a manager, whose ``__exit__`` is given, is torch's, or one that does nothing."""
+    cls = type(getattr(leave, "__self__", None))
+    return cls is nullcontext or cls.__module__.partition(".")[0] == "torch"

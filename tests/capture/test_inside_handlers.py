@@ -81,14 +81,19 @@ def test_finally_runs_once_and_the_write_stays() -> None:
     assert log == ["left"] and torch.equal(a, torch.full((3, 3), 2.0))
 
 
-def test_torchs_own_blocks_need_no_copies() -> None:
+def test_torchs_own_blocks_and_idle_ones_need_no_copies() -> None:
     def step(a: torch.Tensor) -> torch.Tensor:
         with torch.no_grad():
             a += 1
             return torch.linalg.cholesky(a)
 
-    capture = capture_frame(step, {"a": torch.eye(3)})
-    assert capture.put_back == ()
+    def idle(a: torch.Tensor) -> torch.Tensor:
+        with contextlib.nullcontext():
+            a += 1
+            return torch.linalg.cholesky(a)
+
+    for function in (step, idle):
+        assert capture_frame(function, {"a": torch.eye(3)}).put_back == ()
     assert capture_frame(caught, {"a": torch.eye(3)}).put_back == (0,)
 
 
