@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from jitney.capture.interpret import Interpreter
 
 _WHOLE = slice(None)
+_COPY = "take a copy: x.index_select(dim, t.view(1)).squeeze(dim)"
 
 
 def get_tensor(vm: Interpreter, tensor: torch.Tensor, index: Any) -> Any:
@@ -25,7 +26,15 @@ def get_tensor(vm: Interpreter, tensor: torch.Tensor, index: Any) -> Any:
     if vm.recorder.gathers and _is_of_positions(index):
         return _gathered(vm, tensor, index)
     view = _selected(vm, tensor, index)
-    return vm.torch_call(operator.getitem, tensor, index) if view is None else view
+    if view is not None:
+        return view
+    try:
+        return vm.torch_call(operator.getitem, tensor, index)
+    except BreakCapture as cause:
+        parts = index if type(index) is tuple else (index,)
+        if cause.kind != "data-dependent" or not any(_is_place(vm, tensor, p) for p in parts):
+            raise
+        raise BreakCapture(cause.kind, "a view at a place that a tensor tells", _COPY) from cause
 
 
 def _is_place(vm: Interpreter, tensor: torch.Tensor, part: Any) -> bool:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 import jitney
+from jitney.errors import FullGraphError
 from jitney.events import log
 
 
@@ -192,6 +193,16 @@ def test_another_alias_is_written() -> None:
         x = ROWS.clone()
         found.append((called(x, x.detach(), place(2)), x))
     torch.testing.assert_close(*found)
+
+
+def test_the_hint_says_how_to_take_a_copy() -> None:
+    with pytest.raises(FullGraphError, match="at a place that a tensor tells(.|\n)*index_select"):
+        jitney.compile(scaled, fullgraph=True)(ROWS, place(1))
+
+    def copied(x: Tensor, t: Tensor) -> Tensor:
+        return x.index_select(0, t.view(1)).squeeze(0) * 2
+
+    assert torch.equal(jitney.compile(copied, fullgraph=True)(ROWS, place(1)), ROWS[1] * 2)
 
 
 def test_gradients_of_parts() -> None:
