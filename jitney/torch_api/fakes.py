@@ -8,6 +8,7 @@ from functools import lru_cache
 from typing import Any
 
 import torch
+from torch._ops import HigherOrderOperator
 
 from jitney.torch_api.generators import note_generators
 from jitney.torch_api.modes import dispatch_modes_off
@@ -26,8 +27,8 @@ def _mode_class() -> type[Any]:
         def __torch_dispatch__(
             self, func: Any, types: Any, args: Any = (), kwargs: Any = None
         ) -> Any:
-            rule = _rule_of(func, FakeTensorMode)
-            if rule is not None:
+            rule = isinstance(func, HigherOrderOperator) and _rule_of(func, FakeTensorMode)
+            if rule:
                 return rule(self, *args, **(kwargs or {}))
             if torch.Tag.nondeterministic_seeded not in getattr(func, "tags", ()):
                 return super().__torch_dispatch__(func, types, args, kwargs)
@@ -40,15 +41,12 @@ def _mode_class() -> type[Any]:
     return QuietFakeTensorMode
 
 
-def _rule_of(func: Any, mode_class: type) -> Any:
-    """The rule of an operator of higher order for modes of ``mode_class``, if that leads to no
-    function that these call themselves."""
+def _rule_of(func: HigherOrderOperator, mode_class: type) -> Any:
+    """Its rule for modes of ``mode_class``, if that leads to no function that these call
+    themselves."""
     from torch._higher_order_ops.utils import registered_hop_fake_fns
-    from torch._ops import HigherOrderOperator
 
-    if not isinstance(func, HigherOrderOperator) or func in registered_hop_fake_fns:
-        return None
-    return func.python_key_table.get(mode_class)
+    return None if func in registered_hop_fake_fns else func.python_key_table.get(mode_class)
 
 
 def new_fake_mode(values: Iterable[Any] = ()) -> Any:
