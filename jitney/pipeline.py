@@ -45,6 +45,7 @@ def compile_frame(request: Request, session: Session, backend: Backend) -> Entry
         dynamic=session.dynamic,
         dynamic_sources=request.dynamic_sources,
         checks=isinstance(backend, GraphCompiler),
+        bug_is_error=not session.config.eager_on_bug,
     )
     with log.stage("capture", function=name):
         capture = capture_frame(request.function, request.arguments, options=options)

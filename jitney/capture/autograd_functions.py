@@ -10,7 +10,6 @@ when it comes to run (`backward_state`).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -35,6 +34,7 @@ from jitney.torch_api.modules import BackwardHookFunction
 
 if TYPE_CHECKING:
     from jitney.capture.interpret import Interpreter
+    from jitney.capture.record import Recorder
     from jitney.capture.world import World
 
 
@@ -84,11 +84,13 @@ def apply(
 
 
 def _differentiated(interpreter: Interpreter, cls: Any, context: Context, inputs: list[Any]) -> Any:
-    written, known = set(interpreter.recorder.mutated), len(interpreter.recorder.nodes)
+    recorder = interpreter.recorder
+    written = set(recorder.mutated)
+    before = [value for value, _ in recorder.nodes.values()]
     result = _forward_without_grad(interpreter, cls, context, inputs)
     results = result if isinstance(result, tuple) else (result,)
     outputs = [x for x in results if isinstance(x, torch.Tensor)]
-    if context.dirty_tensors or interpreter.recorder.mutated - written:
+    if context.dirty_tensors or _writes_outside(recorder, recorder.mutated - written, before):
         raise _refusal(cls, "writes in place")
     if not context.materialize_grads:
         raise _refusal(cls, "does not want missing gradients as zeros")
@@ -105,12 +107,20 @@ def _differentiated(interpreter: Interpreter, cls: Any, context: Context, inputs
         raise _refusal(cls, f"keeps {error} on ctx") from None
     unsaved = [x for x in read if not _is_in(x, context.to_save)]
     if unsaved:
-        before = [value for value, _ in islice(interpreter.recorder.nodes.values(), known)]
         _refuse_shared(cls, unsaved, [*before, *outputs])
     wanted = [x for x, want in zip(inputs, context.needs_input_grad, strict=True) if want]
-    tied = iter(interpreter.recorder.call(gradient, (*outputs, *wanted, *used), {}))
+    tied = iter(recorder.call(gradient, (*outputs, *wanted, *used), {}))
     values = tuple([next(tied) if isinstance(x, torch.Tensor) else x for x in results])
     return values if isinstance(result, tuple) else values[0]
+
+
+def _writes_outside(recorder: Recorder, written: set[int], before: list[Any]) -> bool:
+    """Whether some of the tensors ``written`` are, or lie in the memory of, what there was
+    ``before`` the call, or what it read from outside."""
+    given = [each.example for each in recorder.inputs.values()]
+    outside = {torch_api.memory_of(x) for x in (*before, *given) if isinstance(x, torch.Tensor)}
+    found = [value for value, _ in recorder.nodes.values() if id(value) in written]
+    return len(found) < len(written) or any(torch_api.memory_of(x) in outside for x in found)
 
 
 def _wants_gradient(value: Any) -> bool:

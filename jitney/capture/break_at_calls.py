@@ -73,6 +73,8 @@ def break_unless_capturable(
 ) -> Any:
     """The step of an optimizer that looks at values in the middle, mostly for each parameter: by
     parts it takes longer than in eager. Capturable ones may not look."""
+    if torch_api.is_schedulers_step(function):
+        return interpreter.call_python(function, args, kwargs, "push" if site is not None else None)
     optimizer = interpreter.world.force(args[0] if args else kwargs["self"])
     if torch_api.is_capturable(optimizer):
         return interpreter.call_python(function, args, kwargs, None)

@@ -32,7 +32,7 @@ from jitney.capture.source import Source
 from jitney.capture.symbols import SYMBOLS
 from jitney.capture.tensors import Tensors
 from jitney.capture.world import World
-from jitney.errors import UserError
+from jitney.errors import CompilerBug, UserError
 from jitney.events import log
 from jitney.signals import is_of_signal, raise_if_of_signal
 
@@ -103,8 +103,12 @@ class Interpreter:
             raise
         except Exception as error:
             raise_if_of_signal(error)
+            if isinstance(error, CompilerBug) and self.options.bug_is_error:
+                raise  # of an inner frame's instruction
             details = "".join(traceback.format_exception(error))
             log.emit("capture_bug", where=frame.where(), error=details)
+            if self.options.bug_is_error:
+                raise CompilerBug(details) from error
             bug = BreakCapture("internal", f"{type(error).__name__}: {error}")
             self.native_broke = True  # the instruction may have done part of its work
             self._broke(bug)

@@ -15,7 +15,8 @@ class CaptureOptions:
     marked or in ``dynamic_sources`` (None): pairs (source, dim) for a tensor's size, (source,
     None) for a Python int or float that was seen to change. ``compiling``: what the program is
     told that asks whether it is being compiled. ``checks``: a graph in which a check fails leaves
-    no trace, whatever it writes (ours).
+    no trace, whatever it writes (ours). ``bug_is_error``: an error of ours at an instruction raises
+    `CompilerBug`; it is a break otherwise.
     """
 
     fullgraph: bool = False
@@ -23,3 +24,4 @@ class CaptureOptions:
     dynamic_sources: frozenset[tuple[Source, int | None]] = frozenset()
     compiling: bool = True
     checks: bool = False
+    bug_is_error: bool = False

@@ -28,6 +28,7 @@ from jitney.capture.policy_table import (
     EAGER_MODULES,
     FORGETFUL,
     IMPURE,
+    INLINED,
     INSTALLING,
     LOOKS_AT_CALLERS,
     NATIVE_CLASSES,
@@ -87,7 +88,7 @@ def _special(code: types.CodeType, name: str) -> Callable[..., Any] | None:
     handler = function_calls.HANDLERS.get(name)
     if handler is None and torch_api.is_disabling(code):
         return break_at_calls.break_unless_fused
-    is_eager = name.startswith(EAGER_MODULES) and not name.startswith(names.CALLED_BY_EXPORTED)
+    is_eager = name.startswith(EAGER_MODULES) and not name.startswith(INLINED)
     if handler is None and is_eager:
         return break_at_calls.breaking("eager-module", f"{name} runs eager")
     return handler

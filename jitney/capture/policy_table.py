@@ -171,6 +171,9 @@ EAGER_MODULES = (
     "triton.",
 )
 
+# What is inlined of these: wrappers of what is captured.
+INLINED = (*names.CALLED_BY_EXPORTED, "torch.distributed.nn.functional.")
+
 # Functions that answer a constant during capture.
 ANSWERS = {
     "jitney.api.is_compiling": True,

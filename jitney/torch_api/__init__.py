@@ -137,6 +137,7 @@ from jitney.torch_api.optimizers import (
     is_capturable,
     is_of_optimizers,
     is_part_of_step,
+    is_schedulers_step,
     is_step,
     number_of_step,
 )
@@ -354,6 +355,7 @@ __all__ = [
     "is_allowed_in_graph",
     "is_assertion",
     "is_capturable",
+    "is_schedulers_step",
     "is_compiled_class",
     "is_composite",
     "is_contiguous",

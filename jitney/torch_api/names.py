@@ -49,6 +49,9 @@ SETTINGS = frozenset(
 # As these, of the names that users know.
 HAS_PROCESS_GROUP = "torch.distributed.is_initialized"
 
+# What a `STATE` guard calls the facts of the process group of all processes.
+DEFAULT_GROUP = "default_group"
+
 # C functions of one argument that change what one of the `SETTINGS` reads: its name.
 SETTERS = {
     "torch._C._set_sdp_priority_order": "torch._C._get_sdp_priority_order",

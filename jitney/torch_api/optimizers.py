@@ -62,6 +62,12 @@ def is_part_of_step(function: types.FunctionType) -> bool:
     return package == "torch.optim" and name in marked
 
 
+def is_schedulers_step(function: Any) -> bool:
+    """Whether a scheduler of learning rates has put it in place of an optimizer's step, whose name
+    it has: it notes that the step was called, and calls it."""
+    return bool(getattr(function, "_wrapped_by_lr_sched", False))
+
+
 def is_capturable(optimizer: Any) -> bool:
     """Whether all steps of an optimizer are made of tensors only, as CUDA graphs need it."""
     groups = getattr(optimizer, "param_groups", ())

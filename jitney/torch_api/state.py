@@ -12,6 +12,7 @@ import torch
 
 from jitney.errors import CompilerBug
 from jitney.torch_api import names
+from jitney.torch_api.collectives import default_group_facts
 from jitney.torch_api.modes import function_modes
 
 #: What torch says of a device: its memory, its processors. Never changed.
@@ -203,7 +204,10 @@ _CHANGES: tuple[object, ...] = tuple(
 )
 _SETTER_OF = {reader: setter for setter, reader in names.SETTERS.items()}
 #: What is only read, and where it matters alone: a forked process must not ask for its GPU.
-_ASKED: dict[str, Callable[[], Any]] = {"cuda_device": _cuda_device}
+_ASKED: dict[str, Callable[[], Any]] = {
+    "cuda_device": _cuda_device,
+    names.DEFAULT_GROUP: default_group_facts,
+}
 
 
 def fills_memory() -> bool:
@@ -216,8 +220,8 @@ def fills_memory() -> bool:
 
 def state_names() -> tuple[str, ...]:
     """What a ``SetState`` effect may name, and every capture guards. A ``STATE`` guard may also
-    name "cuda_device", the GPU that ``"cuda"`` means, and any function of torch's that reads a
-    setting, "torch.get_num_threads"."""
+    name "cuda_device", the GPU that ``"cuda"`` means, "default_group", of all processes, and any
+    function of torch's that reads a setting, "torch.get_num_threads"."""
     return tuple(_STATE)
 
 

@@ -117,3 +117,71 @@ def test_gradients_for_more_than_the_inputs(mode: str) -> None:
         except RuntimeError as error:
             given.append(str(error))
     assert_same(given[1], given[0])
+
+
+KEPT = torch.zeros(2, 2)
+
+
+class Scratch(torch.autograd.Function):
+    """Writes to what it has made, through a view, before and after it keeps a part of it."""
+
+    @staticmethod
+    def forward(ctx: Any, a: torch.Tensor) -> torch.Tensor:
+        made, kept = torch.empty_like(a), a.exp()
+        made.copy_(a).mul_(3)
+        made[0].view(-1).add_(a[0])
+        ctx.save_for_backward(kept, made)
+        kept.mul_(2)
+        return made
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        kept, made = ctx.saved_tensors
+        gradient = gradient.clone()
+        gradient.mul_(kept).sub_(made)
+        return gradient
+
+
+class Notes(torch.autograd.Function):
+    """Writes to a tensor from outside, through a view."""
+
+    @staticmethod
+    def forward(ctx: Any, a: torch.Tensor) -> torch.Tensor:
+        KEPT[0].add_(a[0])
+        return a * 2
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        return gradient * 2
+
+
+class Doubles(torch.autograd.Function):
+    """Writes to its input, through a view."""
+
+    @staticmethod
+    def forward(ctx: Any, a: torch.Tensor) -> torch.Tensor:
+        a.detach()[0].mul_(2)
+        return a * 2
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        return gradient * 2
+
+
+@pytest.mark.parametrize("function", [Scratch, Notes, Doubles])
+def test_a_function_that_writes(function: Any) -> None:
+    """What it has made itself is not seen from outside."""
+
+    def f(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        y = x * 1
+        z = function.apply(y)
+        return z.sin(), y + 1
+
+    seen = []
+    for call in (f, jitney.compile(f, fullgraph=function is Scratch)):
+        KEPT.zero_()
+        x = torch.tensor([[0.5, -1.0], [2.0, 3.0]], requires_grad=True)
+        results = call(x)
+        (results[0].sum() + 3 * results[1].sum()).backward()
+        seen.append([*(r.detach() for r in results), x.grad, KEPT.clone()])
+    torch.testing.assert_close(seen[1], seen[0])

@@ -233,6 +233,18 @@ def test_steps_that_look_at_values_are_eagers_at_one_break(name: str) -> None:
     assert any("evaluate" in e.data["function"] for e in log.events("entry"))  # is compiled too
 
 
+@pytest.mark.parametrize("name", BY_VALUES)
+def test_a_scheduler_s_wrapper_of_such_a_step(name: str) -> None:
+    """It has the step's name, and is given no optimizer."""
+    optimizer = BY_VALUES[name]([torch.nn.Parameter(torch.ones(2))])
+    torch.optim.lr_scheduler.ConstantLR(optimizer)
+    given = [lambda: torch.tensor(1.0)] if name == "LBFGS" else []
+    log.clear()
+    jitney.compile(lambda: optimizer.step(*given))()
+    reasons = [e.data["reason"] for e in log.events("graph_break")]
+    assert f"{name}.step looks at the values of tensors on its way" in reasons
+
+
 @pytest.mark.parametrize("fused", [False, True])
 def test_marks_that_torch_compile_leaves_are_not_the_users(fused: bool) -> None:
     torch.compile(torch.sin, backend="eager")(torch.ones(3))
