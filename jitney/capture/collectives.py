@@ -46,13 +46,13 @@ def world_size(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, 
     return _group(interpreter, function, _bound(interpreter, function, args, kwargs)).size
 
 
-@builtin(collectives.RANK_OF, takes=ONE)
+@builtin(collectives.method_of_groups("rank"), takes=ONE)
 def rank_of(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, *_: Any) -> int:
     """``group.rank()``."""
     return _group(interpreter, function, {"group": interpreter.world.force(args[0])}).rank
 
 
-@builtin(collectives.SIZE_OF, takes=ONE)
+@builtin(collectives.method_of_groups("size"), takes=ONE)
 def size_of(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, *_: Any) -> int:
     """``group.size()``."""
     return _group(interpreter, function, {"group": interpreter.world.force(args[0])}).size
@@ -207,6 +207,8 @@ def _broadcast(calls: _Calls, given: Given) -> Any:
 
 def _gathered(calls: _Calls, given: Given) -> Any:
     dim = calls.dimension(given["self"], given["gather_dim"])
+    if not given["self"].is_contiguous():  # torch 2.11 raises
+        raise calls.refusal("it is given a tensor that is not contiguous")
     whole = calls.collective("all_gather_into_tensor", given["self"], calls.group.size)
     return whole if dim == 0 else calls(torch.cat, calls(torch.chunk, whole, calls.group.size), dim)
 

@@ -23,10 +23,11 @@ class Group:
     size: int
 
 
-#: C methods of process groups by which programs ask for a rank and a size.
-RANK_OF, SIZE_OF = (
-    (distributed.ProcessGroup.rank, distributed.ProcessGroup.size) if _AVAILABLE else (None, None)
-)
+def method_of_groups(name: str) -> Any:
+    """The C function of a process group's method; a function that nobody calls where torch was
+    built without groups."""
+    method = getattr(distributed.ProcessGroup, name) if _AVAILABLE else lambda group: group
+    return getattr(method, "__func__", method)  # torch 2.11's pybind11 has a type of its own
 
 
 def default_group() -> Any:

@@ -68,7 +68,7 @@ def give(x: Tensor) -> list[Tensor]:
     group = distributed.group.WORLD
     wide = functional.all_gather_tensor(x, 1, group)
     narrow = functional.reduce_scatter_tensor(wide * 2, "sum", 1, [0, 1])
-    long = functional.all_gather_tensor(x.T, 0, group)
+    long = functional.all_gather_tensor(x.T.contiguous(), 0, group)
     other = functional.all_to_all_single(x, None, None, group)
     sent = functional.broadcast(x + distributed.get_rank(), 1, group)
     mean = functional.all_reduce(x / group.size(), "SUM", group) + group.rank()
