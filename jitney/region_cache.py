@@ -21,7 +21,7 @@ import llvmlite
 import torch
 from torch import fx
 
-from jitney import config
+from jitney import config, torch_api
 from jitney.config import Config
 from jitney.disk_cache import DiskCache, open_cache
 from jitney.events import log
@@ -177,5 +177,6 @@ def region_entry(
     except Unidentified as reason:
         log.emit("cache", hit=False, what="region", reason=str(reason))
         return None
-    text = repr((meaning, settings.key(), target_text(target), _VERSIONS))
+    draws = torch_api.draws_by_memory()
+    text = repr((meaning, settings.key(), target_text(target), draws, _VERSIONS))
     return RegionEntry(cache, "region|" + hashlib.sha256(text.encode()).hexdigest())

@@ -23,6 +23,7 @@ from jitney import torch_api
 from jitney.errors import Unsupported
 from jitney.graph.ask_eager import ask_eager
 from jitney.graph.check_numbers import check_numbers
+from jitney.graph.draw_in_order import draw_in_order
 from jitney.graph.expand_foreach import expand_foreach, is_foreach
 from jitney.graph.number_ranges import check_ranges
 from jitney.graph.symbol_nodes import SymbolNodes
@@ -330,7 +331,7 @@ class Recorder(torch_api.dispatch_mode_class()):  # type: ignore[misc]
             str(func) in _FUNCTIONAL_NAMES.values()
             and not _first_tensor(func, args).is_contiguous()
         ):
-            # Eager's order of drawing differs with the processor's vendor.
+            # Eager draws in another order, or by another method (`draw_in_order`).
             raise Unsupported("strided-random", f"{func} of a tensor that is not contiguous")
         if torch.is_grad_enabled():
             func = torch_api.trained_kernel(func)
@@ -414,7 +415,9 @@ class Recorder(torch_api.dispatch_mode_class()):  # type: ignore[misc]
         if str(func) in _FUNCTIONAL_NAMES:
             args = _with_defaults(func, args)
         with self:
-            out = functional(*args, **kwargs)
+            out = draw_in_order(functional, target, args[1:], kwargs)
+            if out is None:
+                out = functional(*args, **kwargs)
             if out.dtype != target.dtype:
                 out = torch.ops.aten._to_copy.default(out, dtype=target.dtype)
             if out.shape == target.shape and out.stride() != target.stride():

@@ -78,6 +78,7 @@ from jitney.torch_api.functorch import (
 from jitney.torch_api.generators import (
     GraphWithoutDraws,
     advance_generator,
+    draws_by_memory,
     note_generators,
     resident_threads,
 )
@@ -278,6 +279,7 @@ __all__ = [
     "WRAPPER_ID",
     "abandon_recording",
     "advance_generator",
+    "draws_by_memory",
     "applies_unmarked",
     "as_one_term",
     "assumes_order",

@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from jitney.torch_api.modes import dispatch_modes_off, without_function_modes
+
 
 class GraphWithoutDraws(torch.cuda.CUDAGraph):
     """A CUDA graph in which torch draws no numbers; while it is recorded, other threads may.
@@ -63,3 +65,14 @@ def resident_threads(device: torch.device) -> tuple[int, int]:
     """The number of multiprocessors of a GPU, and how many threads each runs at once."""
     facts = torch.cuda.get_device_properties(device)
     return facts.multi_processor_count, facts.max_threads_per_multi_processor
+
+
+@lru_cache(maxsize=1)
+def draws_by_memory() -> bool:
+    """Whether ``bernoulli_`` of a CPU's tensor fills its memory from one end to the other; by MKL,
+    which torch asks on Intel's processors, it goes over the rows, wherever they lie."""
+    found = []
+    with dispatch_modes_off(), without_function_modes():
+        for tensor in (torch.empty(64, 2).t(), torch.empty(64, 2)):
+            found.append(tensor.bernoulli_(0.5, generator=torch.Generator().manual_seed(0)))
+    return torch.equal(found[0].t(), found[1])
