@@ -24,7 +24,7 @@ from jitney.capture.lookups import is_of_c_code, is_slot, look_up
 from jitney.capture.shadows import DictShadow
 from jitney.capture.symbols import SYMBOLS
 from jitney.capture.world import PROXIES
-from jitney.torch_api import memory_of
+from jitney.torch_api import is_wrapper, memory_of
 
 if TYPE_CHECKING:
     from jitney.capture.interpret import Interpreter
@@ -36,7 +36,7 @@ def set_attr(
     """``owner.name = value``. With ``site``, a break inside Python code resumes after it."""
     if type(owner) in PROXIES:
         raise BreakCapture("proxy", "an object is changed through a weakref.proxy")
-    if isinstance(owner, torch.Tensor):
+    if isinstance(owner, torch.Tensor) and not is_wrapper(owner):
         if name == "data" and _is_data_of(owner, interpreter.world.force(value)):
             return  # ``x.data *= mask``, which has written to it
         raise BreakCapture("tensor-attribute", f"the attribute {name} of a tensor is set")

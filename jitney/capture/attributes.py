@@ -62,7 +62,7 @@ def source_or_fixed(interpreter: Interpreter, value: Any) -> Source:
 def get_attr(interpreter: Interpreter, owner: Any, name: str, site: Frame | None = None) -> Any:
     """``owner.name`` (maybe `Lazy`). ``site`` as for `Interpreter.call`."""
     cls = type(owner)
-    if isinstance(owner, torch.Tensor) and cls not in PROXIES:
+    if isinstance(owner, torch.Tensor) and cls not in PROXIES and not torch_api.is_wrapper(owner):
         return tensor_attributes.get(interpreter, owner, name)
     if cls in NUMBERS:  # no method of a symbol's is quite that of the number
         return NUMBERS[cls] if name == "__class__" else get_attr(interpreter, concrete(owner), name)
@@ -272,6 +272,10 @@ def _property(
     return interpreter.call(getter, (owner,), {}, site)
 
 
+#: What torch's code tells of a tensor made of others without computing one.
+_FACTS = frozenset(
+    "shape dtype device layout ndim requires_grad is_leaf is_cuda is_cpu __class__ __dict__".split()
+)
 #: What type variables and aliases compute when they are first asked, by the program's code.
 _EVALUATED = ("__bound__", "__constraints__", "__default__", "__value__")
 
@@ -280,6 +284,8 @@ def _c_member(interpreter: Interpreter, found: Any, owner: Any, name: str) -> An
     """A slot, or an attribute that C code computes."""
     world = interpreter.world
     known = world.inside.get(id(owner))
+    if torch_api.is_wrapper(owner) and name not in _FACTS:
+        raise BreakCapture("tensor-subclass", f"{name} of a {type(owner).__name__} is asked for")
     if name == "__class__":
         return type(owner)
     if name == "__dict__":

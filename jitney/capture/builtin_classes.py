@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from jitney.capture import callbacks, operators, subscripts
+from jitney import torch_api
+from jitney.capture import callbacks, operators, polyfills, subscripts
 from jitney.capture.answers import checked
 from jitney.capture.builtin_calls import Handler
 from jitney.capture.cpython import TUPLES_ASK_FOR_LENGTHS
@@ -61,12 +62,20 @@ def _profiler_label(interpreter: Interpreter, cls: Any, args: Any, kwargs: Any, 
     return interpreter.call(contextlib.nullcontext, (), {}, site)
 
 
+@_class(torch_api.FUNCTIONS_OFF)
+def _functions_off(interpreter: Interpreter, cls: Any, args: Any, kwargs: Any, site: Any) -> Any:
+    """A scope in which no ``__torch_function__`` is asked, within what one does."""
+    if not interpreter.overrides:
+        raise BreakCapture("c-class", f"{cls.__name__} is constructed")
+    return interpreter.call(polyfills.FunctionsOff, (), {}, None)
+
+
 @_class(type)
 def _type(interpreter: Interpreter, cls: Any, args: Any, kwargs: Any, site: Any) -> Any:
     if len(args) != 1 or kwargs:
         raise BreakCapture("class-statement", "a class is made")
     value = interpreter.world.force(args[0])
-    if isinstance(value, torch.Tensor):
+    if isinstance(value, torch.Tensor) and not torch_api.is_wrapper(value):
         return tensor_class(value)
     if isinstance(value, SYMBOLS):
         return NUMBERS[type(value)]

@@ -305,6 +305,8 @@ def call_class(
         if cls is types.FunctionType:
             interpreter.owned[id(made)] = made
         return made
+    if torch_api.is_wrapper_class(cls):
+        return _instantiate(interpreter, cls, args, kwargs, site)
     if issubclass(cls, torch.Tensor) or isinstance(cls, type(torch.FloatTensor)):
         return torch_calls.call_tensor_class(interpreter, cls, args, kwargs)
     if issubclass(cls, np.number | np.bool_):

@@ -46,7 +46,7 @@ def is_instance(interpreter: Interpreter, value: Any, classes: Any) -> bool:
         value = NUMBERS[type(value)](1)
     elif isinstance(value, FrameGenerator):
         value = (x for x in ((),))
-    elif isinstance(value, torch.Tensor):
+    elif isinstance(value, torch.Tensor) and not torch_api.is_wrapper(value):
         return _is_tensor_of(interpreter, value, classes)
     _refuse_protocols(value, classes)
     guard_bases(interpreter, type(value))

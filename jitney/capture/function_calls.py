@@ -13,6 +13,7 @@ from jitney.capture import (
     copies,
     interpret_instead,
     jacobians,
+    tensor_wrappers,
     transforms,
     validation,
 )
@@ -29,6 +30,7 @@ HANDLERS: dict[str, Handler] = {
     names.VJP: jacobians.call_vjp,
     names.PULL: jacobians.call_pull,
     **dict.fromkeys((*names.TRANSFORMS, *names.BREAK_SETTING), interpret),
+    "jitney.capture.polyfills.functions_off": tensor_wrappers.count_off,
     names.NESTED_REGION: interpret_resumably,
     names.BREAK_SETTING_SCOPE: interpret_instead.enter_settings,
     **dict.fromkeys(names.GRAPH_MODULE_CALLS, interpret_resumably),

@@ -124,6 +124,7 @@ NATIVE_FUNCTIONS = {
     "torch.backends.mps.is_available": "devices of the process",
     "torch.amp.autocast_mode.is_autocast_available": "devices of the process",
     "torch.distributed.is_available": "how torch was built",
+    "torch.cpu.get_capabilities": "the processor",
     "enum.Enum.__hash__": "by name",
     "enum.EnumType.__iter__": "members do not change",
     "enum.EnumType.__len__": "members do not change",

@@ -8,6 +8,20 @@ from typing import Any
 _MISSING = object()
 
 
+class FunctionsOff:
+    """``DisableTorchFunctionSubclass`` within what a class's ``__torch_function__`` does."""
+
+    def __enter__(self) -> None:
+        functions_off(1)
+
+    def __exit__(self, *error: object) -> None:
+        functions_off(-1)
+
+
+def functions_off(more: int) -> None:
+    """``more`` scopes in which torch functions ask no tensor's class: answered by capture."""
+
+
 def sorted_(
     iterable: Iterable[Any], /, *, key: Callable[[Any], Any] | None = None, reverse: bool = False
 ) -> list[Any]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from jitney import torch_api
-from jitney.capture import function_calls, leaves, state
+from jitney.capture import function_calls, leaves, state, tensor_wrappers
 from jitney.capture.forced import forced, forced_keywords
 from jitney.capture.frame import BreakCapture
 from jitney.capture.guard import Kind
@@ -151,13 +151,15 @@ def _is_of_tensor(function: Any) -> bool:
 
 
 def _call_override(
-    interpreter: Interpreter, cls: type, function: Any, args: Any, kwargs: dict[str, Any]
+    interpreter: Interpreter, cls: Any, function: Any, args: Any, kwargs: dict[str, Any]
 ) -> Any:
     """What a class's ``__torch_function__`` makes of the call, as torch's C code asks it."""
     handler = interpreter.get_attr(cls, "__torch_function__")
     keywords = (dict(kwargs),) if kwargs else ()
     given = (function, (cls,), tuple(args), *keywords)
+    interpreter.overrides += 1
     result = interpreter.world.force(interpreter.call(handler, given, {}, None))
+    interpreter.overrides -= 1
     if result is NotImplemented:  # eager raises
         interpreter.native_broke = True  # it has been called: break before it
         reason = f"a {cls.__name__} does not handle {leaves.name_of(function)}"
@@ -167,9 +169,13 @@ def _call_override(
 
 def call_leaf(interpreter: Interpreter, function: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     """Calls a torch function as one node of the graph, or what an argument overrides it with."""
+    function, args = tensor_wrappers.unbound(function, args)
+    wrapper = tensor_wrappers.class_among(interpreter, args, kwargs)
+    if wrapper is not None and interpreter.functions_off:
+        return tensor_wrappers.dispatch(interpreter, wrapper, function, args, kwargs)
     cls = None if _is_of_tensor(function) else overriding(interpreter, args, kwargs)
-    if cls is not None:
-        return _call_override(interpreter, cls, function, args, kwargs)
+    if wrapper is not None or cls is not None:
+        return _call_override(interpreter, wrapper or cls, function, args, kwargs)
     if leaves.writes_unseen(function) and not interpreter.options.fullgraph:
         reason = f"{leaves.name_of(function)} writes to its operands, and is no op of torch's"
         raise BreakCapture("custom-op", reason)

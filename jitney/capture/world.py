@@ -211,7 +211,7 @@ class World:
             return self.know(value, value, source).inside
         if cls not in self.classes.undisguised:
             self.refuse_disguise(cls)
-        if isinstance(value, torch.Tensor):
+        if isinstance(value, torch.Tensor) and not torch_api.is_wrapper_class(cls):
             return self._tensor(value, source)
         if is_identity(value):
             if not isinstance(source, Fixed):

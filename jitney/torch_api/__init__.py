@@ -118,6 +118,7 @@ from jitney.torch_api.ops import (
     VALIDATIONS,
     OpOverload,
     OpOverloadPacket,
+    aten_op,
     decomposition_of,
     decomposition_table,
     direct_function,
@@ -218,6 +219,7 @@ from jitney.torch_api.symbols import (
 )
 from jitney.torch_api.tensor_words import fact_words, memory_words
 from jitney.torch_api.tensors import (
+    FUNCTIONS_OFF,
     ApartCheck,
     base_of,
     bump_versions,
@@ -232,6 +234,8 @@ from jitney.torch_api.tensors import (
     is_more_than_its_memory,
     is_tensor_subclass,
     is_view,
+    is_wrapper,
+    is_wrapper_class,
     keeps_graph,
     lacks_memory,
     node_apply,
@@ -305,6 +309,7 @@ __all__ = [
     "constant_of",
     "counts_with",
     "data_of",
+    "aten_op",
     "decomposition_of",
     "decomposition_table",
     "differentiate_once",
@@ -383,6 +388,9 @@ __all__ = [
     "is_symbolic_value",
     "is_tensor_subclass",
     "is_view",
+    "is_wrapper",
+    "is_wrapper_class",
+    "FUNCTIONS_OFF",
     "jacobian_of",
     "keeps_graph",
     "kept_at",

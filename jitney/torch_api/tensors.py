@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Collection, Sequence
 from functools import lru_cache, partial
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -23,6 +24,26 @@ def is_tensor_subclass(value: torch.Tensor) -> bool:
     )
 
 
+def is_wrapper(value: Any) -> bool:
+    """Whether it is a tensor made of others (quantized weights are) whose class says in Python what
+    torch's functions make of it. Such a one is an object like others, until torch's own code is to
+    look at it."""
+    return isinstance(value, torch.Tensor) and is_wrapper_class(type(value))
+
+
+def is_wrapper_class(cls: type) -> bool:
+    """Whether its instances are as `is_wrapper` says. None of torch's own: they share secrets."""
+    if not hasattr(cls, "__tensor_flatten__") or not issubclass(cls, torch.Tensor):
+        return False
+    if cls.__module__.partition(".")[0] == "torch":
+        return False
+    override = getattr(cls.__torch_function__, "__func__", None)
+    return isinstance(override, FunctionType) and override is not _ANY_TENSORS_OVERRIDE
+
+
+#: A scope in which torch functions do not ask a tensor's class what it makes of them.
+FUNCTIONS_OFF: Any = torch._C.DisableTorchFunctionSubclass
+_ANY_TENSORS_OVERRIDE: Any = getattr(torch.Tensor.__torch_function__, "__func__", None)
 #: ``tensor.data`` as a function: an alias whose writes the tensor does not count.
 data_of = torch._C._autograd._get_data_attr  # type: ignore[attr-defined]
 #: Whether autograd takes a tensor for a view: an alias, as calls of compiled functions ask it.

@@ -1,0 +1,93 @@
+"""Tensors made of others, whose class says in Python what torch's functions make of them.
+
+Quantized weights are such. To capture they are objects like others: what is read of them is
+guarded, and what ``__torch_function__`` makes of a call is interpreted, so that the graph holds the
+tensors inside alone. A call that it leaves to torch becomes one of ``__torch_dispatch__`` where the
+function is one ATen op and nothing requires grad; otherwise torch's own code is to look at the
+wrapper, and the graph breaks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from jitney import torch_api
+from jitney.capture import leaves
+from jitney.capture.builtin_calls import builtin
+from jitney.capture.forced import forced, forced_keywords
+from jitney.capture.frame import BreakCapture, Frame
+from jitney.torch_api.trees import tree_leaves
+
+if TYPE_CHECKING:
+    from jitney.capture.interpret import Interpreter
+
+
+@builtin(torch.Tensor._make_wrapper_subclass)
+def make_wrapper(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, _: Any) -> Any:
+    """An object of the frame's own, whose parts its class will set."""
+    cls, *values = forced(interpreter, args)
+    if not torch_api.is_wrapper_class(cls):
+        raise BreakCapture("tensor-subclass", f"a {cls.__name__} is made")
+    made = function(cls, *values, **forced_keywords(interpreter, kwargs))
+    interpreter.owned[id(made)] = made
+    return made
+
+
+def unbound(function: Any, args: Any) -> tuple[Any, Any]:
+    """A method of a wrapper as the function of all tensors, which is given the wrapper."""
+    owner = getattr(function, "__self__", None)
+    if not torch_api.is_wrapper(owner):
+        return function, args
+    return getattr(torch.Tensor, function.__name__), (owner, *args)
+
+
+def class_among(interpreter: Interpreter, args: Any, kwargs: dict[str, Any]) -> type | None:
+    """The class of the wrappers among the arguments, and the items of lists among them. Breaks
+    where there are several."""
+    force = interpreter.world.force
+    found: set[type] = set()
+    for value in (*args, *kwargs.values()):
+        value = force(value)
+        items = map(force, value) if type(value) in (list, tuple) else (value,)
+        found.update(type(item) for item in items if torch_api.is_wrapper(item))
+    if len(found) > 1:
+        raise BreakCapture("tensor-subclass", f"{len(found)} kinds of tensors meet")
+    return found.pop() if found else None
+
+
+def count_off(
+    interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Frame | None
+) -> None:
+    """`polyfills.functions_off`."""
+    interpreter.functions_off += args[0]
+
+
+_SHAPES: dict[str, Callable[..., Any]] = {
+    "dim": lambda shape: len(shape),
+    "size": lambda shape, dim=None: shape if dim is None else shape[dim],
+}
+
+
+def dispatch(
+    interpreter: Interpreter, cls: type, function: Any, args: Any, kwargs: dict[str, Any]
+) -> Any:
+    """A torch function of wrappers where no ``__torch_function__`` is asked."""
+    values, keywords = forced(interpreter, args), forced_keywords(interpreter, kwargs)
+    name = leaves.method_name(function)
+    if name in _SHAPES and torch_api.is_wrapper(values[0]):
+        shape = interpreter.world.force(interpreter.get_attr(values[0], "shape"))
+        return interpreter.native(_SHAPES[name], shape, *values[1:], **keywords)
+    refusal = BreakCapture("tensor-subclass", f"{name} of a {cls.__name__}")
+    tensors = [x for x in tree_leaves((values, keywords)) if isinstance(x, torch.Tensor)]
+    op = torch_api.aten_op(name, values, keywords)
+    if op is None or torch.is_grad_enabled() and any(x.requires_grad for x in tensors):
+        raise refusal
+    handler = interpreter.get_attr(cls, "__torch_dispatch__")
+    given = (op, (cls,), tuple(values), keywords)
+    result = interpreter.world.force(interpreter.call(handler, given, {}, None))
+    if result is NotImplemented:
+        raise refusal
+    return result

@@ -1,0 +1,238 @@
+"""Tensors made of others, by classes of the program (and of libraries for quantization)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import jitney
+from jitney.events import log
+from tests.equal import assert_equal
+
+CALLS: list[str] = []
+TABLE: dict[Any, Callable[..., Any]] = {}
+
+
+class Scaled(Tensor):
+    """Eight-bit numbers, and a scale for each row."""
+
+    numbers: Tensor
+    scale: Tensor
+
+    @staticmethod
+    def __new__(cls: Any, numbers: Tensor, scale: Tensor, bits: int = 8) -> Scaled:
+        made: Scaled = Tensor._make_wrapper_subclass(
+            cls, numbers.shape, dtype=scale.dtype, device=numbers.device
+        )
+        return made
+
+    def __init__(self, numbers: Tensor, scale: Tensor, bits: int = 8) -> None:
+        self.numbers, self.scale, self.bits = numbers, scale, bits
+
+    def __tensor_flatten__(self) -> tuple[list[str], Any]:
+        return ["numbers", "scale"], self.bits
+
+    @classmethod
+    def __tensor_unflatten__(cls, parts: Any, bits: int, *_: Any) -> Scaled:
+        return cls(parts["numbers"], parts["scale"], bits)
+
+    def whole(self) -> Tensor:
+        return self.numbers.to(self.scale.dtype) * self.scale / (self.bits / 8)
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in TABLE:
+            return TABLE[func](*args, **(kwargs or {}))
+        with torch._C.DisableTorchFunctionSubclass():
+            return func(*args, **(kwargs or {}))
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.ops.aten.t.default:
+            return Turned(args[0].numbers.t(), args[0].scale.t(), args[0].bits)
+        if func is torch.ops.aten.detach.default:
+            return args[0]
+        raise NotImplementedError(str(func))
+
+
+class Turned(Scaled):
+    """Another class, of which eager asks first."""
+
+
+def linear(x: Tensor, weight: Scaled, bias: Tensor | None = None) -> Tensor:
+    assert isinstance(weight, Scaled) and weight.dim() == 2
+    CALLS.append("linear")
+    y = (x @ weight.numbers.to(x.dtype).t()) * weight.scale.flatten() / (weight.bits / 8)
+    return y if bias is None else y + bias
+
+
+def product(x: Tensor, weight: Scaled) -> Tensor:
+    return x @ weight.whole()
+
+
+TABLE.update({F.linear: linear, torch.matmul: product, torch.mm: product})
+
+
+def scaled(rows: int = 4, columns: int = 3, seed: int = 0) -> Scaled:
+    generator = torch.Generator().manual_seed(seed)
+    numbers = torch.randint(-100, 100, (rows, columns), generator=generator, dtype=torch.int8)
+    return Scaled(numbers, torch.rand(rows, 1, generator=generator) + 0.5)
+
+
+def net() -> nn.Sequential:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 4), nn.GELU(), nn.Linear(4, 5), nn.LayerNorm(5))
+    for at, layer in enumerate((model[0], model[2])):
+        weight = scaled(*layer.weight.shape, seed=at)
+        layer.weight = nn.Parameter(weight, requires_grad=False)
+    return model
+
+
+@pytest.fixture(autouse=True)
+def _fresh() -> None:
+    log.clear()
+    CALLS.clear()
+
+
+def same(compiled: Callable[..., Any], eager: Callable[..., Any], *args: Any) -> None:
+    torch.testing.assert_close(compiled(*args), eager(*args), rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_a_model_with_quantized_weights_is_one_graph(dynamic: bool | None) -> None:
+    model = net()
+    compiled = jitney.compile(model, fullgraph=True, dynamic=dynamic)
+    for rows in (2, 2, 5, 7):
+        same(compiled, model, torch.randn(rows, 3))
+    entries = [e for e in log.events("entry") if e.data["nodes"]]
+    assert len(entries) <= 2 and type(model[0].weight) is Scaled
+
+
+def test_what_the_class_does_besides_is_done_at_each_call() -> None:
+    model = net()
+    compiled = jitney.compile(model)
+    for _ in range(3):
+        compiled(torch.randn(2, 3))
+    assert CALLS == ["linear"] * 6
+
+
+def test_changes_are_noticed() -> None:
+    model, x = net(), torch.randn(2, 3)
+    compiled, weight = jitney.compile(model, fullgraph=True), model[0].weight
+    same(compiled, model, x)
+    weight.numbers.mul_(-1)
+    same(compiled, model, x)
+    weight.scale = weight.scale * 3
+    same(compiled, model, x)
+    weight.bits = 4
+    same(compiled, model, x)
+    model[0].weight = nn.Parameter(scaled(4, 3, seed=9), requires_grad=False)
+    same(compiled, model, x)
+    model[0].weight = nn.Parameter(torch.randn(4, 3))
+    same(compiled, model, x)
+    model[0].weight = nn.Parameter(Scaled(torch.ones(4, 3, dtype=torch.int8), torch.ones(1)))
+    same(compiled, model, x)
+
+
+def test_another_meaning_of_a_function_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, x = net(), torch.randn(2, 3)
+    compiled = jitney.compile(model)
+    same(compiled, model, x)
+    monkeypatch.setitem(TABLE, F.linear, lambda x, w, b=None: linear(x * 2, w, b))
+    same(compiled, model, x)
+
+
+def test_gradients_go_through() -> None:
+    model = net()
+    compiled, found = jitney.compile(model, fullgraph=True), []
+    for run in (model, compiled):
+        model.zero_grad()
+        x = torch.linspace(-1, 1, 6).view(2, 3).requires_grad_()
+        run(x).square().sum().backward()
+        found.append([x.grad, *(p.grad for p in model.parameters() if p.requires_grad)])
+    torch.testing.assert_close(found[1], found[0], rtol=1e-4, atol=1e-3)
+
+
+def facts(x: Tensor, w: Scaled) -> Any:
+    shape, rows = w.shape, w.size(0)
+    told = (type(w) is Scaled, isinstance(w, Tensor), w.dtype, w.ndim, hasattr(w, "bits"))
+    return x @ w.whole().t() + rows + len(shape), told, tuple(shape)
+
+
+def turned(x: Tensor, w: Scaled) -> Any:
+    with torch.no_grad():
+        return torch.mm(x, w.t()) + w.detach().numbers.sum()
+
+
+def made(x: Tensor, w: Scaled) -> Any:
+    other = Scaled(w.numbers * 2, w.scale + x.sum().abs())
+    return F.linear(x, other) + other.whole().sum() + other.shape[0]
+
+
+def passed_on(x: Tensor, w: Scaled) -> Any:
+    return w, x + 1, [w]
+
+
+def unknown(x: Tensor, w: Scaled) -> Any:
+    try:
+        return w.cos() + x
+    except NotImplementedError as error:
+        return x * 2, type(error).__name__
+
+
+def broken(x: Tensor, w: Scaled) -> Any:
+    y = F.linear(x, w)
+    jitney.graph_break()
+    return F.linear(x + 1, w) * y.sum()
+
+
+def listed(x: Tensor, w: Scaled) -> Any:
+    try:
+        return torch.cat([w, w])
+    except NotImplementedError:
+        return x * 3
+
+
+@pytest.mark.parametrize("backend", ["jitney", "eager"])
+@pytest.mark.parametrize(
+    "function", [facts, turned, made, passed_on, unknown, broken, listed], ids=lambda f: f.__name__
+)
+def test_what_functions_do_with_one(function: Any, backend: str) -> None:
+    compiled = jitney.compile(function, backend=backend)
+    for seed in (0, 1, 1):
+        w, x = scaled(seed=seed), torch.randn(2, 3)
+        given, wanted = compiled(x, w), function(x, w)
+        if function is passed_on:
+            assert given[0] is w and given[2][0] is w and torch.equal(given[1], wanted[1])
+        else:
+            assert_equal(given, wanted)
+    if function in (facts, turned, made):
+        assert not log.events("graph_break")
+
+
+def test_one_that_is_made_and_given_out() -> None:
+    def f(x: Tensor, w: Scaled) -> Any:
+        other = Scaled(w.numbers, w.scale * 2)
+        return other, x + other.whole().sum()
+
+    w, x = scaled(), torch.randn(2)
+    (one, y), (other, z) = jitney.compile(f)(x, w), f(x, w)
+    assert type(one) is type(other) is Scaled and one.shape == other.shape and one.bits == 8
+    torch.testing.assert_close([y, one.whole()], [z, other.whole()])
+
+
+def test_one_that_requires_grad() -> None:
+    def f(x: Tensor, w: Scaled) -> Tensor:
+        return F.linear(x, w) + torch.mm(x, w.t())
+
+    compiled, found = jitney.compile(f), []
+    for run in (f, compiled):
+        w = scaled()
+        w.requires_grad_()
+        found.append(run(torch.ones(2, 3), w))
+    torch.testing.assert_close(found[1], found[0])
