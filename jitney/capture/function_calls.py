@@ -35,7 +35,7 @@ HANDLERS: dict[str, Handler] = {
     names.BREAK_SETTING_SCOPE: interpret_instead.enter_settings,
     **dict.fromkeys(names.GRAPH_MODULE_CALLS, interpret_resumably),
     names.NESTED_CALL: interpret_instead.call_region,
-    **dict.fromkeys(("torch.jit.annotate", names.JIT_UNWRAP), interpret),
+    **dict.fromkeys(("torch.jit.annotate", names.JIT_UNWRAP, names.INVERSE_STFT), interpret),
     "torch.nn.attention.sdpa_kernel": interpret_instead.call_attention_kinds,
     names.COMPILED_MODULE_GETATTR: interpret,
     **dict.fromkeys(

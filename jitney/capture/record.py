@@ -291,7 +291,7 @@ class Recorder:
         if given:
             self._refuse_memory(func, args, kwargs)
         self._note_writes(func, written)
-        with self.fake_mode, self._remembered, self._composites():
+        with self.fake_mode, self._remembered, self._composites(func):
             try:
                 value = self._called_on_fakes(func, args, kwargs)
                 self._refuse_reach(func, args[0] if args else kwargs.get("input"), value)
@@ -392,11 +392,11 @@ class Recorder:
         refuse_redefined_views(self, func, memory)
         note_uncounted(self, func, written)
 
-    def _composites(self) -> Any:
+    def _composites(self, func: Any) -> Any:
         """With a symbolic size, calls composite ops by torch's Python kernels: the C++ ones may ask
-        for the number."""
-        symbolic = torch_api.has_symbols(self.shape_env)
-        return torch_api.python_dispatcher() if symbolic else nullcontext()
+        for the number, or look at values."""
+        in_python = torch_api.has_symbols(self.shape_env) or func is torch.istft
+        return torch_api.python_dispatcher() if in_python else nullcontext()
 
     def bind(self, value: Any, node: torch.fx.Node) -> None:
         """Registers the tensors in a result; each of several is taken out by a getitem node."""

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from jitney.capture.interpret import Interpreter
 
 
-@builtin(torch.Tensor._make_wrapper_subclass)
+@builtin(torch_api.make_wrapper)
 def make_wrapper(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, _: Any) -> Any:
     """An object of the frame's own, whose parts its class will set."""
     cls, *values = forced(interpreter, args)

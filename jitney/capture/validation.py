@@ -8,7 +8,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from jitney import torch_api
+from jitney.capture import polyfills
 from jitney.capture.build_resume import original_code
+from jitney.capture.builtin_calls import builtin
+from jitney.capture.forced import forced, forced_keywords
+from jitney.capture.frame import BreakCapture
 
 if TYPE_CHECKING:
     from jitney.capture.frame import Frame
@@ -37,6 +41,21 @@ def call_check(
         return interpreter.call_python(function, args, kwargs, link)
     _assert(interpreter, interpreter.torch_call(torch.all, condition))
     return None
+
+
+@builtin(torch.istft)
+def call_inverse_stft(
+    interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Frame | None
+) -> Any:
+    """``torch.istft``, which refuses windows that leave samples out."""
+    values, keywords = forced(interpreter, args), forced_keywords(interpreter, kwargs)
+    spectrum = values[0] if values else keywords.get("input")
+    if not isinstance(spectrum, torch.Tensor) or not _can_assert(interpreter, spectrum):
+        raise BreakCapture("data-dependent", "istft depends on the values of its window")
+    result = interpreter.torch_call(function, *values, **keywords)  # refuses what it does not take
+    reach = interpreter.call_python(polyfills.windows_reach, tuple(values), keywords, None)
+    _assert(interpreter, reach)
+    return result
 
 
 def _can_assert(interpreter: Interpreter, found: Any) -> bool:

@@ -55,6 +55,8 @@ _AS_STRIDED = torch.ops.aten.as_strided.default
 _DETACH = torch.ops.aten.detach.default
 _ALIASES = ("aten.detach.default", "aten.alias.default")
 _LIFT = torch.ops.aten.lift_fresh.default
+_CONJ = torch.ops.aten._conj.default
+_NUMBER = torch.ops.aten.scalar_tensor.default
 _LIFT_COPY = torch.ops.aten.lift_fresh_copy.default
 _BATCH_NORMS = ("aten.native_batch_norm.default", "aten._native_batch_norm_legit.default")
 
@@ -246,6 +248,9 @@ class Recorder(torch_api.dispatch_mode_class()):  # type: ignore[misc]
         if any(type(a) in _REAL or type(a) is list for a in args):
             args = tuple(self._faked(a) for a in args)
         func = _LIFT_COPY if func is _LIFT else func  # every call has a tensor of its own
+        if func is _CONJ and not isinstance(args[0], torch.Tensor):  # in the gradient of `x * 2j`
+            func, args = _NUMBER, (args[0].conjugate(),)
+            kwargs = {"dtype": torch.complex128}
         kind = op_kind(func)
         ask_eager(func, args, kwargs)
         check_ranges(func, args, kwargs)
@@ -484,5 +489,4 @@ def _first_tensor(func: OpOverload, args: Any) -> torch.Tensor:
             return argument
         if isinstance(argument, list | tuple) and argument:
             return _first_tensor(func, argument)
-    # As for the gradient of a product with a complex number.
     raise Unsupported("view-of-nothing", f"{func} of a number: a view takes a tensor")

@@ -49,7 +49,7 @@ def trace_region(
     """
     given, fake_mode = _fake_inputs(gm, example_inputs)
     table = decompositions(frozenset(keep))
-    symbolic = any(map(torch_api.was_symbolic, given))
+    symbolic = any(map(torch_api.was_symbolic, given)) or torch.istft in _targets(gm)
     attempts = ((Recorder, Direct()), (FunctionalRecorder, Functionalized()))
     kind = reason = ""
     for recorder, layer in attempts:
@@ -64,6 +64,10 @@ def trace_region(
                 kind, reason = "trace", _said(error)
         log.emit("functionalized", reason=reason)
     raise Unsupported(kind, reason)
+
+
+def _targets(gm: fx.GraphModule) -> set[Any]:
+    return {node.target for node in gm.graph.nodes}
 
 
 def _said(error: Exception) -> str:

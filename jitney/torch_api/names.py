@@ -172,6 +172,7 @@ GRAPH_BREAK = "torch._dynamo.decorators.graph_break"
 GRAPH_BREAK_REASON = "torch._dynamo.graph_break() is called"
 COMPILES_ITSELF = "/torch/nn/attention/flex_attention.py"
 FLEX_ATTENTION = "torch._higher_order_ops.flex_attention.FlexAttentionHOP.__call__"
+INVERSE_STFT = "torch._tensor.Tensor.istft"
 MASKED_FILL = "torch.masked._ops._combine_input_and_mask"
 # Steps of optimizers that read values on their way: counts, whether lines were searched far enough.
 STEPS_BY_VALUES = (

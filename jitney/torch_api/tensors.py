@@ -41,6 +41,8 @@ def is_wrapper_class(cls: type) -> bool:
     return isinstance(override, FunctionType) and override is not _ANY_TENSORS_OVERRIDE
 
 
+#: How a class makes a tensor that is made of others: without memory of its own.
+make_wrapper: Callable[..., Any] = torch.Tensor._make_wrapper_subclass
 #: A scope in which torch functions do not ask a tensor's class what it makes of them.
 FUNCTIONS_OFF: Any = torch._C.DisableTorchFunctionSubclass
 _ANY_TENSORS_OVERRIDE: Any = getattr(torch.Tensor.__torch_function__, "__func__", None)
