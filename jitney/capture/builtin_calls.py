@@ -401,7 +401,7 @@ def _text(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site:
 
 @builtin(builtins.abs, math.floor, math.ceil, math.trunc, takes=ONE)
 def _whole(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Any) -> Any:
-    if function is builtins.abs and type(forced(interpreter, args)[0]) is torch.SymFloat:
+    if function is builtins.abs and isinstance(forced(interpreter, args)[0], SYMBOLS):
         link = "push" if site is not None else None
         return interpreter.call_python(polyfills.abs_, args, kwargs, link)
     return _number(interpreter, function, args, kwargs, site)

@@ -289,3 +289,28 @@ def test_what_is_assumed_of_a_storages_size_is_no_guard() -> None:
         x, y = (torch.arange(float(n))[:, None].requires_grad_() * 1 for _ in range(2))
         assert_equal((compiled(x), x), (filled(y), y))
     assert [event.data["kind"] for event in log.events("frame_skipped")] == ["storage-size"]
+
+
+def test_the_magnitude_of_a_number_that_changes() -> None:
+    def f(x: torch.Tensor, n: int) -> torch.Tensor:
+        return torch.nn.functional.pad(x, (abs(n), 0)) + abs(n - 1)
+
+    compiled = jitney.compile(f, fullgraph=True)
+    log.clear()
+    for n in (3, -2, 5, -7, 0, 1, 9):
+        assert torch.equal(compiled(torch.ones(4), n), f(torch.ones(4), n))
+    assert not log.events("eager_graph") and len(log.events("entry")) < 7
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_attention_of_a_head_size_that_changes_and_a_given_scale(masked: bool) -> None:
+    def f(x: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
+        attend = torch.nn.functional.scaled_dot_product_attention
+        return attend(x, x + 1, x - 1, attn_mask=mask, scale=0.3) * 2
+
+    compiled = jitney.compile(f, dynamic=True)
+    log.clear()
+    for size in (8, 16, 6):
+        x, mask = torch.randn(2, 3, 5, size), torch.randn(5, 5) if masked else None
+        torch.testing.assert_close(compiled(x, mask), f(x, mask), rtol=1e-4, atol=1e-5)
+    assert not log.events("interpreted_node")

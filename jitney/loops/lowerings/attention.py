@@ -97,9 +97,9 @@ def emit_attention(
     d, dv = Axis("d", query.shape[3]), Axis("dv", value.shape[3])
     batch, head = Axis("b", query.shape[0]), Axis("h", query.shape[1])
     row = (index(batch), index(head))
+    if not (query.shape[3].is_const and value.shape[3].is_const):
+        raise Refused("a head size known only at run time")
     if scale is None:
-        if not query.shape[3].is_const:
-            raise Refused("a head size known only at run time")
         scale = 1.0 / math.sqrt(query.shape[3].const)
     b.nodes.append(
         Attention(
