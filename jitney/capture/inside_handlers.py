@@ -28,7 +28,12 @@ def is_error_handled(
     at the instructions where ``frames`` are would be seen by an ``except``, a ``finally`` or a
     ``with`` block of theirs, those of torch's own managers and of ``nullcontext`` aside."""
     refuses = torch_api.unchecked_may_refuse(leaves.method_name(func), args, kwargs)
-    return refuses and any(map(_handles, frames))
+    return refuses and is_inside_handler(frames)
+
+
+def is_inside_handler(frames: Iterable[Frame]) -> bool:
+    """Whether an error at the instructions where ``frames`` are would be seen by one of them."""
+    return any(map(_handles, frames))
 
 
 def _handles(frame: Frame) -> bool:

@@ -20,12 +20,15 @@ import torch
 from torch import fx
 
 from jitney import torch_api
+from jitney.capture.leaves import is_authors
 from jitney.errors import Unsupported
 from jitney.graph.ask_eager import ask_eager
 from jitney.graph.check_numbers import check_numbers
 from jitney.graph.expand_foreach import expand_foreach, is_foreach
 from jitney.graph.number_ranges import check_ranges
+from jitney.graph.refuse_reach import refuse_reach
 from jitney.graph.symbol_nodes import SymbolNodes
+from jitney.graph.written_calls import call_functional, retaken
 from jitney.torch_api import OpOverload
 
 Decompositions = Mapping[OpOverload, Callable[..., Any]]
@@ -71,6 +74,8 @@ def op_kind(op: OpOverload) -> OpKind:
         return OpKind.FOREACH
     schema = torch_api.schema_of(op)
     written = [a for a in schema.arguments if a.alias_info is not None and a.alias_info.is_write]
+    if written and is_authors(op):  # whatever it is called, and other ops of its author's
+        return OpKind.MUTATES
     if written:
         in_place = len(written) == 1 and written[0] is schema.arguments[0]
         name = torch_api.op_name(op)
@@ -152,6 +157,7 @@ class Recorder(torch_api.dispatch_mode_class()):  # type: ignore[misc]
         self._roots: dict[int, torch.Tensor] = {}  # of views only
         self._alive: list[torch.Tensor] = []  # ids stay unique while tensors live
         self._families: dict[int, list[torch.Tensor]] = {}  # root id -> views of it
+        self._stale: dict[int, fx.Node] = {}  # id of a view -> what its root was when it was taken
         self.detached: set[int] = set()  # ids of what `detach` gave
         self.moved: set[int] = set()  # ids of copies of inputs that lie otherwise than those
 
@@ -180,6 +186,8 @@ class Recorder(torch_api.dispatch_mode_class()):  # type: ignore[misc]
 
     def node_of(self, tensor: torch.Tensor) -> fx.Node:
         """The node that computes ``tensor`` now; a real tensor becomes a constant."""
+        if id(tensor) in self._stale:
+            return self._take_again(tensor)
         node = self._nodes.get(id(tensor))
         if node is None:
             node = self._lift(tensor)
@@ -282,6 +290,8 @@ class Recorder(torch_api.dispatch_mode_class()):  # type: ignore[misc]
                 return expand_foreach(func, args, kwargs)
         if kind is OpKind.BATCH_NORM:
             return self._record_batch_norm(func, args, kwargs)
+        if is_authors(func) and not torch_api.is_composite(func):
+            return self._record_written(func, args, kwargs)
         raise NeedsFunctionalization(str(func))
 
     def _apart(self, func: OpOverload, args: Any, out: Any) -> Any:
@@ -342,7 +352,7 @@ class Recorder(torch_api.dispatch_mode_class()):  # type: ignore[misc]
             raise Unsupported("as-strided", f"{func} of a copy of a part of a larger tensor")
         out = self._fake_result(func, args, kwargs, view)
         if func is _AS_STRIDED:
-            _refuse_reach(out, self.root_of(args[0]))
+            refuse_reach(out, self.root_of(args[0]))
         if torch_api.is_layout_unforeseen(func):
             out = torch_api.laid_out_by_eager(func, args, kwargs, out)
         if torch_api.is_assertion(func):
@@ -433,6 +443,27 @@ class Recorder(torch_api.dispatch_mode_class()):  # type: ignore[misc]
         for member in family:
             self._nodes[id(member)] = node
 
+    def _record_written(self, func: OpOverload, args: Any, kwargs: Any) -> Any:
+        """A call of an author's op that writes, as one that gives new values."""
+        with self:
+            results, bases, values = call_functional(func, args, kwargs, self.root_of)
+        for base, value in zip(bases, values, strict=True):
+            old, new = self._nodes[id(base)], self._nodes[id(value)]
+            for member in (base, *self._families.get(id(base), ())):
+                if self._nodes[id(member)] is old:
+                    self._nodes[id(member)] = new
+                else:
+                    self._stale.setdefault(id(member), old)
+            torch_api.bump_versions((base,))
+        return results
+
+    def _take_again(self, view: torch.Tensor) -> fx.Node:
+        """The node of a view whose root has been written to since it was taken."""
+        old, root = self._stale.pop(id(view)), self.root_of(view)
+        node = retaken(self.graph, self._nodes[id(view)], old, self._nodes[id(root)])
+        self._nodes[id(view)] = node
+        return node
+
     def _record_batch_norm(self, func: OpOverload, args: Any, kwargs: Any) -> Any:
         """``args``: input, weight, bias, running mean, running variance, training, …"""
         if args[3] is None or not args[5]:
@@ -451,22 +482,6 @@ def _query(op: OpOverload, args: Any, kwargs: Any) -> Any:
     if op is _SIZE:
         return tuple([int(size) for size in args[0].shape])
     return op(*args, **kwargs)
-
-
-def _refuse_reach(view: torch.Tensor, root: torch.Tensor) -> None:
-    """Raises Unsupported where a view goes past the elements of the tensor that we are given, into
-    memory around it."""
-    (first, last), (begin, end) = _places(view), _places(root)
-    known = all(type(place) is int for place in (first, last, begin, end))
-    if known and 0 not in view.shape and (first < begin or last > end):
-        raise Unsupported("as-strided", "as_strided reaches past its tensor, into a larger one")
-
-
-def _places(tensor: torch.Tensor) -> tuple[Any, Any]:
-    """The first and the last element, as places in the storage."""
-    begin = tensor.storage_offset()
-    steps = [(n - 1) * step for n, step in zip(tensor.shape, tensor.stride(), strict=True)]
-    return begin, begin + sum(steps)
 
 
 def _with_defaults(op: OpOverload, args: Any) -> Any:

@@ -4,28 +4,36 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from operator import getitem
+from typing import Any
 
 import torch
 from torch import fx
 
 from jitney.loops.lowerings.views import is_view, may_alias
+from jitney.torch_api.written_ops import writing_form_of
 
 aten = torch.ops.aten
 END = 1 << 60
+_OF_SIZES = (aten.sym_size.int, aten.sym_stride.int, aten.sym_numel.default)
 
 
 @dataclass
 class Liveness:
     """``root[node]``: the node whose storage a value views. ``last_read[root]``: position of the
     last node that reads that storage, `END` when it leaves the graph. ``written_back``:
-    placeholders that an ``aten.copy_`` overwrites before the graph ends. ``owner[node]``: whose
-    storage a result may lie in that overwrites its first argument, by way of others that do."""
+    placeholders that an ``aten.copy_`` overwrites before the graph ends, and where.
+    ``owner[node]``: whose storage a result may lie in that overwrites its first argument, by way of
+    others that do.
+    ``overwritten[node]``: of the call of an author's op that writes, which of its bases it may
+    write to where they lie; else the input that must hold its new value at once, if any: a later
+    call may raise."""
 
     position: dict[fx.Node, int] = field(default_factory=dict)
     root: dict[fx.Node, fx.Node] = field(default_factory=dict)
     last_read: dict[fx.Node, int] = field(default_factory=dict)
-    written_back: set[fx.Node] = field(default_factory=set)
+    written_back: dict[fx.Node, int] = field(default_factory=dict)
     owner: dict[fx.Node, fx.Node] = field(default_factory=dict)
+    overwritten: dict[fx.Node, tuple[bool | fx.Node, ...]] = field(default_factory=dict)
 
     def may_overwrite(self, node: fx.Node) -> bool:
         """Whether ``node`` may write its result over the storage of its first argument."""
@@ -38,8 +46,10 @@ class Liveness:
         no later reader of the old value; no other operand in the same storage.
         """
         base = node.args[0] if node.args else None
-        if not isinstance(base, fx.Node):
-            return None
+        return self._free(base, node, node) if isinstance(base, fx.Node) else None
+
+    def _free(self, base: fx.Node, node: fx.Node, result: fx.Node) -> fx.Node | None:
+        """Whose storage ``result`` of ``node`` may lie in, being that of ``base``."""
         root = self.root[base]
         if self.last_read[root] > self.position[node]:
             return None
@@ -49,9 +59,29 @@ class Liveness:
             return None
         owner = self.owner.get(root, root)
         if owner.op == "placeholder":
-            stays = owner not in self.written_back or self.last_read[self.root[node]] == END
+            # until that writes to it, if not what lies there by then
+            stays = self.last_read[self.root[result]] > self.written_back.get(owner, -1)
             return None if stays else owner
         return owner if owner.op == "call_function" else None
+
+    def find_overwritten(self, node: fx.Node) -> None:
+        """Fills in what the call ``node`` of an author's op may overwrite."""
+        bases: Any = node.args[0]
+        items = {user.args[1]: user for user in node.users if user.target is getitem}
+        first = len(node.meta["val"]) - len(bases)
+        self.overwritten[node] = tuple(
+            self._overwrites(base, node, items.get(first + position))
+            for position, base in enumerate(bases)
+        )
+
+    def _overwrites(self, base: fx.Node, node: fx.Node, item: fx.Node | None) -> bool | fx.Node:
+        owner = None if item is None else self._free(base, node, item)
+        if item is not None and owner is not None:
+            self.owner[item] = owner
+            return True
+        root = self.root[base]
+        idle = self.last_read[root] <= self.position[node]
+        return root if idle and base is root and root in self.written_back else False
 
 
 def _flat_args(node: fx.Node) -> list[fx.Node]:
@@ -67,14 +97,17 @@ def analyse_liveness(graph: fx.Graph) -> Liveness:
         live.position[node] = position
         root = live.root[node] = _root(live, node)
         live.last_read.setdefault(root, position)
-        reads = node.all_input_nodes
+        reads = [] if node.target in _OF_SIZES else node.all_input_nodes
         if node.target is aten.copy_.default:
             reads = [a for a in node.args[1:2] if isinstance(a, fx.Node)]
-            live.written_back.add(live.root[node.args[0]])
+            live.written_back[live.root[node.args[0]]] = position
         for source in reads:
             when = END if node.op == "output" else position
             live.last_read[live.root[source]] = max(live.last_read[live.root[source]], when)
     for node in graph.nodes:
+        if writing_form_of(node.target) is not None:
+            live.find_overwritten(node)
+            continue
         owner = live.storage_to_overwrite(node)
         if owner is not None:
             live.owner[node] = owner
@@ -84,6 +117,8 @@ def analyse_liveness(graph: fx.Graph) -> Liveness:
 def _root(live: Liveness, node: fx.Node) -> fx.Node:
     base = node.args[0] if node.op == "call_function" and node.args else None
     if not isinstance(base, fx.Node):
+        return node
+    if node.target is getitem and writing_form_of(base.target) is not None:
         return node
     shares = node.target is getitem or is_view(node.target) or may_alias(node.target)
     return live.root[base] if shares else node
