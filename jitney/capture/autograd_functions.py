@@ -85,10 +85,14 @@ def apply(
 
 def _differentiated(interpreter: Interpreter, cls: Any, context: Context, inputs: list[Any]) -> Any:
     written, known = set(interpreter.recorder.mutated), len(interpreter.recorder.nodes)
+    memory = _memory_of(interpreter, interpreter.recorder.nodes)
     result = _forward_without_grad(interpreter, cls, context, inputs)
     results = result if isinstance(result, tuple) else (result,)
     outputs = [x for x in results if isinstance(x, torch.Tensor)]
-    if context.dirty_tensors or interpreter.recorder.mutated - written:
+    memory |= _memory_of(interpreter, (id(x.example) for x in interpreter.recorder.inputs.values()))
+    if context.dirty_tensors or memory & _memory_of(
+        interpreter, interpreter.recorder.mutated - written
+    ):
         raise _refusal(cls, "writes in place")
     if not context.materialize_grads:
         raise _refusal(cls, "does not want missing gradients as zeros")
@@ -149,6 +153,13 @@ def _forward(interpreter: Interpreter, cls: Any, context: Context, inputs: list[
     setup = interpreter.get_attr(cls, "setup_context")
     interpreter.call(setup, (context, tuple(inputs), result), {}, None)
     return result
+
+
+def _memory_of(interpreter: Interpreter, ids: Iterable[int]) -> set[int]:
+    """The memory of the tensors of the frame with these ids."""
+    nodes = interpreter.recorder.nodes
+    found = (nodes[i][0] for i in ids if i in nodes)
+    return {torch_api.memory_of(x) for x in found if isinstance(x, torch.Tensor)}
 
 
 def _backward(

@@ -16,12 +16,14 @@ import torch
 
 from jitney import torch_api
 from jitney.capture import leaves
+from jitney.capture.break_behind import has_gradient
 from jitney.capture.changes import effects_of
 from jitney.capture.frame import BreakCapture
 from jitney.capture.inside_handlers import is_inside_handler
 from jitney.capture.rebuild import CannotRebuild, Rebuilder
-from jitney.capture.written_places import owners
+from jitney.capture.written_places import maker, owners
 from jitney.torch_api.trees import tree_leaves
+from jitney.torch_api.triton_kernels import is_launch
 from jitney.torch_api.written_ops import functional_form_of, overloads_of
 
 if TYPE_CHECKING:
@@ -33,7 +35,8 @@ def refuse_written_op(
 ) -> None:
     """Breaks before a call of an author's op that writes where a graph would not do what eager
     does. Not under ``fullgraph``: what the graph's own trace then refuses runs eager."""
-    if interpreter.options.fullgraph:
+    launch = is_launch(function)
+    if interpreter.options.fullgraph and not launch:
         return
     given = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
     written = leaves.written(function, tuple(args), kwargs)
@@ -41,11 +44,13 @@ def refuse_written_op(
         _of_schema(function)
         or _of_memory(interpreter, given, written)
         or _of_gradients(function, given, written)
-        or _of_place(interpreter)
-        or what_is_due(interpreter)
+        or (launch and _of_readers(interpreter, written))
+        or _of_place(interpreter, written)
+        or (not interpreter.options.fullgraph and what_is_due(interpreter))
     )
     if why:
-        reason = f"{leaves.name_of(function)} writes to its operands, and {why}"
+        name = "a Triton kernel" if launch else leaves.name_of(function)
+        reason = f"{name} writes to its operands, and {why}"
         raise BreakCapture("custom-op", reason)
 
 
@@ -57,7 +62,7 @@ def refuse_late_error(
     refuses = torch_api.unchecked_may_refuse(leaves.method_name(function), args, kwargs)
     if not (refuses or leaves.is_authors(function)) or interpreter.options.fullgraph:
         return
-    why = _of_place(interpreter) or what_is_due(interpreter)
+    why = _of_place(interpreter, ()) or what_is_due(interpreter)
     if why:
         reason = f"{leaves.name_of(function)} may raise behind a custom op that writes, and {why}"
         raise BreakCapture("custom-op", reason)
@@ -107,10 +112,27 @@ def _of_gradients(
     return ""
 
 
-def _of_place(interpreter: Interpreter) -> str:
+def _of_readers(interpreter: Interpreter, written: Sequence[torch.Tensor]) -> str:
+    """Of what a backward pass may read: autograd does not count what a kernel writes, and eager
+    gives the pass the new values."""
+    if not torch.is_grad_enabled():
+        return ""
+    memory = set(map(torch_api.memory_of, written))
+    for tensor, node in interpreter.recorder.nodes.values():
+        if isinstance(tensor, torch.Tensor) and torch_api.memory_of(tensor) in memory:
+            if tensor.requires_grad or any(map(has_gradient, node.users)):
+                return "a backward pass may read one of them"
+    return ""
+
+
+def _of_place(interpreter: Interpreter, written: Sequence[torch.Tensor]) -> str:
     recorder = interpreter.recorder
+    if recorder.in_transform:
+        return "is called inside a function that is transformed"
     if recorder.graph is not recorder.main:
-        return "is called inside a function that is differentiated or transformed"
+        makers = [maker(recorder.node_of(x), torch_api.memory_of(x)) for x in written]
+        if any(m is None or m.op == "placeholder" or m.graph is not recorder.graph for m in makers):
+            return "is called inside a backward that has not made what it writes to"
     if recorder.checkpoint:
         return "is called inside a checkpoint"
     return "the frame handles its errors" if is_inside_handler(recorder.frames) else ""

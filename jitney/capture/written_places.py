@@ -41,6 +41,16 @@ def owners(node: torch.fx.Node | None, memory: int) -> Iterator[torch.Tensor]:
         node = None if node.op == "placeholder" else _source(node, memory)
 
 
+def maker(node: torch.fx.Node | None, memory: int) -> torch.fx.Node | None:
+    """The node that made the ``memory`` of what ``node`` gives."""
+    while node is not None and node.op != "placeholder":
+        source = _source(node, memory)
+        if source is None:
+            return node
+        node = source
+    return node
+
+
 def _source(node: torch.fx.Node, memory: int) -> torch.fx.Node | None:
     return next((n for n in node.all_input_nodes if _looks_at(n, memory)), None)
 

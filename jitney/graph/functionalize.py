@@ -104,7 +104,6 @@ def _written(op: OpOverload, args: Any, kwargs: Any) -> Any:
     )
     for base, value in zip(bases, values, strict=True):
         torch_api.replace_functional(base, value)
-    torch_api.bump_versions(tuple(bases))
     return result
 
 

@@ -454,7 +454,6 @@ class Recorder(torch_api.dispatch_mode_class()):  # type: ignore[misc]
                     self._nodes[id(member)] = new
                 else:
                     self._stale.setdefault(id(member), old)
-            torch_api.bump_versions((base,))
         return results
 
     def _take_again(self, view: torch.Tensor) -> fx.Node:

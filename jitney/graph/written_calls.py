@@ -13,6 +13,7 @@ from torch import fx
 from jitney import torch_api
 from jitney.errors import Unsupported
 from jitney.torch_api import OpOverload
+from jitney.torch_api.triton_kernels import is_launch
 from jitney.torch_api.written_ops import all_results, emptied, functional_form_of, places_among
 
 #: (what the call gives in eager, the owners of what it writes to, their new values)
@@ -37,6 +38,8 @@ def call_functional(
     numbers = [number for place in places for number in place.numbers()]
     with torch.no_grad():
         made = form(bases, numbers, *given, **named)
+    if not is_launch(op):  # autograd does not count what a kernel writes
+        torch_api.bump_versions(tuple(bases))
     count = len(made) - len(bases)
     return all_results(op, made[:count], written), bases, list(made[count:])
 

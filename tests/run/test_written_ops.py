@@ -300,40 +300,6 @@ def test_old_values_that_are_read_later() -> None:
     check(function, jitney.compile(function, fullgraph=True), LAYOUTS["rows"](4))
 
 
-def test_a_training_step_with_such_ops() -> None:
-    """On what needs no gradient, beside what does."""
-
-    def function(x: Tensor, w: Tensor, seen: Tensor) -> Tensor:
-        hidden = (x @ w).relu()
-        both(seen, hidden)
-        out = torch.empty_like(x)
-        OPS.fill(x, out=out)
-        return (hidden * seen + out * w).sum()
-
-    log.clear()
-    compiled, found = jitney.compile(function), []
-    x, w, seen = torch.randn(4, 4), torch.randn(4, 4), torch.randn(4)
-    for called in (function, compiled):
-        weight, noted = w.clone().requires_grad_(), seen.clone()
-        for _ in range(3):
-            result = called(x, weight, noted)
-            result.backward()
-        found.append((result, weight.grad, noted))
-    assert_same(found[1], found[0])
-    assert is_whole()
-
-
-def test_a_tensor_saved_for_the_backward_pass_is_written_to() -> None:
-    def function(w: Tensor, seen: Tensor) -> Tensor:
-        made = (w * seen).sum()
-        both(seen, seen)
-        return made
-
-    for called in (function, jitney.compile(function)):
-        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
-            called(torch.randn(3, requires_grad=True), torch.ones(3)).backward()
-
-
 def counted(x: Tensor, y: Tensor, told: list[int]) -> Tensor:
     told.append(1)
     picky(x, y)
