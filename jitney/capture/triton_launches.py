@@ -82,7 +82,8 @@ def call_run(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, si
     variants = [_variant(interpreter, kernel, arguments, v) for v in kernel.variants()]
     grids = [_grid(interpreter, grid, {**options, **variant}) for variant in variants]
     written = written_by_kernel(kernel, [_examples(v) for v in variants])
-    op, values = _op(original, kernel, {**arguments, **options}, written, grids)
+    names = tuple(kernel.parameters())[: len(given)], tuple(keywords)
+    op, values = _op(original, kernel, {**arguments, **options}, names, written, grids)
     refuse_written_op(interpreter, op, values, {})
     interpreter.torch_call(op, *values)
 
@@ -150,9 +151,14 @@ def _examples(arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 def _op(
-    original: Any, kernel: Kernel, given: dict[str, Any], written: set[str], grids: list[list[Any]]
+    original: Any,
+    kernel: Kernel,
+    given: dict[str, Any],
+    names: tuple[tuple[str, ...], tuple[str, ...]],
+    written: set[str],
+    grids: list[list[Any]],
 ) -> tuple[Any, list[Any]]:
-    """(the op of a launch, its arguments)."""
+    """(the op of a launch, its arguments). ``names``: of arguments given by place, and by name."""
     kinds: dict[str, dict[str, Any]] = {"tensor": {}, "number": {}, "float": {}, "constant": {}}
     parameters = kernel.parameters()
     for name, value in given.items():
@@ -170,6 +176,7 @@ def _op(
         tuple(floats),
         tuple(constants.items()),
         tuple(tuple(v.items()) for v in kernel.variants()),
+        *names,
     )
     try:
         op = launch_op(original, kernel.base.fn.__name__, launch)

@@ -120,7 +120,8 @@ def _written(base: Any, given: Mapping[str, Any]) -> set[str]:
 class Launch:
     """How a kernel is launched, but for the values: the parameters that take ``tensors``, of which
     some are ``written``, ``numbers`` and ``floats``; ``constants``; what the autotuner may add, in
-    the order of the grids."""
+    the order of the grids. As the program gives them, which an autotuner's functions see: arguments
+    ``by_place``, and all others in the order of ``by_name``."""
 
     tensors: tuple[str, ...]
     written: frozenset[str]
@@ -128,6 +129,8 @@ class Launch:
     floats: tuple[str, ...]
     constants: tuple[tuple[str, Any], ...]
     variants: tuple[tuple[tuple[str, Any], ...], ...]
+    by_place: tuple[str, ...]
+    by_name: tuple[str, ...]
 
 
 def launch_op(kernel: Any, name: str, launch: Launch) -> OpOverload:
@@ -172,9 +175,10 @@ def _launching(kernel: Any, launch: Launch) -> Callable[..., None]:
 
     def run(*args: Any) -> None:
         tensors, (grids, numbers, *floats) = args[:count], args[count:]
-        given = dict(zip(names, (*tensors, *numbers, *floats), strict=True))
+        given = {**constants, **dict(zip(names, (*tensors, *numbers, *floats), strict=True))}
         parts = [tuple(grids[i : i + 3]) for i in range(0, len(grids), 3)]
-        kernel[parts[0] if len(parts) == 1 else _chosen(variants, parts)](**given, **constants)
+        launched = kernel[parts[0] if len(parts) == 1 else _chosen(variants, parts)]
+        launched(*[given[n] for n in launch.by_place], **{n: given[n] for n in launch.by_name})
 
     return run
 

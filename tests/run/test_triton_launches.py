@@ -51,6 +51,15 @@ def transposed(x, out, rows, columns, step, BLOCK: tl.constexpr):  # type: ignor
     tl.store(out + place * rows + row, value, place < columns)
 
 
+SEEN: list[Any] = []
+
+
+def few(configs: list[Any], named: dict[str, Any], **others: Any) -> list[Any]:
+    """An autotuner's own choice: it looks at what is given by place, and by name."""
+    SEEN.append((list(named), sorted(others)))
+    return configs[1:]
+
+
 def first_time(call: Callable[[], Any], quantiles: Any = None) -> list[float]:
     call()
     return [1.0, 1.0, 1.0]
@@ -67,6 +76,19 @@ def tuned(a, out, n, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def,name-d
     place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = place < n
     tl.store(out + place, tl.load(a + place, inside) * 2, inside)
+
+
+@triton.autotune(
+    configs=[triton.Config({"BLOCK": 16}), triton.Config({"BLOCK": 64})],
+    key=["n"],
+    prune_configs_by={"early_config_prune": few},
+)
+@triton.jit
+def pruned(a, out, n, by, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def,name-defined]
+    """``out = a * by``."""
+    place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = place < n
+    tl.store(out + place, tl.load(a + place, inside) * by, inside)
 
 
 @triton.heuristics({"BLOCK": lambda args: triton.next_power_of_2(args["n"])})
@@ -244,6 +266,21 @@ def test_nothing_is_copied_and_nothing_set_before(monkeypatch: pytest.MonkeyPatc
         (program,) = programs
         assert sum(isinstance(node, Extern) for node in program.nodes) == calls
         assert len(program.nodes) == nodes
+
+
+def test_an_autotuner_sees_what_the_program_gives() -> None:
+    def function(x: Tensor, y: Tensor) -> Any:
+        out, n = torch.empty_like(x), x.numel()
+        pruned[lambda meta: (triton.cdiv(n, meta["BLOCK"]),)](x, out, by=2, n=n)
+        return out
+
+    found = []
+    for called in (function, jitney.compile(function, fullgraph=True)):
+        SEEN.clear()
+        pruned.cache.clear()
+        called(*inputs_of(4))
+        found.append(list(SEEN))
+    assert found[1] == found[0] and found[0]
 
 
 def test_a_kernel_that_is_replaced() -> None:
