@@ -3,8 +3,8 @@ graph breaks before them.
 
 Nobody runs such a call twice. So a graph that has one is not run again in eager where it raises: an
 error leaves the process as the graph has it by then, and that must be as eager has it. What the
-graph writes to memory comes in the program's order, the call's own writes among it. What it does to
-inputs at its end, or Python does behind it, must not have been due before.
+graph writes to memory comes in the program's order (`graph/settle`), the call's own writes among
+it. What it does to inputs at its end, or Python does behind it, must not have been due before.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def refuse_written_op(
         or _of_gradients(function, given, written)
         or (launch and _of_readers(interpreter, written))
         or _of_place(interpreter, written)
-        or (not interpreter.options.fullgraph and what_is_due(interpreter))
+        or (not interpreter.options.fullgraph and what_is_due(interpreter, settled=True))
     )
     if why:
         name = "a Triton kernel" if launch else leaves.name_of(function)
@@ -59,6 +59,8 @@ def refuse_late_error(
 ) -> None:
     """Breaks before a call that may raise, in a graph with an author's op that writes, where eager
     would have done by then what the graph does at its end."""
+    if leaves.writes_unseen(function):  # `refuse_written_op` has looked
+        return
     refuses = torch_api.unchecked_may_refuse(leaves.method_name(function), args, kwargs)
     if not (refuses or leaves.is_authors(function)) or interpreter.options.fullgraph:
         return
@@ -138,9 +140,11 @@ def _of_place(interpreter: Interpreter, written: Sequence[torch.Tensor]) -> str:
     return "the frame handles its errors" if is_inside_handler(recorder.frames) else ""
 
 
-def what_is_due(interpreter: Interpreter) -> str:
-    """What eager has done by now that a graph does at its end, or Python behind it."""
-    if interpreter.recorder.writes_are_due:
+def what_is_due(interpreter: Interpreter, settled: bool = False) -> str:
+    """What eager has done by now that a graph does at its end, or Python behind it. ``settled``:
+    before the next call a graph writes to inputs what it can (`graph/settle`)."""
+    recorder = interpreter.recorder
+    if recorder.writes_stay_due if settled else recorder.writes_are_due:
         return "an input has been written to before, which a graph does at its end"
     try:
         due = effects_of(interpreter, Rebuilder(interpreter))

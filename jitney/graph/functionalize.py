@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
@@ -36,7 +36,12 @@ class FunctionalRecorder(Recorder):
 
 
 class Direct:
-    """The graph runs on fakes as they are; the recorder takes simple mutations out itself."""
+    """The graph runs on fakes as they are; the recorder takes simple mutations out itself.
+    ``settle`` has inputs hold what they hold in eager by now: it is called before what may raise.
+    """
+
+    def __init__(self) -> None:
+        self.settle: Callable[[], None] = lambda: None
 
     def enter(self, stack: ExitStack) -> None:
         """Called once the recorder is entered."""
@@ -49,6 +54,10 @@ class Direct:
         """The fake that the recorder knows for a tensor of the graph."""
         return tensor
 
+    def give(self, recorder: Recorder, tensor: torch.Tensor, value: torch.Tensor) -> None:
+        """Gives a tensor of the graph, and its views, the values of a fake of the recorder's."""
+        recorder.give(tensor, value)
+
     def clones_inputs(self) -> bool:
         """Whether inputs that require grad are cloned, so that mutating them is differentiable."""
         return False
@@ -59,7 +68,7 @@ class Functionalized(Direct):
 
     def enter(self, stack: ExitStack) -> None:
         """Enters the mode, which ``stack`` leaves."""
-        stack.enter_context(torch_api.functional_mode(_instead, _notice))
+        stack.enter_context(torch_api.functional_mode(partial(_instead, self), _notice))
 
     def feed(self, fake: torch.Tensor) -> torch.Tensor:
         """A functional tensor around it."""
@@ -69,15 +78,20 @@ class Functionalized(Direct):
         """What is inside."""
         return torch_api.from_functional(tensor)
 
+    def give(self, recorder: Recorder, tensor: torch.Tensor, value: torch.Tensor) -> None:
+        """By functionalization."""
+        torch_api.replace_functional(tensor, value)
+
     def clones_inputs(self) -> bool:
         """Always."""
         return True
 
 
-def _instead(op: OpOverload, args: Any, kwargs: Any) -> tuple[Any] | None:
+def _instead(layer: Direct, op: OpOverload, args: Any, kwargs: Any) -> tuple[Any] | None:
     """(What a call gives) that functionalization would not see as what it is: a write of an
     author's op, and what `_found_instead` gives."""
     if op_kind(op) is OpKind.MUTATES and is_authors(op) and not torch_api.is_composite(op):
+        layer.settle()
         return (_written(op, args, kwargs),)
     found = _found_instead(op, args, kwargs)
     return None if found is None else (found,)

@@ -26,6 +26,7 @@ from jitney.graph.ask_eager import ask_eager
 from jitney.graph.check_numbers import check_numbers
 from jitney.graph.expand_foreach import expand_foreach, is_foreach
 from jitney.graph.number_ranges import check_ranges
+from jitney.graph.op_arguments import first_tensor, with_defaults
 from jitney.graph.refuse_reach import refuse_reach
 from jitney.graph.symbol_nodes import SymbolNodes
 from jitney.graph.written_calls import call_functional, retaken
@@ -158,6 +159,7 @@ class Recorder(torch_api.dispatch_mode_class()):  # type: ignore[misc]
         self._alive: list[torch.Tensor] = []  # ids stay unique while tensors live
         self._families: dict[int, list[torch.Tensor]] = {}  # root id -> views of it
         self._stale: dict[int, fx.Node] = {}  # id of a view -> what its root was when it was taken
+        self.settle: Callable[[], None] = lambda: None  # `graph/settle`
         self.detached: set[int] = set()  # ids of what `detach` gave
         self.moved: set[int] = set()  # ids of copies of inputs that lie otherwise than those
 
@@ -336,10 +338,7 @@ class Recorder(torch_api.dispatch_mode_class()):  # type: ignore[misc]
         return self.lift(value) if type(value) in _REAL else value
 
     def _record(self, func: OpOverload, args: Any, kwargs: Any, view: bool) -> Any:
-        if (
-            str(func) in _FUNCTIONAL_NAMES.values()
-            and not _first_tensor(func, args).is_contiguous()
-        ):
+        if str(func) in _FUNCTIONAL_NAMES.values() and not first_tensor(func, args).is_contiguous():
             # Eager's order of drawing differs with the processor's vendor.
             raise Unsupported("strided-random", f"{func} of a tensor that is not contiguous")
         if torch.is_grad_enabled():
@@ -364,7 +363,7 @@ class Recorder(torch_api.dispatch_mode_class()):  # type: ignore[misc]
         node = self._call(func, args, kwargs, out)
         root = None
         if view:
-            node.meta["of"] = _first_tensor(func, args)
+            node.meta["of"] = first_tensor(func, args)
             root = self.root_of(node.meta["of"])
         if isinstance(out, torch.Tensor):
             self.track(out, node, root)
@@ -422,7 +421,7 @@ class Recorder(torch_api.dispatch_mode_class()):  # type: ignore[misc]
         target, functional = args[0], functional_form(func)
         assert functional is not None
         if str(func) in _FUNCTIONAL_NAMES:
-            args = _with_defaults(func, args)
+            args = with_defaults(func, args)
         with self:
             out = functional(*args, **kwargs)
             if out.dtype != target.dtype:
@@ -445,16 +444,32 @@ class Recorder(torch_api.dispatch_mode_class()):  # type: ignore[misc]
 
     def _record_written(self, func: OpOverload, args: Any, kwargs: Any) -> Any:
         """A call of an author's op that writes, as one that gives new values."""
+        self.settle()
         with self:
             results, bases, values = call_functional(func, args, kwargs, self.root_of)
         for base, value in zip(bases, values, strict=True):
-            old, new = self._nodes[id(base)], self._nodes[id(value)]
-            for member in (base, *self._families.get(id(base), ())):
-                if self._nodes[id(member)] is old:
-                    self._nodes[id(member)] = new
-                else:
-                    self._stale.setdefault(id(member), old)
+            self.give(base, value)
         return results
+
+    def give(self, base: torch.Tensor, value: torch.Tensor) -> None:
+        """From now on ``base`` and what is in its memory have the values of ``value``."""
+        old, new = self._nodes[id(base)], self._nodes[id(value)]
+        for member in (base, *self._families.get(id(base), ())):
+            if self._nodes[id(member)] is old:
+                self._nodes[id(member)] = new
+            else:
+                self._stale.setdefault(id(member), old)
+
+    def copied_back(self, placeholder: fx.Node, node: fx.Node) -> torch.Tensor:
+        """A copy of what ``node`` computes into an input, and the input from then on."""
+        fake = placeholder.meta["val"]
+        with torch_api.dispatch_modes_off(), self._fake_mode:
+            now: torch.Tensor = torch.empty_strided(
+                fake.shape, fake.stride(), dtype=fake.dtype, device=fake.device
+            )
+        self.track(now, self._call(torch.ops.aten.copy_.default, (), {}, now))
+        self._nodes[id(now)].args = (placeholder, node)
+        return now
 
     def _take_again(self, view: torch.Tensor) -> fx.Node:
         """The node of a view whose root has been written to since it was taken."""
@@ -481,19 +496,3 @@ def _query(op: OpOverload, args: Any, kwargs: Any) -> Any:
     if op is _SIZE:
         return tuple([int(size) for size in args[0].shape])
     return op(*args, **kwargs)
-
-
-def _with_defaults(op: OpOverload, args: Any) -> Any:
-    """``args`` and the defaults of the positional arguments left out, which another op lacks."""
-    left_out = [a for a in torch_api.schema_of(op).arguments if not a.kwarg_only][len(args) :]
-    return (*args, *(argument.default_value for argument in left_out))
-
-
-def _first_tensor(func: OpOverload, args: Any) -> torch.Tensor:
-    for argument in args:
-        if isinstance(argument, torch.Tensor):
-            return argument
-        if isinstance(argument, list | tuple) and argument:
-            return _first_tensor(func, argument)
-    # As for the gradient of a product with a complex number.
-    raise Unsupported("view-of-nothing", f"{func} of a number: a view takes a tensor")

@@ -202,8 +202,7 @@ def _call(b: Builder, values: Lowered, live: Liveness) -> Any:
     if not isinstance(target, OpOverload):
         return _unknown_call(target)
     if (written := writing_form_of(target)) is not None:
-        found = (values[x] if isinstance(x, fx.Node) else x for x in live.overwritten[node])
-        return lower_written_call(b, written, args, kwargs, list(found))
+        return lower_written_call(b, written, args, kwargs, live.overwritten[node])
     b.may_overwrite = live.may_overwrite(node)
     if torch_api.schema_of(target).is_mutable and not is_view(target):
         return _mutating_call(b, target, args, kwargs)

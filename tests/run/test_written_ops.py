@@ -262,6 +262,31 @@ def test_no_cache_is_copied(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [type(n) for n in touching] == [Extern, Extern]
 
 
+def attend(q: Tensor, k: Tensor, cache: Tensor, at: Tensor) -> Tensor:
+    """What ATen writes to the cache is there when the op reads it."""
+    cache.index_copy_(0, at, k)
+    out = torch.empty_like(q)
+    both(out.fill_(1), cache, None)
+    cache[at] = out
+    scale(out, cache)
+    return out + q
+
+
+def test_no_cache_is_copied_between_writes_of_atens(monkeypatch: pytest.MonkeyPatch) -> None:
+    programs = programs_of(monkeypatch)
+    q, k, at = torch.randn(2, 8), torch.randn(2, 8), torch.tensor([3, 1])
+    caches = [torch.zeros(9, 8) for _ in range(2)]
+    compiled = jitney.compile(attend)
+    log.clear()
+    for _ in range(2):
+        assert_same(compiled(q, k, caches[0], at), attend(q, k, caches[1], at))
+    assert_same(*caches)
+    assert is_whole()
+    ((program, _),) = programs
+    shape = [b.shape for b in program.buffers if b.kind == "input" and int(b.shape[0]) == 9]
+    assert [b.kind for b in program.buffers if b.shape in shape] == ["input"]
+
+
 def test_memory_that_an_op_alone_fills_is_not_set_before(monkeypatch: pytest.MonkeyPatch) -> None:
     programs = programs_of(monkeypatch)
     check(in_a_new_tensor, jitney.compile(in_a_new_tensor), LAYOUTS["rows"](4))
@@ -319,6 +344,14 @@ def after_a_write(x: Tensor, y: Tensor, told: list[int]) -> Tensor:
     return x * 2
 
 
+def between_writes(x: Tensor, y: Tensor, told: list[int]) -> Tensor:
+    x[0] = 7
+    made = torch.index_put(y, (torch.tensor([0]),), torch.ones(2))
+    picky(x, y)
+    y.copy_(made * 2)
+    return x * 2
+
+
 def before_another_error(x: Tensor, y: Tensor, told: list[int]) -> Tensor:
     picky(x, y[:0])
     told.append(1)
@@ -334,19 +367,20 @@ def handled(x: Tensor, y: Tensor, told: list[int]) -> Tensor:
 
 
 @pytest.mark.parametrize(
-    "function", [counted, after_another, after_a_write, before_another_error, handled]
+    "function",
+    [counted, after_another, after_a_write, between_writes, before_another_error, handled],
 )
 def test_an_error_leaves_what_eager_leaves(function: Callable[..., Any]) -> None:
     compiled = jitney.compile(function)
     for size in (1.0, 5.0, 1.0, 5.0):
         found = []
         for called in (function, compiled):
-            x, told, error = torch.ones(2, 2), list[int](), ""
+            x, y, told, error = torch.ones(2, 2), size * torch.eye(2), list[int](), ""
             try:
-                called(x, size * torch.eye(2), told)
+                called(x, y, told)
             except (ValueError, RuntimeError) as raised:
                 error = type(raised).__name__
-            found.append((x, told, error))
+            found.append((x, y, told, error))
         assert_same(found[1], found[0])
 
 

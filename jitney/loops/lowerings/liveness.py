@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from jitney.capture.leaves import is_authors
 from jitney.loops.lowerings.views import is_view, may_alias
 from jitney.torch_api.written_ops import writing_form_of
 
@@ -21,19 +22,21 @@ _OF_SIZES = (aten.sym_size.int, aten.sym_stride.int, aten.sym_numel.default)
 class Liveness:
     """``root[node]``: the node whose storage a value views. ``last_read[root]``: position of the
     last node that reads that storage, `END` when it leaves the graph. ``written_back``:
-    placeholders that an ``aten.copy_`` overwrites before the graph ends, and where.
+    (place, root of the value) of each ``aten.copy_`` to a placeholder, in order. ``calls``: places
+    of authors' ops, at which an input holds what it does in eager: they may raise.
     ``owner[node]``: whose storage a result may lie in that overwrites its first argument, by way of
     others that do.
     ``overwritten[node]``: of the call of an author's op that writes, which of its bases it may
-    write to where they lie; else the input that must hold its new value at once, if any: a later
-    call may raise."""
+    write to where they lie. ``residents[owner]``: the values that lie in a storage."""
 
     position: dict[fx.Node, int] = field(default_factory=dict)
     root: dict[fx.Node, fx.Node] = field(default_factory=dict)
     last_read: dict[fx.Node, int] = field(default_factory=dict)
-    written_back: dict[fx.Node, int] = field(default_factory=dict)
+    written_back: dict[fx.Node, list[tuple[int, fx.Node]]] = field(default_factory=dict)
+    calls: list[int] = field(default_factory=list)
+    residents: dict[fx.Node, list[fx.Node]] = field(default_factory=dict)
     owner: dict[fx.Node, fx.Node] = field(default_factory=dict)
-    overwritten: dict[fx.Node, tuple[bool | fx.Node, ...]] = field(default_factory=dict)
+    overwritten: dict[fx.Node, tuple[bool, ...]] = field(default_factory=dict)
 
     def may_overwrite(self, node: fx.Node) -> bool:
         """Whether ``node`` may write its result over the storage of its first argument."""
@@ -59,29 +62,43 @@ class Liveness:
             return None
         owner = self.owner.get(root, root)
         if owner.op == "placeholder":
-            # until that writes to it, if not what lies there by then
-            stays = self.last_read[self.root[result]] > self.written_back.get(owner, -1)
-            return None if stays else owner
+            return owner if self._may_lie_in(owner, node, result) else None
         return owner if owner.op == "call_function" else None
+
+    def _may_lie_in(self, given: fx.Node, node: fx.Node, result: fx.Node) -> bool:
+        """Whether the input ``given`` may hold ``result`` of ``node`` from there on: it is to hold
+        it before the next author's op, or is overwritten without one; and what it is to hold later
+        comes behind the last reader."""
+        at, root = self.position[node], self.root[result]
+        last = self.last_read[root]
+        later = [(place, value) for place, value in self.written_back.get(given, ()) if place > at]
+        if not later or last == END:
+            return False
+        others = (given, *self.residents.get(given, ()))
+        if any(self.last_read[self.root[other]] > at for other in others if other is not result):
+            return False
+        if any(place < last and value is not root for place, value in later):
+            return False
+        return not any(at < place < later[0][0] for place in self.calls)
 
     def find_overwritten(self, node: fx.Node) -> None:
         """Fills in what the call ``node`` of an author's op may overwrite."""
         bases: Any = node.args[0]
         items = {user.args[1]: user for user in node.users if user.target is getitem}
         first = len(node.meta["val"]) - len(bases)
-        self.overwritten[node] = tuple(
-            self._overwrites(base, node, items.get(first + position))
-            for position, base in enumerate(bases)
-        )
+        free = []
+        for position, base in enumerate(bases):
+            item = items.get(first + position)
+            owner = None if item is None else self._free(base, node, item)
+            free.append(owner is not None)
+            if item is not None and owner is not None:
+                self.note_owner(item, owner)
+        self.overwritten[node] = tuple(free)
 
-    def _overwrites(self, base: fx.Node, node: fx.Node, item: fx.Node | None) -> bool | fx.Node:
-        owner = None if item is None else self._free(base, node, item)
-        if item is not None and owner is not None:
-            self.owner[item] = owner
-            return True
-        root = self.root[base]
-        idle = self.last_read[root] <= self.position[node]
-        return root if idle and base is root and root in self.written_back else False
+    def note_owner(self, node: fx.Node, owner: fx.Node) -> None:
+        """Notes that a value lies in the storage of ``owner``."""
+        self.owner[node] = owner
+        self.residents.setdefault(owner, []).append(node)
 
 
 def _flat_args(node: fx.Node) -> list[fx.Node]:
@@ -100,23 +117,31 @@ def analyse_liveness(graph: fx.Graph) -> Liveness:
         reads = [] if node.target in _OF_SIZES else node.all_input_nodes
         if node.target is aten.copy_.default:
             reads = [a for a in node.args[1:2] if isinstance(a, fx.Node)]
-            live.written_back[live.root[node.args[0]]] = position
+            given, value = (live.root[a] for a in node.args[:2])
+            live.written_back.setdefault(given, []).append((position, value))
+        elif node.op == "call_function" and is_authors(node.target):
+            live.calls.append(position)
         for source in reads:
             when = END if node.op == "output" else position
             live.last_read[live.root[source]] = max(live.last_read[live.root[source]], when)
     for node in graph.nodes:
+        if node.target is aten.copy_.default:
+            live.note_owner(node, live.root[node.args[0]])
+            continue
         if writing_form_of(node.target) is not None:
             live.find_overwritten(node)
             continue
         owner = live.storage_to_overwrite(node)
         if owner is not None:
-            live.owner[node] = owner
+            live.note_owner(node, owner)
     return live
 
 
 def _root(live: Liveness, node: fx.Node) -> fx.Node:
     base = node.args[0] if node.op == "call_function" and node.args else None
     if not isinstance(base, fx.Node):
+        return node
+    if node.target is aten.copy_.default:  # what an input holds from then on
         return node
     if node.target is getitem and writing_form_of(base.target) is not None:
         return node

@@ -22,17 +22,16 @@ def lower_written_call(
     op: OpOverload,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
-    overwritten: Sequence[bool | StridedTensor],
+    overwritten: Sequence[bool],
 ) -> tuple[Any, ...]:
     """The functional form of ``op`` as a call of ``op`` itself: its results, and its bases, copied
     before where an old value is still needed (not ``overwritten``), or lies otherwise than in the
-    trace, by which the places of the arguments are counted. An input among ``overwritten`` is given
-    its new value behind the call."""
+    trace, by which the places of the arguments are counted."""
     bases, numbers, *given = args
     fakes = list(b.fake)
     results = fakes[: len(fakes) - len(bases)]
     written = [
-        _own(b, base, fake, free is True)
+        _own(b, base, fake, free)
         for base, fake, free in zip(bases, fakes[len(results) :], overwritten, strict=True)
     ]
 
@@ -50,9 +49,6 @@ def lower_written_call(
     made = [next(fresh) if r.alias_info is None else None for r in returns]
     wanted = made if results else []
     found = b.extern(op, passed, named, wanted, "it writes into its arguments", written)
-    for place, value in zip(overwritten, written, strict=True):
-        if isinstance(place, StridedTensor):
-            b.copy(place, value)
     return (*(x for x in found if x is not None), *written)
 
 
