@@ -32,7 +32,7 @@ def call_functional(
     form = functional_form_of(op)
     if form is None:
         raise Unsupported("custom-op", f"{op} gives or writes to what no graph holds")
-    bases, places, written = places_among(op, args, kwargs, owner, value_of)
+    bases, places = places_among(op, args, kwargs, owner, value_of)
     given, named = emptied(op, args, kwargs, places)
     _refuse_kinds(op, bases, args, kwargs, owner, value_of)
     numbers = [number for place in places for number in place.numbers()]
@@ -41,7 +41,7 @@ def call_functional(
     if not is_launch(op):  # autograd does not count what a kernel writes
         torch_api.bump_versions(tuple(bases))
     count = len(made) - len(bases)
-    return all_results(op, made[:count], written), bases, list(made[count:])
+    return all_results(op, made[:count], args, kwargs), bases, list(made[count:])
 
 
 def _refuse_kinds(

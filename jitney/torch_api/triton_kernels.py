@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from jitney.torch_api.ops import OpOverload
 
 NAMESPACE = "jitney_launches"
 _LIBRARY = torch.library.Library(NAMESPACE, "FRAGMENT")
+_NUMBERS = itertools.count()
 #: By what they are of; the kernels stay alive, so that their ids are theirs.
 _KNOWN: dict[Any, tuple[Any, OpOverload]] = {}
 _FUNCTIONS: dict[OpOverload, Callable[..., None]] = {}
@@ -141,7 +143,7 @@ def launch_op(kernel: Any, name: str, launch: Launch) -> OpOverload:
     known = _KNOWN.get(key)
     if known is not None:
         return known[1]
-    full = f"launch_{len(_KNOWN)}_{name if name.isidentifier() else 'kernel'}"
+    full = f"launch_{next(_NUMBERS)}_{name if name.isidentifier() else 'kernel'}"
     tensors = [
         f"Tensor(a{i}!) t{i}" if x in launch.written else f"Tensor t{i}"
         for i, x in enumerate(launch.tensors)

@@ -7,6 +7,7 @@ the op is given parts of the new values there, so that those which overlap do so
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from jitney.torch_api.ops import OpOverload, op_name, overload_name, schema_of
 
 NAMESPACE = "jitney_written"
 _LIBRARY = torch.library.Library(NAMESPACE, "FRAGMENT")
+_NUMBERS = itertools.count()
 _ORIGINALS: dict[OpOverload, OpOverload] = {}
 _KNOWN = ("Tensor", "Optional[Tensor]", "List[Tensor]", "List[Optional[Tensor]]")
 
@@ -97,12 +99,12 @@ def functional_form_of(op: OpOverload) -> OpOverload | None:
         return None
     if any(a.alias_info is not None and not a.alias_info.is_write for a in schema.arguments):
         return None
-    if torch.Tag.inplace_view in op.tags:
+    if torch.Tag.inplace_view in op.tags or None in _returned(op):
         return None
     if any(a.name in ("bases", "places") for a in schema.arguments):
         return None
     # A number, as an op may be defined anew under its name.
-    name = f"{op.namespace}__{op_name(op)}__{overload_name(op)}__{len(_ORIGINALS)}"
+    name = f"{op.namespace}__{op_name(op)}__{overload_name(op)}__{next(_NUMBERS)}"
     text = re.sub(r"Tensor\([^)]*\)", "Tensor", str(schema))
     given = text[text.index("(") + 1 : text.rindex(") ->")]
     given = re.sub(r"\bTensor\b(?!\?)", "Tensor?", given)
@@ -145,6 +147,26 @@ def filled(
     return given, named
 
 
+def _returned(op: OpOverload) -> list[int | None]:
+    """Per result the tensor argument that it is; -1 for a result of its own, None where none is
+    known."""
+    schema = schema_of(op)
+    found: list[int | None] = []
+    for result in schema.returns:
+        if result.alias_info is None:
+            found.append(-1)
+            continue
+        names = _alias_names(result)
+        given = [i for i in written_arguments(op) if str(schema.arguments[i].type) == "Tensor"]
+        alike = [i for i in given if names & _alias_names(schema.arguments[i])]
+        found.append(alike[0] if len(alike) == 1 else None)
+    return found
+
+
+def _alias_names(value: Any) -> set[str]:
+    return set(value.alias_info.before_set)
+
+
 def emptied(
     op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any], places: Sequence[Place]
 ) -> tuple[list[Any], dict[str, Any]]:
@@ -159,12 +181,18 @@ def own_results(op: OpOverload, result: Any) -> list[Any]:
     return [x for r, x in zip(returns, results, strict=True) if r.alias_info is None]
 
 
-def all_results(op: OpOverload, own: Sequence[Any], written: Sequence[Any]) -> Any:
-    """What ``op`` gives in eager: its ``own`` results, and what it has ``written`` to."""
-    fresh, kept = iter(own), iter(written)
-    returns = schema_of(op).returns
-    results = tuple([next(fresh if r.alias_info is None else kept) for r in returns])
-    return results if len(results) > 1 else (results or (None,))[0]
+def all_results(
+    op: OpOverload, own: Sequence[Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> Any:
+    """What ``op`` gives in eager: its ``own`` results, and arguments that it has written to."""
+    fresh, arguments, results = iter(own), schema_of(op).arguments, []
+    for returned in _returned(op):
+        if returned == -1:
+            results.append(next(fresh))
+        elif returned is not None:
+            name = arguments[returned].name
+            results.append(args[returned] if returned < len(args) else kwargs[name])
+    return tuple(results) if len(results) > 1 else (results or [None])[0]
 
 
 def places_among(
@@ -173,9 +201,9 @@ def places_among(
     kwargs: dict[str, Any],
     owner: Callable[[torch.Tensor], torch.Tensor],
     value_of: Callable[[torch.Tensor], torch.Tensor],
-) -> tuple[list[torch.Tensor], list[Place], list[torch.Tensor]]:
-    """(the owners of what a call writes to; every argument in their memory, written or not; the
-    written tensors). ``value_of`` a tensor lies where it is counted to."""
+) -> tuple[list[torch.Tensor], list[Place]]:
+    """(the owners of what a call writes to; every argument in their memory, written or not). By
+    ``value_of`` a tensor is told where it lies."""
     arguments = schema_of(op).arguments
     names = {a.name: i for i, a in enumerate(arguments)}
     slots = [*enumerate(args), *((names[name], value) for name, value in kwargs.items())]
@@ -199,7 +227,7 @@ def places_among(
             offset = part.storage_offset() - whole.storage_offset()
             shape, strides = tuple(part.shape), part.stride()
             places.append(Place(slot, item, numbers[id(base)], shape, strides, offset))
-    return bases, places, written
+    return bases, places
 
 
 def _items(argument: Any) -> Iterator[tuple[int, Any]]:

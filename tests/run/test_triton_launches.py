@@ -321,8 +321,8 @@ def saved_before(x: Tensor, y: Tensor) -> Any:
     return torch.autograd.grad(product, w)
 
 
-def behind_a_write(x: Tensor, y: Tensor) -> Any:
-    y.add_(1)
+def behind_a_change(x: Tensor, y: Tensor) -> Any:
+    SEEN.append(1)
     scale[(4,)](x, x.numel(), 2.0)
     return x
 
@@ -343,7 +343,7 @@ def hooked(x, n, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def,name-defin
 BREAKS = {
     needs_gradients: "one of them requires grad",
     saved_before: "a backward pass may read one of them",
-    behind_a_write: "an input has been written to before",
+    behind_a_change: "is written back behind the graph",
     of_a_made_kernel: "code of the program's runs around it",
 }
 

@@ -71,6 +71,9 @@ LIBRARY.impl("halve", lambda x, y: x.mul_(0.5).sub_(y.min()), "CPU")
 LIBRARY.impl("halve", lambda x, y: x, "Meta")
 LIBRARY.define("fill(Tensor y, *, Tensor(a!) out) -> ()")
 LIBRARY.impl("fill", lambda y, out: [out.copy_(y.sum())][1:] or None, "CPU")
+LIBRARY.define("turned(Tensor(a!) x, Tensor(b!) y) -> (Tensor(b!), Tensor(a!))")
+LIBRARY.impl("turned", lambda x, y: (y.mul_(2), x.add_(1)), "CPU")
+LIBRARY.impl("turned", lambda x, y: (y, x), "Meta")
 OPS = torch.ops.written_ops_defined
 
 
@@ -130,6 +133,11 @@ def given_back(x: Tensor, y: Tensor) -> Any:
     return z, OPS.halve(y * 2, z) + 1
 
 
+def given_back_turned(x: Tensor, y: Tensor) -> Any:
+    first, second = OPS.turned(x, y)
+    return first + 1, second * 2, OPS.turned(x * 2, y * 3)
+
+
 def among_other_writes(x: Tensor, y: Tensor) -> Any:
     made = x.clone()
     made[0] = 3
@@ -154,7 +162,7 @@ def numbers(x: Tensor, y: Tensor) -> Any:
 
 PROGRAMS: list[Callable[..., Any]] = [
     in_an_input, in_a_new_tensor, in_views, in_views_of_an_input, twice_in_a_row, in_several,
-    in_nothing, that_overlap, given_back, among_other_writes, unread, numbers,
+    in_nothing, that_overlap, given_back, given_back_turned, among_other_writes, unread, numbers,
 ]  # fmt: skip
 LAYOUTS: dict[str, Callable[[int], Inputs]] = {
     "rows": lambda n: (torch.randn(n, n), torch.randn(n, n)),
