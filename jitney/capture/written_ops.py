@@ -38,20 +38,28 @@ def refuse_written_op(
     launch = is_launch(function)
     if interpreter.options.fullgraph and not launch:
         return
-    given = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
-    written = leaves.written(function, tuple(args), kwargs)
-    why = (
-        _of_schema(function)
-        or _of_memory(interpreter, given, written)
-        or _of_gradients(function, given, written)
-        or (launch and _of_readers(interpreter, written))
-        or _of_place(interpreter, written)
-        or (not interpreter.options.fullgraph and what_is_due(interpreter, settled=True))
-    )
+    with torch_api.without_function_modes():  # on while C code advances a generator of ours
+        why = _why_not(interpreter, function, args, kwargs)
     if why:
         name = "a Triton kernel" if launch else leaves.name_of(function)
         reason = f"{name} writes to its operands, and {why}"
         raise BreakCapture("custom-op", reason)
+
+
+def _why_not(
+    interpreter: Interpreter, function: Any, args: Sequence[Any], kwargs: dict[str, Any]
+) -> str:
+    launch = is_launch(function)
+    given = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
+    written = leaves.written(function, tuple(args), kwargs)
+    return (
+        _of_schema(function)
+        or _of_memory(interpreter, given, written)
+        or _of_gradients(function, given, written)
+        or (_of_readers(interpreter, written) if launch else "")
+        or _of_place(interpreter, written)
+        or ("" if interpreter.options.fullgraph else what_is_due(interpreter, settled=True))
+    )
 
 
 def refuse_late_error(
@@ -64,7 +72,8 @@ def refuse_late_error(
     refuses = torch_api.unchecked_may_refuse(leaves.method_name(function), args, kwargs)
     if not (refuses or leaves.is_authors(function)) or interpreter.options.fullgraph:
         return
-    why = _of_place(interpreter, ()) or what_is_due(interpreter)
+    with torch_api.without_function_modes():
+        why = _of_place(interpreter, ()) or what_is_due(interpreter)
     if why:
         reason = f"{leaves.name_of(function)} may raise behind a custom op that writes, and {why}"
         raise BreakCapture("custom-op", reason)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -440,44 +439,6 @@ def test_inputs_that_share_memory() -> None:
         found.append((called(whole[:4], whole[2:]), whole))
     assert_same(found[1], found[0])
     assert "share memory" in str(log.events("graph_break")[-1].data["reason"])
-
-
-def test_from_several_threads() -> None:
-    compiled, wrong = jitney.compile(twice_in_a_row), []
-
-    def work(seed: int) -> None:
-        for size in (3, 4, 5):
-            generator = torch.Generator().manual_seed(seed + size)
-            inputs = tuple(torch.randn(size, size, generator=generator) for _ in range(2))
-            try:
-                check(twice_in_a_row, compiled, inputs)
-            except AssertionError as error:
-                wrong.append(error)
-
-    threads = [threading.Thread(target=work, args=(10 * k,)) for k in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not wrong
-
-
-def test_an_op_defined_anew_under_its_name() -> None:
-    for factor in (2, 3):
-        library = torch.library.Library("written_ops_anew", "FRAGMENT")
-        library.define("times(Tensor(a!) x) -> ()")
-
-        def times(x: Tensor, by: int = factor) -> None:
-            x.mul_(by)
-
-        library.impl("times", times, "CPU")
-
-        def function(x: Tensor) -> Tensor:
-            torch.ops.written_ops_anew.times(x)
-            return x + 1
-
-        check(function, jitney.compile(function, fullgraph=True), (torch.ones(3),))
-        library._destroy()
 
 
 @pytest.mark.parametrize("function", PROGRAMS)
