@@ -15,6 +15,7 @@ from jitney.capture import (
     jacobians,
     tensor_wrappers,
     transforms,
+    triton_launches,
     validation,
 )
 from jitney.capture.builtin_calls import Handler, builtin
@@ -51,6 +52,7 @@ HANDLERS: dict[str, Handler] = {
     "functools.wraps": call_natively.call_wraps,
     "functools.update_wrapper": call_natively.call_update_wrapper,
     "copy.copy": copies.call_copy,
+    **triton_launches.HANDLERS,
     **dict.fromkeys(names.CHECKS_OF_TENSORS, validation.call_check),
     "copy.deepcopy": copies.call_deepcopy,
     names.MASKED_FILL: interpreting(torch_api.fill_masked_out, torch_api.is_masked_tensor),

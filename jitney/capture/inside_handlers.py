@@ -28,7 +28,12 @@ def is_error_handled(
     at the instructions where ``frames`` are would be seen by an ``except``, a ``finally`` or a
     ``with`` block of theirs, those of torch's own managers and of ``nullcontext`` aside."""
     refuses = torch_api.unchecked_may_refuse(leaves.method_name(func), args, kwargs)
-    return refuses and any(map(_handles, frames))
+    return refuses and is_inside_handler(frames)
+
+
+def is_inside_handler(frames: Iterable[Frame]) -> bool:
+    """Whether an error at the instructions where ``frames`` are would be seen by one of them."""
+    return any(map(_handles, frames))
 
 
 def _handles(frame: Frame) -> bool:
@@ -43,8 +48,16 @@ def _handles(frame: Frame) -> bool:
 
 
 def _passes_on(code: CodeType, handler: int) -> bool:
-    """Whether a handler is that of another one's own errors, which it raises again."""
-    return list_code(code).names[handler : handler + 3] == ("COPY", "POP_EXCEPT", "RERAISE")
+    """Whether a handler is that of another one's own errors, which it raises again, or that of a
+    generator or a comprehension (Python 3.12), which puts names back."""
+    names = list_code(code).names
+    if names[handler : handler + 3] == ("COPY", "POP_EXCEPT", "RERAISE"):
+        return True
+    end = next((at for at, name in enumerate(names) if at >= handler and name == "RERAISE"), 0)
+    return end > handler and _PUTS_BACK.issuperset(names[handler:end])
+
+
+_PUTS_BACK = frozenset("SWAP POP_TOP STORE_FAST STORE_FAST_MAYBE_NULL CALL_INTRINSIC_1".split())
 
 
 def _lets_through(leave: Any) -> bool:

@@ -32,6 +32,7 @@ from jitney.capture.source import Source
 from jitney.capture.symbols import SYMBOLS
 from jitney.capture.tensors import Tensors
 from jitney.capture.world import World
+from jitney.capture.written_ops import refuse_late_error
 from jitney.errors import CompilerBug, UserError
 from jitney.events import log
 from jitney.signals import is_of_signal, raise_if_of_signal
@@ -222,6 +223,8 @@ class Interpreter:
 
     def torch_call(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Calls a torch function from bytecode: it is recorded, or the graph breaks before it."""
+        if self.recorder.calls_written_ops:
+            refuse_late_error(self, function, args, kwargs)
         try:
             with self.recorder.mode:
                 return function(*args, **kwargs)

@@ -16,6 +16,7 @@ import torch
 from jitney import torch_api
 from jitney.capture.frame import BreakCapture
 from jitney.capture.program_lines import call_from
+from jitney.torch_api.written_ops import overloads_of, written_by
 
 getitem = operator.getitem
 
@@ -233,19 +234,14 @@ def target_of(func: Any) -> tuple[str, Any, bool]:
 
 def _writes(func: Any, name: str) -> bool:
     if isinstance(func, torch_api.OP_TYPES):
-        overloads = (
-            [func] if isinstance(func, torch_api.OpOverload)
-            else [getattr(func, o) for o in func.overloads()]
-        )  # fmt: skip
-        return any(torch_api.schema_of(o).is_mutable for o in overloads)
+        return any(torch_api.schema_of(o).is_mutable for o in overloads_of(func))
     if name == "__setitem__" or name.startswith("__i") and name not in ("__invert__", "__index__"):
         return True
     return name.endswith("_") and not name.endswith("__")
 
 
 def writes_unseen(func: Any) -> bool:
-    """Whether it is an author's own op that writes to operands: nothing takes that out of a graph
-    of ours, which would run eager as a whole."""
+    """Whether it is an author's own op that writes to operands (`written_ops`)."""
     return is_authors(func) and isinstance(func, torch_api.OP_TYPES) and _writes(func, "")
 
 
@@ -259,8 +255,10 @@ def is_authors(func: Any) -> bool:
 
 def written(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
     """The tensors a writing call may change: all it is given, of its first argument for
-    methods."""
-    if isinstance(func, torch_api.OP_TYPES):
+    methods, and what the schema says of an author's op."""
+    if writes_unseen(func):
+        found = written_by(func, args, kwargs)
+    elif isinstance(func, torch_api.OP_TYPES):
         found = [*args, *kwargs.values()]
     else:
         found = [args[0]] if args else list(kwargs.values())

@@ -53,6 +53,10 @@ class Recorder:
         self.redefined_views: set[int] = set()  # memory of views that were given another shape
         self.overwritten: list[torch.fx.Node] = []  # readers of what is written so, with gradients
         self.written_memory: set[int] = set()
+        #: Writes to inputs by others than authors' ops, which the graph does before the next op of
+        #: an author's that writes, or at its end; and those that it does at its end alone.
+        self.writes_are_due = self.writes_stay_due = False
+        self.calls_written_ops = False  # authors' ops that write
         #: What wrote, and to what, as autograd sees it: not under no_grad, not through detach().
         self.seen_writes: list[tuple[torch.fx.Node, torch.Tensor]] = []
         self._reached: set[int] = set()  # memory of which as_strided was taken by a part
@@ -313,12 +317,24 @@ class Recorder:
                 raise BreakCapture("torch-call", f"{leaves.name_of(func)} is not captured")
         leaves.refuse_results(func, (*args, *kwargs.values()), value)
         node = self.node(op, target, node_args, node_kwargs, value)
-        self._remember_writes(written, node)
+        self._remember_writes(func, written, node)
         self.bind(value, node)
         return value
 
-    def _remember_writes(self, written: Sequence[torch.Tensor], node: torch.fx.Node) -> None:
-        self.written_memory.update(map(torch_api.memory_of, written))
+    def _remember_writes(
+        self, func: Any, written: Sequence[torch.Tensor], node: torch.fx.Node
+    ) -> None:
+        memory = set(map(torch_api.memory_of, written))
+        self.written_memory |= memory
+        if leaves.writes_unseen(func):
+            self.calls_written_ops, self.writes_are_due = True, self.writes_stay_due
+            torch_api.bump_versions(tuple(written))  # not all say that they write
+        elif written:
+            inputs = (x.example for x in self.inputs.values())
+            tensors = (x for x in inputs if isinstance(x, torch.Tensor))
+            if any(torch_api.memory_of(x) in memory for x in tensors):
+                self.writes_are_due = True
+                self.writes_stay_due |= any(x.requires_grad for x in written)
         if torch.is_grad_enabled():
             self.seen_writes += [(node, t) for t in written if t.requires_grad]
 

@@ -15,6 +15,7 @@ from jitney.capture.frame import BreakCapture
 from jitney.capture.guard import Kind
 from jitney.capture.number_tensors import tensor_of
 from jitney.capture.source import Function
+from jitney.capture.written_ops import refuse_written_op
 from jitney.torch_api import names
 
 if TYPE_CHECKING:
@@ -176,11 +177,10 @@ def call_leaf(interpreter: Interpreter, function: Any, args: Any, kwargs: dict[s
     cls = None if _is_of_tensor(function) else overriding(interpreter, args, kwargs)
     if wrapper is not None or cls is not None:
         return _call_override(interpreter, wrapper or cls, function, args, kwargs)
-    if leaves.writes_unseen(function) and not interpreter.options.fullgraph:
-        reason = f"{leaves.name_of(function)} writes to its operands, and is no op of torch's"
-        raise BreakCapture("custom-op", reason)
     values = [_truth(v) for v in forced(interpreter, args)]
     keywords = {k: _truth(v) for k, v in forced_keywords(interpreter, kwargs).items()}
+    if leaves.writes_unseen(function):
+        refuse_written_op(interpreter, function, values, keywords)
     made = tensor_of(interpreter, function, values, keywords)
     if made is not None:
         return made

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -24,12 +24,35 @@ def refuse_places(func: Callable[..., Any], node: torch.fx.Node | None, memory: 
         given: Any = node.meta.get("example_value")
         if node.op == "placeholder":
             return leaves.refuse_overlap(func, (given,))
-        source = next((n for n in node.all_input_nodes if _looks_at(n, memory)), None)
+        source = _source(node, memory)
         whole = None if source is None else source.meta["example_value"]
         if isinstance(whole, torch.Tensor):
             _refuse_windows(func, leaves.name_of(node.target), given, whole)
         node = source
     return None
+
+
+def owners(node: torch.fx.Node | None, memory: int) -> Iterator[torch.Tensor]:
+    """The tensors, of ``memory``, that ``node`` gives a view of, by way of others."""
+    while node is not None:
+        given: Any = node.meta.get("example_value")
+        if isinstance(given, torch.Tensor):
+            yield given
+        node = None if node.op == "placeholder" else _source(node, memory)
+
+
+def maker(node: torch.fx.Node | None, memory: int) -> torch.fx.Node | None:
+    """The node that made the ``memory`` of what ``node`` gives."""
+    while node is not None and node.op != "placeholder":
+        source = _source(node, memory)
+        if source is None:
+            return node
+        node = source
+    return node
+
+
+def _source(node: torch.fx.Node, memory: int) -> torch.fx.Node | None:
+    return next((n for n in node.all_input_nodes if _looks_at(n, memory)), None)
 
 
 def _refuse_windows(func: Callable[..., Any], name: str, view: Any, whole: torch.Tensor) -> None:

@@ -18,7 +18,8 @@ from jitney import torch_api
 from jitney.capture.custom_gradient import CustomGradient
 from jitney.errors import Unsupported
 from jitney.graph.functionalize import Direct
-from jitney.graph.recorder import OpKind, Part, Recorder, op_kind
+from jitney.graph.op_arguments import Part
+from jitney.graph.recorder import OpKind, Recorder, op_kind
 from jitney.graph.region import Input, Literal, OutputRule, Repeat, Result, View, ViewStep
 
 

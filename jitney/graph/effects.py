@@ -103,7 +103,8 @@ def is_view(node: fx.Node) -> bool:
 
 
 def memory_owner(node: fx.Node) -> fx.Node:
-    """The node whose memory ``node`` is a view of; itself if of none."""
-    while is_view(node):
+    """The node whose memory ``node`` is a view of, or which it has copied into; itself if of
+    none."""
+    while is_view(node) or node.target is torch.ops.aten.copy_.default:
         node = node.args[0]  # type: ignore[assignment]
     return node

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
 
 from jitney import torch_api
-from jitney.capture.leaves import overlaps_itself
+from jitney.capture.leaves import is_authors, overlaps_itself
 from jitney.errors import Unsupported
 from jitney.graph.recorder import Decompositions, OpKind, Recorder, functional_form, op_kind
+from jitney.graph.written_calls import call_functional
 from jitney.torch_api import OpOverload
 
 
@@ -35,7 +36,12 @@ class FunctionalRecorder(Recorder):
 
 
 class Direct:
-    """The graph runs on fakes as they are; the recorder takes simple mutations out itself."""
+    """The graph runs on fakes as they are; the recorder takes simple mutations out itself.
+    ``settle`` has inputs hold what they hold in eager by now: it is called before what may raise.
+    """
+
+    def __init__(self) -> None:
+        self.settle: Callable[[], None] = lambda: None
 
     def enter(self, stack: ExitStack) -> None:
         """Called once the recorder is entered."""
@@ -48,6 +54,10 @@ class Direct:
         """The fake that the recorder knows for a tensor of the graph."""
         return tensor
 
+    def give(self, recorder: Recorder, tensor: torch.Tensor, value: torch.Tensor) -> None:
+        """Gives a tensor of the graph, and its views, the values of a fake of the recorder's."""
+        recorder.give(tensor, value)
+
     def clones_inputs(self) -> bool:
         """Whether inputs that require grad are cloned, so that mutating them is differentiable."""
         return False
@@ -58,7 +68,7 @@ class Functionalized(Direct):
 
     def enter(self, stack: ExitStack) -> None:
         """Enters the mode, which ``stack`` leaves."""
-        stack.enter_context(torch_api.functional_mode(_instead, _notice))
+        stack.enter_context(torch_api.functional_mode(partial(_instead, self), _notice))
 
     def feed(self, fake: torch.Tensor) -> torch.Tensor:
         """A functional tensor around it."""
@@ -68,12 +78,26 @@ class Functionalized(Direct):
         """What is inside."""
         return torch_api.from_functional(tensor)
 
+    def give(self, recorder: Recorder, tensor: torch.Tensor, value: torch.Tensor) -> None:
+        """By functionalization."""
+        torch_api.replace_functional(tensor, value)
+
     def clones_inputs(self) -> bool:
         """Always."""
         return True
 
 
-def _instead(op: OpOverload, args: Any, kwargs: Any) -> torch.Tensor | None:
+def _instead(layer: Direct, op: OpOverload, args: Any, kwargs: Any) -> tuple[Any] | None:
+    """(What a call gives) that functionalization would not see as what it is: a write of an
+    author's op, and what `_found_instead` gives."""
+    if op_kind(op) is OpKind.MUTATES and is_authors(op) and not torch_api.is_composite(op):
+        layer.settle()
+        return (_written(op, args, kwargs),)
+    found = _found_instead(op, args, kwargs)
+    return None if found is None else (found,)
+
+
+def _found_instead(op: OpOverload, args: Any, kwargs: Any) -> torch.Tensor | None:
     """What a call gives that functionalization would take for another: a write whose result lies
     otherwise, and an ``expand`` or ``unfold`` in which each element stands once, which it would
     write through by sums (of one: -0.0 becomes 0.0)."""
@@ -85,6 +109,16 @@ def _instead(op: OpOverload, args: Any, kwargs: Any) -> torch.Tensor | None:
         return None if _repeats(args[0], args[1]) else _unsqueezed(args[0], added)
     found = _made_elsewhere(op, args, kwargs)
     return None if found is None else found[0].copy_(found[1])
+
+
+def _written(op: OpOverload, args: Any, kwargs: Any) -> Any:
+    """What an author's op gives, whose writes give new values to what it writes to."""
+    result, bases, values = call_functional(
+        op, args, kwargs, torch_api.whole_of, torch_api.from_functional
+    )
+    for base, value in zip(bases, values, strict=True):
+        torch_api.replace_functional(base, value)
+    return result
 
 
 def _repeats(x: torch.Tensor, sizes: Sequence[Any]) -> bool:
@@ -124,14 +158,14 @@ def _notice(op: OpOverload, args: Any, kwargs: Any, result: Any) -> None:
             for view in result if isinstance(result, list | tuple) else (result,):
                 view.repeats_or_skips = True  # type: ignore[attr-defined]
     elif kind is not OpKind.PLAIN and any(
-        getattr(tensor, "repeats_or_skips", False) for tensor in _written(op, args, kwargs)
+        getattr(tensor, "repeats_or_skips", False) for tensor in _written_to(op, args, kwargs)
     ):
         raise Unsupported("repeated-write", f"{op} through a view that repeats or skips elements")
     if kind is OpKind.FOREACH:  # autograd leaves that to the kernels, which functionalization drops
-        torch_api.bump_versions(tuple(_written(op, args, kwargs)))
+        torch_api.bump_versions(tuple(_written_to(op, args, kwargs)))
 
 
-def _written(op: OpOverload, args: Any, kwargs: Any) -> list[torch.Tensor]:
+def _written_to(op: OpOverload, args: Any, kwargs: Any) -> list[torch.Tensor]:
     """The tensors that a call writes to."""
     found: list[torch.Tensor] = []
     for at, argument in enumerate(torch_api.schema_of(op).arguments):

@@ -29,6 +29,7 @@ from jitney.graph.region import (
     Result,
     ResultFacts,
 )
+from jitney.graph.settle import refuse_old_values
 from jitney.graph.simplify import simplify
 
 #: Elements from which a result that is also kept for the backward pass is not copied (GPU).
@@ -87,6 +88,7 @@ def join_region(
     kept = [_unshared(graph, node, result_nodes) for node in kept]
     graph.output((*result_nodes, *kept))
     _drop_late(graph)
+    refuse_old_values(graph)
     described = tuple(
         _result_facts(node.meta["val"], tangents.get(index))
         for index, node in enumerate(result_nodes)

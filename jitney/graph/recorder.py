@@ -11,7 +11,6 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
 from typing import Any
@@ -20,13 +19,17 @@ import torch
 from torch import fx
 
 from jitney import torch_api
+from jitney.capture.leaves import is_authors
 from jitney.errors import Unsupported
 from jitney.graph.ask_eager import ask_eager
 from jitney.graph.check_numbers import check_numbers
 from jitney.graph.draw_in_order import draw_in_order
 from jitney.graph.expand_foreach import expand_foreach, is_foreach
 from jitney.graph.number_ranges import check_ranges
+from jitney.graph.op_arguments import Part, first_tensor, with_defaults
+from jitney.graph.refuse_reach import refuse_reach
 from jitney.graph.symbol_nodes import SymbolNodes
+from jitney.graph.written_calls import call_functional, retaken
 from jitney.torch_api import OpOverload
 
 Decompositions = Mapping[OpOverload, Callable[..., Any]]
@@ -74,6 +77,8 @@ def op_kind(op: OpOverload) -> OpKind:
         return OpKind.FOREACH
     schema = torch_api.schema_of(op)
     written = [a for a in schema.arguments if a.alias_info is not None and a.alias_info.is_write]
+    if written and is_authors(op):  # whatever it is called, and other ops of its author's
+        return OpKind.MUTATES
     if written:
         in_place = len(written) == 1 and written[0] is schema.arguments[0]
         name = torch_api.op_name(op)
@@ -121,16 +126,6 @@ def _argument_types(op: OpOverload) -> list[str]:
 _FEW_PARTS = 64
 
 
-@dataclass(frozen=True)
-class Part:
-    """One of several views that ``func`` gives of its first argument."""
-
-    func: OpOverload
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-    position: int
-
-
 class Recorder(torch_api.dispatch_mode_class()):  # type: ignore[misc]
     """Records into ``graph``; ``origin`` is the torch-level node being run (kept in node meta).
 
@@ -155,6 +150,8 @@ class Recorder(torch_api.dispatch_mode_class()):  # type: ignore[misc]
         self._roots: dict[int, torch.Tensor] = {}  # of views only
         self._alive: list[torch.Tensor] = []  # ids stay unique while tensors live
         self._families: dict[int, list[torch.Tensor]] = {}  # root id -> views of it
+        self._stale: dict[int, fx.Node] = {}  # id of a view -> what its root was when it was taken
+        self.settle: Callable[[], None] = lambda: None  # `graph/settle`
         self.detached: set[int] = set()  # ids of what `detach` gave
         self.moved: set[int] = set()  # ids of copies of inputs that lie otherwise than those
 
@@ -183,6 +180,8 @@ class Recorder(torch_api.dispatch_mode_class()):  # type: ignore[misc]
 
     def node_of(self, tensor: torch.Tensor) -> fx.Node:
         """The node that computes ``tensor`` now; a real tensor becomes a constant."""
+        if id(tensor) in self._stale:
+            return self._take_again(tensor)
         node = self._nodes.get(id(tensor))
         if node is None:
             node = self._lift(tensor)
@@ -288,6 +287,8 @@ class Recorder(torch_api.dispatch_mode_class()):  # type: ignore[misc]
                 return expand_foreach(func, args, kwargs)
         if kind is OpKind.BATCH_NORM:
             return self._record_batch_norm(func, args, kwargs)
+        if is_authors(func) and not torch_api.is_composite(func):
+            return self._record_written(func, args, kwargs)
         raise NeedsFunctionalization(str(func))
 
     def _apart(self, func: OpOverload, args: Any, out: Any) -> Any:
@@ -332,10 +333,7 @@ class Recorder(torch_api.dispatch_mode_class()):  # type: ignore[misc]
         return self.lift(value) if type(value) in _REAL else value
 
     def _record(self, func: OpOverload, args: Any, kwargs: Any, view: bool) -> Any:
-        if (
-            str(func) in _FUNCTIONAL_NAMES.values()
-            and not _first_tensor(func, args).is_contiguous()
-        ):
+        if str(func) in _FUNCTIONAL_NAMES.values() and not first_tensor(func, args).is_contiguous():
             # Eager draws in another order, or by another method (`draw_in_order`).
             raise Unsupported("strided-random", f"{func} of a tensor that is not contiguous")
         if torch.is_grad_enabled():
@@ -348,7 +346,7 @@ class Recorder(torch_api.dispatch_mode_class()):  # type: ignore[misc]
             raise Unsupported("as-strided", f"{func} of a copy of a part of a larger tensor")
         out = self._fake_result(func, args, kwargs, view)
         if func is _AS_STRIDED:
-            _refuse_reach(out, self.root_of(args[0]))
+            refuse_reach(out, self.root_of(args[0]))
         if torch_api.is_layout_unforeseen(func):
             out = torch_api.laid_out_by_eager(func, args, kwargs, out)
         if torch_api.is_assertion(func):
@@ -360,7 +358,7 @@ class Recorder(torch_api.dispatch_mode_class()):  # type: ignore[misc]
         node = self._call(func, args, kwargs, out)
         root = None
         if view:
-            node.meta["of"] = _first_tensor(func, args)
+            node.meta["of"] = first_tensor(func, args)
             root = self.root_of(node.meta["of"])
         if isinstance(out, torch.Tensor):
             self.track(out, node, root)
@@ -418,7 +416,7 @@ class Recorder(torch_api.dispatch_mode_class()):  # type: ignore[misc]
         target, functional = args[0], functional_form(func)
         assert functional is not None
         if str(func) in _FUNCTIONAL_NAMES:
-            args = _with_defaults(func, args)
+            args = with_defaults(func, args)
         with self:
             out = draw_in_order(functional, target, args[1:], kwargs)
             if out is None:
@@ -441,6 +439,42 @@ class Recorder(torch_api.dispatch_mode_class()):  # type: ignore[misc]
         for member in family:
             self._nodes[id(member)] = node
 
+    def _record_written(self, func: OpOverload, args: Any, kwargs: Any) -> Any:
+        """A call of an author's op that writes, as one that gives new values."""
+        self.settle()
+        with self:
+            results, bases, values = call_functional(func, args, kwargs, self.root_of)
+        for base, value in zip(bases, values, strict=True):
+            self.give(base, value)
+        return results
+
+    def give(self, base: torch.Tensor, value: torch.Tensor) -> None:
+        """From now on ``base`` and what is in its memory have the values of ``value``."""
+        old, new = self._nodes[id(base)], self._nodes[id(value)]
+        for member in (base, *self._families.get(id(base), ())):
+            if self._nodes[id(member)] is old:
+                self._nodes[id(member)] = new
+            else:
+                self._stale.setdefault(id(member), old)
+
+    def copied_back(self, placeholder: fx.Node, node: fx.Node) -> torch.Tensor:
+        """A copy of what ``node`` computes into an input, and the input from then on."""
+        fake = placeholder.meta["val"]
+        with torch_api.dispatch_modes_off(), self._fake_mode:
+            now: torch.Tensor = torch.empty_strided(
+                fake.shape, fake.stride(), dtype=fake.dtype, device=fake.device
+            )
+        self.track(now, self._call(torch.ops.aten.copy_.default, (), {}, now))
+        self._nodes[id(now)].args = (placeholder, node)
+        return now
+
+    def _take_again(self, view: torch.Tensor) -> fx.Node:
+        """The node of a view whose root has been written to since it was taken."""
+        old, root = self._stale.pop(id(view)), self.root_of(view)
+        node = retaken(self.graph, self._nodes[id(view)], old, self._nodes[id(root)])
+        self._nodes[id(view)] = node
+        return node
+
     def _record_batch_norm(self, func: OpOverload, args: Any, kwargs: Any) -> Any:
         """``args``: input, weight, bias, running mean, running variance, training, …"""
         if args[3] is None or not args[5]:
@@ -459,34 +493,3 @@ def _query(op: OpOverload, args: Any, kwargs: Any) -> Any:
     if op is _SIZE:
         return tuple([int(size) for size in args[0].shape])
     return op(*args, **kwargs)
-
-
-def _refuse_reach(view: torch.Tensor, root: torch.Tensor) -> None:
-    """Raises Unsupported where a view goes past the elements of the tensor that we are given, into
-    memory around it."""
-    (first, last), (begin, end) = _places(view), _places(root)
-    known = all(type(place) is int for place in (first, last, begin, end))
-    if known and 0 not in view.shape and (first < begin or last > end):
-        raise Unsupported("as-strided", "as_strided reaches past its tensor, into a larger one")
-
-
-def _places(tensor: torch.Tensor) -> tuple[Any, Any]:
-    """The first and the last element, as places in the storage."""
-    begin = tensor.storage_offset()
-    steps = [(n - 1) * step for n, step in zip(tensor.shape, tensor.stride(), strict=True)]
-    return begin, begin + sum(steps)
-
-
-def _with_defaults(op: OpOverload, args: Any) -> Any:
-    """``args`` and the defaults of the positional arguments left out, which another op lacks."""
-    left_out = [a for a in torch_api.schema_of(op).arguments if not a.kwarg_only][len(args) :]
-    return (*args, *(argument.default_value for argument in left_out))
-
-
-def _first_tensor(func: OpOverload, args: Any) -> torch.Tensor:
-    for argument in args:
-        if isinstance(argument, torch.Tensor):
-            return argument
-        if isinstance(argument, list | tuple) and argument:
-            return _first_tensor(func, argument)
-    raise Unsupported("view-of-nothing", f"{func} of a number: a view takes a tensor")

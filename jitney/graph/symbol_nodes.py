@@ -43,13 +43,20 @@ _OPERATORS: dict[str, Callable[..., Any]] = {
 }
 
 
+#: What reads the sizes and strides of a tensor, and what they are. Sizes come first.
+_READS: dict[Any, Callable[[torch.Tensor], Any]] = {
+    torch.ops.aten.sym_size.int: torch.Tensor.size,
+    torch.ops.aten.sym_stride.int: torch.Tensor.stride,
+}
+
+
 class SymbolNodes:
     """Maps symbolic expressions to nodes of ``graph``, adding arithmetic nodes where needed."""
 
     def __init__(self, graph: fx.Graph) -> None:
         self.graph = graph
         self._nodes: dict[Any, fx.Node] = {}
-        self._sizes: dict[Any, tuple[fx.Node, int]] = {}
+        self._sizes: dict[Any, tuple[Any, fx.Node, int]] = {}  # the op that reads it, of what
         self._values: dict[Any, Any] = {}
         self._environment: Any = None
 
@@ -60,13 +67,14 @@ class SymbolNodes:
         self._values.setdefault(expression, value)
 
     def define_sizes(self, tensor: torch.Tensor, node: fx.Node) -> None:
-        """Notes the symbols that are sizes of this input: they can be read from it."""
-        for dim, size in enumerate(tensor.shape):
-            if isinstance(size, torch.SymInt):
-                expression = torch_api.symbol_expression(size)
-                if expression.is_Symbol:
-                    self._sizes.setdefault(expression, (node, dim))
-                    self._values.setdefault(expression, size)
+        """Notes the symbols that are sizes or strides of this input: they can be read from it."""
+        for op, sizes in _READS.items():
+            for dim, size in enumerate(sizes(tensor)):
+                if isinstance(size, torch.SymInt):
+                    expression = torch_api.symbol_expression(size)
+                    if expression.is_Symbol:
+                        self._sizes.setdefault(expression, (op, node, dim))
+                        self._values.setdefault(expression, size)
 
     def knows(self, value: Any) -> bool:
         """Whether `node_of` can give the value from nodes that exist."""
@@ -89,9 +97,9 @@ class SymbolNodes:
                 raise Unsupported("size-expression", f"a number as large as {expression}")
             return self._nodes[expression]
         if expression in self._sizes:
-            source, dim = self._sizes[expression]
+            read, source, dim = self._sizes[expression]
             value = self._values[expression]
-            node = self._add(torch.ops.aten.sym_size.int, (source, dim), value)
+            node = self._add(read, (source, dim), value)
         elif not expression.args:
             raise Unsupported("unknown-symbol", f"no input gives the size {expression}")
         else:

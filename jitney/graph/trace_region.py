@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -31,6 +32,7 @@ from jitney.graph.mark_authors import mark_authors
 from jitney.graph.recorder import NeedsFunctionalization, Recorder
 from jitney.graph.region import Mutation, Region
 from jitney.graph.run_torch_graph import run_torch_graph
+from jitney.graph.settle import settle
 
 _VIEWS_OR_COPIES = frozenset("contiguous reshape reshape_as flatten ravel to".split())
 
@@ -95,7 +97,8 @@ def _tracing() -> Iterator[None]:
 class _Fed:
     """An input as ``given`` and as the graph is ``fed`` it, the ``leaf`` that autograd's gradient
     of it is taken at, if any; and what was known of a tensor before the graph ran: the ``node``
-    that computes it, how often it had been written to, its history to autograd."""
+    that computes it, how often it had been written to, its history to autograd. ``settled``: what
+    the graph has written to it before calls."""
 
     given: Any
     placeholder: fx.Node
@@ -104,6 +107,7 @@ class _Fed:
     node: fx.Node | None = None
     version: int = 0
     history: Any = None
+    settled: list[fx.Node] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -140,6 +144,7 @@ def _trace(
         with RememberedFakes(fake_mode):
             fakes = [_detached(v) if isinstance(v, torch.Tensor) else v for v in given]
         trace = _Trace(_feed(given, fakes, recorder, layer, stack))
+        layer.settle = recorder.settle = partial(settle, trace.inputs, recorder, layer)
         outputs = _run(gm, trace, recorder, layer)
         rules = describe_outputs(outputs, trace.fed, recorder, layer, results)
         mutations, copies = _describe_mutations(gm, trace, recorder, layer, results)
@@ -281,7 +286,7 @@ def _describe_mutations(
         if fed.shape != value.shape or fed.stride() != value.stride():
             raise Unsupported("metadata-mutation", "an input's shape or strides are changed")
         node = recorder.node_of(final)
-        if node is each.node:
+        if node is each.node and not each.settled:
             continue
         if storages[torch_api.memory_of(value)] > 1 and index not in apart:
             raise Unsupported("overlap", "an input that is written to overlaps another input")
@@ -291,7 +296,8 @@ def _describe_mutations(
         else:  # autograd has not seen the write: under no_grad, or through detach
             counted = torch_api.versions([fed]) != [each.version]
             mutations.append(Mutation(index, counted=counted))
-            copies.append((each.placeholder, node))
+            if not each.settled or each.settled[-1] is not node:
+                copies.append((each.placeholder, node))
     for name, tensor in trace.attributes.items():
         if recorder.node_of(layer.value(tensor)).op != "get_attr":
             raise Unsupported("constant-mutation", f"{name} is no input but is written to")

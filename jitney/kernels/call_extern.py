@@ -16,6 +16,7 @@ from jitney.kernels import (
 from jitney.loops.evaluate_scalar import evaluate_scalar
 from jitney.loops.index import Atom, Index
 from jitney.loops.ir import BufferView, Expr, Extern
+from jitney.torch_api.triton_kernels import launching_function
 
 #: Makes the tensor a view stands for, given the sizes of this call.
 ViewTensor = Callable[[BufferView], torch.Tensor]
@@ -29,7 +30,8 @@ class ExternCall:
         self.node = node
         self._returned = returned
         overload = torch_api.find_op(node.target)
-        self.function = torch_api.direct_function(overload) or overload
+        direct = torch_api.direct_function(overload) or launching_function(overload)
+        self.function = direct or overload
         self._args = [_known(a) for a in node.args]
         self._kwargs = [(name, _known(a)) for name, a in node.kwargs]
         self.decides_shape = torch.Tag.dynamic_output_shape in overload.tags

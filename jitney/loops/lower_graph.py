@@ -56,11 +56,13 @@ from jitney.loops.lowerings import (
 from jitney.loops.lowerings.expressions import as_expr
 from jitney.loops.lowerings.liveness import Liveness, analyse_liveness
 from jitney.loops.lowerings.views import is_view, lower_view
+from jitney.loops.lowerings.written_calls import lower_written_call
 from jitney.loops.read_sizes import symbols_of
 from jitney.loops.symbols import assumptions_of, to_index
 from jitney.loops.target import Target
 from jitney.loops.visit import returned
 from jitney.torch_api import OpOverload
+from jitney.torch_api.written_ops import writing_form_of
 
 aten = torch.ops.aten
 Lowered = dict[fx.Node, Any]
@@ -199,6 +201,8 @@ def _call(b: Builder, values: Lowered, live: Liveness) -> Any:
         return _scalar_call(target, args)
     if not isinstance(target, OpOverload):
         return _unknown_call(target)
+    if (written := writing_form_of(target)) is not None:
+        return lower_written_call(b, written, args, kwargs, live.overwritten[node])
     b.may_overwrite = live.may_overwrite(node)
     if torch_api.schema_of(target).is_mutable and not is_view(target):
         return _mutating_call(b, target, args, kwargs)

@@ -11,6 +11,7 @@ from torch import fx
 from jitney.loops.ir import Extern, LoopProgram
 from jitney.loops.lowerings.views import is_view
 from jitney.torch_api import OpOverload
+from jitney.torch_api.written_ops import writing_form_of
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ def report_lowered(graph: fx.Graph, program: LoopProgram) -> LoweredReport:
     for node in graph.nodes:
         if node.op != "call_function" or not isinstance(node.target, OpOverload):
             continue
-        name = str(node.target)
+        name = str(writing_form_of(node.target) or node.target)
         if node.name in calls:
             report.extern[name] += 1
             report.reasons[name] = calls[node.name].reason

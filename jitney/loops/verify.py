@@ -112,7 +112,7 @@ def _check_node(
             raise Broken(f"constant {name} is written")
     if isinstance(node, ir.Together):
         _check_together(node)
-    inside = set(visit.writes(node)) if not isinstance(node, ir.Extern) else set()
+    inside = set(node.mutates if isinstance(node, ir.Extern) else visit.writes(node))
     for name in visit.reads(node):
         if name not in table:
             raise Broken(f"unknown buffer {name}")

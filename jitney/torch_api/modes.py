@@ -115,8 +115,8 @@ def rounds_shrinkage() -> bool:
 
 
 def functional_mode(replace: Callable[..., Any], notice: Callable[..., None]) -> Any:
-    """torch's functionalization as a dispatch mode. ``replace(op, args, kwargs)`` gives what a call
-    shall give in its place, made by other calls, or None; ``notice(op, args, kwargs,
+    """torch's functionalization as a dispatch mode. ``replace(op, args, kwargs)`` gives (what a
+    call shall give) in its place, made by other calls, or None; ``notice(op, args, kwargs,
     result)`` is told of each that was not replaced."""
     return _functional_mode_class()(replace, notice)
 
@@ -143,10 +143,11 @@ def _functional_mode_class() -> Any:
                 return func(*map(from_functional, args), **kwargs)
             with self:
                 found = self._replace(func, args, kwargs)
-            if found is None:
-                found = super().__torch_dispatch__(func, types, args, kwargs)
-                self._notice(func, args, kwargs, found)
-            return found
+            if found is not None:
+                return found[0]
+            result = super().__torch_dispatch__(func, types, args, kwargs)
+            self._notice(func, args, kwargs, result)
+            return result
 
     return Functionalization
 
@@ -168,6 +169,13 @@ def from_functional(tensor: torch.Tensor) -> torch.Tensor:
     torch._sync(tensor)
     inner: torch.Tensor = torch._from_functional_tensor(tensor.elem)
     return inner
+
+
+def replace_functional(tensor: Any, value: torch.Tensor) -> None:
+    """Gives a functional tensor, and all views of it, the value of another one, as a write does."""
+    tensor.replace_(from_functional(value))
+    tensor.commit_update()
+    tensor.sync()
 
 
 def make_infra_mode(mode: Any, node_of: Callable[[torch.Tensor], Any]) -> None:

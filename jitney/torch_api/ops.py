@@ -55,6 +55,11 @@ def is_composite(op: Any) -> bool:
     return not known or bool(has_kernel(name, "CompositeImplicitAutograd"))
 
 
+def has_autograd_kernel(op: Any) -> bool:
+    """Whether autograd has a kernel for ``op``, so that it sees none of what it does inside."""
+    return bool(torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), "Autograd"))
+
+
 @lru_cache(maxsize=4096)
 def is_data_dependent(op: Any) -> bool:
     """Whether what a result looks like depends on values."""

@@ -38,7 +38,7 @@ def refuse(op: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
     symbolic sizes becomes a guard."""
     if op is _SELECT:
         return _select(*args, **kwargs)
-    if shares_with_written(op, args, kwargs):
+    if op.namespace in ("aten", "prims") and shares_with_written(op, args, kwargs):
         raise _Refused("what is written shares memory with what is read")
     if _writes_pointwise(op) and _has_kernels(args[0].device):
         named = tuple([(name, _kind(value)) for name, value in kwargs.items()])

@@ -310,10 +310,10 @@ def test_tensors_that_no_graph_holds_are_made_behind_a_break(make: Any) -> None:
     assert torch.equal(torch.as_tensor(actual), torch.as_tensor(expected))
 
 
-def test_an_op_of_the_authors_own_that_writes_runs_between_two_graphs() -> None:
+def test_an_op_of_the_authors_own_that_is_made_of_others_runs_between_two_graphs() -> None:
     library = torch.library.Library("jitney_breaks", "FRAGMENT")
     library.define("double_(Tensor(a!) x) -> ()")
-    library.impl("double_", lambda x: [x.mul_(2)][1:] or None, "CompositeExplicitAutograd")
+    library.impl("double_", lambda x: [x.mul_(2)][1:] or None, "CompositeImplicitAutograd")
 
     def f(x: torch.Tensor) -> torch.Tensor:
         y = x + 1

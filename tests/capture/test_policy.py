@@ -67,6 +67,8 @@ def resolve(name: str) -> Any:
 
 @pytest.mark.parametrize("name", [n for n in ROWS if n not in ELSEWHERE])
 def test_a_row_names_something(name: str) -> None:
+    if name.startswith("triton."):
+        pytest.importorskip("triton")
     resolve(name)
 
 

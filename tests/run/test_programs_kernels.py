@@ -1,5 +1,5 @@
-"""Triton kernels of the program's own: one that is an op is a call in the graph, a launch is made
-between two graphs."""
+"""Triton kernels of the program's own: those that are ops, and a launch, are calls in the graph
+(`test_triton_launches` has more)."""
 
 from __future__ import annotations
 
@@ -47,7 +47,27 @@ def test_an_op_made_of_a_kernel_is_a_call_in_the_graph() -> None:
         torch.testing.assert_close(*found)
 
 
-def test_a_launch_is_made_between_two_graphs() -> None:
+def test_an_op_made_of_a_kernel_that_writes() -> None:
+    @torch.library.triton_op("test_programs_kernels::add_into", mutates_args={"out"})
+    def add_into(a: Tensor, b: Tensor, out: Tensor) -> None:
+        torch.library.wrap_triton(add)[(-(-a.numel() // ROWS),)](a, b, out, a.numel(), BLOCK=ROWS)
+
+    def program(x: Tensor, y: Tensor) -> Tensor:
+        out = torch.empty_like(x)
+        add_into(x * 2, y, out)
+        add_into(out, y, y)
+        return out.relu() + y
+
+    compiled = jitney.compile(program)
+    for n in (20, 33):
+        found = []
+        for called in (program, compiled):
+            x, y = (torch.linspace(-1, 1, n, device="cuda") for _ in range(2))
+            found.append((called(x, y), y))
+        torch.testing.assert_close(*found)
+
+
+def test_a_launch_is_a_call_in_the_graph() -> None:
     def program(x: Tensor, y: Tensor) -> Tensor:
         out = torch.empty_like(x)
         add[(-(-x.numel() // ROWS),)](x * 2, y, out, x.numel(), BLOCK=ROWS)
@@ -56,4 +76,4 @@ def test_a_launch_is_made_between_two_graphs() -> None:
     log.clear()
     x, y = (torch.linspace(-1, 1, 37, device="cuda") for _ in range(2))
     torch.testing.assert_close(jitney.compile(program)(x, y), program(x, y))
-    assert log.events("graph_break")
+    assert not log.events("graph_break") and not log.events("eager_graph")

@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 import torch
+from torch import fx
 
 from jitney import torch_api
 from jitney.loops.index import Index, index
@@ -29,6 +30,7 @@ from jitney.loops.lowerings.expressions import (
 )
 from jitney.loops.lowerings.registry import Refused, lowers
 from jitney.loops.lowerings.strided import StridedTensor
+from jitney.torch_api.written_ops import writing_form_of
 
 aten = torch.ops.aten
 prims = torch.ops.prims
@@ -60,11 +62,18 @@ def zeros(b: Builder, *_shape: Any, **_options: Any) -> StridedTensor:
 @lowers(prims.empty_strided.default)
 def unset(b: Builder, *_shape: Any, **_options: Any) -> StridedTensor:
     """Memory eager leaves unset is zero here: a kernel's result never depends on the past. Where
-    eager fills it, with NaN or the largest integer, so do we."""
+    eager fills it, with NaN or the largest integer, so do we. What an author's op alone is given to
+    write to stays unset."""
     out = b.allocate()
     if not torch_api.fills_memory():
-        return b.fill(out, 0)
+        return out if _is_given_away(b.node) else b.fill(out, 0)
     return b.fill(out, math.nan if out.dtype.is_floating_point else largest(out.dtype))
+
+
+def _is_given_away(node: fx.Node) -> bool:
+    (user, *others) = node.users or (node,)
+    bases: Any = user.args[0] if writing_form_of(user.target) is not None else ()
+    return not others and node in bases
 
 
 @lowers(aten.ones.default, aten.ones_like.default, aten.new_ones.default)
