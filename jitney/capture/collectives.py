@@ -21,7 +21,6 @@ from jitney.capture.frame import BreakCapture, Frame
 from jitney.capture.guard import Kind
 from jitney.capture.leaves import name_of
 from jitney.capture.source import Fixed, Function, Referent
-from jitney.capture.torch_calls import call_leaf
 from jitney.torch_api import collectives, names
 
 if TYPE_CHECKING:
@@ -127,7 +126,7 @@ class _Calls:
         self.group = _group(interpreter, function, given)
 
     def __call__(self, function: Callable[..., Any], *args: Any) -> Any:
-        return call_leaf(self._interpreter, function, args, {})
+        return self._interpreter.torch_call(function, *args)
 
     def collective(self, name: str, *args: Any) -> torch.Tensor:
         """The result of an operator of `torch.distributed`, waited for."""
@@ -190,7 +189,7 @@ def _capturing(collective: Collective) -> Handler:
 def wait(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, *_: Any) -> Any:
     """``wait_tensor`` of torch's functional collectives."""
     given = _bound(interpreter, function, args, kwargs)
-    return call_leaf(interpreter, collectives.collective("wait_tensor"), (given["tensor"],), {})
+    return interpreter.torch_call(collectives.collective("wait_tensor"), given["tensor"])
 
 
 # ---------------------------------------------------------- of what they are given, into a result

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import torch
+
 from jitney import torch_api
 from jitney.capture import (
     answer_calls,
@@ -12,6 +14,7 @@ from jitney.capture import (
     collectives,
     copies,
     interpret_instead,
+    inverse_stft,
     jacobians,
     tensor_wrappers,
     transforms,
@@ -68,3 +71,4 @@ HANDLERS: dict[str, Handler] = {
 }
 
 builtin(torch_api.NATIVE_ATTENTION)(interpreting(torch_api.attend_to_itself))
+builtin(torch.istft)(inverse_stft.call_inverse_stft)

@@ -43,7 +43,10 @@ def apply(
     if setting is not None and setting not in interpreter.state_before:
         value = interpreter.state_before[setting] = torch_api.read_state(setting)
         interpreter.world.guard(Kind.STATE, Function(), (setting, value), setting)
-    value = function(*args, **kwargs)
+    try:
+        value = function(*args, **kwargs)
+    except (TypeError, ValueError, RuntimeError) as error:  # eager will raise it
+        raise BreakCapture("torch-call-failed", f"{change}: {error}") from error
     interpreter.recorder.node("call_function", function, tuple(args), kwargs, value)
     return value
 

@@ -8,11 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from jitney import torch_api
-from jitney.capture import polyfills
 from jitney.capture.build_resume import original_code
-from jitney.capture.builtin_calls import builtin
-from jitney.capture.forced import forced, forced_keywords
-from jitney.capture.frame import BreakCapture
 
 if TYPE_CHECKING:
     from jitney.capture.frame import Frame
@@ -22,9 +18,9 @@ if TYPE_CHECKING:
 def assert_valid(interpreter: Interpreter, found: torch.Tensor) -> bool:
     """Assumes that parameters or a sample lie where they may, if that is what ``found`` tells."""
     is_check = original_code(interpreter.frames[-1].code) in torch_api.VALIDATIONS
-    if not is_check or found.numel() != 1 or not _can_assert(interpreter, found):
+    if not is_check or found.numel() != 1 or not can_assert(interpreter, found):
         return False
-    _assert(interpreter, found)
+    assert_true(interpreter, found)
     return True
 
 
@@ -36,29 +32,14 @@ def call_check(
     given = [value for value in args[:2] if isinstance(value, torch.Tensor)]
     condition = given[0] if given else None
     plain = not kwargs and condition is not None and condition.dtype is torch.bool
-    if not plain or not _can_assert(interpreter, condition):
+    if not plain or not can_assert(interpreter, condition):
         link = "push" if site is not None else None
         return interpreter.call_python(function, args, kwargs, link)
-    _assert(interpreter, interpreter.torch_call(torch.all, condition))
+    assert_true(interpreter, interpreter.torch_call(torch.all, condition))
     return None
 
 
-@builtin(torch.istft)
-def call_inverse_stft(
-    interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Frame | None
-) -> Any:
-    """``torch.istft``, which refuses windows that leave samples out."""
-    values, keywords = forced(interpreter, args), forced_keywords(interpreter, kwargs)
-    spectrum = values[0] if values else keywords.get("input")
-    if not isinstance(spectrum, torch.Tensor) or not _can_assert(interpreter, spectrum):
-        raise BreakCapture("data-dependent", "istft depends on the values of its window")
-    result = interpreter.torch_call(function, *values, **keywords)  # refuses what it does not take
-    reach = interpreter.call_python(polyfills.windows_reach, tuple(values), keywords, None)
-    _assert(interpreter, reach)
-    return result
-
-
-def _can_assert(interpreter: Interpreter, found: Any) -> bool:
+def can_assert(interpreter: Interpreter, found: Any) -> bool:
     """Whether the graph may check it: where it is not so the graph leaves no trace, and eager
     raises at the program's line. Not on a GPU, which would not recover."""
     recorder = interpreter.recorder
@@ -67,5 +48,6 @@ def _can_assert(interpreter: Interpreter, found: Any) -> bool:
     return found.device.type == "cpu" and id(found) in recorder.nodes
 
 
-def _assert(interpreter: Interpreter, found: torch.Tensor) -> None:
+def assert_true(interpreter: Interpreter, found: torch.Tensor) -> None:
+    """Has the graph check a truth value (`can_assert`)."""
     interpreter.recorder.call(torch.ops.aten._assert_async.default, (found,), {})

@@ -231,3 +231,16 @@ def test_a_scope_of_autocast_ends_behind_a_break(
         assert_same(compiled_inside, _nested(x))
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert not torch.equal(layer(torch.ones(1, 3)), before)
+
+
+def test_a_mode_that_torch_refuses_is_the_program_s_error() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        y = x + 1
+        try:
+            with torch.set_grad_enabled({}):  # type: ignore[arg-type]
+                return y * 2
+        except TypeError:
+            return y * 3
+
+    compiled = jitney.compile(f, options={"eager_on_bug": False})
+    assert torch.equal(compiled(torch.ones(2)), torch.full((2,), 6.0))
