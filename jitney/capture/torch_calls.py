@@ -171,7 +171,7 @@ def call_leaf(interpreter: Interpreter, function: Any, args: Any, kwargs: dict[s
     """Calls a torch function as one node of the graph, or what an argument overrides it with."""
     function, args = tensor_wrappers.unbound(function, args)
     wrapper = tensor_wrappers.class_among(interpreter, args, kwargs)
-    if wrapper is not None and interpreter.functions_off:
+    if wrapper is not None and tensor_wrappers.are_off(interpreter):
         return tensor_wrappers.dispatch(interpreter, wrapper, function, args, kwargs)
     cls = None if _is_of_tensor(function) else overriding(interpreter, args, kwargs)
     if wrapper is not None or cls is not None:

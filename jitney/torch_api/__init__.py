@@ -5,6 +5,7 @@ inside functions.
 """
 
 from jitney.torch_api.addresses import same_addresses, storage_layout
+from jitney.torch_api.asked_ops import asked_op
 from jitney.torch_api.attention import (
     NATIVE_ATTENTION,
     attend_to_itself,
@@ -118,7 +119,6 @@ from jitney.torch_api.ops import (
     VALIDATIONS,
     OpOverload,
     OpOverloadPacket,
-    aten_op,
     decomposition_of,
     decomposition_table,
     direct_function,
@@ -310,7 +310,7 @@ __all__ = [
     "constant_of",
     "counts_with",
     "data_of",
-    "aten_op",
+    "asked_op",
     "decomposition_of",
     "decomposition_table",
     "differentiate_once",
