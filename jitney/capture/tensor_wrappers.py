@@ -77,6 +77,19 @@ def are_off(interpreter: Interpreter) -> bool:
     return interpreter.functions_off > 0 or not on
 
 
+def asked(
+    interpreter: Interpreter, cls: type, function: Any, args: Any, kwargs: dict[str, Any]
+) -> tuple[Any, ...]:
+    """What a class's ``__torch_function__`` is given for a call."""
+    values, keywords = forced(interpreter, args), forced_keywords(interpreter, kwargs)
+    found = torch_api.asked_function(cls, function, values, keywords)
+    if found is None:
+        reason = f"{leaves.name_of(function)} does not ask a {cls.__name__}"
+        raise BreakCapture("tensor-subclass", reason)
+    named = () if found.kwargs is None else (found.kwargs,)
+    return (found.function, found.types, found.args, *named)
+
+
 _SHAPES: dict[str, Callable[..., Any]] = {
     "dim": lambda shape: len(shape),
     "size": lambda shape, dim=None: shape if dim is None else shape[dim],
@@ -94,6 +107,8 @@ def dispatch(
         shape = interpreter.world.force(interpreter.get_attr(values[0], "shape"))
         return interpreter.native(_SHAPES[name], shape, *values[1:], **keywords)
     refusal = BreakCapture("tensor-subclass", f"{name} of a {cls.__name__}")
+    if interpreter.recorder.in_transform:  # which makes another op of it
+        raise refusal
     tensors = [x for x in tree_leaves((values, keywords)) if isinstance(x, torch.Tensor)]
     asked = torch_api.asked_op(function, values, keywords)
     if asked is None or torch.is_grad_enabled() and any(x.requires_grad for x in tensors):

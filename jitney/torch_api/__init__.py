@@ -5,7 +5,7 @@ inside functions.
 """
 
 from jitney.torch_api.addresses import same_addresses, storage_layout
-from jitney.torch_api.asked_ops import asked_op
+from jitney.torch_api.asked_ops import asked_function, asked_op
 from jitney.torch_api.attention import (
     NATIVE_ATTENTION,
     attend_to_itself,
@@ -310,6 +310,7 @@ __all__ = [
     "constant_of",
     "counts_with",
     "data_of",
+    "asked_function",
     "asked_op",
     "decomposition_of",
     "decomposition_table",

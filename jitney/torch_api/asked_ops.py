@@ -1,8 +1,10 @@
-"""What torch asks of a tensor that is made of others: the op that a call reaches below autograd.
+"""What torch asks of a tensor that is made of others: the function that its class may override, and
+the op that a call reaches below autograd.
 
 A probe of the same shape and dtype stands in for each tensor, and is called in its place. So the
-op, its arguments as torch's parser leaves them, and a second op where autocast or a composite makes
-one, are what eager's ``__torch_dispatch__`` meets.
+function is the one that torch names (``add_`` for ``+=``), with the keywords that torch's Python
+adds; the op has its arguments as torch's parser leaves them, and where autocast or a composite
+makes a second op, it is seen.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from typing import Any
 
 import torch
 
-from jitney.torch_api.modes import dispatch_modes_off, without_function_modes
+from jitney.torch_api.modes import dispatch_modes_off, function_modes_off, without_function_modes
 from jitney.torch_api.ops import OpOverload
 from jitney.torch_api.trees import tree_leaves, tree_map
 
@@ -27,6 +29,65 @@ class AskedOp:
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     answer: Callable[[Any], Any]
+
+
+@dataclass(frozen=True)
+class AskedFunction:
+    """What a ``__torch_function__`` is given."""
+
+    function: Callable[..., Any]
+    types: tuple[type, ...]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any] | None
+
+
+class _Told(Exception):  # noqa: N818 - no error
+    """Leaves a call that has asked."""
+
+
+class _Overriding(torch.Tensor):
+    @classmethod
+    def __torch_function__(cls, *asked: Any) -> Any:
+        raise _Told(*asked)
+
+    @classmethod
+    def __torch_dispatch__(cls, *asked: Any) -> Any:
+        return NotImplemented
+
+
+def asked_function(
+    cls: type, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> AskedFunction | None:
+    """What ``cls``, the one class of wrappers among the arguments, is asked; None where it is not,
+    or ``function`` raises before."""
+    originals: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+
+    def stand_in(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return value
+        with without_function_modes():
+            if type(value) is cls:
+                made = _without_memory(_Overriding, value)
+            else:  # torch asks before it looks into one
+                made = torch.empty(0, dtype=value.dtype, device="meta")
+        originals[id(made)] = made, value
+        return made
+
+    def original(value: Any) -> Any:
+        return originals[id(value)][1] if id(value) in originals else value
+
+    values, keywords = tree_map(stand_in, (tuple(args), dict(kwargs)))
+    try:
+        with function_modes_off():
+            _ = function(*values, **keywords) if keywords else function(*values)  # None is not {}
+    except _Told as told:
+        asked, types, given, *named = told.args
+        kinds = tuple(cls if kind is _Overriding else kind for kind in types)
+        given, named = tree_map(original, (given, named))
+        return AskedFunction(asked, kinds, tuple(given), named[0] if named else None)
+    except Exception:  # noqa: BLE001 - eager raises it
+        return None
+    return None
 
 
 _Seen = list[tuple[OpOverload, Any, Any, Any]]  # op, arguments, what was made
@@ -80,11 +141,15 @@ def asked_op(
 
 
 def _probe(like: torch.Tensor, original: torch.Tensor | None, seen: _Seen) -> _Probe:
-    probe: _Probe = torch.Tensor._make_wrapper_subclass(
-        _Probe, like.shape, like.stride(), dtype=like.dtype, layout=like.layout, device=like.device
-    )
+    probe: _Probe = _without_memory(_Probe, like)
     probe.original, probe.seen = original, seen
     return probe
+
+
+def _without_memory(cls: type, like: torch.Tensor) -> Any:
+    return torch.Tensor._make_wrapper_subclass(
+        cls, like.shape, like.stride(), dtype=like.dtype, layout=like.layout, device=like.device
+    )
 
 
 def _answer(final: Any, made: Any) -> Callable[[Any], Any] | None:

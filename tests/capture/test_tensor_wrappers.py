@@ -282,6 +282,7 @@ OPS: dict[str, Callable[[Tensor, Any], Any]] = {
     "another op": lambda x, w: torch.norm(w),
     "of a composite": lambda x, w: w.softmax(1) + w.reshape(12).sum(),
     "cast": lambda x, w: torch.mm(x, w),
+    "mapped": lambda x, w: torch.func.vmap(lambda row: torch.mv(w, row))(x),
 }
 
 
@@ -302,6 +303,45 @@ def test_what_is_asked_of_one_is_what_eager_asks(name: str, cast: bool) -> None:
         found.append((run(x, w), list(CALLS)))
     assert found[1][1] == found[0][1] and type(found[1][0]) is type(found[0][0])
     torch.testing.assert_close(found[1][0], found[0][0], rtol=1e-2 if cast else 1e-5, atol=1e-4)
+
+
+class Overheard(Scaled):
+    """Notes the function that its class is asked to override, of what and with what."""
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        named = None if kwargs is None else sorted(kwargs)
+        CALLS.append(f"{func.__name__} {len(types)} {len(args)} {named}")
+        given = args[0] if isinstance(args[0], list) else args
+        return next(x for x in given if isinstance(x, Scaled)).numbers * 1.0
+
+
+OVERRIDDEN: dict[str, Callable[[Tensor, Any], Any]] = {
+    "of C": lambda x, w: F.linear(x, w),
+    "a keyword": lambda x, w: torch.sum(w, dim=1),
+    "of Python": lambda x, w: F.relu(w),
+    "its defaults": lambda x, w: F.embedding(x.long(), w),
+    "among others": lambda x, w: F.mse_loss(w, x),
+    "reflected": lambda x, w: 1 - w,
+    "a list": lambda x, w: torch.stack([w, w]),
+    "the program's": lambda x, w: (doubled(w), torch.overrides.has_torch_function((w, x))),
+}
+
+
+def doubled(x: Tensor) -> Any:
+    """As libraries let their functions be overridden."""
+    if torch.overrides.has_torch_function_unary(x):
+        return torch.overrides.handle_torch_function(doubled, (x,), x, by=2)
+    return x * 2
+
+
+@pytest.mark.parametrize("name", OVERRIDDEN)
+def test_what_a_class_overrides_is_what_eager_asks(name: str) -> None:
+    compiled, w, found = jitney.compile(OVERRIDDEN[name], fullgraph=True), scaled(), []
+    for run in (OVERRIDDEN[name], compiled):
+        CALLS.clear()
+        found.append((run(torch.ones(2, 3), Overheard(w.numbers, w.scale)), list(CALLS)))
+    assert_equal(found[1], found[0])
 
 
 def test_what_is_written_to_is_what_comes_back() -> None:
