@@ -111,7 +111,9 @@ def dispatch(
         raise refusal
     tensors = [x for x in tree_leaves((values, keywords)) if isinstance(x, torch.Tensor)]
     asked = torch_api.asked_op(function, values, keywords)
-    if asked is None or torch.is_grad_enabled() and any(x.requires_grad for x in tensors):
+    with torch_api.without_torch_function():  # else the class is asked
+        gradients = torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
+    if asked is None or gradients:
         raise refusal
     handler = interpreter.get_attr(cls, "__torch_dispatch__")
     given = (asked.op, (cls,), asked.args, asked.kwargs)

@@ -373,6 +373,30 @@ def test_a_length_of_its_own() -> None:
         assert compiled(torch.zeros(1), one) == len(one)
 
 
+class Counting(Scaled):
+    """Its class notes in a global list how often it was asked."""
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        ASKED[0] += 1
+        return super().__torch_function__(func, types, args, kwargs)
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*map(_whole_of, args))
+
+
+ASKED = [0]
+
+
+def test_a_class_that_counts_is_asked_once() -> None:
+    compiled, w = jitney.compile(lambda x, w: torch.mm(x, w.t()), fullgraph=True), scaled()
+    for _ in range(3):
+        ASKED[0] = 0
+        compiled(torch.ones(2, 3), Counting(w.numbers, w.scale))
+        assert ASKED == [1]
+
+
 def test_functions_called_where_no_class_is_asked() -> None:
     """As by what a ``__torch_function__`` calls."""
     compiled = jitney.compile(lambda x, w: torch.mm(x, w) + 1)
