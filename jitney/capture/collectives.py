@@ -145,6 +145,19 @@ class _Calls:
             raise self.refusal(f"the reduction {op} has no operator")
         return name
 
+    def rank_inside(self, group: Any, rank: int) -> int:
+        """The rank in a group of the process that has ``rank`` among all."""
+        try:
+            return collectives.rank_inside(group, rank)
+        except ValueError as error:  # eager raises it
+            raise self.refusal(str(error)) from error
+
+    def listed(self, tensors: Any) -> list[Any]:
+        """``tensors``, which eager takes as a list alone."""
+        if type(tensors) is not list:
+            raise self.refusal("its tensors are no list")
+        return tensors
+
     def dimension(self, tensor: torch.Tensor, dim: int) -> int:
         """``dim``, one of the tensor's."""
         if not 0 <= dim < tensor.dim():
@@ -181,7 +194,11 @@ def _capturing(collective: Collective) -> Handler:
         given = _bound(interpreter, function, args, kwargs)
         if given.get("async_op"):
             raise _refusal(function, "it is waited for by the program")
-        return collective(_Calls(interpreter, function, given), given)
+        try:
+            return collective(_Calls(interpreter, function, given), given)
+        except BreakCapture:
+            interpreter.native_broke = True  # it may be in the graph: break before it
+            raise
 
     return handler
 
@@ -225,18 +242,18 @@ def _scattered(calls: _Calls, given: Given) -> Any:
 
 def _exchanged(calls: _Calls, given: Given) -> Any:
     rows = given["self"]
-    return _exchange(calls, rows, given["output_split_sizes"], given["input_split_sizes"])
+    return calls.collective("all_to_all_single", rows, *_parts(calls, rows, given))
 
 
-def _exchange(calls: _Calls, rows: torch.Tensor, received: Any, sent: Any) -> torch.Tensor:
-    """Rows of each process for each: ``sent`` and ``received`` of them, or equal parts."""
+def _parts(calls: _Calls, rows: torch.Tensor, given: Given) -> tuple[list[int], list[int]]:
+    """How many rows each process sends to each, received and sent: as given, or equal parts."""
+    received, sent = given["output_split_sizes"], given["input_split_sizes"]
     calls.dimension(rows, 0)
     size = calls.group.size
     if (received is None) != (sent is None) or rows.shape[0] % size and sent is None:
         raise calls.refusal("its parts are not equal, and not told both ways")
     parts = [rows.shape[0] // size] * size
-    split = (parts, parts) if sent is None else (list(received), list(sent))
-    return calls.collective("all_to_all_single", rows, *split)
+    return (parts, parts) if sent is None else (list(received), list(sent))
 
 
 # --------------------------------------------------- of what they are given, into another of these
@@ -252,7 +269,9 @@ def _broadcast_to(calls: _Calls, given: Given) -> None:
     tensor, source = given["tensor"], given.get("group_src")
     calls.refuse_unusual(tensor)
     if source is None:
-        source = collectives.rank_inside(given["group"], given["src"])
+        source = calls.rank_inside(given["group"], given["src"])
+    elif given["src"] is not None:
+        raise calls.refusal("its source is given twice")
     calls.write(calls.collective("broadcast", tensor, source), tensor)
 
 
@@ -266,7 +285,7 @@ def _gather_into(calls: _Calls, given: Given) -> None:
 
 def _gather(calls: _Calls, given: Given) -> None:
     outputs, part, size = given["tensor_list"], given["tensor"], calls.group.size
-    calls.refuse_unusual(*outputs, part)
+    calls.refuse_unusual(*calls.listed(outputs), part)
     if len(outputs) != size or any(output.shape != part.shape for output in outputs):
         raise calls.refusal(f"it is not given {size} tensors of {tuple(part.shape)}")
     whole = calls.collective("all_gather_into_tensor", part, size)
@@ -286,7 +305,7 @@ def _scatter_into(calls: _Calls, given: Given) -> None:
 
 def _scatter(calls: _Calls, given: Given) -> None:
     parts, output, size = given["input_list"], given["output"], calls.group.size
-    calls.refuse_unusual(*parts, output)
+    calls.refuse_unusual(*calls.listed(parts), output)
     if len(parts) != size or any(part.shape != output.shape for part in parts):
         raise calls.refusal(f"it is not given {size} tensors of {tuple(output.shape)}")
     reduction, whole = calls.reduction(given["op"]), calls(torch.cat, tuple(parts))
@@ -296,10 +315,11 @@ def _scatter(calls: _Calls, given: Given) -> None:
 def _exchange_into(calls: _Calls, given: Given) -> None:
     output, rows = given["output"], given["input"]
     calls.refuse_unusual(output, rows)
-    result = _exchange(calls, rows, given["output_split_sizes"], given["input_split_sizes"])
-    if result.shape != output.shape:
-        raise calls.refusal(f"{tuple(output.shape)} does not hold {tuple(result.shape)}")
-    calls.write(result, output)
+    received, sent = _parts(calls, rows, given)
+    shape = (sum(received), *rows.shape[1:])
+    if tuple(output.shape) != shape:  # before the collective: eager runs it then
+        raise calls.refusal(f"{tuple(output.shape)} does not hold {shape}")
+    calls.write(calls.collective("all_to_all_single", rows, received, sent), output)
 
 
 _C10D = "torch.distributed.distributed_c10d."

@@ -26,6 +26,7 @@ from jitney.capture.special_methods import OF_IDENTITY, hook_of, is_tensorish, t
 from jitney.capture.special_numbers import special_result
 from jitney.capture.symbols import SYMBOLS, concrete, concrete_key, exact_operands, rounded_operands
 from jitney.capture.validation import assert_valid
+from jitney.torch_api import is_wrapper
 
 if TYPE_CHECKING:
     from jitney.capture.interpret import Interpreter
@@ -67,8 +68,6 @@ _GROWING = (list, bytearray, collections.deque)
 _TEXTS = (str, bytes, bytearray)
 _SEQUENCES = (*_LISTS, *_TEXTS, array.array)
 _FORMATS = (operator.mod, operator.imod)
-
-
 _COUNTING = (int, float, bool)
 
 
@@ -276,7 +275,7 @@ def truth(interpreter: Interpreter, value: Any) -> bool:
 
 def length(interpreter: Interpreter, value: Any) -> Any:
     """``len(value)``."""
-    if isinstance(value, torch.Tensor):
+    if isinstance(value, torch.Tensor) and not is_wrapper(value):
         if value.dim() == 0:
             raise Raised(TypeError("len() of a 0-d tensor"))
         return value.shape[0]

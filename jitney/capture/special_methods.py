@@ -13,6 +13,7 @@ from jitney.capture.frame import BreakCapture
 from jitney.capture.generators import Callback, FrameGenerator, IndexIterator, MethodIterator
 from jitney.capture.lookups import is_callback, look_up
 from jitney.capture.symbols import NUMBERS, SYMBOLS
+from jitney.torch_api import is_wrapper
 
 if TYPE_CHECKING:
     from jitney.capture.interpret import Interpreter
@@ -48,7 +49,8 @@ def hook_of(interpreter: Interpreter, value: Any, name: str) -> Any:
     """A special method that a class defines in Python, None where it has none or C code's; guarded
     either way. A break where C code would call another object of the program's for it."""
     cls = type(value)
-    if not is_heap_type(cls) or is_tensorish(value) or isinstance(value, OURS):
+    tensorish = is_tensorish(value) and not is_wrapper(value)
+    if not is_heap_type(cls) or tensorish or isinstance(value, OURS):
         return None
     found = look_up(interpreter, cls, name)
     if is_python(found):

@@ -10,6 +10,7 @@ wrapper, and the graph breaks.
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -19,6 +20,9 @@ from jitney.capture import leaves
 from jitney.capture.builtin_calls import builtin
 from jitney.capture.forced import forced, forced_keywords
 from jitney.capture.frame import BreakCapture, Frame
+from jitney.capture.guard import Kind
+from jitney.capture.source import Function
+from jitney.torch_api import names
 from jitney.torch_api.trees import tree_leaves
 
 if TYPE_CHECKING:
@@ -65,9 +69,31 @@ def count_off(
     interpreter.functions_off += args[0]
 
 
+def are_off(interpreter: Interpreter) -> bool:
+    """Whether torch functions ask no wrapper's class: in a scope of this frame, or of its caller,
+    which may be what a ``__torch_function__`` does, run by Python."""
+    on = torch_api.read_state(names.FUNCTIONS_ON)
+    interpreter.world.guard(Kind.STATE, Function(), (names.FUNCTIONS_ON, on), names.FUNCTIONS_ON)
+    return interpreter.functions_off > 0 or not on
+
+
+def asked(
+    interpreter: Interpreter, cls: type, function: Any, args: Any, kwargs: dict[str, Any]
+) -> tuple[Any, ...]:
+    """What a class's ``__torch_function__`` is given for a call."""
+    values, keywords = forced(interpreter, args), forced_keywords(interpreter, kwargs)
+    found = torch_api.asked_function(cls, function, values, keywords)
+    if found is None:
+        reason = f"{leaves.name_of(function)} does not ask a {cls.__name__}"
+        raise BreakCapture("tensor-subclass", reason)
+    named = () if found.kwargs is None else (found.kwargs,)
+    return (found.function, found.types, found.args, *named)
+
+
 _SHAPES: dict[str, Callable[..., Any]] = {
     "dim": lambda shape: len(shape),
     "size": lambda shape, dim=None: shape if dim is None else shape[dim],
+    "__len__": lambda shape: shape[0],
 }
 
 
@@ -81,13 +107,23 @@ def dispatch(
         shape = interpreter.world.force(interpreter.get_attr(values[0], "shape"))
         return interpreter.native(_SHAPES[name], shape, *values[1:], **keywords)
     refusal = BreakCapture("tensor-subclass", f"{name} of a {cls.__name__}")
+    if interpreter.recorder.in_transform:  # which makes another op of it
+        raise refusal
     tensors = [x for x in tree_leaves((values, keywords)) if isinstance(x, torch.Tensor)]
-    op = torch_api.aten_op(name, values, keywords)
-    if op is None or torch.is_grad_enabled() and any(x.requires_grad for x in tensors):
+    asked = torch_api.asked_op(function, values, keywords)
+    with torch_api.without_torch_function():  # else the class is asked
+        gradients = torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
+    if asked is None or gradients:
         raise refusal
     handler = interpreter.get_attr(cls, "__torch_dispatch__")
-    given = (op, (cls,), tuple(values), keywords)
+    given = (asked.op, (cls,), asked.args, asked.kwargs)
+    recorder = interpreter.recorder
+    known = len(recorder.nodes)
     result = interpreter.world.force(interpreter.call(handler, given, {}, None))
-    if result is NotImplemented:
+    computed = islice(recorder.nodes.values(), known, None)
+    # Eager computes below autograd, whatever the tensors inside require.
+    tracked = any(value.requires_grad for value, node in computed if node.op != "placeholder")
+    if result is NotImplemented or tracked:
+        interpreter.native_broke = True  # it has been called: break before it
         raise refusal
-    return result
+    return asked.answer(result)

@@ -116,17 +116,20 @@ def _is_no_op(owner: Any) -> bool:
 
 
 def _overrides(interpreter: Interpreter, values: Any) -> bool:
-    """Whether an argument has a ``__torch_function__`` of its own; tensors let in are plain.
+    """Whether an argument has a ``__torch_function__`` of its own; tensors let in are plain, but
+    for wrappers.
 
     To C a default device is an override, too. So a function that asks is not gone on in behind a
     break: what it calls would ask again, and answer to an overridden call."""
     if torch_api.function_modes():
         interpreter.frames[-1].link = None
     force = interpreter.world.force
-    return any(
-        not isinstance(v, torch.Tensor) and hasattr(type(v), "__torch_function__")
+    found = any(
+        (torch_api.is_wrapper(v) or not isinstance(v, torch.Tensor))
+        and hasattr(type(v), "__torch_function__")
         for v in [force(v) for v in force(values)]
     )
+    return found and not tensor_wrappers.are_off(interpreter)
 
 
 def overriding(interpreter: Interpreter, args: Any, kwargs: dict[str, Any]) -> type | None:
@@ -158,6 +161,8 @@ def _call_override(
     handler = interpreter.get_attr(cls, "__torch_function__")
     keywords = (dict(kwargs),) if kwargs else ()
     given = (function, (cls,), tuple(args), *keywords)
+    if torch_api.is_wrapper_class(cls):
+        given = tensor_wrappers.asked(interpreter, cls, function, args, kwargs)
     interpreter.overrides += 1
     result = interpreter.world.force(interpreter.call(handler, given, {}, None))
     interpreter.overrides -= 1
@@ -172,7 +177,7 @@ def call_leaf(interpreter: Interpreter, function: Any, args: Any, kwargs: dict[s
     """Calls a torch function as one node of the graph, or what an argument overrides it with."""
     function, args = tensor_wrappers.unbound(function, args)
     wrapper = tensor_wrappers.class_among(interpreter, args, kwargs)
-    if wrapper is not None and interpreter.functions_off:
+    if wrapper is not None and tensor_wrappers.are_off(interpreter):
         return tensor_wrappers.dispatch(interpreter, wrapper, function, args, kwargs)
     cls = None if _is_of_tensor(function) else overriding(interpreter, args, kwargs)
     if wrapper is not None or cls is not None:

@@ -5,6 +5,7 @@ inside functions.
 """
 
 from jitney.torch_api.addresses import same_addresses, storage_layout
+from jitney.torch_api.asked_ops import asked_function, asked_op
 from jitney.torch_api.attention import (
     NATIVE_ATTENTION,
     attend_to_itself,
@@ -119,7 +120,6 @@ from jitney.torch_api.ops import (
     VALIDATIONS,
     OpOverload,
     OpOverloadPacket,
-    aten_op,
     decomposition_of,
     decomposition_table,
     direct_function,
@@ -312,7 +312,8 @@ __all__ = [
     "constant_of",
     "counts_with",
     "data_of",
-    "aten_op",
+    "asked_function",
+    "asked_op",
     "decomposition_of",
     "decomposition_table",
     "differentiate_once",

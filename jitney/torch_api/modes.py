@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from functools import cache
 from types import SimpleNamespace
 from typing import Any
@@ -89,6 +89,17 @@ def function_modes() -> list[Any]:
     from torch.overrides import _get_current_function_mode_stack
 
     return _get_current_function_mode_stack() if torch._C._len_torch_function_stack() else []
+
+
+@contextmanager
+def function_modes_off() -> Iterator[None]:
+    """A scope in which no function mode is active; the classes of tensors are asked."""
+    from torch.overrides import _pop_mode_temporarily
+
+    with ExitStack() as modes:
+        for _ in function_modes():
+            modes.enter_context(_pop_mode_temporarily())
+        yield
 
 
 def is_default_device(mode: Any) -> bool:

@@ -52,6 +52,9 @@ HAS_PROCESS_GROUP = "torch.distributed.is_initialized"
 # What a `STATE` guard calls the facts of the process group of all processes.
 DEFAULT_GROUP = "default_group"
 
+# Reads whether torch functions ask the classes of tensors what they make of them.
+FUNCTIONS_ON = "torch._C._is_torch_function_enabled"
+
 # C functions of one argument that change what one of the `SETTINGS` reads: its name.
 SETTERS = {
     "torch._C._set_sdp_priority_order": "torch._C._get_sdp_priority_order",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
@@ -120,20 +120,6 @@ def find_op(name: str) -> Any:
     """The overload called "aten.view.default"."""
     namespace, packet, overload = name.split(".")
     return getattr(getattr(getattr(torch.ops, namespace), packet), overload)
-
-
-def aten_op(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """The one ATen op that a torch function of that name calls for the arguments; None where torch
-    makes several of it."""
-    packet = getattr(torch.ops.aten, name, None)
-    if packet is None:
-        return None
-    try:
-        overload = torch._C._jit_resolve_packet(f"aten::{name}", *args, **kwargs)
-    except RuntimeError:
-        return None
-    op = getattr(packet, overload or "default")
-    return None if is_composite(op) else op
 
 
 #: Ops that a function of torch's with the same arguments reaches sooner (mm 0.7 µs, a convolution

@@ -147,3 +147,43 @@ def test_groups_made_in_the_function_are_eager_s(one_of_four: None) -> None:
         return functional.all_reduce(x, "sum", distributed.new_group([0, 1])) + 1
 
     assert torch.equal(jitney.compile(f)(X), X + 1)
+
+
+def exchange(x: Tensor) -> Tensor:
+    output = torch.zeros(4, 2)
+    distributed.all_to_all_single(output, x[:, :1].contiguous())
+    return output
+
+
+@pytest.mark.parametrize("refused", [exchange, distributed.all_reduce])
+def test_one_that_runs_eager_does_so_once(one_of_four: None, refused: Any) -> None:
+    """What cannot be captured is not in the graph before the break too."""
+    with torch.inference_mode(refused is not exchange):
+        x = X.clone()
+    compiled = jitney.compile(lambda x: refused(x + 0 if refused is exchange else x))
+    with torch.profiler.profile() as profile:
+        compiled(x)
+    begun = [e.count for e in profile.key_averages() if e.key.startswith("c10d::all")]
+    assert begun == [1] and len(breaks()) >= 1
+
+
+def twice(x: Tensor, group: Any) -> None:
+    distributed.broadcast(x, src=0, group=group, group_src=0)
+
+
+def outside(x: Tensor, group: Any) -> None:
+    distributed.broadcast(x, 3, group)
+
+
+def tuples(x: Tensor, group: Any) -> None:
+    distributed.all_gather((x.clone(), x.clone()), x, group)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("function", [twice, outside, tuples])
+def test_what_eager_refuses(one_of_four: None, function: Any) -> None:
+    group, errors = distributed.new_group([0, 1]), []
+    for call in (function, jitney.compile(function)):
+        with pytest.raises((TypeError, ValueError)) as caught:
+            call(X.clone(), group)
+        errors.append(str(caught.value))
+    assert errors[0] == errors[1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -236,3 +237,173 @@ def test_one_that_requires_grad() -> None:
         w.requires_grad_()
         found.append(run(torch.ones(2, 3), w))
     torch.testing.assert_close(found[1], found[0])
+
+
+class Telling(Scaled):
+    """Notes what torch asks it, and does it to the whole."""
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        numbers = [x for x in args if isinstance(x, (int, float, list))]
+        CALLS.append(f"{func.__name__} {numbers} {sorted(kwargs)}")
+        return func(*[whole_of(x) for x in args], **kwargs)
+
+
+class Written(Scaled):
+    """What is written to one is written to its scale, which is returned."""
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        assert func is torch.ops.aten.mul_.Tensor
+        return args[0].scale.mul_(args[1])
+
+
+class Counted(Scaled):
+    def __len__(self) -> int:
+        return 77
+
+
+def whole_of(x: Any) -> Any:
+    return [whole_of(item) for item in x] if isinstance(x, list) else _whole_of(x)
+
+
+def _whole_of(x: Any) -> Any:
+    return x.whole() if isinstance(x, Scaled) else x
+
+
+OPS: dict[str, Callable[[Tensor, Any], Any]] = {
+    "numbers that are lists": lambda x, w: w.sum(0),
+    "keywords": lambda x, w: torch.transpose(w, dim0=0, dim1=1).contiguous() + 1,
+    "defaults": lambda x, w: torch.sum(w, dim=1, keepdim=False),
+    "tuples": lambda x, w: torch.cat((w, x.t().expand(3, 3)), dim=0),
+    "filled in": lambda x, w: torch.zeros_like(w),
+    "several results": lambda x, w: w.max(dim=1),
+    "parts": lambda x, w: w.split(2),
+    "another op": lambda x, w: torch.norm(w),
+    "of a composite": lambda x, w: w.softmax(1) + w.reshape(12).sum(),
+    "cast": lambda x, w: torch.mm(x, w),
+    "mapped": lambda x, w: torch.func.vmap(lambda row: torch.mv(w, row))(x),
+}
+
+
+@pytest.mark.parametrize("name", OPS)
+@pytest.mark.parametrize("cast", [False, True])
+def test_what_is_asked_of_one_is_what_eager_asks(name: str, cast: bool) -> None:
+    def f(x: Tensor, w: Scaled) -> Any:
+        with torch.autocast("cpu", torch.bfloat16, enabled=cast):
+            return OPS[name](x, w)
+
+    compiled, w = jitney.compile(f), scaled(3 if name == "cast" else 4)
+    x, w = torch.randn(2, 3), Telling(w.numbers, w.scale)
+    if name == "tuples":
+        x = torch.randn(1, 3)
+    found = []
+    for run in (f, compiled):
+        CALLS.clear()
+        found.append((run(x, w), list(CALLS)))
+    assert found[1][1] == found[0][1] and type(found[1][0]) is type(found[0][0])
+    torch.testing.assert_close(found[1][0], found[0][0], rtol=1e-2 if cast else 1e-5, atol=1e-4)
+
+
+class Overheard(Scaled):
+    """Notes the function that its class is asked to override, of what and with what."""
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        named = None if kwargs is None else sorted(kwargs)
+        CALLS.append(f"{func.__name__} {len(types)} {len(args)} {named}")
+        given = args[0] if isinstance(args[0], list) else args
+        return next(x for x in given if isinstance(x, Scaled)).numbers * 1.0
+
+
+OVERRIDDEN: dict[str, Callable[[Tensor, Any], Any]] = {
+    "of C": lambda x, w: F.linear(x, w),
+    "a keyword": lambda x, w: torch.sum(w, dim=1),
+    "of Python": lambda x, w: F.relu(w),
+    "its defaults": lambda x, w: F.embedding(x.long(), w),
+    "among others": lambda x, w: F.mse_loss(w, x),
+    "reflected": lambda x, w: 1 - w,
+    "a list": lambda x, w: torch.stack([w, w]),
+    "the program's": lambda x, w: (doubled(w), torch.overrides.has_torch_function((w, x))),
+}
+
+
+def doubled(x: Tensor) -> Any:
+    """As libraries let their functions be overridden."""
+    if torch.overrides.has_torch_function_unary(x):
+        return torch.overrides.handle_torch_function(doubled, (x,), x, by=2)
+    return x * 2
+
+
+@pytest.mark.parametrize("name", OVERRIDDEN)
+def test_what_a_class_overrides_is_what_eager_asks(name: str) -> None:
+    compiled, w, found = jitney.compile(OVERRIDDEN[name], fullgraph=True), scaled(), []
+    for run in (OVERRIDDEN[name], compiled):
+        CALLS.clear()
+        found.append((run(torch.ones(2, 3), Overheard(w.numbers, w.scale)), list(CALLS)))
+    assert_equal(found[1], found[0])
+
+
+def test_what_is_written_to_is_what_comes_back() -> None:
+    def f(x: Tensor, w: Scaled) -> Any:
+        return w.mul_(2) is w, x * w.scale.sum()
+
+    for run in (f, jitney.compile(f, fullgraph=True)):
+        w = scaled()
+        is_w, y = run(torch.ones(2), Written(w.numbers, w.scale))
+        assert is_w and torch.allclose(y, w.scale.sum())
+
+
+def test_what_dispatch_computes_has_no_gradient() -> None:
+    """It is below autograd, whatever the tensors inside require."""
+    for run in (turned_product, jitney.compile(turned_product)):
+        w = scaled()
+        w.scale.requires_grad_()
+        assert not run(torch.ones(2, 3), w).requires_grad
+
+
+def turned_product(x: Tensor, w: Scaled) -> Tensor:
+    return torch.mm(x, w.detach().t().scale.expand(3, 4)) * 2
+
+
+def test_a_length_of_its_own() -> None:
+    w = scaled()
+    for one in (Counted(w.numbers, w.scale), w):
+        compiled = jitney.compile(lambda x, w: x + len(w), fullgraph=True)
+        assert compiled(torch.zeros(1), one) == len(one)
+
+
+class Counting(Scaled):
+    """Its class notes in a global list how often it was asked."""
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        ASKED[0] += 1
+        return super().__torch_function__(func, types, args, kwargs)
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*map(_whole_of, args))
+
+
+ASKED = [0]
+
+
+def test_a_class_that_counts_is_asked_once() -> None:
+    compiled, w = jitney.compile(lambda x, w: torch.mm(x, w.t()), fullgraph=True), scaled()
+    for _ in range(3):
+        ASKED[0] = 0
+        compiled(torch.ones(2, 3), Counting(w.numbers, w.scale))
+        assert ASKED == [1]
+
+
+def test_functions_called_where_no_class_is_asked() -> None:
+    """As by what a ``__torch_function__`` calls."""
+    compiled = jitney.compile(lambda x, w: torch.mm(x, w) + 1)
+    w, x = scaled(3, 3), torch.randn(2, 3)
+    w = Telling(w.numbers, w.scale)
+    for off in (False, True, True, False):
+        CALLS.clear()
+        with torch._C.DisableTorchFunctionSubclass() if off else contextlib.nullcontext():
+            torch.testing.assert_close(compiled(x, w), torch.mm(x, _whole_of(w)) + 1)
+        assert (CALLS == []) == (not off)
