@@ -164,8 +164,10 @@ def _call_override(
     if torch_api.is_wrapper_class(cls):
         given = tensor_wrappers.asked(interpreter, cls, function, args, kwargs)
     interpreter.overrides += 1
-    result = interpreter.world.force(interpreter.call(handler, given, {}, None))
-    interpreter.overrides -= 1
+    try:
+        result = interpreter.world.force(interpreter.call(handler, given, {}, None))
+    finally:
+        interpreter.overrides -= 1
     if result is NotImplemented:  # eager raises
         interpreter.native_broke = True  # it has been called: break before it
         reason = f"a {cls.__name__} does not handle {leaves.name_of(function)}"

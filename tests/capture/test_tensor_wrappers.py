@@ -373,6 +373,34 @@ def test_a_length_of_its_own() -> None:
         assert compiled(torch.zeros(1), one) == len(one)
 
 
+class Refusing(Scaled):
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.mm:
+            raise ValueError("no products")
+        return super().__torch_function__(func, types, args, kwargs)
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*map(_whole_of, args))
+
+
+def test_a_class_that_raises_is_left() -> None:
+    """The scope behind it is no longer one within what a class does."""
+
+    def f(x: Tensor, w: Scaled) -> Any:
+        with contextlib.suppress(ValueError):
+            torch.mm(x, w)
+        with torch._C.DisableTorchFunctionSubclass():
+            y = x + 1
+            jitney.graph_break()
+            return torch.mm(y, w)
+
+    w, x = scaled(3, 3), torch.ones(2, 3)
+    given = jitney.compile(f)(x, Refusing(w.numbers, w.scale))
+    torch.testing.assert_close(given, (x + 1) @ w.whole())
+
+
 class Counting(Scaled):
     """Its class notes in a global list how often it was asked."""
 
