@@ -10,9 +10,10 @@ import torch
 from torch import fx
 
 from jitney.config import Config
+from jitney.errors import Unsupported
 from jitney.kernels.llvm.build_program import NativeProgram, load_program, make_native
 from jitney.loops.fuse_nests import fuse_nests
-from jitney.loops.hoist_checks import hoist_checks
+from jitney.loops.hoist_checks import call_before_check, hoist_checks
 from jitney.loops.ir import LoopProgram
 from jitney.loops.simplify_nest import simplify_nests
 from jitney.loops.split_long_products import split_long_products
@@ -36,6 +37,10 @@ def transform(program: LoopProgram, target: Target, _: Config | None = None) -> 
     program = fuse_nests(program, target)
     check_step(program, "fusion")
     program = hoist_checks(simplify_nests(program))
+    called = call_before_check(program)
+    if called is not None:
+        reason = f"a check of values comes behind a call of {called}, which eager would make again"
+        raise Unsupported("late-check", reason)
     check_step(program, "simplifying nests")
     return split_long_products(program)
 

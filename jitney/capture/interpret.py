@@ -73,8 +73,8 @@ class Interpreter:
         self.state_before: dict[str, Any] = {}  # what `state` guards and puts back
         self.scopes_before = torch_api.autocast_scopes()
         self.checkpoints: list[Checkpoint] = []
-        self.overrides = 0  # how many a `__torch_function__` is being interpreted
-        self.functions_off = 0  # scopes in which no tensor's is asked
+        self.overrides = 0  # calls of `__torch_function__` that are being interpreted
+        self.functions_off = 0  # scopes in which no tensor's class is asked
         self.pulls: dict[int, Pull] = {}  # functions that `torch.func.vjp` returned, by id
         self.generators: list[FrameGenerator] = []
         self.handled_around = sys.exception()  # by a caller of the captured frame

@@ -5,38 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-import torch
-
 _MISSING = object()
-
-
-def windows_reach(
-    input: Any,
-    n_fft: int,
-    hop_length: int | None = None,
-    win_length: int | None = None,
-    window: Any = None,
-    center: bool = True,
-    normalized: bool = False,
-    onesided: bool | None = None,
-    length: int | None = None,
-    return_complex: bool = False,
-) -> Any:
-    """Whether the windows of an inverse short-time Fourier transform, squared and added up where
-    its frames lie, reach every sample of the result, as `torch.istft` asks: a truth value."""
-    hop = n_fft // 4 if hop_length is None else hop_length
-    width = n_fft if win_length is None else win_length
-    if window is None:
-        window = input.real.new_ones(width)
-    left = (n_fft - width) // 2
-    window = torch.nn.functional.pad(window, (left, n_fft - width - left))
-    frames = input.shape[-1]
-    samples = n_fft + hop * (frames - 1)
-    squares = window.square().repeat(1, frames, 1)
-    sums = torch.ops.aten.unfold_backward(squares, (1, samples), 1, n_fft, hop)
-    start = n_fft // 2 if center else 0
-    end = samples - start if length is None else start + length
-    return sums[:, start:end].abs().min() > 1e-11
 
 
 class FunctionsOff:

@@ -65,7 +65,8 @@ def class_among(interpreter: Interpreter, args: Any, kwargs: dict[str, Any]) -> 
 def count_off(
     interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Frame | None
 ) -> None:
-    """`polyfills.functions_off`."""
+    """Counts the scopes of `polyfills.FunctionsOff`, which calls this to enter and to leave one: it
+    is interpreted itself, and knows no interpreter."""
     interpreter.functions_off += args[0]
 
 

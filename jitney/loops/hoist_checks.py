@@ -1,5 +1,6 @@
-"""Checks run before the first write to an input, so that a bad index leaves the caller's tensors as
-they were."""
+"""Checks run before the first write to an input, and the first call of an op of the program's own,
+so that a bad index leaves the caller's tensors as they were, and eager, which then runs, calls the
+op once."""
 
 from __future__ import annotations
 
@@ -9,16 +10,22 @@ from jitney.loops import ir, visit
 from jitney.loops.drop_dead import live_block
 
 _TORCHS = ("aten.", "prims.")
+_KNOWN = (*_TORCHS, "jitney.")
 
 
 def hoist_checks(program: ir.LoopProgram) -> ir.LoopProgram:
-    """The program with range checks moved before the first write to an input, as far as what
-    they read allows; out of a nest that does more, for they mostly read what is given, and it what
-    is computed. Programs that write no input stay as they are."""
+    """The program with range checks moved before the first write to an input and the first call of
+    an author's op, as far as what they read allows; out of a nest that does more, for they mostly
+    read what is given, and it what is computed. Programs that have neither stay as they are."""
     checks = {b.name for b in program.buffers if b.kind == "check"}
     inputs = {b.name for b in program.buffers if b.kind == "input"}
     first = next(
-        (k for k, node in enumerate(program.nodes) if inputs.intersection(visit.writes(node))), None
+        (
+            k
+            for k, node in enumerate(program.nodes)
+            if _is_authors(node) or inputs.intersection(visit.writes(node))
+        ),
+        None,
     )
     if not checks or first is None:
         return program
@@ -35,6 +42,19 @@ def hoist_checks(program: ir.LoopProgram) -> ir.LoopProgram:
         nodes[first : at + 1] = [*moved, *rest]
         first += len(moved)
     return replace(program, nodes=tuple(nodes))
+
+
+def call_before_check(program: ir.LoopProgram) -> str | None:
+    """An author's op that is called before the last check has been made: if that one fails, eager
+    would call the op again."""
+    checks = {b.name for b in program.buffers if b.kind == "check"}
+    made = [k for k, node in enumerate(program.nodes) if checks.intersection(visit.writes(node))]
+    nodes = program.nodes[: max(made, default=-1) + 1]
+    return next((n.target for n in nodes if isinstance(n, ir.Extern) and _is_authors(n)), None)
+
+
+def _is_authors(node: ir.Node) -> bool:
+    return isinstance(node, ir.Extern) and not node.target.startswith(_KNOWN)
 
 
 def _parts(node: ir.Node, checks: set[str]) -> tuple[ir.Node, ...]:

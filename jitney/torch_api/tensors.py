@@ -32,7 +32,8 @@ def is_wrapper(value: Any) -> bool:
 
 
 def is_wrapper_class(cls: type) -> bool:
-    """Whether its instances are as `is_wrapper` says. None of torch's own: they share secrets."""
+    """Whether its instances are as `is_wrapper` says. Not of torch's
+    own (nested tensors, `DTensor`): those know of each other, below what classes are asked."""
     if not hasattr(cls, "__tensor_flatten__") or not issubclass(cls, torch.Tensor):
         return False
     if cls.__module__.partition(".")[0] == "torch":

@@ -233,10 +233,13 @@ def test_one_that_requires_grad() -> None:
 
     compiled, found = jitney.compile(f), []
     for run in (f, compiled):
-        w = scaled()
+        w, x = scaled(), torch.ones(2, 3, requires_grad=True)
         w.requires_grad_()
-        found.append(run(torch.ones(2, 3), w))
-    torch.testing.assert_close(found[1], found[0])
+        result = run(x, w)
+        result.sum().backward()
+        found.append([result.detach(), x.grad, w.grad])
+    assert found[1][2] is found[0][2] is None
+    torch.testing.assert_close(found[1][:2], found[0][:2])
 
 
 class Telling(Scaled):
