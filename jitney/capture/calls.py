@@ -42,6 +42,7 @@ from jitney.capture.source import Attr, DictItem, Fixed, Referent
 from jitney.capture.stand_ins import disabled_because, is_disabled, mark_of
 from jitney.capture.subscripts import LAZY_METHODS, LazyMethod, default_item, dict_item, key
 from jitney.capture.substitutes import substitute_of
+from jitney.capture.symbols import concrete
 from jitney.capture.world import NUMPY_FUNCTIONS
 
 if TYPE_CHECKING:
@@ -281,7 +282,7 @@ def _bound_inside(interpreter: Interpreter, function: Any) -> Any:
     if type(inside) is Lazy and function.__name__ in LAZY_METHODS.get(type(owner), ()):
         return LazyMethod(inside, function.__name__)
     inside = interpreter.world.force(inside)
-    return function if inside is owner else rebind(function, inside)
+    return function if inside is owner else rebind(function, concrete(inside))
 
 
 # ---------------------------------------------------------------- classes
