@@ -13,19 +13,19 @@ from jitney.events import log
 
 
 def plain(x: Tensor, window: Tensor) -> Tensor:
-    return torch.istft(x, 64, 16, window=window) * 2
+    return torch.istft(x, 16, 4, window=window) * 2
 
 
 def method(x: Tensor, window: Tensor) -> Tensor:
-    return x.istft(64, window=window, length=100)
+    return x.istft(16, window=window, length=30)
 
 
 def narrow(x: Tensor, window: Tensor) -> Tensor:
-    return torch.istft(x, n_fft=64, hop_length=12, win_length=50, window=window[:50], center=False)
+    return torch.istft(x, n_fft=16, hop_length=3, win_length=12, window=window[:12], center=False)
 
 
 def no_window(x: Tensor, window: Tensor) -> Tensor:
-    return torch.istft(x, 64, normalized=True)
+    return torch.istft(x, 16, normalized=True)
 
 
 def answer(function: Any, x: Tensor, window: Tensor) -> Any:
@@ -38,17 +38,19 @@ def answer(function: Any, x: Tensor, window: Tensor) -> Any:
     return result.detach(), x.grad
 
 
-@pytest.mark.parametrize("dynamic", [None, True])
-@pytest.mark.parametrize("function", [plain, method, narrow, no_window])
+@pytest.mark.parametrize(
+    ("function", "dynamic"),
+    [(plain, None), (plain, True), (method, None), (narrow, True), (no_window, None)],
+)
 def test_windows_that_leave_samples_out_are_refused(function: Any, dynamic: bool | None) -> None:
-    poor = torch.zeros(64)
-    poor[:8] = 1
+    poor = torch.zeros(16)
+    poor[:2] = 1
     compiled = jitney.compile(function, dynamic=dynamic)
     log.clear()
     refused = 0
-    for frames, window in ((9, torch.hamming_window(64)), (9, poor), (12, torch.ones(64))):
+    for frames, window in ((9, torch.hamming_window(16)), (9, poor), (12, torch.ones(16))):
         generator = torch.Generator().manual_seed(frames)
-        x = torch.randn(2, 33, frames, dtype=torch.cfloat, generator=generator)
+        x = torch.randn(2, 9, frames, dtype=torch.cfloat, generator=generator)
         given, wanted = answer(compiled, x, window), answer(function, x, window)
         refused += isinstance(wanted, str)
         if isinstance(wanted, str):
@@ -60,8 +62,8 @@ def test_windows_that_leave_samples_out_are_refused(function: Any, dynamic: bool
 
 
 def test_with_another_backend_it_is_called_between_graphs() -> None:
-    x = torch.randn(33, 9, dtype=torch.cfloat)
+    x = torch.randn(9, 9, dtype=torch.cfloat)
     log.clear()
-    given = jitney.compile(plain, backend="eager")(x, torch.ones(64))
-    torch.testing.assert_close(given, plain(x, torch.ones(64)))
+    given = jitney.compile(plain, backend="eager")(x, torch.ones(16))
+    torch.testing.assert_close(given, plain(x, torch.ones(16)))
     assert "window" in log.events("graph_break")[0].data["reason"]
