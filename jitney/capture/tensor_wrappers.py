@@ -111,13 +111,13 @@ def dispatch(
     if interpreter.recorder.in_transform:  # which makes another op of it
         raise refusal
     tensors = [x for x in tree_leaves((values, keywords)) if isinstance(x, torch.Tensor)]
-    asked = torch_api.asked_op(function, values, keywords)
+    reached = torch_api.asked_op(function, values, keywords)
     with torch_api.without_torch_function():  # else the class is asked
         gradients = torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
-    if asked is None or gradients:
+    if reached is None or gradients:
         raise refusal
     handler = interpreter.get_attr(cls, "__torch_dispatch__")
-    given = (asked.op, (cls,), asked.args, asked.kwargs)
+    given = (reached.op, (cls,), reached.args, reached.kwargs)
     recorder = interpreter.recorder
     known = len(recorder.nodes)
     result = interpreter.world.force(interpreter.call(handler, given, {}, None))
@@ -127,4 +127,4 @@ def dispatch(
     if result is NotImplemented or tracked:
         interpreter.native_broke = True  # it has been called: break before it
         raise refusal
-    return asked.answer(result)
+    return reached.answer(result)

@@ -47,10 +47,14 @@ def hoist_checks(program: ir.LoopProgram) -> ir.LoopProgram:
 def call_before_check(program: ir.LoopProgram) -> str | None:
     """An author's op that is called before the last check has been made: if that one fails, eager
     would call the op again."""
+    nodes = _until_last_check(program)
+    return next((n.target for n in nodes if isinstance(n, ir.Extern) and _is_authors(n)), None)
+
+
+def _until_last_check(program: ir.LoopProgram) -> tuple[ir.Node, ...]:
     checks = {b.name for b in program.buffers if b.kind == "check"}
     made = [k for k, node in enumerate(program.nodes) if checks.intersection(visit.writes(node))]
-    nodes = program.nodes[: max(made, default=-1) + 1]
-    return next((n.target for n in nodes if isinstance(n, ir.Extern) and _is_authors(n)), None)
+    return program.nodes[: max(made, default=-1) + 1]
 
 
 def _is_authors(node: ir.Node) -> bool:
@@ -75,11 +79,9 @@ def written_before_checks(program: ir.LoopProgram) -> tuple[int, ...]:
     whose old values the program reads: run again, it would read new ones. (A cache that is written
     at a place, and read only then, is written the same again: a copy of it would cost more than
     the step that fills it.)"""
-    checks = {b.name for b in program.buffers if b.kind == "check"}
-    made = [k for k, node in enumerate(program.nodes) if checks.intersection(visit.writes(node))]
     seen: set[str] = set()
     early: set[str] = set()
-    for node in program.nodes[: max(made, default=-1) + 1]:
+    for node in _until_last_check(program):
         seen.update(visit.reads(node))
         early.update(seen.intersection(visit.writes(node)))
     return tuple(k for k, name in enumerate(program.arguments) if name in early)

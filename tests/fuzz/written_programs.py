@@ -13,30 +13,6 @@ from torch import Tensor
 import jitney
 
 
-@torch.library.custom_op("written_fuzz::scale", mutates_args=("x",))
-def scale(x: Tensor, y: Tensor) -> None:
-    """Writes to one."""
-    x.mul_(0.5).add_(y.sum())
-
-
-@torch.library.custom_op("written_fuzz::added", mutates_args=("x",))
-def added(x: Tensor, y: Tensor, by: float = 2.0) -> Tensor:
-    """Writes to one, and gives another."""
-    x.add_(y.mean() * by)
-    return x * 0.3
-
-
-added.register_fake(lambda x, y, by=2.0: torch.empty_like(x))
-
-
-@torch.library.custom_op("written_fuzz::both", mutates_args=("x", "z"))
-def both(x: Tensor, y: Tensor, z: Tensor | None = None) -> None:
-    """Writes to two, if two are given."""
-    x.add_(y.amax())
-    if z is not None:
-        z.sub_(y.amin())
-
-
 @torch.library.custom_op("written_fuzz::each", mutates_args=("xs",))
 def each(xs: list[Tensor], y: Tensor) -> None:
     """Writes to all of a list."""

@@ -9,19 +9,12 @@ from torch import Tensor
 
 import jitney
 from jitney.events import log
+from tests.run.test_triton_launches import add
 
 triton = pytest.importorskip("triton")
 tl = triton.language
 pytestmark = pytest.mark.gpu
 ROWS = 16
-
-
-@triton.jit
-def add(a, b, out, n, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def,name-defined]
-    """Sums of two tensors."""
-    place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    inside = place < n
-    tl.store(out + place, tl.load(a + place, inside) + tl.load(b + place, inside), inside)
 
 
 def test_an_op_made_of_a_kernel_is_a_call_in_the_graph() -> None:
