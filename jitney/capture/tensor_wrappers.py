@@ -18,7 +18,7 @@ import torch
 from jitney import torch_api
 from jitney.capture import leaves
 from jitney.capture.builtin_calls import builtin
-from jitney.capture.forced import forced, forced_keywords
+from jitney.capture.forced import classes_among, forced, forced_keywords
 from jitney.capture.frame import BreakCapture, Frame
 from jitney.capture.guard import Kind
 from jitney.capture.source import Function
@@ -51,12 +51,7 @@ def unbound(function: Any, args: Any) -> tuple[Any, Any]:
 def class_among(interpreter: Interpreter, args: Any, kwargs: dict[str, Any]) -> type | None:
     """The class of the wrappers among the arguments, and the items of lists among them. Breaks
     where there are several."""
-    force = interpreter.world.force
-    found: set[type] = set()
-    for value in (*args, *kwargs.values()):
-        value = force(value)
-        items = map(force, value) if type(value) in (list, tuple) else (value,)
-        found.update(type(item) for item in items if torch_api.is_wrapper(item))
+    found = classes_among(interpreter, args, kwargs, torch_api.is_wrapper)
     if len(found) > 1:
         raise BreakCapture("tensor-subclass", f"{len(found)} kinds of tensors meet")
     return found.pop() if found else None

@@ -10,7 +10,7 @@ import torch
 
 from jitney import torch_api
 from jitney.capture import function_calls, leaves, state, tensor_wrappers
-from jitney.capture.forced import forced, forced_keywords
+from jitney.capture.forced import classes_among, forced, forced_keywords
 from jitney.capture.frame import BreakCapture
 from jitney.capture.guard import Kind
 from jitney.capture.number_tensors import tensor_of
@@ -135,17 +135,13 @@ def _overrides(interpreter: Interpreter, values: Any) -> bool:
 def overriding(interpreter: Interpreter, args: Any, kwargs: dict[str, Any]) -> type | None:
     """The one class, none of tensors, among those of the arguments, and of the items of lists among
     them, that has a ``__torch_function__``; None also where there are several."""
-    force = interpreter.world.force
-    found: set[type] = set()
-    for value in (*args, *kwargs.values()):
-        value = force(value)
-        items = [force(item) for item in value] if type(value) in (list, tuple) else (value,)
-        found.update(
-            type(item)
-            for item in items
-            if hasattr(type(item), "__torch_function__") and not isinstance(item, torch.Tensor)
-        )
+    found = classes_among(interpreter, args, kwargs, _stands_alone)
     return found.pop() if len(found) == 1 else None
+
+
+def _stands_alone(value: Any) -> bool:
+    """Whether a value that is no tensor has a ``__torch_function__``."""
+    return hasattr(type(value), "__torch_function__") and not isinstance(value, torch.Tensor)
 
 
 def _is_of_tensor(function: Any) -> bool:
