@@ -50,6 +50,18 @@ def test_reduction(name: str) -> None:
     check(REDUCTIONS[name], ROWS)
 
 
+@pytest.mark.parametrize("strides", [(1, 0), (0, 0)])
+def test_nothing_is_read_of_an_empty_tensor(strides: tuple[int, int]) -> None:
+    """Its stride of 0 moves what its rows are read for out of the loops over them."""
+    empty = torch.empty_strided((2, 0), strides)
+
+    def program(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        copy = x.half().to(x.dtype)
+        return copy, F.layer_norm(copy, (0,)), copy.sum(1), copy.prod(1)
+
+    check(program, empty)
+
+
 def test_running_products_do_not_overflow_before_eager_s() -> None:
     far = torch.tensor([[0.0, 1e30, 1e30, 1e30], [1e30, 1e-30, 1e-30, 1e30]])
     check(lambda x: x.cumprod(1), far, allow_extern=True)

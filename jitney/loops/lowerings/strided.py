@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from jitney.loops.index import Index, IndexLike, index
-from jitney.loops.ir import Access, BufferView, Expr, Load, Scalar
+from jitney.loops.ir import Access, BufferView, Const, Expr, Load, Scalar
 
 
 @dataclass(frozen=True)
@@ -44,8 +44,13 @@ class StridedTensor:
 
     def load(
         self, position: Sequence[IndexLike], mask: Expr | None = None, other: Scalar = 0
-    ) -> Load:
-        """The element at a position, broadcast from the right where it has fewer dimensions."""
+    ) -> Expr:
+        """The element at a position, broadcast from the right where it has fewer dimensions.
+
+        Nothing is read of an empty tensor, whose strides may be 0: what a loop that never runs
+        would read at one place may be moved out of it."""
+        if any(size == index(0) for size in self.shape):
+            return Const(other, self.dtype)
         own = position[len(position) - self.ndim :]
         return Load(self.buffer, self.at(own), self.dtype, mask, other)
 
