@@ -60,13 +60,13 @@ def _remove_unused_items(graph: torch.fx.Graph, kept: set[Any]) -> None:
 def errors_without_trace(
     recorder: Recorder, graph: torch.fx.GraphModule | None, inputs: tuple[GraphInput, ...]
 ) -> RerunOn:
-    """The errors that the graph may raise without anyone noticing that it has run. None if it calls
-    code that is not torch's own; only `LeftToEager` if it writes inputs that are not put back
-    (`inputs_put_back`)."""
-    if graph is None or any(leaves.is_authors(node.target) for node in graph.graph.nodes):
+    """The errors that the graph may raise without anyone noticing that it has run. Only
+    `LeftToEager`, which comes before all that it does, if it calls code that is not torch's own, or
+    writes inputs that are not put back (`inputs_put_back`)."""
+    if graph is None:
         return ()
     writes = any(recorder.is_mutated(given.example) for given in inputs)
-    if writes and not recorder.error_is_handled:
+    if recorder.calls_authors or (writes and not recorder.error_is_handled):
         return (LeftToEager,)
     return (LeftToEager, WrongForecast, *LIBRARY_ERRORS)
 

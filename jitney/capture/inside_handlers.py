@@ -11,13 +11,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from types import CodeType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from jitney import torch_api
 from jitney.capture import leaves
 from jitney.capture.edit_code import list_code
-from jitney.capture.frame import Frame
+from jitney.capture.frame import BreakCapture, Frame
 from jitney.capture.open_blocks import exit_slot
+from jitney.torch_api.collectives import is_collective
+from jitney.torch_api.refused_values import may_refuse, unchecked_may_refuse
+
+if TYPE_CHECKING:
+    from jitney.capture.record import Recorder
 
 
 def is_error_handled(
@@ -27,8 +31,29 @@ def is_error_handled(
     (`torch_api.refused_values`, from which `graph/effects.may_raise` asks about ops), and an error
     at the instructions where ``frames`` are would be seen by an ``except``, a ``finally`` or a
     ``with`` block of theirs, those of torch's own managers and of ``nullcontext`` aside."""
-    refuses = torch_api.unchecked_may_refuse(leaves.method_name(func), args, kwargs)
+    refuses = unchecked_may_refuse(leaves.method_name(func), args, kwargs)
     return refuses and is_inside_handler(frames)
+
+
+def refuse_handled_error(
+    recorder: Recorder, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> None:
+    """Breaks where the frame would handle an error of this call, or of one before it, and the graph
+    has an author's op: nobody calls that twice, so eager cannot run the frame again.
+
+    Checks of ours are made before the first such op (`loops/hoist_checks`), so one that fails
+    before it comes is no matter; that a collective fails is no case to break for."""
+    if leaves.is_authors(func):
+        inside = not is_collective(func) and is_inside_handler(recorder.frames)
+        refused = inside or recorder.error_is_handled
+    elif not recorder.calls_authors:
+        return
+    else:
+        name = leaves.method_name(func)
+        refused = may_refuse(name, args, kwargs) and is_inside_handler(recorder.frames)
+    if refused:
+        reason = f"the frame handles errors, and {leaves.name_of(func)} is called"
+        raise BreakCapture("custom-op", f"{reason} in one graph with an op of the program's own")
 
 
 def is_inside_handler(frames: Iterable[Frame]) -> bool:

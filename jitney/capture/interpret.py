@@ -24,6 +24,7 @@ from jitney.capture.checkpoints import Checkpoint
 from jitney.capture.exceptions import RERAISING, chain, chain_behind, handled_now
 from jitney.capture.frame import BreakCapture, Frame, Lazy, Raised, Restart
 from jitney.capture.generators import FrameGenerator
+from jitney.capture.inside_handlers import refuse_handled_error
 from jitney.capture.jacobians import Pull
 from jitney.capture.options import CaptureOptions
 from jitney.capture.questions import Questions
@@ -225,6 +226,8 @@ class Interpreter:
         """Calls a torch function from bytecode: it is recorded, or the graph breaks before it."""
         if self.recorder.calls_written_ops:
             refuse_late_error(self, function, args, kwargs)
+        if not self.options.fullgraph:
+            refuse_handled_error(self.recorder, function, args, kwargs)
         try:
             with self.recorder.mode:
                 return function(*args, **kwargs)

@@ -56,7 +56,7 @@ class Recorder:
         #: Writes to inputs by others than authors' ops, which the graph does before the next op of
         #: an author's that writes, or at its end; and those that it does at its end alone.
         self.writes_are_due = self.writes_stay_due = False
-        self.calls_written_ops = False  # authors' ops that write
+        self.calls_authors = self.calls_written_ops = False  # their ops; those that write
         #: What wrote, and to what, as autograd sees it: not under no_grad, not through detach().
         self.seen_writes: list[tuple[torch.fx.Node, torch.Tensor]] = []
         self._reached: set[int] = set()  # memory of which as_strided was taken by a part
@@ -279,6 +279,7 @@ class Recorder:
         func = leaves.kept_whole(func, args, self.in_transform)
         kwargs = torch_api.without_default_generator(func, kwargs)
         op, target, write = leaves.target_of(func)
+        self.calls_authors |= leaves.is_authors(func)
         self.error_is_handled |= is_error_handled(func, args, kwargs, self.frames)
         node_args = tuple([self.argument(a) for a in args])
         if func is torch.Tensor.new:

@@ -22,6 +22,7 @@ from jitney.capture.frame import BreakCapture
 from jitney.capture.inside_handlers import is_inside_handler
 from jitney.capture.rebuild import CannotRebuild, Rebuilder
 from jitney.capture.written_places import maker, owners
+from jitney.torch_api.refused_values import unchecked_may_refuse
 from jitney.torch_api.trees import tree_leaves
 from jitney.torch_api.triton_kernels import is_launch
 from jitney.torch_api.written_ops import functional_form_of, overloads_of
@@ -69,7 +70,7 @@ def refuse_late_error(
     would have done by then what the graph does at its end."""
     if leaves.writes_unseen(function):  # `refuse_written_op` has looked
         return
-    refuses = torch_api.unchecked_may_refuse(leaves.method_name(function), args, kwargs)
+    refuses = unchecked_may_refuse(leaves.method_name(function), args, kwargs)
     if not (refuses or leaves.is_authors(function)) or interpreter.options.fullgraph:
         return
     with torch_api.without_function_modes():

@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from operator import getitem
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import fx
 
 from jitney.graph.effects import is_effect
+from jitney.torch_api.written_ops import writing_form_of
 
 
 def merge_equal_nodes(graph: fx.Graph, owners: Collection[fx.Node] = ()) -> None:
     """Replaces each node by an earlier equal one. Writes and random draws are never merged; a
     read of an input is not moved past a write to it (writes come last in these graphs).
 
-    ``owners``: nodes whose memory the graph returns; each keeps its own.
+    ``owners``: nodes whose memory the graph returns; each keeps its own, and so does what an op
+    of an author's writes to.
     """
     seen: dict[Any, fx.Node] = {}
     for node in graph.nodes:
-        if node.op != "call_function" or node in owners or is_effect(node):
+        if node.op != "call_function" or node in owners or is_effect(node) or _is_written(node):
             continue
         key = (node.target, _key(node.args), _key(tuple(node.kwargs.items())))
         try:
@@ -30,6 +32,12 @@ def merge_equal_nodes(graph: fx.Graph, owners: Collection[fx.Node] = ()) -> None
         if twin is not node and _places(twin, owners).isdisjoint(_places(node, owners)):
             node.replace_all_uses_with(twin)
             graph.erase_node(node)
+
+
+def _is_written(node: fx.Node) -> bool:
+    """Whether an op of an author's is given the node's memory to write to."""
+    writers = (user for user in node.users if writing_form_of(user.target) is not None)
+    return any(node in cast(Sequence[Any], writer.args[0]) for writer in writers)
 
 
 def _places(node: fx.Node, owners: Collection[fx.Node]) -> set[Any]:

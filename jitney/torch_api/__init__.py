@@ -154,7 +154,7 @@ from jitney.torch_api.recurrent import (
     trained_kernel,
 )
 from jitney.torch_api.refusals import refuse, refuse_operands
-from jitney.torch_api.refused_values import op_may_refuse, unchecked_may_refuse
+from jitney.torch_api.refused_values import op_may_refuse
 from jitney.torch_api.state import (
     DEVICE_PROPERTIES,
     AutocastModes,
@@ -484,7 +484,6 @@ __all__ = [
     "traces_what_is_skipped",
     "tracing",
     "trained_kernel",
-    "unchecked_may_refuse",
     "uncompiled",
     "unsupported_by_fakes",
     "version_of",

@@ -96,6 +96,11 @@ def collective(name: str) -> Callable[..., Any]:
     return found
 
 
+def is_collective(function: Any) -> bool:
+    """Whether it is one of the operators that `collective` finds."""
+    return str(function).startswith("_c10d_functional.")
+
+
 def rank_inside(group: Any, rank: int) -> int:
     """The rank in a group (None: that of all) of the process that has ``rank`` among all."""
     return rank if group is None else distributed.get_group_rank(group, rank)

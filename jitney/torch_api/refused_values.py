@@ -34,6 +34,8 @@ _CALLING_THEM = frozenset(
     """multilabel_margin_loss histogramdd fake_quantize_per_channel_affine inverse pinverse svd
     nuclear_norm matrix_power lu_solve""".split()
 )
+#: Functions that call ops of `CHECKED`, beside those of the same names and indexing.
+_CALLING_CHECKED = frozenset("cross_entropy nll_loss take_along_dim one_hot ctc_loss".split())
 _REFUSING = frozenset(name.strip("_") for name in UNCHECKED) | _CALLING_THEM
 #: By what Python's operators, and other functions, are called: the position of the divisor.
 _DIVISORS = {
@@ -50,6 +52,16 @@ def op_may_refuse(name: str, args: Sequence[Any], of_whole: bool) -> bool:
     if name in DRAWING:
         return not all(isinstance(value, int | float | None) for value in args[:2])
     return name in CHECKED or name in UNCHECKED
+
+
+def may_refuse(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether eager may refuse values of a call of torch's function or method ``name`` with fakes,
+    whoever looks at them."""
+    plain = name.strip("_")
+    if plain in ("getitem", "setitem"):
+        at = args[1] if isinstance(args[1], tuple) else (args[1],)
+        return any(isinstance(index, torch.Tensor | list) for index in at)
+    return plain in CHECKED | _CALLING_CHECKED or unchecked_may_refuse(name, args, kwargs)
 
 
 def unchecked_may_refuse(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:

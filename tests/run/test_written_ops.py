@@ -70,6 +70,8 @@ LIBRARY.impl("halve", lambda x, y: x.mul_(0.5).sub_(y.min()), "CPU")
 LIBRARY.impl("halve", lambda x, y: x, "Meta")
 LIBRARY.define("fill(Tensor y, *, Tensor(a!) out) -> ()")
 LIBRARY.impl("fill", lambda y, out: [out.copy_(y.sum())][1:] or None, "CPU")
+LIBRARY.define("filled(Tensor y, Tensor(a!) first, Tensor(b!) second) -> ()")
+LIBRARY.impl("filled", lambda y, a, b: [a.copy_(y.sum()), b.copy_(y.amax())][2:] or None, "CPU")
 LIBRARY.define("turned(Tensor(a!) x, Tensor(b!) y) -> (Tensor(b!), Tensor(a!))")
 LIBRARY.impl("turned", lambda x, y: (y.mul_(2), x.add_(1)), "CPU")
 LIBRARY.impl("turned", lambda x, y: (y, x), "Meta")
@@ -86,6 +88,14 @@ def in_a_new_tensor(x: Tensor, y: Tensor) -> Any:
     out = torch.empty_like(x)
     OPS.fill(y, out=out)
     return out + x
+
+
+def in_two_new_tensors(x: Tensor, y: Tensor) -> Any:
+    first, second = torch.empty_like(x), torch.empty_like(x)
+    ones, zeros = torch.zeros_like(x), torch.zeros_like(x)
+    OPS.filled(y, first, second)
+    each([ones, zeros], y)
+    return first + x, second * 2, ones, zeros
 
 
 def in_views(x: Tensor, y: Tensor) -> Any:
@@ -160,8 +170,9 @@ def numbers(x: Tensor, y: Tensor) -> Any:
 
 
 PROGRAMS: list[Callable[..., Any]] = [
-    in_an_input, in_a_new_tensor, in_views, in_views_of_an_input, twice_in_a_row, in_several,
-    in_nothing, that_overlap, given_back, given_back_turned, among_other_writes, unread, numbers,
+    in_an_input, in_a_new_tensor, in_two_new_tensors, in_views, in_views_of_an_input,
+    twice_in_a_row, in_several, in_nothing, that_overlap, given_back, given_back_turned,
+    among_other_writes, unread, numbers,
 ]  # fmt: skip
 LAYOUTS: dict[str, Callable[[int], Inputs]] = {
     "rows": lambda n: (torch.randn(n, n), torch.randn(n, n)),

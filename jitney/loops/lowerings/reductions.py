@@ -171,7 +171,7 @@ def _check_dims(dim: Dims) -> None:
         raise Refused("a reduction over no dimension")
 
 
-@lowers(aten.any)
+@lowers(aten.any, aten._is_any_true)
 def any_true(
     b: Builder, x: StridedTensor, dim: Dims = None, keepdim: bool = False
 ) -> StridedTensor:
@@ -180,7 +180,7 @@ def any_true(
     return reduction(b, x, dim, keepdim, "any", torch.bool, empty=False)
 
 
-@lowers(aten.all)
+@lowers(aten.all, aten._is_all_true)
 def all_true(
     b: Builder, x: StridedTensor, dim: Dims = None, keepdim: bool = False
 ) -> StridedTensor:
