@@ -20,6 +20,7 @@ from jitney.capture.custom_gradient import Kept
 from jitney.capture.guard import Guard, Kind
 from jitney.capture.source import Fixed, ModuleOf, Source
 from jitney.capture.world import BY_VALUE, CONTAINERS, Known, World, is_identity
+from jitney.torch_api import collectives
 
 if TYPE_CHECKING:
     from jitney.capture.interpret import Interpreter
@@ -74,7 +75,7 @@ def as_constants(value: Any, keep: Callable[[torch.Tensor], Kept]) -> Any:
     CannotKeep for what is no constant."""
     if isinstance(value, torch.Tensor):
         return keep(value)
-    if is_identity(value) or isinstance(value, _SCALARS):
+    if is_identity(value) or isinstance(value, _SCALARS) or collectives.is_setting(value):
         return value
     if type(value) is dict:
         return {key: as_constants(item, keep) for key, item in value.items()}

@@ -138,10 +138,10 @@ class _Calls:
         """A break before the collective, which then runs eager."""
         return _refusal(self._function, why)
 
-    def reduction(self, op: Any) -> str:
-        """The name of a reduction."""
+    def reduction(self, op: Any, by_name: bool = False) -> str:
+        """The name of a reduction, which functional collectives alone take ``by_name``."""
         name = collectives.reduction_named(op)
-        if name is None:
+        if name is None or (isinstance(op, str) and not by_name):
             raise self.refusal(f"the reduction {op} has no operator")
         return name
 
@@ -213,7 +213,8 @@ def wait(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, *_: An
 
 
 def _reduced(calls: _Calls, given: Given) -> Any:
-    return calls.collective("all_reduce", given["self"], calls.reduction(given["reduceOp"]))
+    reduction = calls.reduction(given["reduceOp"], by_name=True)
+    return calls.collective("all_reduce", given["self"], reduction)
 
 
 def _broadcast(calls: _Calls, given: Given) -> Any:
@@ -236,7 +237,7 @@ def _scattered(calls: _Calls, given: Given) -> Any:
         raise calls.refusal(f"{whole.shape[dim]} rows are not {size} equal parts")
     if dim != 0:
         whole = calls(torch.cat, calls(torch.chunk, whole, size, dim))
-    reduction = calls.reduction(given["reduceOp"])
+    reduction = calls.reduction(given["reduceOp"], by_name=True)
     return calls.collective("reduce_scatter_tensor", whole, reduction, size)
 
 
@@ -306,6 +307,8 @@ def _scatter_into(calls: _Calls, given: Given) -> None:
 def _scatter(calls: _Calls, given: Given) -> None:
     parts, output, size = given["input_list"], given["output"], calls.group.size
     calls.refuse_unusual(*calls.listed(parts), output)
+    if not output.is_cuda:  # another process may run eager: Gloo sends lists in other messages
+        raise calls.refusal("its parts are a list, on a CPU")
     if len(parts) != size or any(part.shape != output.shape for part in parts):
         raise calls.refusal(f"it is not given {size} tensors of {tuple(output.shape)}")
     reduction, whole = calls.reduction(given["op"]), calls(torch.cat, tuple(parts))

@@ -22,6 +22,7 @@ from jitney.capture.asked_writes import written_if_asked
 from jitney.capture.frame import BreakCapture, Frame, Restart
 from jitney.capture.inside_handlers import is_error_handled
 from jitney.capture.memory_given import memory_given, refuse_lost, refuse_relaid, refuse_resized
+from jitney.capture.overloads import refuse_overloads
 from jitney.capture.program_lines import call_from, lines_of
 from jitney.capture.redefined import refuse_redefined, refuse_redefined_views
 from jitney.capture.remember_fakes import RememberedFakes
@@ -287,6 +288,7 @@ class Recorder:
         refuse_redefined(self, func, args, node_args)
         leaves.refuse_numpy_types(func, *args, *kwargs.values())
         leaves.refuse_booleans(func, args, kwargs)
+        refuse_overloads(func, args, kwargs)
         leaves.refuse_new_leaves(func, args, kwargs)
         leaves.refuse_masked_values(func, args, kwargs)
         node_kwargs = {k: self.argument(v) for k, v in kwargs.items()}

@@ -397,3 +397,12 @@ def dict_key(value: dict[Any, Any], position: int) -> Any:
 def dict_value(value: dict[Any, Any], position: int) -> Any:
     """The value at the ``position``-th key."""
     return dict.__getitem__(value, dict_key(value, position))
+
+
+def is_in_key(source: Source) -> bool:
+    """Whether it is a dict's key, or a part of one."""
+    while isinstance(source, Below):
+        if isinstance(source, DictKey):
+            return True
+        source = source.base
+    return False

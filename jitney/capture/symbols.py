@@ -11,7 +11,7 @@ import torch
 
 from jitney import torch_api
 from jitney.capture.options import CaptureOptions
-from jitney.capture.source import Computed, DictItem, Local, SizeOf, Source
+from jitney.capture.source import Computed, DictItem, Local, SizeOf, Source, is_in_key
 from jitney.torch_api import modules
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def is_dynamic_number(value: Any, source: Source, options: CaptureOptions) -> bo
     if type(value) is int and abs(value) > LARGEST_NUMBER:
         return False
     if (source, None) in options.dynamic_sources:
-        return True
+        return not is_in_key(source)  # no symbol has a hash
     return bool(options.dynamic) and type(value) is int and isinstance(source, Local)
 
 

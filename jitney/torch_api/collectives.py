@@ -52,6 +52,11 @@ def is_group(value: Any) -> bool:
     return isinstance(value, kinds)
 
 
+def is_setting(value: Any) -> bool:
+    """Whether it says among whom, or how, a collective is done: a group, a mesh, a reduction."""
+    return is_group(value) or (_AVAILABLE and type(value) is distributed.ReduceOp.RedOpType)
+
+
 def group_of(asked: Any, tag: str = "") -> Any:
     """The process group that a collective is ``asked`` to use: None for that of all processes, one
     itself, a mesh of one dimension, a mesh and a dimension, a name, or a list of ranks. None where

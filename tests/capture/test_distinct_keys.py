@@ -118,3 +118,27 @@ def test_comparisons_of_numbers_that_change_are_truths_in_lists() -> None:
     for n in (1, 2, 4, 3, 6, 8):
         assert torch.equal(compiled(x, n), chosen(x, n))
     assert len(log.events("entry")) <= 5  # not one for each number
+
+
+def by_shape(cache: dict[Any, Any], x: torch.Tensor) -> torch.Tensor:
+    key = tuple(x.shape)
+    if key not in cache:
+        cache[key] = torch.full(x.shape, 2.0)
+    return x * cache[key]
+
+
+def by_shape_and_text(cache: dict[Any, Any], x: torch.Tensor) -> torch.Tensor:
+    cache.setdefault((("rows", x.shape[0]), "n"), []).append(x.shape[0])
+    return x * sum(len(seen) * rows for ((_, rows), _), seen in cache.items())
+
+
+@pytest.mark.parametrize("function", [by_shape, by_shape_and_text])
+def test_numbers_in_keys_are_no_symbols(function: Callable[..., Any]) -> None:
+    """Caches of several layers, by sizes that change."""
+    compiled = jitney.compile(function)
+    caches: list[list[dict[Any, Any]]] = [[{}, {}], [{}, {}]]
+    for number in range(8):
+        x = torch.ones(2 + number % 3, 4)
+        eager = function(caches[0][number % 2], x)
+        assert torch.equal(compiled(caches[1][number % 2], x), eager)
+        assert [list(c) for c in caches[0]] == [list(c) for c in caches[1]]

@@ -47,10 +47,23 @@ def gather(x: Tensor) -> list[Tensor]:
 
 def scatter(x: Tensor) -> list[Tensor]:
     row = x.new_empty(x.shape[0] // 2, x.shape[1])
-    distributed.reduce_scatter_tensor(row, x.exp())
-    other = torch.empty_like(row)
-    distributed.reduce_scatter(other, list((x * 3).chunk(2)), op=distributed.ReduceOp.MIN)
-    return [row + 1, other]
+    distributed.reduce_scatter_tensor(row, x.exp(), op=distributed.ReduceOp.MIN)
+    return [row + 1]
+
+
+def scatter_parts(x: Tensor) -> Tensor:
+    row = x.new_empty(x.shape[0] // 2, x.shape[1])
+    distributed.reduce_scatter(row, list((x * 3).chunk(2)))
+    return row + 1
+
+
+def reduce_by_name(x: Tensor) -> Tensor:
+    """Which functional collectives alone take."""
+    try:
+        distributed.all_reduce(x, op="sum")
+    except TypeError:
+        return x - 1
+    return x
 
 
 def exchange(x: Tensor) -> Tensor:
@@ -150,7 +163,8 @@ def train(model: nn.Module, rank: int) -> list[Tensor]:
 
 
 def work(rank: int, address: str, folder: str) -> None:
-    """What one process does: everything in eager, and compiled without a break."""
+    """What one process does: everything in eager, and compiled without a break, on one process
+    alone too."""
     torch.set_num_threads(1)
     distributed.init_process_group("gloo", init_method=address, rank=rank, world_size=PROCESSES)
     seen = {}
@@ -159,6 +173,9 @@ def work(rank: int, address: str, folder: str) -> None:
             compiled = jitney.compile(function, fullgraph=True, dynamic=dynamic)
             name = f"{function.__name__} {dynamic}"
             seen[name] = calls(function, rank), calls(compiled, rank)
+    for function in (*FUNCTIONS, scatter_parts, reduce_by_name):
+        beside = jitney.compile(function) if rank == 0 else function
+        seen[f"{function.__name__} beside eager"] = calls(function, rank), calls(beside, rank)
     for join in JOINS:
         torch.manual_seed(rank)
         model = nn.Sequential(Block(join), Block(join))
@@ -172,6 +189,23 @@ def test_collectives_on_two_processes(tmp_path: Path) -> None:
     torch.multiprocessing.spawn(work, (f"file://{tmp_path}/store", str(tmp_path)), nprocs=PROCESSES)
     for rank in range(PROCESSES):
         seen = torch.load(tmp_path / f"{rank}.pt")
-        assert len(seen) == 2 * len(FUNCTIONS) + len(JOINS)
+        assert len(seen) == 2 * len(FUNCTIONS) + (len(FUNCTIONS) + 2) + len(JOINS)
         for name, (eager, compiled) in seen.items():
             torch.testing.assert_close(compiled, eager, msg=lambda text, n=name: f"{n}: {text}")
+
+
+def test_a_collective_differentiated_twice(tmp_path: Path) -> None:
+    distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/s", rank=0, world_size=1)
+
+    def function(x: Tensor) -> Tensor:
+        return differentiable.all_reduce(x.tanh()).pow(2).sum()
+
+    try:
+        found = []
+        for called in (function, jitney.compile(function, fullgraph=True)):
+            x = torch.tensor([0.5, 1.0], requires_grad=True)
+            (first,) = torch.autograd.grad(called(x), x, create_graph=True)
+            found.append(torch.autograd.grad(first.sum(), x))
+        torch.testing.assert_close(found[1], found[0])
+    finally:
+        distributed.destroy_process_group()
