@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sized
 from dataclasses import dataclass
 from itertools import islice
 from os.path import basename
@@ -78,9 +78,9 @@ def _explain(guard: Guard, roots: Roots) -> str:
         return f"{source}: {_of_class(expected.__qualname__, type(actual).__qualname__)}"
     if guard.kind is Kind.STATE:
         return f"{expected[0]}: expected {short(expected[1])}"
-    if guard.kind is Kind.KEYS:
+    if guard.kind is Kind.KEYS and isinstance(actual, dict):
         return f"{source}: its keys changed to {short(stored_keys(actual))}"
-    if guard.kind is Kind.LENGTH:
+    if guard.kind is Kind.LENGTH and isinstance(actual, Sized):
         return f"{source}: expected length {expected}, got {stored_length(actual)}"
     wanted, got = short(expected), short(actual)
     if wanted == got:  # both "a ReferenceType"

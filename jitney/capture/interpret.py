@@ -27,6 +27,7 @@ from jitney.capture.generators import FrameGenerator
 from jitney.capture.inside_handlers import refuse_handled_error
 from jitney.capture.jacobians import Pull
 from jitney.capture.options import CaptureOptions
+from jitney.capture.overloads import refuse_overloads
 from jitney.capture.questions import Questions
 from jitney.capture.record import Recorder
 from jitney.capture.source import Source
@@ -228,6 +229,7 @@ class Interpreter:
             refuse_late_error(self, function, args, kwargs)
         if not self.options.fullgraph:
             refuse_handled_error(self.recorder, function, args, kwargs)
+        refuse_overloads(function, args, kwargs)
         try:
             with self.recorder.mode:
                 return function(*args, **kwargs)

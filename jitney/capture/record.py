@@ -22,7 +22,6 @@ from jitney.capture.asked_writes import written_if_asked
 from jitney.capture.frame import BreakCapture, Frame, Restart
 from jitney.capture.inside_handlers import is_error_handled
 from jitney.capture.memory_given import memory_given, refuse_lost, refuse_relaid, refuse_resized
-from jitney.capture.overloads import refuse_overloads
 from jitney.capture.program_lines import call_from, lines_of
 from jitney.capture.redefined import refuse_redefined, refuse_redefined_views
 from jitney.capture.remember_fakes import RememberedFakes
@@ -280,15 +279,13 @@ class Recorder:
         func = leaves.kept_whole(func, args, self.in_transform)
         kwargs = torch_api.without_default_generator(func, kwargs)
         op, target, write = leaves.target_of(func)
-        self.calls_authors |= leaves.is_authors(func)
-        self.error_is_handled |= is_error_handled(func, args, kwargs, self.frames)
+        self._note_errors(func, args, kwargs)
         node_args = tuple([self.argument(a) for a in args])
         if func is torch.Tensor.new:
             node_args = tuple(map(self._kept_size, args, node_args))
         refuse_redefined(self, func, args, node_args)
         leaves.refuse_numpy_types(func, *args, *kwargs.values())
         leaves.refuse_booleans(func, args, kwargs)
-        refuse_overloads(func, args, kwargs)
         leaves.refuse_new_leaves(func, args, kwargs)
         leaves.refuse_masked_values(func, args, kwargs)
         node_kwargs = {k: self.argument(v) for k, v in kwargs.items()}
@@ -323,6 +320,11 @@ class Recorder:
         self._remember_writes(func, written, node)
         self.bind(value, node)
         return value
+
+    def _note_errors(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Notes what decides whether eager may run the frame again for an error of the graph."""
+        self.calls_authors |= leaves.is_authors(func)
+        self.error_is_handled |= is_error_handled(func, args, kwargs, self.frames)
 
     def _remember_writes(
         self, func: Any, written: Sequence[torch.Tensor], node: torch.fx.Node

@@ -86,9 +86,11 @@ def _said(error: Exception) -> str:
 def _tracing() -> Iterator[None]:
     """Modes as they are in a trace, and after it as before. Autograd runs its steps on this thread:
     it sorts them by numbers that each thread counts for itself, and a transform's steps for a GPU
-    (`torch.func.grad`), made on another thread, would come in another order from trace to trace."""
+    (`torch.func.grad`), made on another thread, would come in another order from trace to trace.
+    Anomaly mode would tell of what a trace tries and gives up."""
     one_thread = torch.autograd.set_multithreading_enabled(False)
-    with torch_api.preserved_modes(), torch_api.autocast_cache_off(), one_thread:
+    no_anomalies = torch.autograd.set_detect_anomaly(False)
+    with torch_api.preserved_modes(), torch_api.autocast_cache_off(), one_thread, no_anomalies:
         with torch_api.compiled_autograd_off():
             yield
 

@@ -80,6 +80,17 @@ def test_more_defaults(calls):
     check(lambda x: shifted(x, 2.0), change, restore, calls, torch.ones(3))
 
 
+def test_no_defaults_any_more():
+    def moved(x, by=2.0):
+        return x + by
+
+    compiled = jitney.compile(lambda x: moved(x), backend="eager")
+    assert compiled(torch.ones(3))[0] == 3.0
+    moved.__defaults__ = None
+    with pytest.raises(TypeError, match="missing 1 required positional argument: 'by'"):
+        compiled(torch.ones(3))
+
+
 @pytest.mark.parametrize("name", ["factor", "factors"])
 def test_class_dict(name, calls):
     table, old = Table(), Table.__dict__[name]

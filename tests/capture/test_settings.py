@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -70,6 +71,14 @@ def test_a_setting_is_guarded_where_it_is_asked_for(
             assert compiled(torch.zeros(1)).item() == (1 if on else -1)
     finally:
         turn(before)
+
+
+def test_a_trace_tells_of_no_anomalies() -> None:
+    compiled, weight = jitney.compile(torch.matmul), torch.ones(3, 2, requires_grad=True)
+    with torch.autograd.set_detect_anomaly(True), warnings.catch_warnings(record=True) as told:
+        compiled(torch.ones(2, 3), weight).sum().backward()
+        assert torch.is_anomaly_enabled()
+    assert not [str(one.message) for one in told if "Error detected" in str(one.message)]
 
 
 QUERY = torch.arange(256.0).reshape(1, 2, 8, 16).sin()
