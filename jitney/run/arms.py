@@ -61,7 +61,10 @@ class Arms:
         entry.armings += 1
         roots = Roots(locals_, function)
         arm = arm_guards(entry.guards, entry.needed, roots, entry.habits)
-        if arm is None or not entry.check(function, *locals_.values()):
+        if arm is None:  # it would not be shorter another time
+            entry.armings = MOST_ARMINGS
+            return False
+        if not entry.check(function, *locals_.values()):
             return False
         glue = self._glue(entry, arm)
         with self._lock:
