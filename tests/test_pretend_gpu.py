@@ -201,3 +201,19 @@ def test_a_scan_of_one_long_row_is_left_to_eager(kernels: list[KernelSource]) ->
     x = torch.randint(9, (1, 40000)).float()
     assert_equal(jitney.compile(summed)(x), summed(x))
     assert sum("associative_scan" in one.text(interpret=True) for one in kernels) == 1
+
+
+def first_of_sums(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    sums = torch.stack([row.sum() for row in x.split(1)])
+    return sums[None, :1] @ y[None], sums
+
+
+def test_what_is_read_back_of_a_kernel_s_results_was_written(kernels: list[KernelSource]) -> None:
+    torch.manual_seed(0)
+    x, y = torch.randn(5, 3, requires_grad=True), torch.randn(3, requires_grad=True)
+    found, wanted = (
+        torch.autograd.grad([r.sin().sum() for r in f(x, y)], (x, y))
+        for f in (jitney.compile(first_of_sums, dynamic=True), first_of_sums)
+    )
+    assert_equal(found, wanted)
+    assert kernels

@@ -14,8 +14,13 @@ from jitney.capture import leaves
 from jitney.capture.capture_frame import capture_frame
 from jitney.graph.effects import may_raise
 from jitney.graph.trace_region import trace_region
-from jitney.torch_api import unchecked_may_refuse
-from jitney.torch_api.refused_values import CHECKED, DIVISIONS, DRAWING, UNCHECKED
+from jitney.torch_api.refused_values import (
+    CHECKED,
+    DIVISIONS,
+    DRAWING,
+    UNCHECKED,
+    unchecked_may_refuse,
+)
 
 LONGS, NAN, NONE = torch.tensor([1, 2, 3, 4]), torch.tensor(float("nan")), torch.tensor(0.0)
 FEW, ONES, BELOW = torch.tensor([0, 99]), torch.ones(4, 4), torch.tensor(-7.0)

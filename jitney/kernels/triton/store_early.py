@@ -27,7 +27,8 @@ def store_early(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
 
 def _may_follow(earlier: Stmt, store: Store, wanted: set[str]) -> bool:
     if isinstance(earlier, Store):
-        apart = earlier.mode == "set" and earlier.buffer != store.buffer
+        touched = {store.buffer, *(load.buffer for load in loads((store,)))}
+        apart = earlier.mode == "set" and earlier.buffer not in touched
     else:
         apart = isinstance(earlier, Let) and earlier.name not in wanted
     return apart and all(load.buffer != store.buffer for load in loads((earlier,)))

@@ -39,6 +39,15 @@ def test_what_reads_or_writes_the_place_stays_before_it() -> None:
         assert store_early(body) == body
 
 
+def test_what_writes_what_it_takes_stays_before_it() -> None:
+    stored = Store("out", index(0), Ref("s", F32))
+    copied = Store("copy", index(0), Load("out", index(0), F32))
+    masked = Store("copy", index(0), Ref("s", F32), Load("out", index(0), torch.bool))
+    for store in (copied, masked):
+        body: tuple[Stmt, ...] = (SUM, stored, store)
+        assert store_early(body) == body
+
+
 def test_nests_without_reductions_stay() -> None:
     body: tuple[Stmt, ...] = (Let("t", op("neg", "s")), Store("out", index(0), Ref("s", F32)))
     assert store_early(body) == body
