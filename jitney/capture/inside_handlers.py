@@ -43,15 +43,12 @@ def refuse_handled_error(
 
     Checks of ours are made before the first such op (`loops/hoist_checks`), so one that fails
     before it comes is no matter; that a collective fails is no case to break for."""
+    refused = False
     if leaves.is_authors(func):
-        inside = not is_collective(func) and is_inside_handler(recorder.frames)
-        refused = inside or recorder.error_is_handled
-    elif not recorder.calls_authors:
-        return
+        may_raise, refused = not is_collective(func), recorder.error_is_handled
     else:
-        name = leaves.method_name(func)
-        refused = may_refuse(name, args, kwargs) and is_inside_handler(recorder.frames)
-    if refused:
+        may_raise = recorder.calls_authors and may_refuse(leaves.method_name(func), args, kwargs)
+    if refused or (may_raise and is_inside_handler(recorder.frames)):
         reason = f"the frame handles errors, and {leaves.name_of(func)} is called"
         raise BreakCapture("custom-op", f"{reason} in one graph with an op of the program's own")
 

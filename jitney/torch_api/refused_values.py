@@ -59,8 +59,8 @@ def may_refuse(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> boo
     whoever looks at them."""
     plain = name.strip("_")
     if plain in ("getitem", "setitem"):
-        at = args[1] if isinstance(args[1], tuple) else (args[1],)
-        return any(isinstance(index, torch.Tensor | list) for index in at)
+        places = (x for at in args[1:2] for x in (at if isinstance(at, tuple) else (at,)))
+        return any(isinstance(place, torch.Tensor | list) for place in places)
     return plain in CHECKED | _CALLING_CHECKED or unchecked_may_refuse(name, args, kwargs)
 
 
