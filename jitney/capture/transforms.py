@@ -85,6 +85,8 @@ def call_vmap(
     dims, flat, spec = interpreter.native(torch_api.batched_inputs, body, in_dims, inputs)
     batched = [(x, dim) for x, dim in zip(flat, dims, strict=True) if dim is not None]
     with interpreter.recorder.fake_mode, torch_api.without_function_modes():
+        if any(x.shape[dim] == 0 for x, dim in batched):
+            raise BreakCapture("functorch", "vmap is called with nothing to map over")
         given = [x.select(dim, 0) for x, dim in batched]
     slices = iter(given)
     inside = [x if dim is None else next(slices) for x, dim in zip(flat, dims, strict=True)]

@@ -305,3 +305,10 @@ def test_a_tensor_kept_from_inside_a_transform_is_eagers(calls: int) -> None:
             compiled(X.clone())
         for inside in (*kept, *kept):
             assert torch.equal(compiled(inside), X * 2 + 1)
+
+
+def test_vmap_over_nothing_is_eagers() -> None:
+    compiled = jitney.compile(lambda x: torch.vmap(torch.sum)(x) + 1, dynamic=True)
+    for rows in (3, 0, 5):
+        x = torch.ones(rows, 4)
+        assert torch.equal(compiled(x), x.sum(1) + 1)
