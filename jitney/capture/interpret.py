@@ -38,6 +38,7 @@ from jitney.capture.written_ops import refuse_late_error
 from jitney.errors import CompilerBug, UserError
 from jitney.events import log
 from jitney.signals import is_of_signal, raise_if_of_signal
+from jitney.torch_api.triton_kernels import is_launch
 
 #: In what C code says of what it does not know for a number, a tensor, a container.
 _STAND_IN = re.compile(r"\b(Sym(Int|Float|Bool)|FakeTensor|Lazy|FrameGenerator|MethodIterator)\b")
@@ -227,7 +228,7 @@ class Interpreter:
         """Calls a torch function from bytecode: it is recorded, or the graph breaks before it."""
         if self.recorder.calls_written_ops:
             refuse_late_error(self, function, args, kwargs)
-        if not self.options.fullgraph:
+        if not self.options.fullgraph or is_launch(function):
             refuse_handled_error(self.recorder, function, args, kwargs)
         refuse_overloads(function, args, kwargs)
         try:

@@ -19,7 +19,6 @@ from jitney.capture import leaves
 from jitney.capture.break_behind import has_gradient
 from jitney.capture.changes import effects_of
 from jitney.capture.frame import BreakCapture
-from jitney.capture.inside_handlers import is_inside_handler
 from jitney.capture.rebuild import CannotRebuild, Rebuilder
 from jitney.capture.written_places import maker, owners
 from jitney.torch_api.refused_values import unchecked_may_refuse
@@ -145,9 +144,7 @@ def _of_place(interpreter: Interpreter, written: Sequence[torch.Tensor]) -> str:
         makers = [maker(recorder.node_of(x), torch_api.memory_of(x)) for x in written]
         if any(m is None or m.op == "placeholder" or m.graph is not recorder.graph for m in makers):
             return "is called inside a backward that has not made what it writes to"
-    if recorder.checkpoint:
-        return "is called inside a checkpoint"
-    return "the frame handles its errors" if is_inside_handler(recorder.frames) else ""
+    return "is called inside a checkpoint" if recorder.checkpoint else ""
 
 
 def what_is_due(interpreter: Interpreter, settled: bool = False) -> str:

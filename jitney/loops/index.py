@@ -9,7 +9,7 @@ form is not always: ``(i % 4 - i) + i`` is ``i - 4 * (i // 4)``, not ``i % 4``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -253,6 +253,11 @@ def index(value: IndexLike) -> Index:
     if isinstance(value, int):
         return Index((), int(value))
     return Index((((value,), 1),), 0)
+
+
+def is_empty(shape: Iterable[Index]) -> bool:
+    """Whether a tensor of this shape is known to have no elements."""
+    return any(size.is_const and size.const == 0 for size in shape)
 
 
 def bare_atom(value: Index) -> Atom | None:

@@ -11,7 +11,7 @@ from bisect import insort
 from dataclasses import replace
 
 from jitney.loops import ir, visit
-from jitney.loops.index import Index, index
+from jitney.loops.index import Index, index, is_empty
 
 ALIGNMENT = 64
 
@@ -172,7 +172,7 @@ class _EqualSizes:
 
 def size_in_bytes(buffer: ir.Buffer) -> Index:
     """Bytes from a buffer's first element to its last."""
-    if any(n.is_const and n.const == 0 for n in buffer.shape):
+    if is_empty(buffer.shape):
         return index(0)
     span = index(1)
     for size, stride in zip(buffer.shape, buffer.strides, strict=True):

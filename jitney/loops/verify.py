@@ -24,7 +24,7 @@ from jitney import config
 from jitney.errors import CompilerBug
 from jitney.events import log
 from jitney.loops import ir, visit
-from jitney.loops.index import Axis, Dim, Index, Value
+from jitney.loops.index import Axis, Dim, Index, Value, is_empty
 from jitney.loops.print_program import expr_text, node_lines, program_lines
 from jitney.loops.reach_by_cases import begins_before, stays_inside
 from jitney.loops.verify_order import where_iterations_meet
@@ -43,7 +43,7 @@ def verify(program: ir.LoopProgram, after: str = "lowering") -> None:
     try:
         table = _unique_buffers(program)
         given = ("input", "constant")
-        written = {b.name for b in program.buffers if b.kind in given or _is_empty(b.shape)}
+        written = {b.name for b in program.buffers if b.kind in given or is_empty(b.shape)}
         for node in program.nodes:
             _check_node(node, table, written, program.assumptions)
         node = None
@@ -239,7 +239,7 @@ def _check_view(
     view: ir.BufferView, buffer: ir.Buffer, assumptions: tuple[ir.Assumption, ...]
 ) -> None:
     """A library that is handed memory outside of the buffer would read or write it."""
-    if _is_empty(view.shape):
+    if is_empty(view.shape):
         return
     pairs = zip(view.shape, view.strides, strict=True)
     last = sum(((n - 1) * s for n, s in pairs), view.offset)
@@ -310,10 +310,6 @@ def _check_op(expr: ir.Op) -> None:
         raise Broken(f"where on {expr.args[0].dtype}")
     if any(a.dtype != wanted for a in operands):
         raise Broken(f"operands of {expr.op} differ in dtype: {expr_text(expr)}")
-
-
-def _is_empty(shape: tuple[Index, ...]) -> bool:
-    return any(size.is_const and size.const == 0 for size in shape)
 
 
 def _check_outputs(program: ir.LoopProgram, table: dict[str, ir.Buffer], written: set[str]) -> None:

@@ -34,8 +34,12 @@ _CALLING_THEM = frozenset(
     """multilabel_margin_loss histogramdd fake_quantize_per_channel_affine inverse pinverse svd
     nuclear_norm matrix_power lu_solve""".split()
 )
-#: Functions that call ops of `CHECKED`, beside those of the same names and indexing.
-_CALLING_CHECKED = frozenset("cross_entropy nll_loss take_along_dim one_hot ctc_loss".split())
+#: Functions whose values checks of ours look at, beside indexing: those that go by the names of
+#: ops, those that call such ops, and those of `graph/check_values`.
+_CHECKED_FUNCTIONS = CHECKED | frozenset(
+    """cross_entropy nll_loss take_along_dim one_hot ctc_loss binary_cross_entropy quantile
+    nanquantile max_unpool1d max_unpool2d max_unpool3d""".split()
+)
 _REFUSING = frozenset(name.strip("_") for name in UNCHECKED) | _CALLING_THEM
 #: By what Python's operators, and other functions, are called: the position of the divisor.
 _DIVISORS = {
@@ -61,7 +65,7 @@ def may_refuse(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> boo
     if plain in ("getitem", "setitem"):
         places = (x for at in args[1:2] for x in (at if isinstance(at, tuple) else (at,)))
         return any(isinstance(place, torch.Tensor | list) for place in places)
-    return plain in CHECKED | _CALLING_CHECKED or unchecked_may_refuse(name, args, kwargs)
+    return plain in _CHECKED_FUNCTIONS or unchecked_may_refuse(name, args, kwargs)
 
 
 def unchecked_may_refuse(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:

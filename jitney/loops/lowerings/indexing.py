@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from jitney.loops.index import Axis, Index, index
+from jitney.loops.index import Axis, Index, index, is_empty
 from jitney.loops.ir import Expr, Let, Ref, Stmt, Store
 from jitney.loops.lowerings.builder import Builder, Position
 from jitney.loops.lowerings.check_range import check_range
@@ -104,9 +104,9 @@ def gather_elements(
 
 def _nothing_to_read(x: StridedTensor, out: StridedTensor) -> bool:
     """Whether ``x`` has no elements; refused where eager must then raise."""
-    if any(size.is_const and size.const == 0 for size in out.shape):
+    if is_empty(out.shape):
         return True
-    if any(size.is_const and size.const == 0 for size in x.shape):
+    if is_empty(x.shape):
         raise Refused("an index into nothing must raise eager's error")
     return False
 
@@ -142,9 +142,9 @@ def put_elements(
 
 def nothing_to_write(x: StridedTensor, shape: Sequence[Index]) -> bool:
     """Whether ``shape`` has no element; refused if just ``x`` has none, so that eager raises."""
-    if any(size.is_const and size.const == 0 for size in shape):
+    if is_empty(shape):
         return True
-    if any(size.is_const and size.const == 0 for size in x.shape):
+    if is_empty(x.shape):
         raise Refused("an index into nothing must raise eager's error")
     return False
 

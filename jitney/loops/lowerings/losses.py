@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from jitney.loops.index import Index, index
+from jitney.loops.index import Index, index, is_empty
 from jitney.loops.ir import Expr, Let
 from jitney.loops.lowerings.builder import Builder, Position
 from jitney.loops.lowerings.check_range import check_range
@@ -64,7 +64,7 @@ def nll_loss(
     loss, total = (b.allocate(fake) for fake in b.fake)
     if not isinstance(ignore_index, int):
         raise Refused("a symbolic class to ignore")
-    if any(size.is_const and size.const == 0 for size in x.shape):
+    if is_empty(x.shape):
         raise Refused("a loss of nothing")
     shape = target.shape if target.ndim else (index(1),)
     classes = x.shape[_class_dim(x)]

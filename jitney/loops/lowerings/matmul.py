@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import torch
 
-from jitney.loops.index import Axis, index
+from jitney.loops.index import Axis, index, is_empty
 from jitney.loops.ir import Expr, Gemm, Ref, Store
 from jitney.loops.lowerings.builder import Builder, Position
 from jitney.loops.lowerings.expressions import (
@@ -37,7 +37,7 @@ def emit_product(
     """
     acc = compute_dtype(x.dtype)
     inner = x.shape[-1] if x.shape[-1].is_const else y.shape[-2]  # guarded: they are equal
-    empty = any(size.is_const and size.const == 0 for size in out.shape)
+    empty = is_empty(out.shape)
     if empty:
         return out
     if inner.is_const and inner.const == 0:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from jitney.loops.index import Index, IndexLike, index
+from jitney.loops.index import Index, IndexLike, index, is_empty
 from jitney.loops.ir import Access, BufferView, Const, Expr, Load, Scalar
 
 
@@ -49,7 +49,7 @@ class StridedTensor:
 
         Nothing is read of an empty tensor, whose strides may be 0: what a loop that never runs
         would read at one place may be moved out of it."""
-        if any(size == index(0) for size in self.shape):
+        if is_empty(self.shape):
             return Const(other, self.dtype)
         own = position[len(position) - self.ndim :]
         return Load(self.buffer, self.at(own), self.dtype, mask, other)
