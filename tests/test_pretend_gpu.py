@@ -126,6 +126,20 @@ def test_sums_of_bfloat16_in_memory(kernels: list[KernelSource]) -> None:
     assert any("atomic_add" in one.text(interpret=True) for one in kernels)
 
 
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16])
+@pytest.mark.parametrize("shape", [(3, 400), (400, 3), (2, 3000)], ids=str)
+def test_sums_of_few_bits_wrap_before_more_is_made_of_them(
+    shape: tuple[int, int], dtype: torch.dtype, kernels: list[KernelSource]
+) -> None:
+    def sums(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        rows, columns = x.sum(1, dtype=dtype), x.sum(0, dtype=dtype)
+        return rows.float(), rows // 3, columns.float(), columns > 100
+
+    x = torch.randint(100, 127, shape)
+    assert_equal(jitney.compile(sums, fullgraph=True)(x), sums(x))
+    assert kernels
+
+
 def test_an_index_out_of_range_ends_a_gpu(kernels: list[KernelSource]) -> None:
     def pick(x: torch.Tensor, i: torch.Tensor) -> torch.Tensor:
         return x[i] * 2

@@ -2,6 +2,8 @@
 
 python -m tests.fuzz.on_a_gpu exact|shape|view|slice|gradient|code|state [--seed N] [--count N]
     [--seconds S]
+
+`tests.fuzz.on_a_pretended_gpu` runs the same programs where there is no GPU.
 """
 
 from __future__ import annotations
@@ -24,56 +26,58 @@ from tests.fuzz.shape_programs import shape_program
 from tests.fuzz.view_programs import view_program
 
 
-def exact(seed: int, length: int) -> int:
+def exact(seed: int, length: int, device: str = "cuda") -> int:
     """Many dtypes and layouts, results equal to the bit."""
-    return exact_programs.check(seed, length, "cuda")
+    return exact_programs.check(seed, length, device)
 
 
-def shape(seed: int, length: int) -> int:
+def shape(seed: int, length: int, device: str = "cuda") -> int:
     """Symbolic sizes, with gradients."""
     log.clear()
     program = shape_program(seed, length, calls=4)
     for number in range(len(program.series)):
         try:
-            program(*program.inputs(number, "cuda"))
+            program(*program.inputs(number, device))
         except (RuntimeError, TypeError, IndexError, ValueError) as error:
             if has_lost_its_gpu(error):
                 raise  # eager, which may: torch 2.11's attention of memory that is not aligned
             return 0
-    test_shape_programs.check(program, (True, None)[seed % 2], "cuda")
+    test_shape_programs.check(program, (True, None)[seed % 2], device)
     return len(log.events("program"))
 
 
-def view(seed: int, length: int) -> int:
+def view(seed: int, length: int, device: str = "cuda") -> int:
     """Views and writes, and what their caller sees."""
     log.clear()
-    test_view_programs.check(view_program(seed, length, calls=4), "jitney", "cuda")
+    test_view_programs.check(view_program(seed, length, calls=4), "jitney", device)
     return len(log.events("program"))
 
 
-def slice_(seed: int, length: int) -> int:
+def slice_(seed: int, length: int, device: str = "cuda") -> int:
     """Slices of larger tensors, of changing sizes, each fourth with infinities and NaN."""
-    return slice_programs.check(seed, length, 5, "cuda", special=seed % 4 == 3)
+    return slice_programs.check(seed, length, 5, device, special=seed % 4 == 3)
 
 
-def gradient(seed: int, length: int) -> int:
+def gradient(seed: int, length: int, device: str = "cuda") -> int:
     """Views and writes with gradients, once or twice, each other program in all its ways, each
     fourth with infinities and NaN."""
-    return gradient_programs.check(seed, length, 4, seed % 2, "cuda", special=seed % 4 == 2)
+    return gradient_programs.check(seed, length, 4, seed % 2, device, special=seed % 4 == 2)
 
 
-def code(seed: int, length: int) -> int:
+def code(seed: int, length: int, device: str = "cuda") -> int:
     """Python around tensors: branches, handlers, containers, objects and breaks."""
-    return code_programs.check(seed, length, device="cuda")
+    return code_programs.check(seed, length, device=device)
 
 
-def state(seed: int, length: int) -> int:
+def state(seed: int, length: int, device: str = "cuda") -> int:
     """Layers that write to tensors in between."""
-    return state_programs.check(seed, length, 3, "cuda")
+    return state_programs.check(seed, length, 3, device)
+
+
+KINDS = {"exact": exact, "shape": shape, "view": view, "slice": slice_, "gradient": gradient}
+KINDS |= {"code": code, "state": state}
 
 
 if __name__ == "__main__":
     os.environ.setdefault("JITNEY_EAGER_ON_BUG", "0")
-    kinds = {"exact": exact, "shape": shape, "view": view, "slice": slice_, "gradient": gradient}
-    kinds |= {"code": code, "state": state}
-    run_seeds(kinds[sys.argv.pop(1)], __doc__, length=6)
+    run_seeds(KINDS[sys.argv.pop(1)], __doc__, length=6)

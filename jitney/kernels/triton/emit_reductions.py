@@ -19,6 +19,8 @@ _COMBINE = {
     "all": "combine_and",
     "xor": "combine_xor",
 }
+#: `tl.sum` gives sums of these as 32-bit integers, which have not wrapped.
+_SUMMED_WIDER = {torch.uint8, torch.int8, torch.uint16, torch.int16}
 
 
 _RUN_FROM = {"running_sum": 0, "running_prod": 1, "running_logaddexp": -math.inf}
@@ -181,8 +183,10 @@ class ReductionEmitter(TileEmitter):
         axis = self.dims.index("r")
         kept = on - {"r"}
         if result.op == "sum":
-            value = self._bind(f"tl.sum({names[0]}, {axis}){self._keep()}", kept)[0]
-            self._bind_results(result.names, (value,), kept)
+            total = f"tl.sum({names[0]}, {axis}){self._keep()}"
+            if result.value.dtype in _SUMMED_WIDER:
+                total += f".to({TYPES[result.value.dtype]})"
+            self._bind_results(result.names, (self._bind(total, kept)[0],), kept)
         elif result.op in OF_SEVERAL_VALUES:
             outs = [self._name("red") for _ in names]
             if result.op == "welford":
