@@ -213,13 +213,14 @@ def traced(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Region:
     """``gm`` differentiated, with marks on inputs whose memory stays (`mark_static`) and on results
     that the program holds (`mark_leases`).
 
-    Where tracing has found a symbolic size to be a number, or an expression of others, it traces
-    again: a later trace (`traced_backward`) would know that from the start, and keep other results.
+    A later trace (`traced_backward`) has to come to the same. So torch asks anew what it may know
+    of symbolic sizes by now; and where tracing has found one to be a number, or an expression of
+    others, it traces again, as the later one would know that from the start.
     """
     folded, keep = fold_attention_masks(keep_attention_rows(gm)), lowered_ops()
-    known = torch_api.known_equalities(example_inputs)
+    has_learned = torch_api.ask_anew(example_inputs)
     region = trace_region(folded, example_inputs, keep=keep)
-    if region.backward is not None and torch_api.known_equalities(example_inputs) != known:
+    if region.backward is not None and has_learned():
         region = trace_region(folded, example_inputs, keep=keep)
     mark_static(gm, region.forward)
     if region.backward is not None:

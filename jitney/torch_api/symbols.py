@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -380,14 +380,25 @@ def was_symbolic(value: Any) -> bool:
     return isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool)
 
 
-def known_equalities(values: Iterable[Any]) -> dict[Any, Any]:
-    """The symbols, of all that the sizes among ``values`` are made with, that guards have made
-    equal to something, and what that is. Empty where nothing is symbolic."""
+def ask_anew(values: Iterable[Any]) -> Callable[[], bool]:
+    """From now on torch tells all that follows from guards on the sizes among ``values``: of itself
+    it repeats what it could not tell before a guard was made. Returns whether guards have since
+    made one of their symbols equal to something."""
+    env = _shape_env(values)
+    if env is None:
+        return lambda: False
+    env._version_counter += 1  # clears its caches
+    known = dict(env.replacements)
+    return lambda: bool(env.replacements != known)
+
+
+def _shape_env(values: Iterable[Any]) -> Any:
+    """That of the first symbol among ``values`` and their sizes; None where nothing is symbolic."""
     for value in values:
         for size in value.shape if isinstance(value, torch.Tensor) else (value,):
             if isinstance(size, torch.SymInt | torch.SymFloat | torch.SymBool):
-                return dict(size.node.shape_env.replacements)
-    return {}
+                return size.node.shape_env
+    return None
 
 
 def hint_of(size: Any) -> int:

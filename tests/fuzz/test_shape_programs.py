@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import jitney
+from jitney.events import log
 from tests.equal import assert_equal_to_eager
 from tests.fuzz.shape_programs import ShapeProgram, Step, shape_program
 
@@ -49,6 +50,15 @@ def test_a_size_that_the_backward_pass_finds_out() -> None:
     check(ShapeProgram((*steps, Step("steps_last", (4,)), ends), 5, ((3, 2, 2),)), dynamic=True)
     steps = (places, Step("folded", (2,)), Step("softmax", (3,)), Step("chosen", (4, 1)))
     check(ShapeProgram(steps, 5, ((5, 1, 1), (8, 16, 4))), dynamic=True)
+
+
+def test_what_torch_was_asked_before_a_guard_told_it() -> None:
+    """Whether `x[:10]` is all of ``x``: a later trace for one of two gradients knows that it is."""
+    steps = (Step("rows_product", (1, 0)), Step("outer", (0, 0)), Step("places", (2,)))
+    log.clear()
+    check(ShapeProgram(steps, 4, ((2, 2, 2),)), dynamic=True)
+    assert log.events("program")
+    assert not log.events("eager_graph")
 
 
 def test_a_quotient_by_zero_is_eager() -> None:
