@@ -192,6 +192,32 @@ def test_a_second_fusion_gives_names_of_its_own(kernels: list[KernelSource]) -> 
     assert kernels
 
 
+def test_the_one_of_a_row_that_counts_is_gathered(kernels: list[KernelSource]) -> None:
+    """By an index that the sum's own body names."""
+
+    def chosen(table: torch.Tensor, places: torch.Tensor, which: torch.Tensor) -> torch.Tensor:
+        columns = torch.arange(places.shape[0])
+        return torch.where(columns == which[:, None], table[places], 0).sum(1)
+
+    table, places, which = torch.randn(50), torch.randint(0, 50, (33,)), torch.arange(0, 33, 5)
+    found = jitney.compile(chosen, fullgraph=True)(table, places, which)
+    assert_equal(found, chosen(table, places, which))
+    assert kernels
+
+
+def test_a_table_by_codes_times_a_vector(kernels: list[KernelSource]) -> None:
+    """The weights are a table's, which codes of rows look up: they cannot be loaded before."""
+
+    def product(table: torch.Tensor, codes: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        return (table[codes] * x).sum(1)
+
+    table, x = torch.randint(-4, 5, (16,)).float(), torch.randint(-4, 5, (1024,)).float()
+    codes = torch.randint(0, 16, (300, 1024))
+    found = jitney.compile(product, fullgraph=True)(table, codes, x)
+    assert_equal(found, product(table, codes, x))
+    assert kernels
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_long_reductions_of_any_length_are_dealt_out(

@@ -41,7 +41,11 @@ def _values(stmt: ir.Reduce) -> list[ir.Stmt] | None:
     lets: list[ir.Stmt] = []
     for result in stmt.results:
         value = _one_hot(_written_out(result.value, inner), stmt.axes[0])
-        if result.op != "sum" or value is None:
+        if (
+            result.op != "sum"
+            or value is None
+            or visit.used_names((ir.Let("", value),)) & inner.keys()
+        ):
             return None
         lets.append(ir.Let(result.names[0], value))
     return lets

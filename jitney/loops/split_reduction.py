@@ -21,6 +21,7 @@ from jitney.loops.ir import (
     POSITIONAL,
     Buffer,
     Const,
+    Expr,
     IndexValue,
     Let,
     Load,
@@ -282,13 +283,11 @@ def _combined(stmt: Reduce, chunks: _Chunks, split: _Split) -> list[Stmt]:
             continue
         mean, squares, count = r.names
         results.append(Reduction((mean + "_sum",), "sum", first, r.dtype))
-        total, many = int(points_of(stmt.axes)), int(chunk.extent)
-        average = Op("div", (Ref(mean + "_sum", r.dtype), Const(float(many), r.dtype)), r.dtype)
-        lets += [Let(mean, average), Let(count, Const(float(total), r.dtype))]
-        away = Op("sub", (first, Ref(mean, r.dtype)), r.dtype)
-        between = Op(
-            "mul", (Const(float(total // many), r.dtype), Op("square", (away,), r.dtype)), r.dtype
-        )
+        chunked = _float_count(chunks.outer, r.dtype)
+        average = Op("div", (Ref(mean + "_sum", r.dtype), chunked), r.dtype)
+        lets += [Let(mean, average), Let(count, _float_count(stmt.axes, r.dtype))]
+        away = Op("square", (Op("sub", (first, Ref(mean, r.dtype)), r.dtype),), r.dtype)
+        between = Op("mul", (_float_count(chunks.inner, r.dtype), away), r.dtype)
         inside = split.partial(f"{squares}_part", r.dtype, chunk)
         within.append(Reduction((squares,), "sum", Op("add", (inside, between), r.dtype), r.dtype))
     body: list[Stmt] = [Reduce((chunk,), (), tuple(results)), *lets, *after]
@@ -308,6 +307,14 @@ def _position(result: Reduction, chunks: _Chunks, split: _Split) -> Let:
     within = split.partial(f"{name}_part", dtype, Value(f"{name}_chunk"))
     before = Op("mul", (Ref(f"{name}_chunk", dtype), _count(chunks.inner, dtype)), dtype)
     return Let(name, Op("add", (before, within), dtype))
+
+
+def _float_count(axes: tuple[Axis, ...], dtype: torch.dtype) -> Expr:
+    """The points of ``axes`` among floats of ``dtype``."""
+    points = points_of(axes)
+    if points.is_const:
+        return Const(float(int(points)), dtype)
+    return Op("cast", (IndexValue(points, torch.int64),), dtype)
 
 
 def _count(axes: tuple[Axis, ...], dtype: torch.dtype) -> IndexValue:

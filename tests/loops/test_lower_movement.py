@@ -15,6 +15,7 @@ from jitney.loops.interpret import interpret
 from jitney.loops.ir import LoopNest, LoopProgram
 from jitney.loops.lower_graph import lower_graph
 from jitney.loops.verify import verify
+from tests.equal import assert_equal
 from tests.loops.lowered import CPU, GPU, check, externs, lower, trace
 
 aten = torch.ops.aten
@@ -68,6 +69,14 @@ INDEXING: dict[str, Callable[[Any, Any], Any]] = {
     "embedding": lambda x, i: F.embedding(i, x),
     "embedding_backward": lambda x, i: aten.embedding_dense_backward(x[i], i % 2, 4, 1, False),
 }
+
+
+def test_borders_of_zeros_with_either_sign() -> None:
+    def borders(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return 1 / F.pad(x, (1, 1), value=0.0), 1 / F.pad(x, (1, 1), value=-0.0)
+
+    x = torch.ones(1, 2)
+    assert_equal(jitney.compile(borders, fullgraph=True)(x), borders(x))
 
 
 def test_scalars_are_indexed_as_one_element() -> None:

@@ -226,3 +226,12 @@ def test_several_symbolic_axes_are_split(op):
     sizes = [(13, 509), (1, 5), (40, 3), (2, 700)]
     for whole, split in whole_and_split(op, (b, s, 7), 2, sizes):
         torch.testing.assert_close(split, whole, rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize("op", ["sum", "max", "welford"])
+@pytest.mark.parametrize("batch", [64, 512])
+def test_a_batch_of_a_fixed_size_uses_up_the_chunks(op, batch):
+    """The rest of the row is a symbol, and so is how many elements a chunk has."""
+    s = Dim("s", low=1, hint=1009)
+    for whole, split in whole_and_split(op, (batch, s), 2, [(70,), (1,)]):
+        torch.testing.assert_close(split, whole, rtol=1e-4, atol=1e-3)

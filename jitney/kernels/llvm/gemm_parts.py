@@ -217,9 +217,12 @@ class GemmCode:
                 inner.run(gemm.epilogue)
 
 
-def tail_mask(f: PhaseFunction, axis: Axis, first: str, lanes: int) -> Ssa | None:
-    """Which of the lanes from ``first`` on exist; None when all always do."""
-    if axis.extent.is_const and int(axis.extent) % lanes == 0:
+def tail_mask(
+    f: PhaseFunction, axis: Axis, first: str, lanes: int, *, step: int | None = None
+) -> Ssa | None:
+    """Which of the lanes from ``first`` on exist; None when all always do. ``step``: whole groups
+    of so many are walked through, which ``lanes`` divides; each of the lanes by default."""
+    if axis.extent.is_const and int(axis.extent) % (step or lanes) == 0:
         return None
     return lanes_below(f, f.text.pure(f"sub i64 {f.size(axis.extent)}, {first}"), lanes)
 

@@ -64,7 +64,7 @@ def gather_panel(code: GemmCode, f: PhaseFunction, scope: Scope, column: str, ou
             inner = scope.inner(
                 {gemm.k: k.index, gemm.n: n},
                 Lanes(gemm.n, plan.lanes),
-                tail_mask(f, gemm.n, n, plan.lanes),
+                tail_mask(f, gemm.n, n, plan.lanes, step=plan.width),
             )
             value = cast(f.text, inner.emit(load), plan.dtype)
             value = broadcast(f.text, value, plan.lanes)
@@ -84,7 +84,7 @@ def gather_pairs(code: GemmCode, f: PhaseFunction, scope: Scope, column: str, ou
         rows = (first, f.text.pure(f"add nsw i64 {first}, 1"))
         for v in range(plan.vectors):
             n = f.text.pure(f"add nsw i64 {column}, {v * plan.lanes}")
-            mask = tail_mask(f, gemm.n, n, plan.lanes)
+            mask = tail_mask(f, gemm.n, n, plan.lanes, step=plan.width)
             lanes = Lanes(gemm.n, plan.lanes)
             even, odd = (
                 broadcast(

@@ -74,7 +74,7 @@ class _Shared:
 
 def split_stages(nest: LoopNest) -> StagePlan:
     """The nest as stages; one stage when nothing in it is worth a cut."""
-    if any(s.combines for s in stores(nest.body)):
+    if any(s.combines or _goes_by_memory(s) for s in stores(nest.body)):
         return StagePlan((Stage(nest),))
     shared, done = _Shared(), []
     rest: LoopNest | None = nest
@@ -86,6 +86,11 @@ def split_stages(nest: LoopNest) -> StagePlan:
         stage, rest = _cut(rest, position, shared, f"chunk{len(done)}")
         done.append(stage)
     return StagePlan(tuple(done), tuple(shared.places), shared.size)
+
+
+def _goes_by_memory(store: Store) -> bool:
+    """Whether values say where it stores: of those that go to one place the last has to stay."""
+    return any(isinstance(atom, Value) for atom in store.index.atoms())
 
 
 def _long_statement(nest: LoopNest) -> int | None:

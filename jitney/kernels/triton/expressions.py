@@ -119,8 +119,10 @@ _FLOAT64: dict[str, str] = {
     "signbit": "{0}.to(tl.int64, bitcast=True) < 0",
 }
 
+#: What a last bit decides: comparisons, jumps, and functions that end at a number that is met.
 _DECIDING = frozenset(
-    "lt le gt ge eq ne remainder fmod floordiv truncdiv floor ceil trunc round".split()
+    "lt le gt ge eq ne remainder fmod floordiv truncdiv floor ceil trunc round sign signbit"
+    " copysign acos asin acosh atanh".split()
 )
 
 #: What float32 takes instead where only 16 bits are stored: half the instructions, errors of 1e-7

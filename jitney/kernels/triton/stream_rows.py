@@ -55,7 +55,8 @@ class StreamEmitter(ReductionEmitter):
         turns = -(-int(axis.extent) // block)
         self.ahead = min(self.schedule.ahead, turns)
         self.tiles: list[list[str]] = []
-        self._line(f"ahead = tl.arange(0, {block}){self._expand('r')}")
+        wide = ".to(tl.int64)" if self.wide else ""
+        self._line(f"ahead = tl.arange(0, {block}){self._expand('r')}{wide}")
         for load in self._weights(stmt):
             self.tiles.append([self._name("w") for _ in range(self.ahead)])
             for turn, name in enumerate(self.tiles[-1]):

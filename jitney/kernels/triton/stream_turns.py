@@ -141,6 +141,7 @@ class TurnEmitter(StreamEmitter):
                 self._hoist(let.value)
                 own.append(let)
                 self.refs[let.name] = ("", frozenset(("x", "r")))  # until its turn
+                self._name_value(let.name)
             else:
                 self._let(let)
         for result in stmt.results:

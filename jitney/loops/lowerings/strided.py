@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from jitney.loops.index import Index, IndexLike, index, is_empty
-from jitney.loops.ir import Access, BufferView, Const, Expr, Load, Scalar
+from jitney.loops.ir import Access, BufferView, Const, Expr, Load, Op, Scalar
 
 
 @dataclass(frozen=True)
@@ -52,6 +52,10 @@ class StridedTensor:
         if is_empty(self.shape):
             return Const(other, self.dtype)
         own = position[len(position) - self.ndim :]
+        if mask is not None and isinstance(other, float) and repr(other) == "-0.0":
+            # a load with 0.0 equals one with -0.0, and would be taken for it
+            read = Load(self.buffer, self.at(own), self.dtype, mask)
+            return Op("where", (mask, read, Const(other, self.dtype)), self.dtype)
         return Load(self.buffer, self.at(own), self.dtype, mask, other)
 
     def access(self, position: Sequence[IndexLike]) -> Access:

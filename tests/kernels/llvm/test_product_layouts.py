@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import ctypes
+import mmap
+from collections.abc import Iterator
+
 import pytest
 import torch
 
 import jitney
 from tests.equal import assert_equal_to_eager
+
+MIB = 1 << 20
+NEAR = {"atol": 1e-2, "rtol": 1e-2}
 
 
 def laid_out(rows: int, columns: int, order: str, dtype: torch.dtype) -> torch.Tensor:
@@ -26,6 +33,42 @@ def test_every_pair_of_layouts(left: str, right: str, dtype: torch.dtype) -> Non
         jitney.reset()
         a, b = laid_out(m, k, left, dtype), laid_out(k, n, right, dtype)
         assert_equal_to_eager(torch.mm, jitney.compile(lambda a, b: torch.mm(a, b)), (a, b))
+
+
+@pytest.fixture
+def border() -> Iterator[int]:
+    """The address of memory that must not be read, behind 1 MiB that may."""
+    libc = ctypes.CDLL(None)
+    libc.mmap.restype = ctypes.c_void_p
+    libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+    libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+    libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+    readable, private = mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+    start = libc.mmap(None, 2 * MIB, readable, private, -1, 0)
+    assert libc.mprotect(start + MIB, MIB, 0) == 0
+    yield start + MIB
+    libc.munmap(start, 2 * MIB)
+
+
+@pytest.mark.parametrize("order", ["CF", "FC", "CC", "FF"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_nothing_is_read_behind_an_operand(order: str, dtype: torch.dtype, border: int) -> None:
+    """A process ends where it is."""
+    for m, n, k in ((33, 40, 64), (40, 33, 17), (24, 72, 24)):
+        jitney.reset()
+        left, right = laid_out(m, k, order[0], dtype), laid_out(k, n, order[1], dtype)
+        compiled = jitney.compile(lambda a, b: torch.relu(a @ b), dynamic=False)
+        wanted = torch.relu(left @ right)
+        torch.testing.assert_close(compiled(before(border, left), right), wanted, **NEAR)
+        torch.testing.assert_close(compiled(left, before(border, right)), wanted, **NEAR)
+
+
+def before(border: int, x: torch.Tensor) -> torch.Tensor:
+    """A copy of ``x``, laid out alike, that ends at the address ``border``."""
+    size = x.numel() * x.element_size()
+    memory = (ctypes.c_char * size).from_address(border - size)
+    made = torch.frombuffer(memory, dtype=x.dtype).as_strided(x.shape, x.stride())
+    return made.copy_(x)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

@@ -13,6 +13,7 @@ from jitney.errors import CompilerBug
 from jitney.events import log
 from jitney.kernels.llvm import split_stages as stages
 from jitney.kernels.llvm.emit_node import NodeEmitter
+from jitney.loops.ir import Loop, LoopNest, Reduce
 from tests.kernels.llvm.compiled import HOST, program_of
 
 Tensor = torch.Tensor
@@ -118,3 +119,17 @@ def test_programs_in_place_equal_eager(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(400))
 def test_many_programs_in_place_equal_eager(seed: int) -> None:
     check_in_place(seed)
+
+
+@pytest.mark.usefixtures("short_chunks")
+def test_writes_to_places_from_memory_keep_their_order() -> None:
+    """Of those to one place the last stays: they are not dealt out to threads."""
+
+    def written(x: Tensor, at: Tensor, y: Tensor) -> Tensor:
+        return x.scatter(0, at, y)
+
+    at = torch.randint(0, 9, (5000,))
+    program, _ = program_of(written, torch.zeros(9), at, torch.randn(5000))
+    nests = [n for n in program.nodes if isinstance(n, LoopNest)]
+    assert any(isinstance(stmt, Loop | Reduce) for nest in nests for stmt in nest.body)
+    assert all(len(stages.split_stages(nest).stages) == 1 for nest in nests)
