@@ -33,6 +33,7 @@ from jitney.capture.frame import BreakCapture, Frame, Raised, Restart
 from jitney.capture.generators import Iterating
 from jitney.capture.guard import Kind
 from jitney.capture.lookups import look_up
+from jitney.capture.operands import guard_tensors
 from jitney.capture.special_methods import hook_of
 from jitney.capture.symbols import SYMBOLS, concrete, counted
 from jitney.capture.told_later import refuse_own_code
@@ -303,11 +304,7 @@ def _exception(vm: Interpreter, function: Any, args: Any, kwargs: Any, site: Any
     return exceptions.handled_now(vm)
 
 
-#: Told by `warnings` where filters change: of C, up to Python 3.13.
-_FILTERS_MUTATED = [f for f in [getattr(warnings, "_filters_mutated", None)] if f is not None]
-
-
-@builtin(*_FILTERS_MUTATED)
+@builtin(*deferred.FILTERS_MUTATED)
 def _filters_mutated(interpreter: Interpreter, function: Any, args: Any, *_: Any) -> None:
     """What has been warned of before goes by the filters, and the recorders, of that time."""
     if interpreter.warned_at >= 0:
@@ -329,7 +326,7 @@ def _warn(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site:
     module = frame.globals.get("__name__", "<unknown>")
     place = (frame.code.co_filename, frame.current.line, module)
     category = given.get("category") or UserWarning
-    changed = any(call[0] in _FILTERS_MUTATED for call in interpreter.deferred)
+    changed = deferred.filters_change(interpreter.deferred)
     if changed or exceptions.becomes_error(interpreter, category):
         raise BreakCapture("warning", "a filter may raise the warning, or was changed before it")
     interpreter.warned_at = interpreter.frames[-1].step
@@ -411,6 +408,8 @@ def _whole(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site
 def _number(interpreter: Interpreter, function: Any, args: Any, kwargs: Any, site: Any) -> Any:
     values = forced(interpreter, args)
     keywords = forced_keywords(interpreter, kwargs)
+    if function is builtins.abs:
+        guard_tensors(interpreter, values[0], None, "__abs__")
     hook = hook_of(interpreter, values[0], f"__{function.__name__}__") if values else None
     if hook is not None:
         digits = [*values[1:], *keywords.values()]

@@ -8,6 +8,8 @@ import logging.handlers
 import sys
 import types
 import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 
@@ -129,3 +131,25 @@ def is_error(category: type) -> bool:
 def asking(category: type) -> functools.partial[bool]:
     """`is_error` without an argument, the same one each time."""
     return functools.partial(is_error, category)
+
+
+#: Told by `warnings` where filters change: of C, up to Python 3.13.
+FILTERS_MUTATED = [f for f in [getattr(warnings, "_filters_mutated", None)] if f is not None]
+
+
+def filters_change(calls: Sequence[tuple[Any, ...]]) -> bool:
+    """Whether filters of warnings change among the deferred ``calls``."""
+    return any(call[0] in FILTERS_MUTATED for call in calls)
+
+
+def warnings_as_errors(calls: Sequence[tuple[Any, ...]]) -> AbstractContextManager[object]:
+    """Where the deferred ``calls`` change filters, what warns within raises: by those filters eager
+    may raise too, or record it, or be silent."""
+    return _every_warning_raises() if filters_change(calls) else nullcontext()
+
+
+@contextmanager
+def _every_warning_raises() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        yield

@@ -21,6 +21,7 @@ from jitney import torch_api
 from jitney.capture import attributes, calls, functions, operators
 from jitney.capture.cached_sizes import SizedCalls
 from jitney.capture.checkpoints import Checkpoint
+from jitney.capture.deferred import warnings_as_errors
 from jitney.capture.exceptions import RERAISING, chain, chain_behind, handled_now
 from jitney.capture.frame import BreakCapture, Frame, Lazy, Raised, Restart
 from jitney.capture.generators import FrameGenerator
@@ -232,7 +233,7 @@ class Interpreter:
             refuse_handled_error(self.recorder, function, args, kwargs)
         refuse_overloads(function, args, kwargs)
         try:
-            with self.recorder.mode:
+            with self.recorder.mode, warnings_as_errors(self.deferred):
                 return function(*args, **kwargs)
         except Exception as error:  # eager will raise it
             reason = f"{type(error).__name__}: {error}".replace("FakeTensor", "Tensor")

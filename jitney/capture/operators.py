@@ -21,7 +21,7 @@ from jitney.capture.frame import BreakCapture, Raised
 from jitney.capture.generators import FrameGenerator, IndexIterator, MethodIterator
 from jitney.capture.guard import ABSENT
 from jitney.capture.known_values import known_truth
-from jitney.capture.lookups import look_up, type_lookup
+from jitney.capture.lookups import guard_tensor_operator, look_up, type_lookup
 from jitney.capture.special_methods import OF_IDENTITY, hook_of, is_tensorish, type_name
 from jitney.capture.special_numbers import special_result
 from jitney.capture.symbols import SYMBOLS, concrete, concrete_key, exact_operands, rounded_operands
@@ -241,8 +241,7 @@ def unary(interpreter: Interpreter, name: str, value: Any) -> Any:
 
 
 def truth(interpreter: Interpreter, value: Any) -> bool:
-    """``bool(value)``. For a tensor a break, unless its value is the same on every run
-    (`known_values`)."""
+    """``bool(value)``. A break for a tensor, unless every run has its value (`known_values`)."""
     if value is True or value is False or value is None:
         return bool(value)
     if value is NotImplemented:
@@ -276,6 +275,7 @@ def truth(interpreter: Interpreter, value: Any) -> bool:
 def length(interpreter: Interpreter, value: Any) -> Any:
     """``len(value)``."""
     if isinstance(value, torch.Tensor) and not is_wrapper(value):
+        guard_tensor_operator(interpreter, value, "__len__")
         if value.dim() == 0:
             raise Raised(TypeError("len() of a 0-d tensor"))
         return value.shape[0]
@@ -338,6 +338,7 @@ def get_iter(interpreter: Interpreter, value: Any) -> Any:
     if id(value) in interpreter.world.iterators.foreign:
         raise BreakCapture("foreign-iterator", "an iterator made outside of the frame is advanced")
     if isinstance(value, torch.Tensor):
+        guard_tensor_operator(interpreter, value, "__iter__")
         return iter(interpreter.torch_call(torch.Tensor.unbind, value, 0))
     if _is_enum(value):
         return interpreter.native(iter, value)

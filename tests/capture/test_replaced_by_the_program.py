@@ -23,9 +23,10 @@ from torch import Tensor
 import jitney
 
 X = torch.ones(2)
+SPECIAL = [f"__{name}__" for name in "add getitem lt abs".split()]
 
 
-@pytest.mark.parametrize("name", ["sum", "view", "real", "exp", "__add__", "__getitem__", "__lt__"])
+@pytest.mark.parametrize("name", [*"sum view real exp".split(), *SPECIAL])
 def test_a_method_of_tensors_that_is_replaced_between_calls(name: str) -> None:
     uses: dict[str, Callable[[Tensor], Any]] = {
         "sum": lambda x: x.sum(),
@@ -35,6 +36,7 @@ def test_a_method_of_tensors_that_is_replaced_between_calls(name: str) -> None:
         "__add__": lambda x: x + x,
         "__getitem__": lambda x: x[0],
         "__lt__": lambda x: x < x,
+        "__abs__": lambda x: abs(x),
     }
     f = uses[name]
     compiled = jitney.compile(f)
@@ -45,6 +47,21 @@ def test_a_method_of_tensors_that_is_replaced_between_calls(name: str) -> None:
         first_under_it = jitney.compile(f)
         assert first_under_it(X) == 7
     assert compiled(X).tolist() == first_under_it(X).tolist() == before
+
+
+@pytest.mark.parametrize(
+    ("name", "f", "other"),
+    [
+        ("__len__", lambda x: x + len(x), lambda self: 7),
+        ("__iter__", lambda x: torch.stack([2 * row for row in x]), lambda self: iter([self])),
+    ],
+)
+def test_how_tensors_are_counted_and_gone_over(name: str, f: Any, other: Any) -> None:
+    compiled = jitney.compile(f)
+    before = compiled(X).tolist()
+    with mock.patch.object(torch.Tensor, name, other):
+        assert compiled(X).tolist() == f(X).tolist() != before
+    assert compiled(X).tolist() == before
 
 
 def test_a_method_that_the_program_gives_tensors() -> None:

@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 import jitney
+from tests.equal import assert_equal
 
 X = torch.tensor([1.0, 2.0, -3.0])
 
@@ -92,3 +94,35 @@ def test_a_warning_that_is_an_error_is_caught() -> None:
 @pytest.mark.skipif(sys.version_info >= (3, 14), reason="filters are in a context there")
 def test_filters_around_operations_stay_in_the_graph() -> None:
     assert torch.equal(jitney.compile(ignoring, backend="eager", fullgraph=True)(X), X * 3)
+
+
+def an_error_of_torch_s(x: torch.Tensor) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        try:
+            return F.mse_loss(x, x[:1])
+        except UserWarning:
+            return x * 2
+
+
+def recorded_of_torch_s(x: torch.Tensor) -> Any:
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        loss = F.mse_loss(x, x[:1])
+    return loss, len(told)
+
+
+def ignored_of_torch_s(x: torch.Tensor) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return F.mse_loss(x, x[:1])
+
+
+@pytest.mark.parametrize("f", [an_error_of_torch_s, recorded_of_torch_s, ignored_of_torch_s])
+def test_what_torch_warns_of_goes_by_the_function_s_own_filters(f: Any) -> None:
+    compiled = jitney.compile(f)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        for _ in range(2):
+            assert_equal(compiled(X), f(X))
+    assert not [w for w in told if "target size" in str(w.message)]
