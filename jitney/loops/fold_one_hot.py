@@ -41,13 +41,12 @@ def _values(stmt: ir.Reduce) -> list[ir.Stmt] | None:
     lets: list[ir.Stmt] = []
     for result in stmt.results:
         value = _one_hot(_written_out(result.value, inner), stmt.axes[0])
-        if (
-            result.op != "sum"
-            or value is None
-            or visit.used_names((ir.Let("", value),)) & inner.keys()
-        ):
+        if result.op != "sum" or value is None:
             return None
-        lets.append(ir.Let(result.names[0], value))
+        let = ir.Let(result.names[0], value)
+        if visit.used_names((let,)) & inner.keys():  # inside an index
+            return None
+        lets.append(let)
     return lets
 
 
