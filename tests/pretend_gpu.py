@@ -17,7 +17,7 @@ from triton._C.libtriton.ir import ATOMIC_OP
 from triton.runtime.errors import InterpreterError
 from triton.runtime.interpreter import InterpreterBuilder, TensorHandle, interpreter_builder
 
-from jitney import gpu_pipeline, graph_pipeline, torch_api
+from jitney import gpu_pipeline, graph_pipeline, region_pipeline, torch_api
 from jitney.capture import operators
 from jitney.graph import fold_constants
 from jitney.kernels.triton import build_program, gpu_program
@@ -67,7 +67,8 @@ def pretend_gpu(monkeypatch: pytest.MonkeyPatch, target: Target = SMALL_GPU) -> 
     def refused(*_: Any) -> Any:
         raise Refused("eager here draws as a CPU does")
 
-    monkeypatch.setattr(graph_pipeline, "target_of", lambda *_: target)
+    for pipeline in (graph_pipeline, region_pipeline):
+        monkeypatch.setattr(pipeline, "target_of", lambda *_: target)
     monkeypatch.setattr(operators, "assert_valid", lambda *_: False)  # what a GPU would not survive
     monkeypatch.setattr(lower_graph, "_check_tensors", lambda *given: check_tensors(*given))
     monkeypatch.setattr(fold_constants, "_on_cpu", lambda _: False)

@@ -122,10 +122,11 @@ def _written(op: OpOverload, args: Any, kwargs: Any) -> Any:
 
 
 def _repeats(x: torch.Tensor, sizes: Sequence[Any]) -> bool:
-    """Whether ``x.expand(sizes)`` may have elements that share memory."""
+    """Whether ``x.expand(sizes)`` may have elements that share memory, or none: a symbolic size may
+    be 1."""
     known = (*[1] * (len(sizes) - x.dim()), *x.shape)
     pairs = zip(known, sizes, strict=True)
-    return any(type(old) is int and old == 1 and not _is(new, 1, -1) for old, new in pairs)
+    return any(not _is(new, -1) and not torch_api.surely_equal(old, new) for old, new in pairs)
 
 
 def _stand_once(x: torch.Tensor, d: int, size: Any, step: Any) -> bool:

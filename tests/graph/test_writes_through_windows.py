@@ -135,3 +135,16 @@ def test_windows_of_each_element_once_keep_the_sign_of_zero() -> None:
     assert_equal([*found, mine], [*expected, eagers])
     assert torch.equal(mine.signbit(), eagers.signbit())
     assert found[0].stride() == expected[0].stride()
+
+
+@pytest.mark.parametrize("needs_grad", [False, True])
+def test_a_symbolic_size_that_is_one_is_expanded_to_none(needs_grad: bool) -> None:
+    def expanded(x: torch.Tensor) -> torch.Tensor:
+        begin = (x * 2).as_strided((x.shape[0] // 2,), (1,), 1)
+        begin.detach().clamp_(-2, 2)
+        rows = begin.expand(2, begin.shape[0])
+        return rows.expand(-1, rows.shape[1] - 1)
+
+    x = torch.randn(3, requires_grad=needs_grad)
+    found = jitney.compile(expanded, dynamic=True)(x)
+    assert found.shape == expanded(x).shape == (2, 0)
