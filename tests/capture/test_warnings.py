@@ -14,6 +14,8 @@ import jitney
 from tests.equal import assert_equal
 
 X = torch.tensor([1.0, 2.0, -3.0])
+#: Changes of filters cannot be followed in such.
+IN_A_CONTEXT = pytest.mark.skipif(sys.version_info >= (3, 14), reason="filters are in a context")
 
 
 def caught(x: torch.Tensor) -> torch.Tensor:
@@ -91,7 +93,7 @@ def test_a_warning_that_is_an_error_is_caught() -> None:
             assert torch.equal(compiled(X), caught(X))
 
 
-@pytest.mark.skipif(sys.version_info >= (3, 14), reason="filters are in a context there")
+@IN_A_CONTEXT
 def test_filters_around_operations_stay_in_the_graph() -> None:
     assert torch.equal(jitney.compile(ignoring, backend="eager", fullgraph=True)(X), X * 3)
 
@@ -118,7 +120,14 @@ def ignored_of_torch_s(x: torch.Tensor) -> Any:
         return F.mse_loss(x, x[:1])
 
 
-@pytest.mark.parametrize("f", [an_error_of_torch_s, recorded_of_torch_s, ignored_of_torch_s])
+@pytest.mark.parametrize(
+    "f",
+    [
+        an_error_of_torch_s,
+        pytest.param(recorded_of_torch_s, marks=IN_A_CONTEXT),
+        ignored_of_torch_s,
+    ],
+)
 def test_what_torch_warns_of_goes_by_the_function_s_own_filters(f: Any) -> None:
     compiled = jitney.compile(f)
     with warnings.catch_warnings(record=True) as told:
