@@ -126,7 +126,8 @@ def _repeats(x: torch.Tensor, sizes: Sequence[Any]) -> bool:
     be 1."""
     known = (*[1] * (len(sizes) - x.dim()), *x.shape)
     pairs = zip(known, sizes, strict=True)
-    return any(not _is(new, -1) and not torch_api.surely_equal(old, new) for old, new in pairs)
+    asked = [(old, new) for old, new in pairs if type(new) is not int or new != -1]
+    return not all(torch_api.surely_equal(old, new) for old, new in asked)
 
 
 def _stand_once(x: torch.Tensor, d: int, size: Any, step: Any) -> bool:
@@ -134,10 +135,6 @@ def _stand_once(x: torch.Tensor, d: int, size: Any, step: Any) -> bool:
     if x.dim() == 0 or any(type(n) is not int for n in (x.shape[d], size, step)):
         return False
     return bool(size == step and x.shape[d] and x.shape[d] % size == 0)
-
-
-def _is(size: Any, *numbers: int) -> bool:
-    return type(size) is int and size in numbers
 
 
 def _unsqueezed(x: torch.Tensor, times: int) -> torch.Tensor:
