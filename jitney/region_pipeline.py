@@ -214,8 +214,8 @@ def traced(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Region:
     that the program holds (`mark_leases`).
 
     A later trace (`traced_backward`) has to come to the same. So torch asks anew what it may know
-    of symbolic sizes by now; and where tracing has found one to be a number, or an expression of
-    others, it traces again, as the later one would know that from the start.
+    of symbolic sizes by now; and where tracing made guards on them it traces again, as the later
+    one would know those from the start.
     """
     folded, keep = fold_attention_masks(keep_attention_rows(gm)), lowered_ops()
     has_learned = torch_api.ask_anew(example_inputs)

@@ -382,14 +382,14 @@ def was_symbolic(value: Any) -> bool:
 
 def ask_anew(values: Iterable[Any]) -> Callable[[], bool]:
     """From now on torch tells all that follows from guards on the sizes among ``values``: of itself
-    it repeats what it could not tell before a guard was made. Returns whether guards have since
-    made one of their symbols equal to something."""
+    it repeats what it could not tell before a guard was made. Returns whether there are more
+    guards since."""
     env = _shape_env(values)
     if env is None:
         return lambda: False
     env._version_counter += 1  # clears its caches
-    known = dict(env.replacements)
-    return lambda: bool(env.replacements != known)
+    known = len(env.guards)
+    return lambda: len(env.guards) > known
 
 
 def _shape_env(values: Iterable[Any]) -> Any:

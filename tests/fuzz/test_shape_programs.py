@@ -53,12 +53,16 @@ def test_a_size_that_the_backward_pass_finds_out() -> None:
 
 
 def test_what_torch_was_asked_before_a_guard_told_it() -> None:
-    """Whether `x[:10]` is all of ``x``: a later trace for one of two gradients knows that it is."""
+    """A later trace for one of two gradients knows it: whether `x[:10]` is all of ``x``, or what
+    the trace's own guards say of half of its rows."""
     steps = (Step("rows_product", (1, 0)), Step("outer", (0, 0)), Step("places", (2,)))
-    log.clear()
-    check(ShapeProgram(steps, 4, ((2, 2, 2),)), dynamic=True)
-    assert log.events("program")
-    assert not log.events("eager_graph")
+    first = ShapeProgram(steps, 4, ((2, 2, 2),))
+    steps = (Step("routed_back", (1,)), Step("pairs", (1,)), Step("up_to", (3,)))
+    for program in (first, ShapeProgram(steps, 2, ((2, 3, 1),))):
+        log.clear()
+        check(program, dynamic=True)
+        assert log.events("program")
+        assert not log.events("eager_graph")
 
 
 def test_a_quotient_by_zero_is_eager() -> None:
