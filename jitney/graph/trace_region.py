@@ -33,6 +33,7 @@ from jitney.graph.recorder import NeedsFunctionalization, Recorder
 from jitney.graph.region import Mutation, Region
 from jitney.graph.run_torch_graph import run_torch_graph
 from jitney.graph.settle import settle
+from jitney.torch_api.ops import raised_by_formula
 
 _VIEWS_OR_COPIES = frozenset("contiguous reshape reshape_as flatten ravel to".split())
 
@@ -64,6 +65,10 @@ def trace_region(
             except (RuntimeError, AssertionError, TypeError, ArithmeticError) as error:
                 # torch's own: a size that is data, a broken kernel for fakes, a quotient by zero, …
                 kind, reason = "trace", _said(error)
+            except Exception as error:
+                if not raised_by_formula(error):
+                    raise
+                kind, reason = "trace", f"a custom op's gradient formula: {_said(error)}"
         log.emit("functionalized", reason=reason)
     raise Unsupported(kind, reason)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
@@ -40,6 +41,14 @@ def overload_name(op: OpOverload) -> str:
 def schema_of(op: OpOverload) -> torch.FunctionSchema:
     """An overload's arguments and returns, and which of them share memory or are written to."""
     return op._schema
+
+
+def raised_by_formula(error: Exception) -> bool:
+    """Whether the program's own code raised it that `register_autograd` was given."""
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    modules = [str(frame.f_globals.get("__name__")) for frame in frames]
+    of_traces = modules[-1].split(".")[0] in ("jitney", "torch", "sympy")
+    return "torch._library.autograd" in modules and not of_traces
 
 
 def overload_of(definition: torch.library.CustomOpDef) -> OpOverload:

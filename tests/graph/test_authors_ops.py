@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 import jitney
+from jitney.events import log
 
 CALLS: list[int] = []
 
@@ -25,6 +26,19 @@ def _(x: Tensor) -> Tensor:
 
 
 noise.register_autograd(lambda ctx, grad: noise(grad))
+
+
+@torch.library.custom_op("test_authors_ops::halved", mutates_args=())
+def halved(x: Tensor) -> Tensor:
+    return x / 2
+
+
+@halved.register_fake
+def _(x: Tensor) -> Tensor:
+    return torch.empty_like(x)
+
+
+halved.register_autograd(lambda ctx, grad: grad * ctx.forgotten)
 
 
 def subtracted(x: Tensor) -> Tensor:
@@ -59,3 +73,20 @@ def test_each_call_is_made(function: Callable[[Tensor], Tensor], trains: bool) -
     (*got, calls), (*right, expected) = found
     torch.testing.assert_close(got, right)
     assert calls == expected
+
+
+def test_an_error_of_a_gradient_formula_is_the_programs() -> None:
+    """It is eager's, raised in the backward pass; no bug of ours is told."""
+
+    def f(x: Tensor) -> Tensor:
+        return halved(x.exp()).sum()
+
+    log.clear()
+    compiled = jitney.compile(f, options={"eager_on_bug": False})
+    x = torch.ones(3, requires_grad=True)
+    loss = compiled(x)
+    torch.testing.assert_close(loss, f(x))
+    with pytest.raises(AttributeError, match="forgotten"):
+        loss.backward()
+    (told,) = log.events("eager_graph")
+    assert "forgotten" in told.data["reason"]
