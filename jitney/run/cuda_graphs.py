@@ -83,6 +83,11 @@ def shared_pool(device: torch.device | None, stream: int) -> _Pool:
     return known
 
 
+def _told_apart(number: Any) -> Any:
+    """A number as a key: as floats, 0.0 and -0.0 are equal, and NaN is not equal to itself."""
+    return number.hex() if type(number) is float else number
+
+
 class ReplayedProgram:
     """``program`` behind CUDA graphs: recordings per stream and set of symbolic sizes, of a
     backward graph also per recording of the forward graph whose memory it reads. There are
@@ -134,7 +139,7 @@ class ReplayedProgram:
             with torch.cuda.device(device):
                 return self.consume(args)
         stream = 0 if device is None else torch_api.raw_cuda_stream(device)
-        numbers = [args[i] for i in self.facts.sizes]
+        numbers = [_told_apart(args[i]) for i in self.facts.sizes]
         key = (stream, *numbers, *[s.of(args[s.position]) for s in self.facts.read])
         with shared_pool(device, stream).lock:
             recording = self._ready(key, tuple(args))

@@ -81,6 +81,15 @@ def test_every_set_of_sizes_is_recorded_apart(monkeypatch: pytest.MonkeyPatch) -
     assert keys == [(0, 1, 2), (0, 1, 3), (0, 5, 3)]
 
 
+def test_floats_are_recorded_apart_by_their_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    keys: list[Any] = []
+    monkeypatch.setattr(ReplayedProgram, "_try_to_record", lambda self, key, args: keys.append(key))
+    call = ReplayedProgram(lambda s, x: (x * s,), ReplayFacts(sizes=(0,)))
+    for number in (0.0, 0.0, -0.0, -0.0, float("nan"), float("nan")):
+        call(number, torch.ones(2))
+    assert len(set(keys)) == len(keys) == 3
+
+
 def test_streams_are_recorded_apart_where_the_program_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     keys: list[Any] = []
     entered: list[Any] = []
