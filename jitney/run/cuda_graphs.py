@@ -42,13 +42,20 @@ MOVE_LIMIT = 16
 
 class _Pool:
     """Memory that all recordings for one stream share: they are replayed one after the other, and
-    the results of one are copied before the next. ``lock`` is held until they are."""
+    the results of one are copied before the next. ``lock`` is held until they are, by the thread
+    ``holder`` (0: by none)."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
+        self.holder = 0
         self._handle: Any = None
         self._stream: torch.cuda.Stream | None = None
         self._graphs: weakref.WeakSet[Any] = weakref.WeakSet()
+
+    def is_mine(self) -> bool:
+        """Whether this thread holds the lock: an author's op, or a finalizer, calls a program while
+        another one runs."""
+        return self.holder == threading.get_ident()
 
     def place_for(
         self, graph: torch.cuda.CUDAGraph, device: torch.device | None
@@ -141,9 +148,16 @@ class ReplayedProgram:
         stream = 0 if device is None else torch_api.raw_cuda_stream(device)
         numbers = [_told_apart(args[i]) for i in self.facts.sizes]
         key = (stream, *numbers, *[s.of(args[s.position]) for s in self.facts.read])
-        with shared_pool(device, stream).lock:
-            recording = self._ready(key, tuple(args))
-            return self._plain(args) if recording is None else recording.replay(args)
+        pool = shared_pool(device, stream)
+        if pool.is_mine():
+            return self._plain(args)
+        with pool.lock:
+            pool.holder = threading.get_ident()
+            try:
+                recording = self._ready(key, tuple(args))
+                return self._plain(args) if recording is None else recording.replay(args)
+            finally:
+                pool.holder = 0
 
     def _ready(self, key: tuple[Any, ...], args: tuple[Any, ...]) -> Recording | None:
         """The recording for a call, made if need be; None where the call runs without a graph."""
@@ -301,12 +315,17 @@ class BoundProgram:
         device, program = self.device, self.program
         stream = 0 if device is None else torch_api.raw_cuda_stream(device)
         ready = self._ready.get(stream)
-        if ready is not None and program.can_replay_here():
-            with shared_pool(device, stream).lock:
-                recording = program.recording(stream)
-                if recording is not None and ready.holds(recording, self.known, given):
-                    read = ready.read | {position: given[at] for position, at in ready.read_given}
-                    return recording.replay(read)
+        pool = shared_pool(device, stream)
+        if ready is not None and program.can_replay_here() and not pool.is_mine():
+            with pool.lock:
+                pool.holder = threading.get_ident()
+                try:
+                    recording = program.recording(stream)
+                    if recording is not None and ready.holds(recording, self.known, given):
+                        more = {position: given[at] for position, at in ready.read_given}
+                        return recording.replay(ready.read | more)
+                finally:
+                    pool.holder = 0
         args = list(self.known)
         for position, value in zip(self.open, given, strict=True):
             args[position] = value

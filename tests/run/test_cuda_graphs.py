@@ -161,6 +161,16 @@ def test_one_program_at_a_time_has_the_memory_of_a_stream() -> None:
     assert order == ["first", "second"]
 
 
+def test_a_program_may_call_another_one_of_its_stream() -> None:
+    inner = ReplayedProgram(program, ReplayFacts())
+    outer = ReplayedProgram(lambda x: inner(x * 2), ReplayFacts())  # an author's op that calls it
+    found: list[Any] = []
+    thread = threading.Thread(target=lambda: found.append(outer(torch.ones(1))), daemon=True)
+    thread.start()
+    thread.join(10)
+    assert [results[0].item() for results in found] == [3]
+
+
 def test_a_pool_ends_with_the_last_graph_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
     handles = iter(range(9))
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: next(handles))
