@@ -36,6 +36,22 @@ def test_a_class_defined_in_a_function_is_let_go() -> None:
     assert local() is None and held() is None
 
 
+def test_a_models_finalizer_waits_for_the_model() -> None:
+    finalized = []
+
+    class Closing(torch.nn.Linear):
+        def __del__(self) -> None:
+            finalized.append(type(self))
+
+    model = Closing(2, 2)
+    jitney.compile(model)(torch.ones(1, 2))
+    gc.collect()
+    assert finalized == []
+    del model
+    gc.collect()
+    assert finalized == [Closing]
+
+
 def test_what_load_state_dict_raises_names_the_models_class() -> None:
     model = torch.nn.Sequential(torch.nn.Linear(2, 2))
     compiled = jitney.compile(model)
