@@ -193,9 +193,10 @@ class CompiledCode:
         self.skipped = True
 
     def _why_compile(self, function: FunctionType, values: tuple[Any, ...]) -> str:
-        if not self.entries:
+        entries = self.entries  # others may forget them meanwhile
+        if not entries:
             return f"{self.name} ({self.where}) would be compiled"
-        failed = failures(self.entries[0].guards, self._roots(function, values))
+        failed = failures(entries[0].guards, self._roots(function, values))
         reasons = "".join(f" ({f.message})" for f in failed[:1])
         return f"{self.name} ({self.where}) would be compiled again{reasons}"
 
@@ -208,8 +209,8 @@ class CompiledCode:
             self._skip("frame_skipped", kind="changed-code", reason=why)
             return None
         roots = self._roots(function, values)
-        if self.entries:
-            self._report_recompile(roots)
+        if entries := self.entries:
+            self._report_recompile(entries, roots)
         request = Request(function, dict(roots.locals), self, self.dynamic, self.is_resume)
         try:
             entry = self.session.compile(request)
@@ -243,8 +244,8 @@ class CompiledCode:
         self.skipped = True
         self.refresh()
 
-    def _report_recompile(self, roots: Roots) -> None:
-        for entry in self.entries:
+    def _report_recompile(self, entries: tuple[Entry, ...], roots: Roots) -> None:
+        for entry in entries:
             failed = failures(entry.guards, roots)
             guard = failed[0].guard if failed else None
             log.emit(
@@ -255,10 +256,10 @@ class CompiledCode:
                 guard=guard.kind.value if guard else "",
                 reason=guard.reason if guard else "",
                 message=failed[0].message if failed else "a guard failed and holds again",
-                entries=len(self.entries),
+                entries=len(entries),
             )
         if self.session.dynamic is not False:
-            self.dynamic |= generalise(self.entries[0].guards, roots)
+            self.dynamic |= generalise(entries[0].guards, roots)
 
     # ------------------------------------------------------------ Linker
 
