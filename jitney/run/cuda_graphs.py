@@ -11,7 +11,6 @@ are then neither passed nor checked one by one.
 
 from __future__ import annotations
 
-import math
 import threading
 import weakref
 from collections import Counter
@@ -27,6 +26,7 @@ from jitney.kernels import philox_state
 from jitney.kernels.triton.load_binary import make_stream
 from jitney.kernels.triton.record_graph import RecordedGraph, record_into
 from jitney.run.recording import Recording, ReplayFacts, is_on_gpu, is_tensor, lessor_of
+from jitney.run.snapshot import snapshot
 
 Program = Callable[..., tuple[Any, ...]]
 
@@ -197,7 +197,7 @@ class ReplayedProgram:
         reason = ""
         if len(self._alive) >= RECORDING_LIMIT:
             reason = f"more than {RECORDING_LIMIT} recordings"
-        elif self._alive and sum(r.lease.size for r in self._alive) > self._spare_memory():
+        elif self._are_large(snapshot(self._alive)):
             reason = "its recordings hold as much memory as they may"
         elif slots >= SLOT_LIMIT:
             what = "gradients are" if self.facts.kept else "what is saved for backward passes is"
@@ -207,11 +207,12 @@ class ReplayedProgram:
             log.emit("cuda_graph_refused", name=self.name, reason=reason)
         return not reason
 
-    def _spare_memory(self) -> float:
-        """How many bytes recordings may have on lease before no further one is made."""
-        if self.facts.device is None:
-            return math.inf
-        return torch.cuda.get_device_properties(self.facts.device).total_memory * SPARE_SHARE
+    def _are_large(self, recordings: list[Recording]) -> bool:
+        """Whether so many bytes are on lease that no further recording is made."""
+        if self.facts.device is None or not recordings:
+            return False
+        memory = torch.cuda.get_device_properties(self.facts.device).total_memory
+        return sum(r.lease.size for r in recordings) > memory * SPARE_SHARE
 
     def _may_replace(
         self, key: tuple[Any, ...], recording: Recording, args: tuple[Any, ...]
