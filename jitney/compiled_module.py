@@ -79,6 +79,10 @@ class CompiledModule(torch.nn.Module):
     def __reduce_ex__(self, protocol: Any) -> Any:
         return _restore, (self._orig_mod, _settings_of(self._session))
 
+    def __copy__(self) -> Any:
+        session = self._session.again()
+        return session.hand_out(compile_module(copy.copy(self._orig_mod), session))
+
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         session = self._session.again()
         return session.hand_out(compile_module(copy.deepcopy(self._orig_mod, memo), session))
