@@ -7,6 +7,7 @@ replaced when entries or the stance change, so that the common call tests neithe
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -31,6 +32,7 @@ from jitney.run.may_compile import (
     Stance,
     why_not_compiled,
 )
+from jitney.run.snapshot import snapshot
 from jitney.run.traceback import clean, warn
 from jitney.run.wrapper import eager_caller, make_wrapper, new_namespace
 
@@ -93,6 +95,10 @@ class CompiledCode:
     def pick_eager(self, *_: Any) -> Callable[..., Any]:
         """The ``pick`` of code that is not compiled."""
         return self.run_eager
+
+    def unlock(self) -> None:
+        """For the child of a fork: nobody compiles it there."""
+        self._lock = threading.Lock()
 
     def forget(self) -> None:
         """Drops all entries and what was learnt from misses."""
@@ -270,3 +276,13 @@ class CompiledCode:
     def callee(self, value: Any) -> Any:
         """See `Linker.callee`."""
         return self.session.callee(value)
+
+
+def _unlock_after_fork() -> None:
+    """The threads that compiled are not there any more, unless this one did."""
+    if not _thread.compiling:
+        for compiled in snapshot(stance.everything):
+            compiled.unlock()
+
+
+os.register_at_fork(after_in_child=_unlock_after_fork)
