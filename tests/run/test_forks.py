@@ -8,7 +8,7 @@ import sys
 import pytest
 
 _FORK = """
-import os, signal, sys, threading
+import gc, os, signal, sys, threading
 import torch
 import jitney
 from jitney.events import log
@@ -31,7 +31,8 @@ child = os.fork()
 if child == 0:
     signal.alarm(60)
     log.clear()
-    good = compiled(torch.ones(2)).tolist() == [2, 2] and log.events("entry") != []
+    good = compiled(torch.ones(2)).tolist() == [2, 2]
+    good &= log.events("entry") != [] and gc.isenabled()
     os._exit(0 if good else 1)
 forked.set()
 thread.join()
