@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import traceback
+
 import pytest
 import torch
 
@@ -42,3 +44,15 @@ def test_a_warning_names_the_file_of_equal_code() -> None:
             compiled(torch.ones(2), 1)
         named += [each.filename for each in told]
     assert named == ["one.py", "other.py"]
+
+
+def test_an_error_behind_a_break_names_the_file_of_equal_code() -> None:
+    text = "def f(x):\n    y = x + 1\n    print(end='')\n    return (lambda: y.view(7))()\n"
+    for name in ("one.py", "other.py"):
+        defined: dict = {}
+        exec(compile(text, name, "exec"), defined)
+        for function in (defined["f"], jitney.compile(defined["f"], backend="eager")):
+            with pytest.raises(RuntimeError) as caught:
+                function(torch.ones(2))
+            entries = traceback.extract_tb(caught.value.__traceback__)
+            assert [entry.filename for entry in entries[1:]] == [name] * 2
