@@ -29,6 +29,7 @@ from jitney.region_pipeline import GraphCompiler
 from jitney.run import guard_check as checks
 from jitney.run import stance as stances
 from jitney.run.session import Session
+from jitney.run.snapshot import snapshot
 from jitney.torch_api import modules
 
 _P = ParamSpec("_P")
@@ -270,7 +271,7 @@ def _disable_class(cls: type, reason: str | None) -> type:
 @disable
 def reset() -> None:
     """Forgets everything compiled in this process, and frees memory kept for results."""
-    for session in list(_sessions):
+    for session in snapshot(_sessions):
         session.reset()
     result_memory.KEPT.forget()
 

@@ -79,6 +79,10 @@ class CompiledModule(torch.nn.Module):
     def __reduce_ex__(self, protocol: Any) -> Any:
         return _restore, (self._orig_mod, _settings_of(self._session))
 
+    def __copy__(self) -> Any:
+        session = self._session.again()
+        return session.hand_out(compile_module(copy.copy(self._orig_mod), session))
+
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         session = self._session.again()
         return session.hand_out(compile_module(copy.deepcopy(self._orig_mod, memo), session))
@@ -122,6 +126,8 @@ def _twin_class(cls: type) -> type:
     in memory as no others are (``__slots__``, a base of C code) it is no subclass of ``cls``."""
     names = {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__}
     members = {**_members_by_identity(cls), "__slots__": (), **names}
+    if hasattr(cls, "__del__"):  # the original's, which may live on: it is called when that dies
+        members["__del__"] = lambda _: None
     made: type = type.__new__(type(cls), cls.__name__, (CompiledModule,), members)
     try:
         type.__setattr__(made, "__bases__", (CompiledModule, cls))

@@ -80,12 +80,17 @@ def python_function(
     name: str, address: int, calls: Calls, this: Any, keep: Any = None
 ) -> Callable[..., Any]:
     """A builtin function of the C code at ``address``, called with ``this`` as its ``self``;
-    ``keep`` lives as long."""
-    method = _MethodDef(name.encode(), address, calls, None)
+    ``keep`` lives as long.
+
+    CPython reads the definition once more when the function dies. Of a function in a cycle the
+    collector has emptied all it can by then, objects of ctypes too: bytes it cannot.
+    """
+    text = name.encode()
+    definition = bytes(_MethodDef(text, address, calls, None))
     make = ctypes.pythonapi.PyCFunction_NewEx
     make.restype = ctypes.py_object
-    make.argtypes = [ctypes.c_void_p, ctypes.py_object, ctypes.py_object]
-    function: Callable[..., Any] = make(ctypes.addressof(method), this, (method, keep))
+    make.argtypes = [ctypes.c_char_p, ctypes.py_object, ctypes.py_object]
+    function: Callable[..., Any] = make(definition, this, (definition, text, keep))
     return function
 
 

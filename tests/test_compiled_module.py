@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import copy
 import gc
 import inspect
 import json
@@ -34,6 +35,31 @@ def test_a_class_defined_in_a_function_is_let_go() -> None:
     local, held = use_once()
     gc.collect()
     assert local() is None and held() is None
+
+
+def test_a_models_finalizer_waits_for_the_model() -> None:
+    finalized = []
+
+    class Closing(torch.nn.Linear):
+        def __del__(self) -> None:
+            finalized.append(type(self))
+
+    model = Closing(2, 2)
+    jitney.compile(model)(torch.ones(1, 2))
+    gc.collect()
+    assert finalized == []
+    del model
+    gc.collect()
+    assert finalized == [Closing]
+
+
+def test_a_shallow_copy_has_attributes_of_its_own() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2))
+    compiled = jitney.compile(model, backend="eager")
+    copied = copy.copy(compiled)
+    copied.training = False
+    assert model.training and compiled.training
+    assert copied[0] is model[0] and torch.equal(copied(torch.ones(2)), model(torch.ones(2)))
 
 
 def test_what_load_state_dict_raises_names_the_models_class() -> None:

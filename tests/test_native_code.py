@@ -54,3 +54,31 @@ def test_what_threads_ask_for_at_once_is_made_once() -> None:
 
 def test_code_of_the_process_is_made_once() -> None:
     subprocess.run([sys.executable, "-c", _RACE], check=True, timeout=300)
+
+
+#: Functions that die in a cycle, behind what writes over the memory that the collector gives back.
+_CYCLES = r"""
+import ctypes, gc
+from jitney.native_code import Calls, NativeCode, python_function
+
+code = NativeCode("define i64 @same(i64 %self, i64 %argument) { ret i64 %argument }")
+kept = []
+
+class Spoiler:
+    def __del__(self):
+        kept.append([ctypes.create_string_buffer(b"\xff" * 31) for _ in range(100)])
+
+ctypes.create_string_buffer(31)
+for _ in range(20):
+    spoiler = Spoiler()
+    gc.freeze()  # to the collector it is no garbage, and so dies in the midst of its work
+    function = python_function("same", code.address("same"), Calls.WITH_ONE, None)
+    cycle = {"first": spoiler, "second": function}
+    cycle["third"] = cycle
+    del spoiler, function, cycle
+    gc.collect()
+"""
+
+
+def test_the_collector_does_not_empty_what_a_function_still_reads() -> None:
+    subprocess.run([sys.executable, "-c", _CYCLES], check=True, timeout=300)

@@ -30,3 +30,13 @@ def test_reset_within_a_compiled_function(get):
     compiled = jitney.compile(f, backend="eager")
     for size in (2, 3):
         assert compiled(torch.ones(size), get()).tolist() == [3.0] * size
+
+
+def test_reset_while_another_thread_compiles_again():
+    compiled = jitney.compile(lambda x: x + 1, backend="eager")
+    compiled(torch.ones(2))
+    stop = log.listen(lambda event: jitney.reset() if event.kind == "recompile" else None)
+    try:
+        assert compiled(torch.ones(2, dtype=torch.int64)).tolist() == [2, 2]
+    finally:
+        stop()

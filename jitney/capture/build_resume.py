@@ -12,7 +12,7 @@ from __future__ import annotations
 import dis
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from itertools import chain
 from types import CellType, CodeType, FunctionType
@@ -58,6 +58,10 @@ class Point:
     index: int
     nulls: tuple[bool, ...]
     names: tuple[str, ...]
+    place: tuple[str, str] = field(init=False, repr=False)  # code of two files may be equal
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "place", (self.code.co_filename, self.code.co_qualname))
 
     @property
     def line(self) -> int:

@@ -84,14 +84,15 @@ class Program:
         return None
 
 
-_programs: dict[CodeType, Program] = {}
+_programs: dict[tuple[CodeType, str, str], Program] = {}
 
 
 def decode(code: CodeType) -> Program:
-    """Decodes a code object; kept for the life of the process."""
-    program = _programs.get(code)
+    """Decodes a code object; kept for the life of the process. (Code of two files may be equal.)"""
+    key = code, code.co_filename, code.co_qualname
+    program = _programs.get(key)
     if program is None:
-        program = _programs[code] = _decode(code)
+        program = _programs[key] = _decode(code)
     return program
 
 

@@ -153,9 +153,12 @@ def _editable(code: CodeType) -> Bytecode:
 
 
 @lru_cache(maxsize=16)
-def _opened(code: CodeType) -> tuple[Bytecode, tuple[Any, ...], tuple[int, ...]]:
+def _opened(
+    code: CodeType, _file: str, _name: str
+) -> tuple[Bytecode, tuple[Any, ...], tuple[int, ...]]:
     """``code`` to be copied, its items with cell variables as free variables, and where among
-    them the instructions are. A function with many breaks asks for it twice for each."""
+    them the instructions are. A function with many breaks asks for it twice for each. (Code of two
+    files may be equal.)"""
     body = _editable(code)
     items: list[Any] = [part for item in body for part in take_apart(item)]
     started = False
@@ -185,7 +188,7 @@ class Editor:
             raise Unsupported("resume-generator", "a generator's frame cannot be resumed")
         self.original = code
         self.cells = (*code.co_cellvars, *code.co_freevars)
-        self.body, items, self.places = _opened(code)
+        self.body, items, self.places = _opened(code, code.co_filename, code.co_qualname)
         self.items: list[Any] = list(items)
 
     def position(self, index: int) -> int:

@@ -68,9 +68,12 @@ class Arms:
             return False
         glue = self._glue(entry, arm)
         with self._lock:
-            kept = [live for live in self._live if not _replaces(arm, entry, live)]
-            self._live = tuple([_Live(entry, arm, glue), *kept][:MOST_ARMS])
-            self._learn(entry)
+            before = self._live
+            kept = [live for live in before if not _replaces(arm, entry, live)]
+            after = _learn(entry, tuple([_Live(entry, arm, glue), *kept][:MOST_ARMS]))
+            if self._live is not before:  # another thread has cleared it
+                return False
+            self._live = after
         return True
 
     def _glue(self, entry: Entry, arm: Arm) -> Glue:
@@ -81,16 +84,18 @@ class Arms:
             entry.armed_glue[key] = build
         return build(arm.values)
 
-    def _learn(self, entry: Entry) -> None:
-        """Learns which sources give a new object in every call."""
-        mine = [live.arm for live in self._live if live.entry is entry]
-        entries = {id(live.entry) for live in self._live}
-        if len(mine) < min(MOST_OF_ENTRY, max(4, MOST_ARMS // len(entries))):
-            return
-        for source in mine[0].roots.keys() - mine[0].modules:
-            if len({arm.roots.get(source) for arm in mine}) == len(mine):
-                entry.habits.fresh.add(source)
-                self._live = tuple(live for live in self._live if live.entry is not entry)
+
+def _learn(entry: Entry, armed: tuple[_Live, ...]) -> tuple[_Live, ...]:
+    """Learns which sources give a new object in every call; what stays armed."""
+    mine = [live.arm for live in armed if live.entry is entry]
+    entries = {id(live.entry) for live in armed}
+    if len(mine) < min(MOST_OF_ENTRY, max(4, MOST_ARMS // len(entries))):
+        return armed
+    for source in mine[0].roots.keys() - mine[0].modules:
+        if len({arm.roots.get(source) for arm in mine}) == len(mine):
+            entry.habits.fresh.add(source)
+            armed = tuple(live for live in armed if live.entry is not entry)
+    return armed
 
 
 def _replaces(arm: Arm, entry: Entry, live: _Live) -> bool:

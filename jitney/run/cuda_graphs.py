@@ -11,7 +11,6 @@ are then neither passed nor checked one by one.
 
 from __future__ import annotations
 
-import math
 import threading
 import weakref
 from collections import Counter
@@ -27,6 +26,7 @@ from jitney.kernels import philox_state
 from jitney.kernels.triton.load_binary import make_stream
 from jitney.kernels.triton.record_graph import RecordedGraph, record_into
 from jitney.run.recording import Recording, ReplayFacts, is_on_gpu, is_tensor, lessor_of
+from jitney.run.snapshot import snapshot
 
 Program = Callable[..., tuple[Any, ...]]
 
@@ -42,13 +42,20 @@ MOVE_LIMIT = 16
 
 class _Pool:
     """Memory that all recordings for one stream share: they are replayed one after the other, and
-    the results of one are copied before the next. ``lock`` is held until they are."""
+    the results of one are copied before the next. ``lock`` is held until they are, by the thread
+    ``holder`` (0: by none)."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
+        self.holder = 0
         self._handle: Any = None
         self._stream: torch.cuda.Stream | None = None
         self._graphs: weakref.WeakSet[Any] = weakref.WeakSet()
+
+    def is_mine(self) -> bool:
+        """Whether this thread holds the lock: an author's op, or a finalizer, calls a program while
+        another one runs."""
+        return self.holder == threading.get_ident()
 
     def place_for(
         self, graph: torch.cuda.CUDAGraph, device: torch.device | None
@@ -81,6 +88,11 @@ def shared_pool(device: torch.device | None, stream: int) -> _Pool:
         with _pools_lock:
             known = _pools.setdefault((device, stream), _Pool())
     return known
+
+
+def _told_apart(number: Any) -> Any:
+    """A number as a key: as floats, 0.0 and -0.0 are equal, and NaN is not equal to itself."""
+    return number.hex() if type(number) is float else number
 
 
 class ReplayedProgram:
@@ -134,11 +146,18 @@ class ReplayedProgram:
             with torch.cuda.device(device):
                 return self.consume(args)
         stream = 0 if device is None else torch_api.raw_cuda_stream(device)
-        numbers = [args[i] for i in self.facts.sizes]
+        numbers = [_told_apart(args[i]) for i in self.facts.sizes]
         key = (stream, *numbers, *[s.of(args[s.position]) for s in self.facts.read])
-        with shared_pool(device, stream).lock:
-            recording = self._ready(key, tuple(args))
-            return self._plain(args) if recording is None else recording.replay(args)
+        pool = shared_pool(device, stream)
+        if pool.is_mine():
+            return self._plain(args)
+        with pool.lock:
+            pool.holder = threading.get_ident()
+            try:
+                recording = self._ready(key, tuple(args))
+                return self._plain(args) if recording is None else recording.replay(args)
+            finally:
+                pool.holder = 0
 
     def _ready(self, key: tuple[Any, ...], args: tuple[Any, ...]) -> Recording | None:
         """The recording for a call, made if need be; None where the call runs without a graph."""
@@ -178,7 +197,7 @@ class ReplayedProgram:
         reason = ""
         if len(self._alive) >= RECORDING_LIMIT:
             reason = f"more than {RECORDING_LIMIT} recordings"
-        elif self._alive and sum(r.lease.size for r in self._alive) > self._spare_memory():
+        elif self._are_large(snapshot(self._alive)):
             reason = "its recordings hold as much memory as they may"
         elif slots >= SLOT_LIMIT:
             what = "gradients are" if self.facts.kept else "what is saved for backward passes is"
@@ -188,11 +207,12 @@ class ReplayedProgram:
             log.emit("cuda_graph_refused", name=self.name, reason=reason)
         return not reason
 
-    def _spare_memory(self) -> float:
-        """How many bytes recordings may have on lease before no further one is made."""
-        if self.facts.device is None:
-            return math.inf
-        return torch.cuda.get_device_properties(self.facts.device).total_memory * SPARE_SHARE
+    def _are_large(self, recordings: list[Recording]) -> bool:
+        """Whether so many bytes are on lease that no further recording is made."""
+        if self.facts.device is None or not recordings:
+            return False
+        memory = torch.cuda.get_device_properties(self.facts.device).total_memory
+        return sum(r.lease.size for r in recordings) > memory * SPARE_SHARE
 
     def _may_replace(
         self, key: tuple[Any, ...], recording: Recording, args: tuple[Any, ...]
@@ -296,12 +316,17 @@ class BoundProgram:
         device, program = self.device, self.program
         stream = 0 if device is None else torch_api.raw_cuda_stream(device)
         ready = self._ready.get(stream)
-        if ready is not None and program.can_replay_here():
-            with shared_pool(device, stream).lock:
-                recording = program.recording(stream)
-                if recording is not None and ready.holds(recording, self.known, given):
-                    read = ready.read | {position: given[at] for position, at in ready.read_given}
-                    return recording.replay(read)
+        pool = shared_pool(device, stream)
+        if ready is not None and program.can_replay_here() and not pool.is_mine():
+            with pool.lock:
+                pool.holder = threading.get_ident()
+                try:
+                    recording = program.recording(stream)
+                    if recording is not None and ready.holds(recording, self.known, given):
+                        more = {position: given[at] for position, at in ready.read_given}
+                        return recording.replay(ready.read | more)
+                finally:
+                    pool.holder = 0
         args = list(self.known)
         for position, value in zip(self.open, given, strict=True):
             args[position] = value

@@ -7,6 +7,7 @@ replaced when entries or the stance change, so that the common call tests neithe
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -31,6 +32,7 @@ from jitney.run.may_compile import (
     Stance,
     why_not_compiled,
 )
+from jitney.run.snapshot import snapshot
 from jitney.run.traceback import clean, warn
 from jitney.run.wrapper import eager_caller, make_wrapper, new_namespace
 
@@ -93,6 +95,10 @@ class CompiledCode:
     def pick_eager(self, *_: Any) -> Callable[..., Any]:
         """The ``pick`` of code that is not compiled."""
         return self.run_eager
+
+    def unlock(self) -> None:
+        """For the child of a fork: nobody compiles it there."""
+        self._lock = threading.Lock()
 
     def forget(self) -> None:
         """Drops all entries and what was learnt from misses."""
@@ -193,9 +199,10 @@ class CompiledCode:
         self.skipped = True
 
     def _why_compile(self, function: FunctionType, values: tuple[Any, ...]) -> str:
-        if not self.entries:
+        entries = self.entries  # others may forget them meanwhile
+        if not entries:
             return f"{self.name} ({self.where}) would be compiled"
-        failed = failures(self.entries[0].guards, self._roots(function, values))
+        failed = failures(entries[0].guards, self._roots(function, values))
         reasons = "".join(f" ({f.message})" for f in failed[:1])
         return f"{self.name} ({self.where}) would be compiled again{reasons}"
 
@@ -208,8 +215,8 @@ class CompiledCode:
             self._skip("frame_skipped", kind="changed-code", reason=why)
             return None
         roots = self._roots(function, values)
-        if self.entries:
-            self._report_recompile(roots)
+        if entries := self.entries:
+            self._report_recompile(entries, roots)
         request = Request(function, dict(roots.locals), self, self.dynamic, self.is_resume)
         try:
             entry = self.session.compile(request)
@@ -243,8 +250,8 @@ class CompiledCode:
         self.skipped = True
         self.refresh()
 
-    def _report_recompile(self, roots: Roots) -> None:
-        for entry in self.entries:
+    def _report_recompile(self, entries: tuple[Entry, ...], roots: Roots) -> None:
+        for entry in entries:
             failed = failures(entry.guards, roots)
             guard = failed[0].guard if failed else None
             log.emit(
@@ -255,10 +262,10 @@ class CompiledCode:
                 guard=guard.kind.value if guard else "",
                 reason=guard.reason if guard else "",
                 message=failed[0].message if failed else "a guard failed and holds again",
-                entries=len(self.entries),
+                entries=len(entries),
             )
         if self.session.dynamic is not False:
-            self.dynamic |= generalise(self.entries[0].guards, roots)
+            self.dynamic |= generalise(entries[0].guards, roots)
 
     # ------------------------------------------------------------ Linker
 
@@ -269,3 +276,13 @@ class CompiledCode:
     def callee(self, value: Any) -> Any:
         """See `Linker.callee`."""
         return self.session.callee(value)
+
+
+def _unlock_after_fork() -> None:
+    """The threads that compiled are not there any more, unless this one did."""
+    if not _thread.compiling:
+        for compiled in snapshot(stance.everything):
+            compiled.unlock()
+
+
+os.register_at_fork(after_in_child=_unlock_after_fork)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from jitney.errors import UserError
+from jitney.run.snapshot import snapshot
 
 STANCES = (
     "default",
@@ -36,7 +37,7 @@ def change(name: str, whose: str = "own") -> str:
         raise UserError(f"unknown stance {name!r}; stances are {', '.join(STANCES)}")
     before = _state[whose]
     _state[whose] = name
-    for compiled in list(everything):
+    for compiled in snapshot(everything):
         compiled.refresh()
     return before
 

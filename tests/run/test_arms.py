@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import jitney
-from jitney.run import arms
+from jitney.run import arms, dispatch
 
 pytestmark = pytest.mark.skipif(
     not arms.is_supported(), reason="layouts differ on this interpreter"
@@ -39,3 +39,16 @@ def test_what_is_too_long_for_a_native_program_is_tried_once(
     assert tried[-1] is None and tried.count(None) == 1
     NUMBERS[-1] = 9999
     assert compiled(torch.ones(1)).item() == 9999
+
+
+class Cleared(arms.Arms):
+    """What another thread clears whenever something is armed."""
+
+    _live = property(lambda self: (), lambda self, live: None)  # type: ignore[assignment]
+
+
+def test_another_thread_may_clear_what_is_being_armed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dispatch, "Arms", Cleared)
+    compiled = jitney.compile(lambda x: x + 1, backend="eager")
+    for _ in range(3):
+        assert compiled(torch.ones(1)).item() == 2

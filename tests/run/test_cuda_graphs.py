@@ -81,6 +81,15 @@ def test_every_set_of_sizes_is_recorded_apart(monkeypatch: pytest.MonkeyPatch) -
     assert keys == [(0, 1, 2), (0, 1, 3), (0, 5, 3)]
 
 
+def test_floats_are_recorded_apart_by_their_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    keys: list[Any] = []
+    monkeypatch.setattr(ReplayedProgram, "_try_to_record", lambda self, key, args: keys.append(key))
+    call = ReplayedProgram(lambda s, x: (x * s,), ReplayFacts(sizes=(0,)))
+    for number in (0.0, 0.0, -0.0, -0.0, float("nan"), float("nan")):
+        call(number, torch.ones(2))
+    assert len(set(keys)) == len(keys) == 3
+
+
 def test_streams_are_recorded_apart_where_the_program_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     keys: list[Any] = []
     entered: list[Any] = []
@@ -150,6 +159,16 @@ def test_one_program_at_a_time_has_the_memory_of_a_stream() -> None:
     second(torch.zeros(1))
     thread.join()
     assert order == ["first", "second"]
+
+
+def test_a_program_may_call_another_one_of_its_stream() -> None:
+    inner = ReplayedProgram(program, ReplayFacts())
+    outer = ReplayedProgram(lambda x: inner(x * 2), ReplayFacts())  # an author's op that calls it
+    found: list[Any] = []
+    thread = threading.Thread(target=lambda: found.append(outer(torch.ones(1))), daemon=True)
+    thread.start()
+    thread.join(10)
+    assert [results[0].item() for results in found] == [3]
 
 
 def test_a_pool_ends_with_the_last_graph_in_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import traceback
+
 import pytest
 import torch
 
@@ -30,3 +32,27 @@ def test_the_limit_of_compiles_is_told_at_the_programs_line(make) -> None:
             CALLS.append(1)
             assert torch.equal(compiled(x), behind_a_break(x))
     assert [each.filename for each in told] == [__file__]
+
+
+def test_a_warning_names_the_file_of_equal_code() -> None:
+    named = []
+    for name in ("one.py", "other.py"):
+        defined: dict = {}
+        exec(compile("def f(x, n):\n    return x * n\n", name, "exec"), defined)
+        compiled = jitney.compile(defined["f"], backend="eager", recompile_limit=0)
+        with pytest.warns(UserWarning, match="is not compiled") as told:
+            compiled(torch.ones(2), 1)
+        named += [each.filename for each in told]
+    assert named == ["one.py", "other.py"]
+
+
+def test_an_error_behind_a_break_names_the_file_of_equal_code() -> None:
+    text = "def f(x):\n    y = x + 1\n    print(end='')\n    return (lambda: y.view(7))()\n"
+    for name in ("one.py", "other.py"):
+        defined: dict = {}
+        exec(compile(text, name, "exec"), defined)
+        for function in (defined["f"], jitney.compile(defined["f"], backend="eager")):
+            with pytest.raises(RuntimeError) as caught:
+                function(torch.ones(2))
+            entries = traceback.extract_tb(caught.value.__traceback__)
+            assert [entry.filename for entry in entries[1:]] == [name] * 2

@@ -8,7 +8,6 @@ whichever graph of the stream dies first.
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -16,6 +15,7 @@ from typing import Any
 import torch
 
 from jitney import torch_api
+from jitney.gc_paused import gc_paused
 from jitney.kernels.triton.load_binary import make_stream
 
 #: Streams whose graphs are dead, by the number of their GPU.
@@ -57,14 +57,10 @@ def record_into(
     """
     pool = torch.cuda.graph_pool_handle() if pool is None else pool
     stream = graph.lease_stream() if stream is None else stream
-    collects = gc.isenabled()
-    gc.disable()
-    try:
-        with torch.cuda.stream(stream), torch.cuda.graph(graph, pool, stream, "thread_local"):
-            yield
-    except BaseException:
-        torch_api.abandon_recording(graph, pool)
-        raise
-    finally:
-        if collects:
-            gc.enable()
+    with gc_paused():
+        try:
+            with torch.cuda.stream(stream), torch.cuda.graph(graph, pool, stream, "thread_local"):
+                yield
+        except BaseException:
+            torch_api.abandon_recording(graph, pool)
+            raise
