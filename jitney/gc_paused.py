@@ -10,7 +10,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-_lock = threading.Lock()
+_lock = threading.RLock()  # a signal's handler may compile, too
 _pausing: list[int] = []  # the threads that are in a pause, once for each
 _was_on = [True]  # before the first of them
 
