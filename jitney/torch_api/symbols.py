@@ -143,6 +143,9 @@ def shape_assumptions(
     found = []
     for guard in list(shape_env.guards):
         expression = shape_env.simplify(guard.expr)
+        while expression.free_symbols & shape_env.replacements.keys():
+            # torch's cache may know less: other threads' ShapeEnvs share it, and its one count
+            expression = expression.xreplace(shape_env.replacements)
         if str(expression) != "True":
             text, names = _python_text(expression)
             found.append((text, names, str(getattr(guard.sloc, "user_loc", "") or "")))
