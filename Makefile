@@ -49,7 +49,7 @@ $(VENV)/.ready: pyproject.toml
 $(NEWEST)/.ready: pyproject.toml
 	python="$$(.ci/find-python 3.12)" && $$python -m venv $(NEWEST)
 	@echo "downloading torch and the test libraries into $(NEWEST), once: some minutes"
-	$(NEWEST)/bin/python -m pip install -q --no-compile "$(TORCH_NEWEST)" -e ".[models,test]"
+	$(NEWEST)/bin/python -m pip install -q --no-compile "$(TORCH_NEWEST)" -e ".[models,test,triton]"
 	touch $@
 
 $(VENV)/.bench-ready: $(VENV)/.ready

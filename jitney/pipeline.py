@@ -54,7 +54,7 @@ def compile_frame(request: Request, session: Session, backend: Backend) -> Entry
     if attempt is not None:
         with log.stage("capture", function=name):
             capture = capture_frame(request.function, request.arguments, attempt=attempt)
-        finish, _ = _start_backend(capture, backend, roots)
+        finish, refused = _start_backend(capture, backend, roots)
     _report_break(capture, name, session)
     with log.stage("guards", function=name):
         guards = capture.guards + guards_of_shapes(capture)
@@ -69,7 +69,8 @@ def compile_frame(request: Request, session: Session, backend: Backend) -> Entry
         )
         glue = glue_for(None)(())
     _report_entry(capture, guards, name)
-    return Entry(capture, guards, check, glue, glue_for, sources_used(capture))
+    needed, eager = sources_used(capture), tuple([(no.kind, str(no)) for no in refused])
+    return Entry(capture, guards, check, glue, glue_for, needed, eager)
 
 
 Refusals = list[Unsupported]
@@ -80,7 +81,7 @@ def _start_backend(
 ) -> tuple[Callable[[], Callable[..., Any] | None], Refusals]:
     """Starts the backend. Returns a function that gives the compiled graph, None if the frame has
     none (our backend may build kernels in other processes until it is called), and why our backend
-    cannot trace the graph, if so."""
+    cannot compile the graph, if so (known for sure once that function was called)."""
     refused: Refusals = []
     if capture.graph is None:
         return lambda: None, refused

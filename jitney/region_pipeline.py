@@ -71,7 +71,7 @@ class GraphCompiler:
     ) -> Callable[[], Callable[..., Any]]:
         """Begins the compile. Returns a function that waits for the kernels and gives the callable.
         ``rerun_on``: errors of a call, `LeftToEager` among them, on which the caller reruns;
-        without any the callable does. ``refused`` is told why a graph cannot be traced."""
+        without any the callable does. ``refused`` is told why a graph is not compiled."""
         start = partial(self._start_tensors, example_inputs, rerun_on, refused)
         return compute_scalars_apart(gm, start)
 
@@ -102,6 +102,8 @@ class GraphCompiler:
                 with _bugs():
                     built = finish()
             except Unsupported as reason:
+                if refused is not None:
+                    refused(reason)
                 return _eager_forward(gm, reason, rerun_on)
             if entry is not None:
                 entry.save(built)

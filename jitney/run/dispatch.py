@@ -40,6 +40,13 @@ if TYPE_CHECKING:
     from jitney.run.session import Session
 
 
+#: Why a graph runs eager, where that is for the machine or for the kind of its inputs. (Of other
+#: graphs reports tell, as of graph breaks.)
+_TOLD = frozenset(
+    {"device", "no-triton", "old-gpu", "no-bf16", "several-gpus", "subclass", "overlap"}
+)
+
+
 class _Thread(threading.local):
     compiling = False
 
@@ -243,7 +250,15 @@ class CompiledCode:
         self.session.add_count(self.code)
         self.entries = (entry, *self.entries)
         self.refresh()
+        self._warn_of_eager(entry)
         return entry
+
+    def _warn_of_eager(self, entry: Entry) -> None:
+        for kind, why in entry.eager:
+            if self.session.fullgraph:
+                warn(f"jitney: {self.name} is one graph, which runs eager: {why}")
+            elif kind in _TOLD:
+                warn(f"jitney: {self.name} runs eager: {why}")
 
     def _skip(self, kind: str, /, **data: Any) -> None:
         log.emit(kind, function=self.name, where=self.where, **data)

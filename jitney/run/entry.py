@@ -19,7 +19,8 @@ from jitney.capture.source import Source
 class Entry:
     """A compiled version of a frame. ``check(function, *locals)`` says whether ``glue(function,
     *locals)`` may be called; ``build_glue(armed)`` makes the glue for calls of which a native
-    program has done part of the check."""
+    program has done part of the check. ``eager``: why its graph is not compiled, if so
+    (kinds and texts: errors would keep what they came through alive)."""
 
     capture: Capture
     guards: tuple[Guard, ...]
@@ -27,6 +28,7 @@ class Entry:
     glue: Glue
     build_glue: Callable[[Armed], Callable[[tuple[Any, ...]], Glue]]
     needed: tuple[Source, ...]
+    eager: tuple[tuple[str, str], ...] = ()
     habits: Habits = field(default_factory=Habits)
     armings: int = 0
     armed_glue: dict[Any, Callable[[tuple[Any, ...]], Glue]] = field(default_factory=dict)

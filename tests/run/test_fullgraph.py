@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import pickle
 import traceback
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -89,3 +90,26 @@ def test_a_stance_that_lets_a_first_call_pass_does_so_again_after_a_reset() -> N
         for _ in range(2):
             assert [compiled(torch.zeros(1)).item() for _ in range(3)] == [0, 1, 1]
             jitney.reset()
+
+
+def test_a_graph_that_runs_eager_is_told() -> None:
+    """With ``fullgraph=True`` always, without where it is for the device or the inputs."""
+    whole = torch.zeros(6)
+
+    def write(x: Tensor, y: Tensor) -> Tensor:
+        return x.add_(1) + y
+
+    empty = torch.ones(1, 2, device="meta")
+    cases: list[tuple[bool, Any, tuple[Tensor, ...], str]] = [
+        (False, lambda x: x + 1, (empty,), "device meta"),
+        (False, write, (whole[:4], whole[2:]), "overlaps another input"),
+        (True, write, (whole[:4], whole[2:]), "is one graph, which runs eager: an input"),
+    ]
+    for fullgraph, function, inputs, why in cases:
+        compiled = jitney.compile(function, fullgraph=fullgraph)
+        with pytest.warns(UserWarning, match=why) as told:
+            compiled(*inputs)
+        assert [each.filename for each in told] == [__file__]
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            compiled(*inputs)
