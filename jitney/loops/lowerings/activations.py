@@ -129,19 +129,22 @@ def leaky_relu_backward(grad: Expr, x: Expr, slope: Expr, _from_result: bool) ->
     return where(apply("gt", x, like(0, x)), grad, mul(grad, slope))
 
 
-@elementwise(aten.elu)
+@elementwise(aten.elu, with_builder=True)
 def elu(
+    b: Builder,
     x: Expr,
     alpha: Expr | None = None,
     scale: Expr | None = None,
     input_scale: Expr | None = None,
 ) -> Expr:
-    """``scale * x``, or, up to 0, ``scale * alpha * expm1(input_scale * x)``."""
+    """``scale * x``, or, below 0 (on a GPU: up to it), ``scale * alpha * expm1(input_scale * x)``:
+    at 0 an ``alpha`` below 0, or none that is finite, tells."""
     alpha, scale, input_scale = (
         like(1, x) if v is None else v for v in (alpha, scale, input_scale)
     )
     negative = mul(mul(alpha, scale), apply("expm1", mul(x, input_scale)))
-    return where(apply("le", x, like(0, x)), negative, mul(x, scale))
+    curved = apply("lt" if b.target.kind == "cpu" else "le", x, like(0, x))
+    return where(curved, negative, mul(x, scale))
 
 
 @elementwise(aten.elu_backward)
