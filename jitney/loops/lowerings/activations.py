@@ -413,10 +413,11 @@ def logit(b: Builder, x: Expr, eps: float | None = None) -> Expr:
 
 @elementwise(aten.round.decimals)
 def round_decimals(x: Expr, *, decimals: int) -> Expr:
-    """``round(x * 10**d) / 10**d``; below 0 ``round(x / 10**-d) * 10**-d``."""
+    """``round(x * 10**d) / 10**d``; below 0 ``round(x / 10**-d) * 10**-d``.
+    A power that no float64 holds is infinite."""
     if not x.dtype.is_floating_point:
         raise Refused("integers are rounded to tens by the library")
-    scale = like(10.0 ** abs(decimals), x)
+    scale = like(10.0 ** abs(decimals) if abs(decimals) < 309 else math.inf, x)
     if decimals < 0:
         return mul(apply("round", div(x, scale)), scale)
     return div(apply("round", mul(x, scale)), scale) if decimals else apply("round", x)
