@@ -28,6 +28,9 @@ UNCHECKED = frozenset(
 DRAWING = frozenset(["multinomial", "bernoulli", "poisson", "normal", "binomial"])
 #: Ops that, of whole numbers, refuse to divide by zero.
 DIVISIONS = frozenset(["div", "floor_divide", "remainder", "fmod"])
+#: Ops that, of a tensor to fill with, refuse a number that the dtype does not hold; a check of ours
+#: looks at it.
+FILLS = frozenset(["masked_fill"])
 
 #: Functions that call ops of `UNCHECKED`, or of linear algebra, which go by other names.
 _CALLING_THEM = frozenset(
@@ -55,6 +58,8 @@ def op_may_refuse(name: str, args: Sequence[Any], of_whole: bool) -> bool:
         return of_whole and _may_be_zero(args[1])
     if name in DRAWING:
         return not all(isinstance(value, int | float | None) for value in args[:2])
+    if name in FILLS:
+        return not all(isinstance(value, int | float) for value in args[2:])
     return name in CHECKED or name in UNCHECKED
 
 
@@ -65,6 +70,8 @@ def may_refuse(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> boo
     if plain in ("getitem", "setitem"):
         places = (x for at in args[1:2] for x in (at if isinstance(at, tuple) else (at,)))
         return any(isinstance(place, torch.Tensor | list) for place in places)
+    if plain in FILLS:
+        return isinstance(_given(args, kwargs, 2, "value"), torch.Tensor)
     return plain in _CHECKED_FUNCTIONS or unchecked_may_refuse(name, args, kwargs)
 
 

@@ -18,6 +18,7 @@ from jitney.torch_api.refused_values import (
     CHECKED,
     DIVISIONS,
     DRAWING,
+    FILLS,
     UNCHECKED,
     unchecked_may_refuse,
 )
@@ -122,11 +123,11 @@ def test_what_eager_takes_is_not_told_to_be_refused(name: str) -> None:
     assert not told.refuses
 
 
-@pytest.mark.parametrize("name", sorted(CHECKED | UNCHECKED | DRAWING | DIVISIONS))
+@pytest.mark.parametrize("name", sorted(CHECKED | UNCHECKED | DRAWING | DIVISIONS | FILLS))
 def test_each_row_is_an_op(name: str) -> None:
     assert hasattr(torch.ops.aten, name) or name in REMOVED
 
 
 def test_each_op_is_in_one_row() -> None:
-    rows = (CHECKED, UNCHECKED, DRAWING, DIVISIONS)
+    rows = (CHECKED, UNCHECKED, DRAWING, DIVISIONS, FILLS)
     assert len(frozenset().union(*rows)) == sum(map(len, rows))

@@ -106,6 +106,35 @@ def test_numbers_that_a_dtype_does_not_hold_are_eagers_error(fill: Callable[[Any
 
 
 @pytest.mark.parametrize(
+    "fill",
+    [
+        lambda x, v: x.masked_fill(x > 0, v),
+        lambda x, v: x.index_fill(0, (x > 0).long(), v),
+        lambda x, v: (x.masked_fill(x > 0, v), x + 1)[1],
+    ],
+)
+@pytest.mark.parametrize(
+    ("dtype", "held", "other"),
+    [
+        (torch.uint8, 7, 300),
+        (torch.int64, 2.5, float("nan")),
+        (torch.int32, -1.0, 2.0**31),
+        (torch.float16, float("-inf"), 1e6),
+        (torch.float32, float("nan"), -1e300),
+    ],
+)
+def test_a_tensor_to_fill_with_is_held_by_the_dtype(
+    fill: Callable[[Any, Any], Any], dtype: torch.dtype, held: float, other: float
+) -> None:
+    x, compiled = torch.tensor([0, 1], dtype=dtype), jitney.compile(fill)
+    of = torch.float64 if isinstance(held, float) else torch.int64
+    good = torch.tensor(held, dtype=of)
+    assert_equal(compiled(x, good), fill(x, good))
+    with pytest.raises(RuntimeError, match="without overflow"):
+        compiled(x, torch.tensor(other, dtype=of))
+
+
+@pytest.mark.parametrize(
     "edges",
     [
         [-1.0, 0.0, 0.5, 0.5, 2.0],

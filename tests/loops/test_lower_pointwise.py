@@ -78,6 +78,15 @@ def test_unary(name: str) -> None:
     check(UNARY[name], values, rtol=2e-6, atol=1e-6)
 
 
+def test_elu_of_zero_is_no_product_with_alpha() -> None:
+    zeros = torch.tensor([0.0, -0.0])
+    check(lambda x: (F.elu(x, float("inf")), 1 / F.elu(x, -2.0)), zeros, rtol=0, atol=0)
+
+
+def test_rounding_to_more_decimals_than_a_float_has() -> None:
+    check(lambda x: (x.round(decimals=400), x.round(decimals=-400)), SPECIAL, rtol=0, atol=0)
+
+
 BINARY: dict[str, Callable[[Any, Any], Any]] = {
     "add": lambda x, y: torch.add(x, y, alpha=0.5),
     "rsub": lambda x, y: torch.rsub(x, y, alpha=2),

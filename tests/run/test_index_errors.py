@@ -105,6 +105,15 @@ def test_negative_positions_are_allowed_where_eager_allows_them() -> None:
     assert _error(jitney.compile(gathered), TABLE, i) == _error(gathered, TABLE, i)
 
 
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("take", [torch.gather, torch.index_select])
+def test_of_a_scalar_there_is_one_element(take: Callable[..., Tensor], dynamic: bool) -> None:
+    compiled, one = jitney.compile(take, dynamic=dynamic), torch.tensor(2.0)
+    assert torch.equal(compiled(one, 0, torch.tensor([0])), take(one, 0, torch.tensor([0])))
+    for bad in (torch.tensor([5]), torch.tensor([-1])):
+        assert _error(compiled, one, 0, bad) == _error(take, one, 0, bad)
+
+
 def test_under_grad_and_with_symbolic_sizes() -> None:
     weight = TABLE.clone().requires_grad_()
     compiled = jitney.compile(embedded, dynamic=True)

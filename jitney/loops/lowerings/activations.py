@@ -129,19 +129,22 @@ def leaky_relu_backward(grad: Expr, x: Expr, slope: Expr, _from_result: bool) ->
     return where(apply("gt", x, like(0, x)), grad, mul(grad, slope))
 
 
-@elementwise(aten.elu)
+@elementwise(aten.elu, with_builder=True)
 def elu(
+    b: Builder,
     x: Expr,
     alpha: Expr | None = None,
     scale: Expr | None = None,
     input_scale: Expr | None = None,
 ) -> Expr:
-    """``scale * x``, or, up to 0, ``scale * alpha * expm1(input_scale * x)``."""
+    """``scale * x``, or, below 0 (on a GPU: up to it), ``scale * alpha * expm1(input_scale * x)``:
+    at 0 an ``alpha`` below 0, or none that is finite, tells."""
     alpha, scale, input_scale = (
         like(1, x) if v is None else v for v in (alpha, scale, input_scale)
     )
     negative = mul(mul(alpha, scale), apply("expm1", mul(x, input_scale)))
-    return where(apply("le", x, like(0, x)), negative, mul(x, scale))
+    curved = apply("lt" if b.target.kind == "cpu" else "le", x, like(0, x))
+    return where(curved, negative, mul(x, scale))
 
 
 @elementwise(aten.elu_backward)
@@ -410,10 +413,11 @@ def logit(b: Builder, x: Expr, eps: float | None = None) -> Expr:
 
 @elementwise(aten.round.decimals)
 def round_decimals(x: Expr, *, decimals: int) -> Expr:
-    """``round(x * 10**d) / 10**d``; below 0 ``round(x / 10**-d) * 10**-d``."""
+    """``round(x * 10**d) / 10**d``; below 0 ``round(x / 10**-d) * 10**-d``.
+    A power that no float64 holds is infinite."""
     if not x.dtype.is_floating_point:
         raise Refused("integers are rounded to tens by the library")
-    scale = like(10.0 ** abs(decimals), x)
+    scale = like(10.0 ** abs(decimals) if abs(decimals) < 309 else math.inf, x)
     if decimals < 0:
         return mul(apply("round", div(x, scale)), scale)
     return div(apply("round", mul(x, scale)), scale) if decimals else apply("round", x)

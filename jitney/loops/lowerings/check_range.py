@@ -1,4 +1,4 @@
-"""Checks of indices that eager would refuse.
+"""Checks of indices that eager would refuse, and of numbers to fill with.
 
 A check is a nest of its own over the index tensor, which is small beside what it indexes: a few
 vector compares, and a bool in a buffer of kind "check". Where one is set, the call raises on a CPU
@@ -16,7 +16,7 @@ from jitney.loops import visit
 from jitney.loops.index import Index, index
 from jitney.loops.ir import Store
 from jitney.loops.lowerings.builder import Builder
-from jitney.loops.lowerings.expressions import apply, cast, const, index_expr
+from jitney.loops.lowerings.expressions import apply, as_expr, cast, const, index_expr
 from jitney.loops.lowerings.strided import StridedTensor
 
 
@@ -81,3 +81,27 @@ def _is_constant_in_range(b: Builder, positions: StridedTensor, size: Index, wra
         return False
     low = -size.const if wraps else 0
     return low <= int(values.min()) and int(values.max()) < size.const
+
+
+def check_filler(b: Builder, value: StridedTensor, dtype: torch.dtype) -> None:
+    """Emits the check that ``dtype`` holds the one element of ``value``, as a number that eager
+    fills with has to be held: as finite as it is, and whole numbers in their range. On a CPU."""
+    if b.target.kind != "cpu" or is_of_autograd(b.node) or torch.bool in (dtype, value.dtype):
+        return
+    limits, own = _limits(dtype), _limits(value.dtype)
+    floats = value.dtype.is_floating_point  # among which are infinities and NaN
+    if limits.min <= own.min and own.max <= limits.max and (dtype.is_floating_point or not floats):
+        return
+    wide = torch.float64 if floats else torch.int64
+    number = cast(value.load(()), wide)
+    least, most = (as_expr(end, wide) for end in (limits.min, limits.max))
+    inside = apply("and", apply("ge", number, least), apply("le", number, most))
+    outside = apply("not", inside)
+    if dtype.is_floating_point and floats:
+        for endless in ("isnan", "isinf"):
+            outside = apply("and", outside, apply("not", apply(endless, number)))
+    b.emit((), (Store(b.check(), index(0), outside),))
+
+
+def _limits(dtype: torch.dtype) -> torch.finfo | torch.iinfo:
+    return torch.finfo(dtype) if dtype.is_floating_point else torch.iinfo(dtype)

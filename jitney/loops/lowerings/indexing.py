@@ -199,11 +199,19 @@ def gather(
     if _nothing_to_read(x, out):
         return out
     if x.ndim == 0:
-        return b.copy(out, x)
+        return _the_one_element(b, out, x, positions)
     axes, position = b.axes(out.shape, strides=out.strides)
     source, lets = moved(b, x, dim, positions, position)
     b.emit(axes, (*lets, Store(out.buffer, out.at(position), x.load(source))))
     return out
+
+
+def _the_one_element(
+    b: Builder, out: StridedTensor, x: StridedTensor, positions: StridedTensor
+) -> StridedTensor:
+    """A scalar, at every one of ``positions``: all have to be 0."""
+    check_range(b, positions, index(1), wraps=False, touched=positions.shape)
+    return b.copy(out, x)
 
 
 def moved(
@@ -221,7 +229,7 @@ def moved(
 def index_select(b: Builder, x: StridedTensor, dim: int, positions: StridedTensor) -> StridedTensor:
     """Rows of ``x``, by `gather_elements`; positions may not be negative."""
     if x.ndim == 0:
-        return b.copy(b.allocate(), x)
+        return _the_one_element(b, b.allocate(), x, positions)
     indices: list[StridedTensor | None] = [None] * (dim % x.ndim)
     positions = positions if positions.ndim else positions.unsqueeze(0)
     return gather_elements(b, x, [*indices, positions])

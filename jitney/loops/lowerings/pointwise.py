@@ -9,6 +9,7 @@ import torch
 from jitney.loops.index import Index
 from jitney.loops.ir import Const, Expr, Op, Scalar
 from jitney.loops.lowerings.builder import Builder
+from jitney.loops.lowerings.check_range import check_filler
 from jitney.loops.lowerings.elementwise import Formula, elementwise, fake_of, rounded_to
 from jitney.loops.lowerings.expressions import (
     Operand,
@@ -312,6 +313,8 @@ def masked_fill(
 ) -> StridedTensor:
     """``value`` where ``mask`` holds, else ``x``. Refused for a number the dtype does not hold."""
     out = b.allocate()
+    if isinstance(value, StridedTensor):
+        check_filler(b, value, x.dtype)
 
     def value_at(position: tuple[Index, ...]) -> Expr:
         kept = x.load(position)

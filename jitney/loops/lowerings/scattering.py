@@ -12,7 +12,7 @@ from jitney.errors import Unsupported
 from jitney.loops.index import Index, index
 from jitney.loops.ir import Expr
 from jitney.loops.lowerings.builder import Builder
-from jitney.loops.lowerings.check_range import check_range
+from jitney.loops.lowerings.check_range import check_filler, check_range
 from jitney.loops.lowerings.collectors import collected, collector, crowds, without_sign
 from jitney.loops.lowerings.expressions import (
     Operand,
@@ -198,6 +198,8 @@ def index_fill(
     value: StridedTensor | Operand,
 ) -> StridedTensor:
     """``x`` with ``value`` in the rows at ``positions`` of ``dim``, negative ones from the end."""
+    if isinstance(value, StridedTensor):
+        check_filler(b, value, x.dtype)
     return _put_rows(b, b.own(x), dim, positions, value, "set")
 
 
