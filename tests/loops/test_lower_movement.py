@@ -214,6 +214,20 @@ def test_slices_written_through_views() -> None:
     check(write, torch.randn(2, 6, 3), torch.randn(2, 2, 3))
 
 
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_parts_of_windows_change_others(dynamic: bool | None) -> None:
+    def parts(x: torch.Tensor) -> Any:
+        new = -x[:, 0].clone(), -x[:1].clone(), -x.diagonal().clone()
+        return (
+            x.select_scatter(new[0], 1, 1),
+            x.slice_scatter(new[1], 0, 2, 3),
+            x.diagonal_scatter(new[2]),
+        )
+
+    x = torch.arange(1.0, 8.0).unfold(0, 3, 1)
+    assert_equal(jitney.compile(parts, dynamic=dynamic)(x), parts(x))
+
+
 def test_an_operand_in_the_same_storage_forbids_writing_in_place() -> None:
     def shift(x: torch.Tensor) -> torch.Tensor:
         x[1:] = x[:-1].clone()

@@ -24,6 +24,7 @@ from jitney.loops.lowerings.expressions import (
 )
 from jitney.loops.lowerings.registry import Refused, lowers
 from jitney.loops.lowerings.strided import StridedTensor
+from jitney.loops.symbols import to_index
 
 aten = torch.ops.aten
 prims = torch.ops.prims
@@ -216,6 +217,7 @@ def slice_scatter(
 ) -> StridedTensor:
     """``x`` with ``src``, which tells how many, at ``start``, ``start + step``, … along ``dim``.
     Written in place where that is allowed. Refused for a start that may lie outside."""
+    _refuse_shared_places(b)
     dim %= x.ndim
     begin = _clamped(start, x.shape[dim])
     count = src.shape[dim]
@@ -240,6 +242,17 @@ def slice_scatter(
     return b.compute(b.allocate(), value_at)
 
 
+def _refuse_shared_places(b: Builder) -> None:
+    """Refuses a result that has several elements in one place of memory, as windows do: a part
+    that is written to changes others. (Of symbolic sizes those of the trace decide.)"""
+    lies = [(to_index(n).hint(), to_index(s).hint()) for n, s in zip(b.fake.shape, b.fake.stride())]
+    reach = 0
+    for size, step in sorted(lies, key=lambda pair: pair[1]):
+        if size > 1 and step <= reach:
+            raise Refused("a result whose elements share places")
+        reach += step * max(size - 1, 0)
+
+
 def _clamped(start: Size | None, size: Index) -> Index:
     """A slice's start as a position in ``0 … size``, Python's rules."""
     begin = index(0) if start is None else index(start)
@@ -261,6 +274,7 @@ def select_scatter(
     b: Builder, x: StridedTensor, src: StridedTensor, dim: int, at: Size
 ) -> StridedTensor:
     """``x`` with ``src`` at one position of ``dim``; refused if its sign is unknown."""
+    _refuse_shared_places(b)
     dim %= x.ndim
     where_ = index(at)
     low, high = where_.bounds()
@@ -286,6 +300,7 @@ def diagonal_scatter(
     b: Builder, x: StridedTensor, src: StridedTensor, offset: int = 0, dim1: int = 0, dim2: int = 1
 ) -> StridedTensor:
     """``x`` with ``src``, whose last dimension runs along it, on a diagonal."""
+    _refuse_shared_places(b)
     dim1, dim2 = dim1 % x.ndim, dim2 % x.ndim
     rest = [d for d in range(x.ndim) if d not in (dim1, dim2)]
 
