@@ -42,20 +42,28 @@ MOVE_LIMIT = 16
 
 class _Pool:
     """Memory that all recordings for one stream share: they are replayed one after the other, and
-    the results of one are copied before the next. ``lock`` is held until they are, by the thread
-    ``holder`` (0: by none)."""
+    the results of one are copied before the next. As a context it is one thread's at a time, until
+    they are."""
 
     def __init__(self) -> None:
-        self.lock = threading.Lock()
-        self.holder = 0
+        self._lock = threading.Lock()
+        self._holder = 0  # the thread
         self._handle: Any = None
         self._stream: torch.cuda.Stream | None = None
         self._graphs: weakref.WeakSet[Any] = weakref.WeakSet()
 
+    def __enter__(self) -> None:
+        self._lock.acquire()
+        self._holder = threading.get_ident()
+
+    def __exit__(self, *_: object) -> None:
+        self._holder = 0
+        self._lock.release()
+
     def is_mine(self) -> bool:
-        """Whether this thread holds the lock: an author's op, or a finalizer, calls a program while
+        """Whether this thread is within: an author's op, or a finalizer, calls a program while
         another one runs."""
-        return self.holder == threading.get_ident()
+        return self._holder == threading.get_ident()
 
     def place_for(
         self, graph: torch.cuda.CUDAGraph, device: torch.device | None
@@ -151,13 +159,9 @@ class ReplayedProgram:
         pool = shared_pool(device, stream)
         if pool.is_mine():
             return self._plain(args)
-        with pool.lock:
-            pool.holder = threading.get_ident()
-            try:
-                recording = self._ready(key, tuple(args))
-                return self._plain(args) if recording is None else recording.replay(args)
-            finally:
-                pool.holder = 0
+        with pool:
+            recording = self._ready(key, tuple(args))
+            return self._plain(args) if recording is None else recording.replay(args)
 
     def _ready(self, key: tuple[Any, ...], args: tuple[Any, ...]) -> Recording | None:
         """The recording for a call, made if need be; None where the call runs without a graph."""
@@ -318,15 +322,11 @@ class BoundProgram:
         ready = self._ready.get(stream)
         pool = shared_pool(device, stream)
         if ready is not None and program.can_replay_here() and not pool.is_mine():
-            with pool.lock:
-                pool.holder = threading.get_ident()
-                try:
-                    recording = program.recording(stream)
-                    if recording is not None and ready.holds(recording, self.known, given):
-                        more = {position: given[at] for position, at in ready.read_given}
-                        return recording.replay(ready.read | more)
-                finally:
-                    pool.holder = 0
+            with pool:
+                recording = program.recording(stream)
+                if recording is not None and ready.holds(recording, self.known, given):
+                    more = {position: given[at] for position, at in ready.read_given}
+                    return recording.replay(ready.read | more)
         args = list(self.known)
         for position, value in zip(self.open, given, strict=True):
             args[position] = value
