@@ -15,6 +15,7 @@ from jitney.backends import Backend, OtherBackend
 from jitney.capture.attempt import Attempt
 from jitney.capture.build_glue import build_glue, sources_used
 from jitney.capture.capture_frame import capture_frame
+from jitney.capture.decode import place_of
 from jitney.capture.explain_guard import failures, in_brief
 from jitney.capture.finish_guards import guards_of_shapes
 from jitney.capture.frame import BreakCapture
@@ -160,7 +161,7 @@ def _told_at(leaving: Break, session: Session) -> tuple[str, str]:
     (a function of torch's, or of ours) may break again, then without the program's frame."""
     own = own_frame(leaving.frames)
     codes = [frame.code for frame in leaving.frames]
-    keys = [(code.co_filename, code.co_qualname) for code in codes]
+    keys = [place_of(code) for code in codes]
     if own is None:
         return session.told_at.get(keys[-1], (leaving.where, codes[0].co_qualname))
     place = (leaving.where, own.code.co_qualname)

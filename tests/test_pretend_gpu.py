@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -11,9 +12,10 @@ import torch.nn.functional as F
 pytest.importorskip("triton")
 
 import jitney
+from jitney import gpu_pipeline
 from jitney.kernels.triton.kernel_source import KernelSource
 from tests.equal import assert_equal
-from tests.pretend_gpu import GpuLost, pretend_gpu
+from tests.pretend_gpu import SMALL_GPU, GpuLost, pretend_gpu
 
 
 @pytest.fixture
@@ -34,6 +36,21 @@ def test_training_runs_through_kernels_of_a_gpu(kernels: list[KernelSource]) -> 
         )
         assert_equal(found, wanted)
     assert kernels
+
+
+@pytest.mark.parametrize(
+    ("capability", "dtype", "why"),
+    [((7, 0), torch.float32, "compute capability 7.0"), ((7, 5), torch.bfloat16, "no bfloat16")],
+)
+def test_a_gpu_that_is_too_old_is_warned_of(
+    monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int], dtype: torch.dtype, why: str
+) -> None:
+    check = gpu_pipeline.check_runnable
+    pretend_gpu(monkeypatch, replace(SMALL_GPU, capability=capability))
+    monkeypatch.setattr(gpu_pipeline, "check_runnable", check)
+    compiled, x = jitney.compile(torch.special.expm1), torch.ones(3, dtype=dtype)
+    with pytest.warns(UserWarning, match=f"runs eager: a GPU has {why}"):
+        assert torch.equal(compiled(x), torch.special.expm1(x))
 
 
 class Cache:

@@ -28,6 +28,7 @@ from jitney.capture.cpython import (
     SPECIAL_METHODS,
     find_special,
 )
+from jitney.capture.decode import place_of
 from jitney.capture.edit_code import (
     NEVER_FALLS,
     Editor,
@@ -58,10 +59,10 @@ class Point:
     index: int
     nulls: tuple[bool, ...]
     names: tuple[str, ...]
-    place: tuple[str, str] = field(init=False, repr=False)  # code of two files may be equal
+    place: tuple[str, str] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "place", (self.code.co_filename, self.code.co_qualname))
+        object.__setattr__(self, "place", place_of(self.code))
 
     @property
     def line(self) -> int:

@@ -84,12 +84,18 @@ class Program:
         return None
 
 
-_programs: dict[tuple[CodeType, str, str], Program] = {}
+def place_of(code: CodeType) -> tuple[str, str]:
+    """The file and the name of ``code``: what is kept by code is kept by these too, since code of
+    two files may be equal."""
+    return code.co_filename, code.co_qualname
+
+
+_programs: dict[tuple[CodeType, tuple[str, str]], Program] = {}
 
 
 def decode(code: CodeType) -> Program:
-    """Decodes a code object; kept for the life of the process. (Code of two files may be equal.)"""
-    key = code, code.co_filename, code.co_qualname
+    """Decodes a code object; kept for the life of the process."""
+    key = code, place_of(code)
     program = _programs.get(key)
     if program is None:
         program = _programs[key] = _decode(code)

@@ -18,6 +18,7 @@ from typing import Any
 from bytecode import Bytecode, CellVar, CompilerFlags, FreeVar, Instr, Label
 
 from jitney.capture.cpython import CELLS_ARE_LOCALS
+from jitney.capture.decode import place_of
 from jitney.capture.instructions import read_instructions, take_apart
 from jitney.errors import Unsupported
 
@@ -154,11 +155,11 @@ def _editable(code: CodeType) -> Bytecode:
 
 @lru_cache(maxsize=16)
 def _opened(
-    code: CodeType, _file: str, _name: str
+    code: CodeType, _place: tuple[str, str]
 ) -> tuple[Bytecode, tuple[Any, ...], tuple[int, ...]]:
     """``code`` to be copied, its items with cell variables as free variables, and where among
-    them the instructions are. A function with many breaks asks for it twice for each. (Code of two
-    files may be equal.)"""
+    them the instructions are. A function with many breaks asks for it twice for each.
+    For ``_place`` see `place_of`."""
     body = _editable(code)
     items: list[Any] = [part for item in body for part in take_apart(item)]
     started = False
@@ -188,7 +189,7 @@ class Editor:
             raise Unsupported("resume-generator", "a generator's frame cannot be resumed")
         self.original = code
         self.cells = (*code.co_cellvars, *code.co_freevars)
-        self.body, items, self.places = _opened(code, code.co_filename, code.co_qualname)
+        self.body, items, self.places = _opened(code, place_of(code))
         self.items: list[Any] = list(items)
 
     def position(self, index: int) -> int:

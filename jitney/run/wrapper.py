@@ -13,6 +13,7 @@ from functools import lru_cache
 from types import CodeType, FunctionType
 from typing import Any
 
+from jitney.capture.decode import place_of
 from jitney.capture.emit_fetch import frame_locals
 
 
@@ -31,8 +32,7 @@ def wrapper_code(
     code: CodeType, place: tuple[str, str], defaults: int, keywords: tuple[str, ...]
 ) -> CodeType:
     """Code of the wrapper of functions with ``code``, ``defaults`` positional defaults, and
-    defaults for ``keywords``; `new_namespace` has its globals. ``place``: the code's file and name,
-    which code of other files that is equal to it does not share."""
+    defaults for ``keywords``; `new_namespace` has its globals. For ``place`` see `place_of`."""
     values = "".join(f", {name}" for name in frame_locals(code))
     text = (
         f"def make(_jitney_function):\n"
@@ -104,8 +104,8 @@ def make_wrapper(function: FunctionType, namespace: dict[str, Any]) -> FunctionT
     """A function that takes what ``function`` takes and passes it to the ``pick`` of
     ``namespace``."""
     count, keywords = len(function.__defaults__ or ()), function.__kwdefaults__ or {}
-    place = function.__code__.co_filename, function.__code__.co_qualname
-    code = wrapper_code(function.__code__, place, count, tuple(keywords))
+    code = function.__code__
+    code = wrapper_code(code, place_of(code), count, tuple(keywords))
     namespace["_jitney_code"] = code
     cell = (lambda: function).__closure__
     made = FunctionType(code, namespace, function.__name__, (UNSET,) * count, cell)
